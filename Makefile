@@ -1,0 +1,69 @@
+# make setup | run | test | lint | bench | soak | fuzz | screens | clean
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup system run test lint unit bench soak fuzz screens lock clean
+
+help:
+	@echo "make run    set everything up and run the whole stack with sample traffic (Ctrl-C stops it)"
+	@echo "make test   set everything up, lint, and run all tests"
+	@echo "make setup | lint | bench | soak | fuzz | screens | lock | clean"
+
+# --- set-up -------------------------------------------------------------------------------------------------------
+# Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
+.venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -c 'import sys; assert sys.version_info >= (3, 11), "lapwing needs Python 3.11 or newer"'
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
+	grep -A2000 '^uv==' requirements.lock | awk 'NR>1 && !/^ /{exit} {print}' > .venv/uv.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r .venv/uv.lock
+	VIRTUAL_ENV=$$PWD/.venv $(BIN)/uv pip install -q --require-hashes -r requirements.lock
+	VIRTUAL_ENV=$$PWD/.venv $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+setup: .venv/ready
+
+# Chromium for the browser tests, redis as the peer of the benchmarks, node for nsqjs: where we may install them.
+system:
+	@bash scripts/system-packages
+
+run: setup
+	$(BIN)/lapwing up --demo
+
+# --- checks -------------------------------------------------------------------------------------------------------
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit:
+	$(BIN)/pytest
+
+test: setup system lint
+	$(BIN)/python -c 'from lapwing import kernel; assert kernel.COMPILED, "the compiled kernel is missing: install a C compiler"'
+	$(BIN)/pytest
+	LAPWING_PURE=1 $(BIN)/pytest tests/kernel tests/wire tests/log tests/broker tests/models
+
+bench: setup
+	$(BIN)/python benchmarks/kernel.py
+	$(BIN)/python benchmarks/log.py
+	$(BIN)/python benchmarks/nsqd.py
+	$(BIN)/python benchmarks/lookup.py
+	$(BIN)/python benchmarks/client.py
+	$(BIN)/python benchmarks/spark.py
+
+soak: setup
+	LAPWING_SOAK=1 $(BIN)/pytest tests/soak tests/crash tests/models --timeout 7200
+
+fuzz: setup
+	$(BIN)/python tests/kernel/fuzz.py --seconds $${SECONDS_PER_TARGET:-120}
+
+screens: setup
+	$(BIN)/python tests/admin/screens.py
+
+lock:
+	$(BIN)/uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --python-version 3.11 --no-header -o requirements.lock
+
+clean:
+	rm -rf .venv build dist *.egg-info src/*.egg-info src/lapwing/kernel/_speed.c src/lapwing/kernel/*.so .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,131 @@
+"""What can go wrong, by whose fault it is.
+
+LapwingError
+├── ProtocolError   the peer broke the protocol: answer its code, hang up
+├── CommandFailed   a lawful command could not be done: answer, talk on
+│   ├── NotInFlight     nobody holds the message
+│   └── NotOwner        another consumer holds it
+├── LogError        the disk refuses, or disagrees with what we wrote
+│   ├── CorruptChunk    bytes that do not match their checksum, with path and offset
+│   ├── WriteFailed     the disk refused an append, a sync or a roll
+│   ├── OutOfRange      sequences that the log no longer, or does not yet, hold
+│   └── DataPathInUse   another process holds the data path
+├── BrokerError     the broker cannot do what was asked, and nothing is broken
+│   ├── NoSuchTopic, NoSuchChannel
+│   ├── Exiting         being deleted, or shutting down
+│   ├── TooManyConsumers
+│   └── CursorConflict  a commit that would go back, or names another log
+├── PublishRefused  a batch that is not what it says, with what exactly is wrong
+└── ConfigError     the operator asked for the impossible: one line, exit 2
+"""
+
+
+class LapwingError(Exception):
+    """The root of all that lapwing raises on purpose."""
+
+
+class ProtocolError(LapwingError):
+    """The peer broke the protocol: answer `code text` and hang up.
+
+    `text` may hold raw bytes of the peer, decoded as latin-1 by whoever raises; `payload` gives them back.
+    """
+
+    def __init__(self, code: str, text: str = "") -> None:
+        super().__init__(f"{code} {text}" if text else code)
+        self.code = code
+        self.text = text
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes of the error frame."""
+        return str(self).encode("latin-1", "replace")
+
+
+class CommandFailed(LapwingError):
+    """A lawful command could not be done; the conversation goes on."""
+
+
+class NotInFlight(CommandFailed):
+    """Nobody holds the message."""
+
+    def __init__(self) -> None:
+        super().__init__("ID not in flight")
+
+
+class NotOwner(CommandFailed):
+    """Another consumer holds the message."""
+
+    def __init__(self) -> None:
+        super().__init__("client does not own message")
+
+
+class LogError(LapwingError):
+    """The disk refuses, or disagrees with what we wrote."""
+
+
+class CorruptChunk(LogError):
+    """Bytes that do not match their checksum."""
+
+    def __init__(self, path: str, offset: int, seen: str) -> None:
+        super().__init__(f"{path}: corrupt chunk at offset {offset}: {seen}")
+        self.path = path
+        self.offset = offset
+
+
+class WriteFailed(LogError):
+    """The disk refused an append, a sync or a roll; nothing of the batch was acknowledged."""
+
+    def __init__(self, path: str, offset: int, error: OSError) -> None:
+        super().__init__(f"{path}: write at offset {offset} failed: {error.strerror or error}")
+        self.path = path
+        self.offset = offset
+        self.errno = error.errno
+
+
+class OutOfRange(LogError):
+    """Sequences that the log no longer, or does not yet, hold."""
+
+
+class DataPathInUse(LogError):
+    """Another process holds the data path."""
+
+
+class BrokerError(LapwingError):
+    """The broker cannot do what was asked, and nothing is broken."""
+
+
+class NoSuchTopic(BrokerError):
+    """No topic of that name."""
+
+
+class NoSuchChannel(BrokerError):
+    """No channel of that name on the topic."""
+
+
+class Exiting(BrokerError):
+    """The topic or channel is being deleted, or the broker shuts down."""
+
+    def __init__(self) -> None:
+        super().__init__("exiting")
+
+
+class TooManyConsumers(BrokerError):
+    """The channel has all the consumers it may have."""
+
+
+class CursorConflict(BrokerError):
+    """A commit that would move a cursor back, or that speaks of another log."""
+
+
+class PublishRefused(LapwingError):
+    """A batch that is not what it says; `code` and `index` say what exactly is wrong (see `kernel.pure`)."""
+
+    def __init__(self, code: int, index: int, value: int) -> None:
+        super().__init__(f"message {index}: problem {code} ({value})")
+        self.code = code
+        self.index = index
+        self.value = value
+
+
+class ConfigError(LapwingError):
+    """The operator asked for the impossible: one line, exit 2."""

@@ -1,0 +1,63 @@
+"""The hot byte loops, twice: compiled where a compiler was, in Python everywhere; `LAPWING_PURE=1` asks for the latter."""
+
+import os
+
+from lapwing.kernel import pure
+from lapwing.kernel.pure import BAD_COUNT, BAD_SIZE, HEAD, MESSAGE, SHORT, SURPLUS, TOO_BIG, Buffer, crc32c
+
+try:
+    if os.environ.get("LAPWING_PURE"):
+        raise ImportError("the pure twin was asked for")
+    from lapwing.kernel._speed import (
+        decode_columns,
+        decode_messages,
+        fin_run,
+        finish,
+        frame_bodies,
+        frame_mpub,
+        frame_one,
+        scan_frames,
+        take_frames,
+        with_attempts,
+    )
+
+    COMPILED = True
+except ImportError:
+    from lapwing.kernel.pure import (
+        decode_columns,
+        decode_messages,
+        fin_run,
+        finish,
+        frame_bodies,
+        frame_mpub,
+        frame_one,
+        scan_frames,
+        take_frames,
+        with_attempts,
+    )
+
+    COMPILED = False
+
+__all__ = [
+    "BAD_COUNT",
+    "BAD_SIZE",
+    "COMPILED",
+    "HEAD",
+    "MESSAGE",
+    "SHORT",
+    "SURPLUS",
+    "TOO_BIG",
+    "Buffer",
+    "crc32c",
+    "decode_columns",
+    "decode_messages",
+    "fin_run",
+    "finish",
+    "frame_bodies",
+    "frame_mpub",
+    "frame_one",
+    "pure",
+    "scan_frames",
+    "take_frames",
+    "with_attempts",
+]

@@ -1,0 +1,10 @@
+from lapwing.kernel.pure import decode_columns as decode_columns
+from lapwing.kernel.pure import decode_messages as decode_messages
+from lapwing.kernel.pure import fin_run as fin_run
+from lapwing.kernel.pure import finish as finish
+from lapwing.kernel.pure import frame_bodies as frame_bodies
+from lapwing.kernel.pure import frame_mpub as frame_mpub
+from lapwing.kernel.pure import frame_one as frame_one
+from lapwing.kernel.pure import scan_frames as scan_frames
+from lapwing.kernel.pure import take_frames as take_frames
+from lapwing.kernel.pure import with_attempts as with_attempts

@@ -1,0 +1,202 @@
+"""Each hot byte loop in plain Python: the meaning. `_speed.pyx` is the same, compiled.
+
+A message frame, on the wire and in the log, all integers big-endian:
+
+    size u32 | type u32 = 2 | timestamp i64 ns | attempts u16 | id 16 hex digits | body
+             `------------------ size counts from here --------------------------------'
+
+The id is the hex of `node << 54 | sequence`, so whoever holds an id knows where the message lies.
+No length is believed before it is checked; `data` may be any bytes-like object.
+"""
+
+from array import array
+from collections.abc import MutableMapping, Sequence
+from struct import Struct
+from typing import Any, Final
+
+import google_crc32c
+
+from lapwing.errors import PublishRefused
+
+Buffer = bytes | bytearray | memoryview
+
+HEAD: Final = 34  # bytes of a frame before its body
+MESSAGE: Final = 2  # frame type
+
+BAD_COUNT: Final = 1
+BAD_SIZE: Final = 2
+TOO_BIG: Final = 3
+SHORT: Final = 4
+SURPLUS: Final = 5
+
+_FIN: Final = 21  # bytes of `FIN <id>\n`
+_HEX: Final = frozenset(b"0123456789abcdef")
+_SIZE: Final = Struct(">i")
+_PREFIX: Final = Struct(">II")
+_FRAME: Final = Struct(">IIqH16s")
+_STAMP: Final = Struct(">qH16s")
+_LARGEST: Final = 0x7FFFFFFF
+_MASK: Final = 0xFFFFFFFFFFFFFFFF
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """The CRC-32C of `data`, going on from `value`."""
+    return google_crc32c.extend(value, data if isinstance(data, bytes) else bytes(data))
+
+
+def frame_one(body: Buffer, first_id: int, timestamp: int) -> bytes:
+    """The frame of one message."""
+    return _FRAME.pack(len(body) + 30, MESSAGE, timestamp, 1, b"%016x" % (first_id & _MASK)) + body
+
+
+def frame_bodies(bodies: Sequence[Buffer], first_id: int, timestamp: int) -> bytes:
+    """The frames of `bodies`, with ids from `first_id` on, back to back."""
+    pack = _FRAME.pack
+    parts: list[Buffer] = []
+    for number, body in enumerate(bodies, first_id):
+        parts.append(pack(len(body) + 30, MESSAGE, timestamp, 1, b"%016x" % (number & _MASK)))
+        parts.append(body)
+    return b"".join(parts)
+
+
+def frame_mpub(
+    body: Buffer, first_id: int, timestamp: int, max_count: int, max_size: int
+) -> tuple[bytes, int]:
+    """The frames of an MPUB body (count, then size and bytes of each), and how many there are.
+
+    All or nothing: raises `PublishRefused` with the first thing that is wrong.
+    """
+    end = len(body)
+    if end < 4:
+        raise PublishRefused(SHORT, -1, end)
+    (count,) = _SIZE.unpack_from(body)
+    if count <= 0 or count > max_count:
+        raise PublishRefused(BAD_COUNT, -1, count)
+    pack, size_at = _FRAME.pack, _SIZE.unpack_from
+    view = memoryview(body)
+    parts: list[Buffer] = []
+    at = 4
+    for index in range(count):
+        if end - at < 4:
+            raise PublishRefused(SHORT, index, end)
+        (size,) = size_at(body, at)
+        if size <= 0:
+            raise PublishRefused(BAD_SIZE, index, size)
+        if size > max_size:
+            raise PublishRefused(TOO_BIG, index, size)
+        at += 4
+        if end - at < size:
+            raise PublishRefused(SHORT, index, end)
+        parts.append(pack(size + 30, MESSAGE, timestamp, 1, b"%016x" % ((first_id + index) & _MASK)))
+        parts.append(view[at : at + size])
+        at += size
+    if at != end:
+        raise PublishRefused(SURPLUS, count, at)
+    return b"".join(parts), count
+
+
+def fin_run(data: Buffer, start: int) -> int:
+    """Where the run of whole `FIN <id>` lines that begins at `start` ends."""
+    end = len(data)
+    while end - start >= _FIN and data[start : start + 4] == b"FIN " and data[start + 20] == 10:
+        if 10 in data[start + 4 : start + 20]:
+            break
+        start += _FIN
+    return start
+
+
+def finish(block: Buffer, base: int, in_flight: MutableMapping[int, Any], attempts: MutableMapping[int, int]) -> list[bytes]:
+    """Take each message of a run of FINs out of `in_flight` (and `attempts`); the ids that were not there.
+
+    `base` is the node's share of an id; an id of another node, or that is no id at all, is simply not there.
+    """
+    missing: list[bytes] = []
+    for at in range(4, len(block) - 16, _FIN):
+        text = bytes(block[at : at + 16])
+        sequence = int(text, 16) - base if _HEX.issuperset(text) else -1
+        if sequence < 0 or sequence not in in_flight:
+            missing.append(text)
+            continue
+        del in_flight[sequence]
+        if attempts:
+            attempts.pop(sequence, None)
+    return missing
+
+
+def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: int) -> tuple[int, int]:
+    """How many whole frames from `start` fit, and where they end; the first one fits whatever its size."""
+    stop = min(stop, len(data))
+    if start < 0:
+        raise ValueError(f"start {start} is negative")
+    limit = min(stop, start + max_bytes)
+    count, at = 0, start
+    while count < max_count and stop - at >= HEAD:
+        size, kind = _PREFIX.unpack_from(data, at)
+        if size < 30 or size > _LARGEST or kind != MESSAGE:
+            break
+        after = at + 4 + size
+        if after > stop or (after > limit and count):
+            break
+        at = after
+        count += 1
+    return count, at
+
+
+def scan_frames(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]:
+    """Where each whole message frame from `start` begins, then where the last one ends; and that end again.
+
+    Scanning stops at the first bytes that are no whole frame: torn and corrupt look alike from here.
+    """
+    stop = min(stop, len(data), _LARGEST)
+    if start < 0:
+        raise ValueError(f"start {start} is negative")
+    positions = array("i", [start] if start <= _LARGEST else [0])
+    at = start
+    while stop - at >= HEAD:
+        size, kind = _PREFIX.unpack_from(data, at)
+        if size < 30 or kind != MESSAGE or size > stop - at - 4:
+            break
+        at += 4 + size
+        positions.append(at)
+    return positions, at
+
+
+def decode_columns(data: Buffer, start: int, stop: int) -> tuple[bytes, bytes, bytes, bytes, bytes, int]:
+    """The frames of [start, stop) as columns: ids, timestamps, attempts, body offsets, bodies, and the count.
+
+    Ids are 16 bytes each; the numbers are native i64, u16 and i32 (count + 1 of the last), as Arrow wants them.
+    """
+    positions, _ = scan_frames(data, start, stop)
+    count = len(positions) - 1
+    ids: list[bytes] = []
+    timestamps, attempts, offsets = array("q"), array("H"), array("i", [0])
+    bodies: list[bytes] = []
+    total = 0
+    for index in range(count):
+        at, after = positions[index], positions[index + 1]
+        timestamp, tries, identity = _STAMP.unpack_from(data, at + 8)
+        ids.append(identity)
+        timestamps.append(timestamp)
+        attempts.append(tries)
+        bodies.append(bytes(data[at + HEAD : after]))
+        total += after - at - HEAD
+        offsets.append(total)
+    return b"".join(ids), timestamps.tobytes(), attempts.tobytes(), offsets.tobytes(), b"".join(bodies), count
+
+
+def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int, int, bytes, bytes]], int]:
+    """The run of whole message frames at `start` as (timestamp, attempts, id, body), and where it ends."""
+    positions, end = scan_frames(data, start, stop)
+    messages = []
+    for index in range(len(positions) - 1):
+        at = positions[index]
+        timestamp, tries, identity = _STAMP.unpack_from(data, at + 8)
+        messages.append((timestamp, tries, identity, bytes(data[at + HEAD : positions[index + 1]])))
+    return messages, end
+
+
+def with_attempts(frame: Buffer, attempts: int) -> bytes:
+    """The same frame, said to be delivered for the `attempts`-th time."""
+    if len(frame) < HEAD:
+        raise ValueError(f"frame of {len(frame)} bytes, at least {HEAD} needed")
+    return b"".join((frame[:16], (attempts & 0xFFFF).to_bytes(2, "big"), frame[18:]))
