@@ -1,0 +1,30 @@
+"""lapwing: a realtime distributed message queue, wire-compatible with NSQ.
+
+`from lapwing import Producer, Consumer, Message` gives the asyncio client. The names are fetched on first use, so
+that a daemon's start does not pay for the client.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lapwing.client.consumer import Consumer
+    from lapwing.client.message import Message
+    from lapwing.client.producer import Producer
+
+__version__ = "0.1.0"
+
+__all__ = ["Consumer", "Message", "Producer", "__version__"]
+
+_ROOMS = {
+    "Consumer": "lapwing.client.consumer",
+    "Message": "lapwing.client.message",
+    "Producer": "lapwing.client.producer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'lapwing' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_ROOMS[name]), name)

@@ -1,0 +1,198 @@
+"""Real daemons for tests: started on port 0 of the loopback, known by the addresses they print, ended by their id.
+
+`LAPWING_TEST_NSQD` and `LAPWING_TEST_NSQLOOKUPD` name other compatible binaries to run the same tests against.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+LISTENING = re.compile(r"(TCP|HTTPS?): listening on (\S+)")
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+BESIDE_PYTHON = Path(sys.executable).parent
+
+
+class Daemon:
+    """A running daemon; `tcp`, `http` and `https` are the `host:port` (or socket path) it listens on."""
+
+    def __init__(self, command: list[str], *, doors: tuple[str, ...], env: dict[str, str] | None = None) -> None:
+        self.command = command
+        self.doors = doors
+        self.env = env
+        self.addresses: dict[str, str] = {}
+        self.lines: list[str] = []
+        self._start()
+
+    @property
+    def tcp(self) -> str:
+        return self.addresses["TCP"]
+
+    @property
+    def http(self) -> str:
+        return self.addresses["HTTP"]
+
+    @property
+    def https(self) -> str:
+        return self.addresses["HTTPS"]
+
+    @property
+    def tcp_port(self) -> int:
+        return int(self.tcp.rpartition(":")[2])
+
+    @property
+    def http_port(self) -> int:
+        return int(self.http.rpartition(":")[2])
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.http}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stderr(self) -> str:
+        return "".join(self.lines)
+
+    def _start(self) -> None:
+        self.addresses.clear()
+        self.lines.clear()
+        self._heard = threading.Event()
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(self.env or {})}
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True, errors="replace", env=environment,
+        )
+        self._ear = threading.Thread(target=self._listen, args=(self.process, self._heard), daemon=True)
+        self._ear.start()
+        heard = self._heard.wait(START_SECONDS)
+        if not heard or any(door not in self.addresses for door in self.doors):
+            self.kill()
+            raise RuntimeError(f"{self.command[0]} did not start:\n{self.stderr}")
+
+    def _listen(self, process: subprocess.Popen[str], heard: threading.Event) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self.lines.append(line)
+            if match := LISTENING.search(line):
+                self.addresses[match[1]] = match[2]
+                if all(door in self.addresses for door in self.doors):
+                    heard.set()
+        heard.set()
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL, nothing saved."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it in order (SIGTERM); its exit status."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        with contextlib.suppress(ProcessLookupError):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+        try:
+            status = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        self._ear.join(STOP_SECONDS)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return status
+
+    def restart(self) -> None:
+        """Start it again after `kill` or `stop`: same command and data, and the same addresses as before."""
+        for door, flag in (("TCP", "--tcp-address"), ("HTTP", "--http-address"), ("HTTPS", "--https-address")):
+            if door in self.addresses:
+                self.command = [part for part in self.command if not part.startswith(flag + "=")]
+                self.command.append(f"{flag}={self.addresses[door]}")
+        self._start()
+
+    def __enter__(self) -> "Daemon":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def program(name: str) -> list[str]:
+    """How to run one of our programs: what an environment variable names, or the one of this Python."""
+    if given := os.environ.get(f"LAPWING_TEST_{name.upper()}"):
+        return [given]
+    if (installed := BESIDE_PYTHON / name).exists():
+        return [str(installed)]
+    return [sys.executable, "-m", f"lapwing.cli.{name}"]
+
+
+def start_nsqd(
+    data_path: str | os.PathLike[str] | None = None,
+    *flags: str,
+    tcp_address: str = "127.0.0.1:0",
+    http_address: str = "127.0.0.1:0",
+    lookupd_tcp_addresses: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+) -> Daemon:
+    """An nsqd that is listening; without a data path it gets a temporary one that `stop` and `kill` leave behind."""
+    path = str(data_path) if data_path is not None else tempfile.mkdtemp(prefix="lapwing-nsqd-")
+    command = [
+        *program("nsqd"),
+        f"--tcp-address={tcp_address}",
+        f"--http-address={http_address}",
+        f"--data-path={path}",
+        "--broadcast-address=127.0.0.1",
+        *(f"--lookupd-tcp-address={address}" for address in lookupd_tcp_addresses),
+        *flags,
+    ]
+    return Daemon(command, doors=("TCP", "HTTP"), env=env)
+
+
+def start_nsqlookupd(*flags: str, env: dict[str, str] | None = None) -> Daemon:
+    """An nsqlookupd that is listening."""
+    command = [
+        *program("nsqlookupd"),
+        "--tcp-address=127.0.0.1:0",
+        "--http-address=127.0.0.1:0",
+        "--broadcast-address=127.0.0.1",
+        *flags,
+    ]
+    return Daemon(command, doors=("TCP", "HTTP"), env=env)
+
+
+@contextlib.contextmanager
+def nsqd(*flags: str, **options: object) -> Iterator[Daemon]:
+    """An nsqd on a temporary data path, for the length of a `with` block."""
+    path = tempfile.mkdtemp(prefix="lapwing-nsqd-")
+    daemon = None
+    try:
+        daemon = start_nsqd(path, *flags, **options)  # type: ignore[arg-type]
+        yield daemon
+    finally:
+        if daemon is not None:
+            daemon.kill()
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def until(claim: Callable[[], object], *, seconds: float = 10.0, what: str = "the claim") -> None:
+    """Wait until `claim()` is true, looking every 10 ms; fail the test after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not claim():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come true within {seconds} s")
+        time.sleep(0.01)
