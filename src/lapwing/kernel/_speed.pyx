@@ -166,8 +166,9 @@ def fin_run(data, Py_ssize_t start):
         while (
             view.len - start >= FIN
             and p[start] == 70 and p[start + 1] == 73 and p[start + 2] == 78 and p[start + 3] == 32
-            and p[start + 20] == 10
+            and p[start + 20] == 10 and p[start + 19] != 13
             and memchr(p + start + 4, 10, 16) == NULL
+            and memchr(p + start + 4, 32, 16) == NULL
         ):
             start += FIN
         return start

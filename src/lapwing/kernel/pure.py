@@ -96,10 +96,14 @@ def frame_mpub(
 
 
 def fin_run(data: Buffer, start: int) -> int:
-    """Where the run of whole `FIN <id>` lines that begins at `start` ends."""
+    """Where the run of whole `FIN <id>` lines that begins at `start` ends.
+
+    A space or a closing CR makes the id shorter than it looks: such a line ends the run, and needs a parser.
+    """
     end = len(data)
     while end - start >= _FIN and data[start : start + 4] == b"FIN " and data[start + 20] == 10:
-        if 10 in data[start + 4 : start + 20]:
+        text = bytes(data[start + 4 : start + 20])
+        if b"\n" in text or b" " in text or text.endswith(b"\r"):
             break
         start += _FIN
     return start
