@@ -1,0 +1,174 @@
+"""What a client may say."""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+MAGIC: Final = b"  V2"
+
+_MILLISECOND: Final = 1_000_000  # ns
+_INT32: Final = struct.Struct(">i")
+
+
+def _with_body(line: bytes, body: bytes) -> bytes:
+    return b"".join((line, _INT32.pack(len(body)), body))
+
+
+@dataclass(slots=True)
+class Identify:
+    """Who the client is and which features it asks for, in JSON."""
+
+    body: bytes
+
+    def encode(self) -> bytes:
+        return _with_body(b"IDENTIFY\n", self.body)
+
+
+@dataclass(slots=True)
+class Auth:
+    """The secret that the auth server knows the client by."""
+
+    secret: bytes
+
+    def encode(self) -> bytes:
+        return _with_body(b"AUTH\n", self.secret)
+
+
+@dataclass(slots=True)
+class Sub:
+    """Consume a channel of a topic."""
+
+    topic: str
+    channel: str
+
+    def encode(self) -> bytes:
+        return f"SUB {self.topic} {self.channel}\n".encode("ascii")
+
+
+@dataclass(slots=True)
+class Pub:
+    """Publish one message."""
+
+    topic: str
+    body: bytes
+
+    def encode(self) -> bytes:
+        return _with_body(f"PUB {self.topic}\n".encode("ascii"), self.body)
+
+
+@dataclass(slots=True)
+class Mpub:
+    """Publish many messages, all or none."""
+
+    topic: str
+    body: bytes  # their count, then the size and the bytes of each
+
+    @classmethod
+    def of(cls, topic: str, bodies: Iterable[bytes]) -> "Mpub":
+        """The command that publishes `bodies` in this order."""
+        return cls(topic, batch(bodies))
+
+    def encode(self) -> bytes:
+        return _with_body(f"MPUB {self.topic}\n".encode("ascii"), self.body)
+
+
+def batch(bodies: Iterable[bytes]) -> bytes:
+    """Many bodies as the one body of an MPUB."""
+    pieces = [b""]
+    for body in bodies:
+        pieces += (_INT32.pack(len(body)), body)
+    pieces[0] = _INT32.pack(len(pieces) // 2)
+    return b"".join(pieces)
+
+
+@dataclass(slots=True)
+class Dpub:
+    """Publish one message that is delivered only after a while."""
+
+    topic: str
+    delay: int  # ns
+    body: bytes
+
+    def encode(self) -> bytes:
+        return _with_body(f"DPUB {self.topic} {self.delay // _MILLISECOND}\n".encode("ascii"), self.body)
+
+
+@dataclass(slots=True)
+class Rdy:
+    """How many messages may be in flight to the client at once."""
+
+    count: int
+
+    def encode(self) -> bytes:
+        return b"RDY %d\n" % self.count
+
+
+@dataclass(slots=True)
+class Fins:
+    """A run of finished messages: the very lines, `FIN <id>` and a line feed each."""
+
+    block: bytes
+
+    @classmethod
+    def of(cls, ids: Iterable[bytes]) -> "Fins":
+        """The run that finishes `ids` in this order."""
+        return cls(b"".join([b"FIN %b\n" % message_id for message_id in ids]))
+
+    def encode(self) -> bytes:
+        return self.block
+
+
+@dataclass(slots=True)
+class Fin:
+    """One message is finished; to the broker's end it is a run of one."""
+
+    id: bytes
+
+    def encode(self) -> bytes:
+        return b"FIN %b\n" % self.id
+
+
+@dataclass(slots=True)
+class Req:
+    """A message failed: deliver it again after a while."""
+
+    id: bytes
+    delay: int  # ns
+
+    def encode(self) -> bytes:
+        return b"REQ %b %d\n" % (self.id, self.delay // _MILLISECOND)
+
+
+@dataclass(slots=True)
+class Touch:
+    """A message needs more time: count its timeout anew."""
+
+    id: bytes
+
+    def encode(self) -> bytes:
+        return b"TOUCH %b\n" % self.id
+
+
+@dataclass(slots=True)
+class Cls:
+    """No more messages, please; those in flight are still answered for."""
+
+    def encode(self) -> bytes:
+        return b"CLS\n"
+
+
+@dataclass(slots=True)
+class Nop:
+    """Nothing but a sign of life."""
+
+    def encode(self) -> bytes:
+        return b"NOP\n"
+
+
+Command = Identify | Auth | Sub | Pub | Mpub | Dpub | Rdy | Fins | Fin | Req | Touch | Cls | Nop
+
+WORDS: Final[dict[bytes, type[Command]]] = {
+    b"IDENTIFY": Identify, b"AUTH": Auth, b"SUB": Sub, b"PUB": Pub, b"MPUB": Mpub, b"DPUB": Dpub, b"RDY": Rdy,
+    b"FIN": Fin, b"REQ": Req, b"TOUCH": Touch, b"CLS": Cls, b"NOP": Nop,
+}  # fmt: skip

@@ -1,0 +1,368 @@
+"""Either end of a conversation: bytes in, commands or frames out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from lapwing import kernel
+from lapwing.errors import LapwingError, ProtocolError
+from lapwing.wire import frames, mpub
+from lapwing.wire.commands import MAGIC, WORDS, Command, Fins, Nop
+from lapwing.wire.limits import Limits
+from lapwing.wire.lines import LAWFUL, LAWFUL_WITHOUT_TLS, MPUB, Authorize, Body
+from lapwing.wire.quoting import raw
+from lapwing.wire.state import NEXT, State
+
+__all__ = ["BrokerConnection", "ClientConnection", "ErrorFrame", "HangUp", "Limits", "Messages", "Response"]
+
+_FEW: Final = 32  # messages of an MPUB that are worth a look before all of it has come
+_HTTP: Final = int.from_bytes(b"HTTP", "big")
+
+
+class HangUp(LapwingError):
+    """The peer is not worth an answer: close the connection, without a frame."""
+
+
+class BrokerConnection:
+    """The broker's end: bytes of a client in, its commands out.
+
+    The session tells it what it cannot know: whether the connection is `tls`, whether `heartbeats` are on, and who may
+    publish where (`authorize`, asked for MPUB alone, as NSQ does that before it reads the body; the session itself asks
+    for the other commands). After an error the conversation is over.
+    """
+
+    __slots__ = (
+        "_at", "_command", "_content", "_data", "_gathered", "_lawful", "_missing", "_rule", "_size", "_state", "_tls",
+        "authorize", "heartbeats", "limits",
+    )  # fmt: skip
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.heartbeats = True
+        self.authorize: Authorize | None = None
+        self._data = b""  # received, and parsed up to `_at`
+        self._at = 0
+        self._rule: Body | None = None  # of the command whose body is awaited, then also the next five
+        self._command: Command = Nop()
+        self._size = 0  # 0 until it can be read
+        self._missing = 0  # bytes to gather before it is worth looking again
+        self._gathered = bytearray()
+        self._content: mpub.Content | None = None
+        self._tls = False
+        self.state = State.MAGIC
+
+    @property
+    def state(self) -> State:
+        """Where the conversation stands; a SUB or a CLS moves it on as soon as it is handed out."""
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self._lawful = LAWFUL_WITHOUT_TLS if self.limits.tls_required and not self._tls else LAWFUL[state]
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted, for a broker that insists on it."""
+        return self._tls
+
+    @tls.setter
+    def tls(self, tls: bool) -> None:
+        self._tls = tls
+        self.state = self._state
+
+    def receive(self, data: bytes) -> None:
+        """Take what came from the client; `commands` says what it means."""
+        if self._at < len(self._data):
+            data = self._data[self._at :] + data
+        self._data = data
+        self._at = 0
+
+    def commands(self) -> Iterator[Command]:
+        """Yield each whole command in order, a run of FINs as one; raise `ProtocolError` or `HangUp` at garbage.
+
+        Lazy on purpose: what came before the garbage is carried out before the error is raised. It may be left at any
+        command and taken up again later, with another call.
+        """
+        if self._state is State.MAGIC and not self._greeted():
+            return
+        while (command := self._next()) is not None:
+            yield command
+
+    def eof(self) -> ProtocolError | None:
+        """What to answer when the client sends no more; None when there is nothing to say."""
+        rule = self._rule
+        if rule is None:
+            return None
+        if not self._size:
+            return rule.unread_size()
+        if rule is not MPUB:
+            return rule.unread()
+        content = self._content or mpub.Content(self.limits)
+        try:
+            missing = content.follow(self._gathered)
+        except ProtocolError as error:
+            return error
+        return content.unread(self._gathered) if missing else mpub.mismatch(self._size, content.position)
+
+    def deadline_passed(self) -> ProtocolError | None:
+        """What to answer when the client took too long; None when there is nothing to say."""
+        return self.eof()
+
+    def take_rest(self) -> bytes:
+        """All that was received and not yet handed out; the conversation goes on with what `receive` gets next."""
+        rest = self._data[self._at :]
+        self._data = b""
+        self._at = 0
+        return rest
+
+    def _greeted(self) -> bool:
+        if len(self._data) < len(MAGIC):
+            return False
+        if not self._data.startswith(MAGIC):
+            raise ProtocolError("E_BAD_PROTOCOL")
+        self._at = len(MAGIC)
+        self.state = State.INIT
+        return True
+
+    def _next(self) -> Command | None:
+        if self._rule is not None:
+            return self._body()
+        data, at = self._data, self._at
+        if data.startswith(b"FIN ", at) and b"FIN" in self._lawful:
+            end = kernel.fin_run(data, at)
+            if end != at:
+                self._at = end
+                return Fins(data[at:end])
+        limits = self.limits
+        end = data.find(b"\n", at, at + limits.longest_line)
+        if end < 0:
+            if len(data) - at >= limits.longest_line:
+                raise HangUp(f"no line feed within {limits.longest_line} bytes")
+            self._data = data[at:]  # so that a small rest does not hold on to much
+            self._at = 0
+            return None
+        line = data[at:end]
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        words = line.split(b" ")
+        lawful = self._lawful.get(words[0])
+        if lawful is None:
+            raise self._unlawful(words[0])
+        parse, rule = lawful
+        command = parse(self, words)
+        at = end + 1
+        if rule is None:
+            self._at = at
+            if (state := NEXT.get(type(command))) is not None:
+                self.state = state
+            return command
+        if rule.message:  # the way of nearly every PUB: all of it is there
+            begin = at + 4
+            size = int.from_bytes(data[at:begin], "big", signed=True)
+            end = begin + size
+            if 0 < size <= limits.max_message and end <= len(data):
+                self._at = end
+                command.body = data[begin:end]  # type: ignore[union-attr]
+                return command
+        self._at = at
+        self._rule, self._command, self._size, self._content = rule, command, 0, None
+        return self._body()
+
+    def _unlawful(self, word: bytes) -> ProtocolError:
+        if self.limits.tls_required and not self._tls and word != b"IDENTIFY":
+            return ProtocolError("E_INVALID", f"cannot {raw(word)} in current state (TLS required)")
+        if word in WORDS:
+            return ProtocolError("E_INVALID", f"cannot {raw(word)} in current state")
+        return ProtocolError("E_INVALID", f"invalid command {raw(word)}")
+
+    def _body(self) -> Command | None:
+        """The command whose body is awaited, once that is there."""
+        rule = self._rule
+        assert rule is not None
+        if not self._size:
+            begin = self._at + 4
+            if len(self._data) < begin:
+                return None
+            size = int.from_bytes(self._data[self._at : begin], "big", signed=True)
+            if not 0 < size <= rule.limit(self.limits):
+                raise rule.refusal(size, self.limits)
+            self._at = begin
+            self._size = self._missing = size
+        body = self._batch() if rule is MPUB else self._gather()
+        if body is None:
+            return None
+        command = self._command
+        setattr(command, rule.field, body)
+        self._rule = None
+        return command
+
+    def _gather(self) -> bytes | None:
+        """The body when all of it is there; what is there of it is set aside."""
+        data, at, missing = self._data, self._at, self._missing
+        end = at + missing
+        if len(data) < end:
+            self._gathered += memoryview(data)[at:]
+            self._missing = end - len(data)
+            self._data = b""
+            self._at = 0
+            return None
+        self._at = end
+        self._missing = 0
+        if not self._gathered:
+            return data[at:end]
+        self._gathered += memoryview(data)[at:end]
+        body = bytes(self._gathered)
+        self._gathered = bytearray()
+        return body
+
+    def _batch(self) -> bytes | None:
+        """The body of an MPUB, when all of it is there and so many messages can be in it.
+
+        Any other is followed message by message, so that what is wrong is said in NSQ's words and order.
+        """
+        if self._missing:
+            body = self._gather()
+            if body is None:
+                self._glance()
+                return None
+            if mpub.plausible(body, self.limits):
+                return body
+            self._gathered = bytearray(body)
+        self._follow()
+        return None
+
+    def _glance(self) -> None:
+        """Raise `ProtocolError` for a small batch as soon as it shows a mistake, though more bytes were announced."""
+        gathered = self._gathered
+        count = int.from_bytes(gathered[:4], "big", signed=True)
+        if len(gathered) < 4 or _FEW < count <= self.limits.max_count:
+            return  # a big batch is left to the kernel, when all of it is there
+        if self._content is None:
+            self._content = mpub.Content(self.limits)
+        if not self._content.follow(gathered):
+            raise mpub.mismatch(self._size, self._content.position)
+
+    def _follow(self) -> None:
+        """Go beyond the declared body, as its content does; raise `ProtocolError` when the truth is known."""
+        gathered = self._gathered
+        if self._content is None:
+            self._content = mpub.Content(self.limits)
+        while missing := self._content.follow(gathered):
+            if len(gathered) + missing > self.limits.max_body:
+                raise mpub.mismatch(self._size, len(gathered) + missing)
+            piece = self._data[self._at : self._at + missing]
+            if not piece:
+                return
+            gathered += piece
+            self._at += len(piece)
+        raise mpub.mismatch(self._size, self._content.position)
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer, or a heartbeat."""
+
+    payload: bytes
+
+
+@dataclass(slots=True)
+class ErrorFrame:
+    """A refusal: its code, then mostly a text."""
+
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Messages:
+    """A run of messages, each as (timestamp in ns, attempts, id, body)."""
+
+    messages: list[tuple[int, int, bytes, bytes]]
+
+
+Frame = Response | ErrorFrame | Messages
+
+
+class ClientConnection:
+    """The client's end: bytes of a broker in, its frames out."""
+
+    __slots__ = ("_at", "_data", "_gathered", "_needed", "max_frame")
+
+    def __init__(self, max_frame: int = 64 * 1024 * 1024) -> None:
+        self.max_frame = max_frame  # bytes, as a frame's size counts them
+        self._data = b""  # received, and parsed up to `_at`
+        self._at = 0
+        self._gathered = bytearray()  # the beginning of a frame, while it is shorter than `_needed`
+        self._needed = 0
+
+    def receive(self, data: bytes) -> None:
+        """Take what came from the broker; `frames` says what it means."""
+        if self._needed:
+            if len(self._gathered) + len(data) < self._needed:
+                self._gathered += data
+                return
+            data = b"".join((self._gathered, data))
+            self._gathered = bytearray()
+            self._needed = 0
+        elif self._at < len(self._data):
+            data = self._data[self._at :] + data
+        self._data = data
+        self._at = 0
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield each whole frame in order, a run of messages as one; raise `ProtocolError` at garbage.
+
+        Lazy, as `BrokerConnection.commands` is.
+        """
+        while (frame := self._next()) is not None:
+            yield frame
+
+    def take_rest(self) -> bytes:
+        """All that was received and not yet handed out; the conversation goes on with what `receive` gets next."""
+        rest = bytes(self._gathered) + self._data[self._at :]
+        self._gathered = bytearray()
+        self._needed = 0
+        self._data = b""
+        self._at = 0
+        return rest
+
+    def _next(self) -> Frame | None:
+        data, at = self._data, self._at
+        if len(data) - at < 4:
+            self._set_aside(4)
+            return None
+        size = int.from_bytes(data[at : at + 4], "big")
+        self._check(size)
+        if len(data) - at < 4 + size:
+            self._set_aside(4 + size)
+            return None
+        kind = int.from_bytes(data[at + 4 : at + 8], "big")
+        if kind == frames.MESSAGE:
+            messages, end = kernel.decode_messages(data, at, len(data))
+            if end == at:
+                text = f"message frame of {size} bytes, at least {kernel.HEAD - 4} needed"
+                raise ProtocolError("E_BAD_PROTOCOL", text)
+            self._at = end
+            return Messages(messages)
+        payload = data[at + 8 : at + 4 + size]
+        self._at = at + 4 + size
+        if kind == frames.RESPONSE:
+            return Response(payload)
+        if kind == frames.ERROR:
+            return ErrorFrame(payload)
+        raise ProtocolError("E_BAD_PROTOCOL", f"frame type {kind}, expected 0, 1 or 2")
+
+    def _check(self, size: int) -> None:
+        if size == _HTTP:
+            raise ProtocolError("E_BAD_PROTOCOL", "the peer speaks HTTP: this is not the TCP port of an nsqd")
+        if size < 4:
+            raise ProtocolError("E_BAD_PROTOCOL", f"frame of {size} bytes, at least 4 needed")
+        if size > self.max_frame:
+            raise ProtocolError("E_BAD_PROTOCOL", f"frame of {size} bytes, at most {self.max_frame} accepted")
+
+    def _set_aside(self, needed: int) -> None:
+        if self._at < len(self._data):
+            self._gathered = bytearray(memoryview(self._data)[self._at :])
+            self._needed = needed
+        self._data = b""
+        self._at = 0

@@ -1,0 +1,29 @@
+"""What a broker answers: size, type and payload, all numbers big-endian."""
+
+import struct
+from typing import Final
+
+RESPONSE: Final = 0
+ERROR: Final = 1
+MESSAGE: Final = 2
+
+_HEAD: Final = struct.Struct(">II")
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    return _HEAD.pack(len(payload) + 4, kind) + payload
+
+
+def response(payload: bytes) -> bytes:
+    """The frame of an answer."""
+    return _frame(RESPONSE, payload)
+
+
+def error(payload: bytes) -> bytes:
+    """The frame of a refusal."""
+    return _frame(ERROR, payload)
+
+
+OK: Final = response(b"OK")
+CLOSE_WAIT: Final = response(b"CLOSE_WAIT")
+HEARTBEAT: Final = response(b"_heartbeat_")

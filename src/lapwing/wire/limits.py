@@ -1,0 +1,20 @@
+"""How much a client may ask of a broker."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the parser refuses to go beyond; the defaults are NSQ's."""
+
+    max_message: int = 1024 * 1024  # bytes of one body
+    max_body: int = 5 * 1024 * 1024  # bytes of an MPUB, an IDENTIFY or an AUTH
+    max_rdy: int = 2500
+    max_req_timeout: int = 3_600_000_000_000  # ns; also the longest delay of a DPUB
+    longest_line: int = 16 * 1024  # bytes, the line feed included
+    tls_required: bool = False
+
+    @property
+    def max_count(self) -> int:
+        """How many messages an MPUB may hold: as many as fit when each has a single byte."""
+        return (self.max_body - 4) // 5

@@ -1,0 +1,213 @@
+"""A command line's words, and the body they announce: what they mean, and how each mistake is answered."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from lapwing import names
+from lapwing.errors import ProtocolError
+from lapwing.wire.commands import (
+    WORDS,
+    Auth,
+    Cls,
+    Command,
+    Dpub,
+    Fins,
+    Identify,
+    Mpub,
+    Nop,
+    Pub,
+    Rdy,
+    Req,
+    Sub,
+    Touch,
+)
+from lapwing.wire.ids import LENGTH as ID_LENGTH
+from lapwing.wire.limits import Limits
+from lapwing.wire.numbers import decimal, nanoseconds, signed
+from lapwing.wire.quoting import quoted, raw
+from lapwing.wire.state import LEGAL, State
+
+_MILLISECOND: Final = 1_000_000  # ns
+_KNOWN_NAMES: Final = 8192
+
+Authorize = Callable[[str, str, str], None]  # command word, topic, channel; raises ProtocolError
+
+
+class Circumstances(Protocol):
+    """What a line's meaning depends on, besides its words."""
+
+    limits: Limits
+    heartbeats: bool
+    authorize: Authorize | None
+
+    @property
+    def state(self) -> State: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What is said of a command's body: where it goes, and the words for what may be wrong with it."""
+
+    word: str
+    field: str = "body"
+    code: str = "E_BAD_BODY"
+    noun: str = "body"
+    big: str = "body"
+    message: bool = False  # a single message: the smaller limit holds
+
+    def limit(self, limits: Limits) -> int:
+        return limits.max_message if self.message else limits.max_body
+
+    def refusal(self, size: int, limits: Limits) -> ProtocolError:
+        if size <= 0:
+            return ProtocolError(self.code, f"{self.word} invalid {self.noun} size {size}")
+        return ProtocolError(self.code, f"{self.word} {self.big} too big {size} > {self.limit(limits)}")
+
+    def unread_size(self) -> ProtocolError:
+        return ProtocolError(self.code, f"{self.word} failed to read {self.noun} size")
+
+    def unread(self) -> ProtocolError:
+        return ProtocolError(self.code, f"{self.word} failed to read {self.noun}")
+
+
+MPUB: Final = Body("MPUB")
+_BODIES: Final[dict[bytes, Body]] = {
+    b"IDENTIFY": Body("IDENTIFY"),
+    b"AUTH": Body("AUTH", field="secret"),
+    b"PUB": Body("PUB", code="E_BAD_MESSAGE", noun="message body", big="message", message=True),
+    b"DPUB": Body("DPUB", code="E_BAD_MESSAGE", noun="message body", big="message", message=True),
+    b"MPUB": MPUB,
+}
+
+
+_valid_names: Final[dict[bytes, str]] = {}  # a lookup is several times as fast as the check
+
+
+def _name(name: bytes) -> str | None:
+    """The name as text; None when nothing may be called so."""
+    text = _valid_names.get(name)
+    if text is None and names.valid(name):
+        if len(_valid_names) >= _KNOWN_NAMES:
+            _valid_names.clear()
+        text = _valid_names[name] = name.decode("ascii")
+    return text
+
+
+def _topic(word: str, words: list[bytes], needed: int = 1) -> str:
+    if len(words) <= needed:
+        raise ProtocolError("E_INVALID", f"{word} insufficient number of parameters")
+    topic = _name(words[1])
+    if topic is None:
+        raise ProtocolError("E_BAD_TOPIC", f"{word} topic name {quoted(words[1])} is not valid")
+    return topic
+
+
+def _message_id(word: str, words: list[bytes], needed: int = 1) -> bytes:
+    if len(words) <= needed:
+        raise ProtocolError("E_INVALID", f"{word} insufficient number of params")
+    if len(words[1]) != ID_LENGTH:
+        raise ProtocolError("E_INVALID", "invalid message ID")
+    return words[1]
+
+
+def _delay(word: str, digits: bytes) -> int:
+    milliseconds = decimal(digits)
+    if milliseconds is None:
+        raise ProtocolError("E_INVALID", f"{word} could not parse timeout {raw(digits)}")
+    return milliseconds
+
+
+def _identify(on: Circumstances, words: list[bytes]) -> Command:
+    return Identify(b"")
+
+
+def _auth(on: Circumstances, words: list[bytes]) -> Command:
+    if len(words) != 1:
+        raise ProtocolError("E_INVALID", "AUTH invalid number of parameters")
+    return Auth(b"")
+
+
+def _sub(on: Circumstances, words: list[bytes]) -> Command:
+    if not on.heartbeats:
+        raise ProtocolError("E_INVALID", "cannot SUB with heartbeats disabled")
+    topic = _topic("SUB", words, needed=2)
+    channel = _name(words[2])
+    if channel is None:
+        raise ProtocolError("E_BAD_CHANNEL", f"SUB channel name {quoted(words[2])} is not valid")
+    return Sub(topic, channel)
+
+
+def _pub(on: Circumstances, words: list[bytes]) -> Command:
+    return Pub(_topic("PUB", words), b"")
+
+
+def _mpub(on: Circumstances, words: list[bytes]) -> Command:
+    try:
+        topic = _topic("MPUB", words)
+    except ProtocolError as error:
+        if error.code != "E_BAD_TOPIC":
+            raise
+        raise ProtocolError(error.code, str(error)) from None  # NSQ says this code twice
+    if on.authorize is not None:
+        on.authorize("MPUB", topic, "")
+    return Mpub(topic, b"")
+
+
+def _dpub(on: Circumstances, words: list[bytes]) -> Command:
+    topic = _topic("DPUB", words, needed=2)
+    milliseconds = _delay("DPUB", words[2])
+    delay = nanoseconds(milliseconds)
+    longest = on.limits.max_req_timeout
+    if not 0 <= delay <= longest:
+        text = f"DPUB timeout {milliseconds} out of range 0-{longest // _MILLISECOND}"
+        raise ProtocolError("E_INVALID", text)
+    return Dpub(topic, delay, b"")
+
+
+def _rdy(on: Circumstances, words: list[bytes]) -> Command:
+    if on.state is State.CLOSING:
+        return Nop()  # too late to matter; not even looked at
+    number = 1 if len(words) < 2 else decimal(words[1])
+    if number is None:
+        raise ProtocolError("E_INVALID", f"RDY could not parse count {raw(words[1])}")
+    count = signed(number)
+    if not 0 <= count <= on.limits.max_rdy:
+        raise ProtocolError("E_INVALID", f"RDY count {count} out of range 0-{on.limits.max_rdy}")
+    return Rdy(count)
+
+
+def _fin(on: Circumstances, words: list[bytes]) -> Command:
+    return Fins(b"FIN %b\n" % _message_id("FIN", words))  # a line that is out of the ordinary, put in order
+
+
+def _req(on: Circumstances, words: list[bytes]) -> Command:
+    message_id = _message_id("REQ", words, needed=2)
+    delay = nanoseconds(_delay("REQ", words[2]))
+    return Req(message_id, min(max(delay, 0), on.limits.max_req_timeout))
+
+
+def _touch(on: Circumstances, words: list[bytes]) -> Command:
+    return Touch(_message_id("TOUCH", words))
+
+
+def _cls(on: Circumstances, words: list[bytes]) -> Command:
+    return Cls()
+
+
+def _nop(on: Circumstances, words: list[bytes]) -> Command:
+    return Nop()
+
+
+Parse = Callable[[Circumstances, list[bytes]], Command]
+Lawful = dict[bytes, tuple[Parse, Body | None]]
+
+_PARSE: Final[dict[bytes, Parse]] = {
+    b"IDENTIFY": _identify, b"AUTH": _auth, b"SUB": _sub, b"PUB": _pub, b"MPUB": _mpub, b"DPUB": _dpub, b"RDY": _rdy,
+    b"FIN": _fin, b"REQ": _req, b"TOUCH": _touch, b"CLS": _cls, b"NOP": _nop,
+}  # fmt: skip
+LAWFUL: Final[dict[State, Lawful]] = {
+    state: {word: (parse, _BODIES.get(word)) for word, parse in _PARSE.items() if WORDS[word] in legal}
+    for state, legal in LEGAL.items()
+}
+LAWFUL_WITHOUT_TLS: Final[Lawful] = {b"IDENTIFY": (_identify, _BODIES[b"IDENTIFY"])}  # where TLS is required

@@ -1,0 +1,31 @@
+"""How a peer's bytes are shown inside an error."""
+
+from typing import Final
+
+_SHORT: Final = {
+    '"': '\\"', "\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
+}  # fmt: skip
+
+
+def raw(data: bytes) -> str:
+    """Any bytes as text that `ProtocolError.payload` turns back into the same bytes."""
+    return data.decode("latin-1")
+
+
+def quoted(name: bytes) -> str:
+    """The name between double quotes, with everything unprintable escaped; as text for a `ProtocolError`."""
+    shown = "".join(map(_shown, name.decode("utf-8", "surrogateescape")))
+    return raw(f'"{shown}"'.encode())
+
+
+def _shown(sign: str) -> str:
+    if short := _SHORT.get(sign):
+        return short
+    point = ord(sign)
+    if 0xDC80 <= point <= 0xDCFF:  # not UTF-8: the byte itself is in the low half
+        return f"\\x{point & 0xFF:02x}"
+    if sign.isprintable():
+        return sign
+    if point < 0x20 or point == 0x7F:
+        return f"\\x{point:02x}"
+    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
