@@ -1,0 +1,163 @@
+"""Spark sessions that start without a system Java, quickly and quietly.
+
+    from lapwing.spark.session import local_session
+    spark = local_session()
+
+`environment` gives the same set-up to programs that start Spark themselves (`spark-pipelines`, `spark-submit`).
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lapwing.spark import java as javas
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+# One machine, small batches: what the numbers in docs/spark.md were measured with.
+SETTINGS: Final[dict[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    # removes a stall of 40 ms per Python task
+    "spark.python.unix.domain.socket.enabled": "true",
+    # avoids about 25 forked processes per micro-batch
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything a Spark process on this machine is started with."""
+
+    java: javas.Java
+    home: Path  # the Java home Spark is given
+    conf: Path  # the configuration directory Spark is given
+    python: Path  # what runs as a Python worker
+    classes: Path  # the class cache; there once `lapwing.spark.warm` has run
+    settings: dict[str, str]
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables that hand it to Spark."""
+        return {
+            "JAVA_HOME": str(self.home),
+            "SPARK_CONF_DIR": str(self.conf),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": str(self.python),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+
+
+def prepare(settings: Mapping[str, str] | None = None) -> Setup:
+    """Find a Java and write what Spark needs into the cache directory; touches nothing else.
+
+    `settings` are added to `SETTINGS` in the configuration directory, which has a place of its own for each such set.
+    """
+    import pyspark
+
+    java = _java()
+    cache = javas.cache_directory()
+    home = javas.install(java, cache)
+    classes = javas.class_cache(java, home, Path(pyspark.__file__).parent / "jars")
+    wanted = {**SETTINGS, **(settings or {})}
+    options = f"-Dlog4j2.configurationFile={home / 'conf' / 'log4j2.properties'}"
+    if classes.exists():
+        options = f"{options} {javas.cached_options(java, classes)}"
+    wanted["spark.driver.extraJavaOptions"] = f"{options} {wanted.get('spark.driver.extraJavaOptions', '')}".strip()
+    conf = home / "conf"
+    if settings:
+        conf = home / f"conf-{javas.digest(*(f'{key}={value}' for key, value in sorted(wanted.items())))}"
+    javas.write_text(conf / "spark-defaults.conf", "".join(f"{key} {value}\n" for key, value in sorted(wanted.items())))
+    return Setup(java, home, conf, javas.install_python(cache), classes, wanted)
+
+
+def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A copy of this process's environment in which a program that starts Spark finds all of the above."""
+    return {**os.environ, **prepare(settings).variables()}
+
+
+def session_builder(
+    app: str = "lapwing", *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> "SparkSession.Builder":
+    """A builder for a session on `master` (a URL; None: what spark-submit says, else all cores of this machine).
+
+    For a local master the set-up above is put into this process's environment first. For a cluster nothing is assumed
+    of the other machines: only Java and the Python of the driver are seen to.
+    """
+    from pyspark.sql import SparkSession
+
+    builder: SparkSession.Builder = SparkSession.builder.appName(app)
+    started_by_spark = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit runs us: the JVM is there already
+    if not started_by_spark:
+        builder = builder.master(master or "local[*]")
+        _apply(local=(master or "local").startswith("local"))
+    elif master is not None:
+        builder = builder.master(master)
+    for key, value in (conf or {}).items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def local_session(
+    app: str = "lapwing", *, cores: int | str = "*", conf: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """The session of this process, on this machine; the first call starts it, later ones get the same.
+
+    When the class cache that makes starts quick does not exist yet, it is made in the background once this process has
+    ended; `LAPWING_SPARK_WARM=0` forbids that.
+    """
+    session = session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
+    if os.environ.get("LAPWING_SPARK_WARM") != "0" and not prepare().classes.exists():
+        atexit.unregister(_warm_later)
+        atexit.register(_warm_later)
+    return session
+
+
+def _java() -> javas.Java:
+    """The Java to use; one probe a process, as it costs half a second."""
+    global _found
+    if _found is None:
+        given = dict(os.environ)
+        if (home := given.get("JAVA_HOME")) and Path(home).is_relative_to(javas.cache_directory()):
+            del given["JAVA_HOME"]  # our own, from an earlier call or a parent process
+        _found = javas.find_java(given)
+    return _found
+
+
+_found: javas.Java | None = None
+
+
+def _apply(*, local: bool) -> None:
+    setup = prepare()
+    for name, value in setup.variables().items():
+        if name == "JAVA_HOME":
+            os.environ[name] = value  # find_java has already honoured what stood there
+        elif name == "PYSPARK_PYTHON" and not local:
+            os.environ.setdefault(name, sys.executable)
+        elif local or name == "PYSPARK_DRIVER_PYTHON":
+            os.environ.setdefault(name, value)
+
+
+def _warm_later() -> None:
+    logger.info("making Spark's class cache in the background")
+    with contextlib.suppress(OSError):  # an optimisation: a machine that cannot do it just starts more slowly
+        subprocess.Popen(
+            [sys.executable, "-m", "lapwing.spark.warm"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )

@@ -1,0 +1,92 @@
+"""Which Java Spark gets, and that the scripts made for it do what they say."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lapwing.errors import ConfigError
+from lapwing.spark import java as javas
+
+MODULES = "java.base@{version}\njava.sql@{version}\n"
+
+
+def fake_java(home: Path, version: str, more: str = "") -> Path:
+    """A `bin/java` that lists its modules and otherwise prints the arguments it was given, one a line."""
+    modules = MODULES.format(version=version) + more
+    javas.write_script(
+        home / "bin" / "java",
+        f'#!/bin/sh\nif [ "$1" = --list-modules ]; then printf "{modules}"; exit; fi\nprintf "%s\\n" "$@"\n',
+    )
+    return home
+
+
+def test_the_java_that_is_demanded_wins(tmp_path):
+    demanded = fake_java(tmp_path / "demanded", "21.0.1")
+    other = fake_java(tmp_path / "other", "17.0.9")
+
+    found = javas.find_java({"LAPWING_JAVA": str(demanded), "JAVA_HOME": str(other), "PATH": ""})
+
+    assert (found.home, found.version) == (demanded, 21)
+
+
+def test_a_demanded_java_that_is_unusable_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="LAPWING_JAVA"):
+        javas.find_java({"LAPWING_JAVA": str(tmp_path / "nothing"), "PATH": os.environ["PATH"]})
+
+
+def test_java_home_is_honoured(tmp_path):
+    home = fake_java(tmp_path / "home", "17.0.9", "jdk.incubator.vector@17.0.9\\n")
+
+    assert javas.find_java({"JAVA_HOME": str(home), "PATH": ""}) == javas.Java(home, 17, vector=True)
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1"])
+def test_a_java_home_that_is_too_old_is_passed_over(tmp_path, version):
+    old = fake_java(tmp_path / "old", version)
+
+    assert javas.find_java({"JAVA_HOME": str(old), "PATH": ""}).home != old
+
+
+def test_the_script_drops_what_a_small_runtime_cannot_take(tmp_path):
+    java = javas.probe(fake_java(tmp_path / "real", "25.0.2"))
+    home = javas.install(java, tmp_path / "cache")
+    dropped = "--add-modules=jdk.incubator.vector"
+    given = ["-cp", f"{home}/conf/:/jars/a.jar:/jars/*", dropped, "-Xmx1g", "an argument", ""]
+
+    seen = subprocess.run([home / "bin" / "java", *given], capture_output=True, text=True, check=True).stdout
+
+    assert seen.split("\n")[:-1] == ["-cp", "/jars/a.jar:/jars/*", "-Xmx1g", "an argument", ""]
+
+
+def test_the_script_keeps_the_module_where_the_runtime_has_it(tmp_path):
+    java = javas.probe(fake_java(tmp_path / "real", "17.0.9", "jdk.incubator.vector@17.0.9\\n"))
+    home = javas.install(java, tmp_path / "cache")
+
+    command = [home / "bin" / "java", "--add-modules=jdk.incubator.vector"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{command[1]}\n"
+
+
+def test_workers_do_not_import_pyspark_from_its_zip(tmp_path):
+    python = javas.install_python(tmp_path)
+    path = "/a b:/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10.9.9-src.zip:/c"
+
+    seen = subprocess.run(
+        [python, "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1])", "x y"],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
+    ).stdout
+
+    assert seen == "/a b:/c x y\n"
+
+
+def test_files_that_already_say_so_are_left_alone(tmp_path):
+    path = tmp_path / "file"
+    javas.write_text(path, "text")
+    before = path.stat()
+    javas.write_text(path, "text")
+    assert path.stat() == before
+
+    javas.write_text(path, "other")
+    assert path.read_text() == "other"
+    assert list(tmp_path.iterdir()) == [path]
