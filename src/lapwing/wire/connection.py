@@ -2,20 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import LapwingError, ProtocolError
 from lapwing.wire import frames, mpub
-from lapwing.wire.commands import MAGIC, WORDS, Command, Fins, Nop
+from lapwing.wire.commands import MAGIC, WORDS, Command, Fins, Nop, Pub
 from lapwing.wire.limits import Limits
-from lapwing.wire.lines import LAWFUL, LAWFUL_WITHOUT_TLS, MPUB, Authorize, Body
+from lapwing.wire.lines import KNOWN_PUBS, LAWFUL, LAWFUL_WITHOUT_TLS, MPUB, NO_PUBS, Authorize, Body, remember_pub
 from lapwing.wire.quoting import raw
 from lapwing.wire.state import NEXT, State
 
 __all__ = ["BrokerConnection", "ClientConnection", "ErrorFrame", "HangUp", "Limits", "Messages", "Response"]
 
 _FEW: Final = 32  # messages of an MPUB that are worth a look before all of it has come
+_SIZE: Final = Struct(">i").unpack_from
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
 
 
@@ -32,8 +34,8 @@ class BrokerConnection:
     """
 
     __slots__ = (
-        "_at", "_command", "_content", "_data", "_gathered", "_lawful", "_missing", "_rule", "_size", "_state", "_tls",
-        "authorize", "heartbeats", "limits",
+        "_at", "_command", "_content", "_data", "_finishes", "_gathered", "_lawful", "_missing", "_publishes", "_rule",
+        "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
@@ -59,7 +61,10 @@ class BrokerConnection:
     @state.setter
     def state(self, state: State) -> None:
         self._state = state
-        self._lawful = LAWFUL_WITHOUT_TLS if self.limits.tls_required and not self._tls else LAWFUL[state]
+        insecure = self.limits.tls_required and not self._tls
+        self._lawful = LAWFUL_WITHOUT_TLS if insecure else LAWFUL[state]
+        self._publishes = NO_PUBS if insecure else KNOWN_PUBS
+        self._finishes = b"FIN" in self._lawful
 
     @property
     def tls(self) -> bool:
@@ -128,13 +133,12 @@ class BrokerConnection:
     def _next(self) -> Command | None:
         if self._rule is not None:
             return self._body()
-        data, at = self._data, self._at
-        if data.startswith(b"FIN ", at) and b"FIN" in self._lawful:
+        data, at, limits = self._data, self._at, self.limits
+        if self._finishes and data.startswith(b"FIN ", at):
             end = kernel.fin_run(data, at)
             if end != at:
                 self._at = end
                 return Fins(data[at:end])
-        limits = self.limits
         end = data.find(b"\n", at, at + limits.longest_line)
         if end < 0:
             if len(data) - at >= limits.longest_line:
@@ -143,29 +147,30 @@ class BrokerConnection:
             self._at = 0
             return None
         line = data[at:end]
-        if line.endswith(b"\r"):
-            line = line[:-1]
-        words = line.split(b" ")
+        self._at = end + 1
+        topic = self._publishes.get(line)
+        if topic is not None and len(data) >= end + 5:  # the way of nearly every PUB
+            begin = end + 5
+            end = begin + _SIZE(data, end + 1)[0]
+            if begin < end <= len(data) and end - begin <= limits.max_message:
+                self._at = end
+                return Pub(topic, data[begin:end])
+        return self._command_of(line)
+
+    def _command_of(self, line: bytes) -> Command | None:
+        """The command in the line just passed, when it has no body or that is there too."""
+        words = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
         lawful = self._lawful.get(words[0])
         if lawful is None:
             raise self._unlawful(words[0])
         parse, rule = lawful
         command = parse(self, words)
-        at = end + 1
         if rule is None:
-            self._at = at
             if (state := NEXT.get(type(command))) is not None:
                 self.state = state
             return command
-        if rule.message:  # the way of nearly every PUB: all of it is there
-            begin = at + 4
-            size = int.from_bytes(data[at:begin], "big", signed=True)
-            end = begin + size
-            if 0 < size <= limits.max_message and end <= len(data):
-                self._at = end
-                command.body = data[begin:end]  # type: ignore[union-attr]
-                return command
-        self._at = at
+        if type(command) is Pub:
+            remember_pub(line, command.topic)
         self._rule, self._command, self._size, self._content = rule, command, 0, None
         return self._body()
 

@@ -143,7 +143,7 @@ class LookupConnection:
         self._data += data
 
     def commands(self) -> Iterator[Command]:
-        """Yield each whole command in order; raise `ProtocolError` or `HangUp` at garbage, after what came before it."""
+        """Yield each whole command in order; raise `ProtocolError` or `HangUp` at garbage, and not before it."""
         if not self._greeted:
             if len(self._data) < len(MAGIC):
                 return
