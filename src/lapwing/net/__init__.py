@@ -1,0 +1,1 @@
+"""Plumbing that the daemons share; importing this room alone pulls in nothing."""

@@ -1,0 +1,110 @@
+"""An HTTP/1 server on one event loop: its table of routes, its limits, its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from lapwing.net.answers import INTERNAL_ERROR, Answer, Refused, failure
+from lapwing.net.conversation import HttpConnection
+from lapwing.net.requests import Head, Request
+from lapwing.net.routes import Table
+
+_KEPT_HEADS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one client may take before it is refused."""
+
+    head_bytes: int = 65536
+    headers: int = 200
+    head_seconds: float = 30.0  # from the first byte of a request to the end of its headers
+    body_seconds: float = 120.0  # from there to the end of its body
+    idle_seconds: float = 900.0  # between requests
+    stall_seconds: float = 120.0  # with an answer that the client does not take
+    connections: int = 0  # 0: no limit
+
+
+class HttpServer:
+    """What all connections of one listener share. Give `protocol` to `listen` as the factory."""
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        limits: HttpLimits | None = None,
+        log: Callable[[str], None] | None = None,
+        broken: Callable[[str, BaseException], None] | None = None,
+    ) -> None:
+        """`log` gets one line per request, `broken` every unexpected error with the request's method and target."""
+        self.table = table
+        self.limits = limits or HttpLimits()
+        self.log = log
+        self.broken = broken
+        self.closing = False
+        self.connections: set[HttpConnection] = set()
+        self.served = 0  # requests answered
+        self.heads: dict[bytes, Head] = {}
+        self.now = 0.0  # seconds, coarse: moved on once a second while somebody is connected
+        self._ticking = False
+        self._empty: asyncio.Event | None = None  # set when the last connection is gone
+
+    def protocol(self) -> HttpConnection:
+        """A protocol for one more connection."""
+        return HttpConnection(self)
+
+    def keep(self, raw: bytes, head: Head) -> None:
+        """Remember a head by its bytes; to meet it again then costs one look-up instead of a parse."""
+        if len(self.heads) >= _KEPT_HEADS:
+            self.heads.clear()
+        self.heads[raw] = head
+
+    def joined(self, connection: HttpConnection, loop: asyncio.AbstractEventLoop) -> bool:
+        """Count a connection in; false if there are too many."""
+        if self.closing or 0 < self.limits.connections <= len(self.connections):
+            return False
+        self.connections.add(connection)
+        if not self._ticking:
+            self._ticking = True
+            self.now = time.monotonic()
+            loop.call_later(1.0, self._tick, loop)
+        return True
+
+    def left(self, connection: HttpConnection) -> None:
+        """Count a connection out."""
+        self.connections.discard(connection)
+        if self._empty is not None and not self.connections:
+            self._empty.set()
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.now = time.monotonic()
+        for connection in list(self.connections):
+            connection.check_deadline(self.now)
+        self._ticking = bool(self.connections)
+        if self._ticking:
+            loop.call_later(1.0, self._tick, loop)
+
+    def failed(self, request: Request, error: BaseException) -> Answer:
+        """The answer to a request whose route raised."""
+        if isinstance(error, Refused):
+            return failure(error.status, error.code)
+        if self.broken is not None:
+            self.broken(f"{request.method} {request.target}", error)
+        return INTERNAL_ERROR
+
+    async def shutdown(self, grace: float) -> None:
+        """End every connection: idle ones now, the others after the answers they wait for or `grace` seconds."""
+        self.closing = True
+        for connection in list(self.connections):
+            connection.finish()
+        if self.connections:
+            self._empty = asyncio.Event()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), grace)
+        for connection in list(self.connections):
+            connection.abort()

@@ -1,0 +1,202 @@
+"""Listening: on TCP, on a Unix socket, and with TLS on either."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+_BACKLOG: Final = 1024
+_HANDSHAKE: Final = 5.0  # seconds for a client to show that it speaks TLS, and again to finish its handshake
+_NOT_TLS: Final = (
+    b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+    b"Client sent an HTTP request to an HTTPS server.\n"
+)
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class CannotListen(OSError):
+    """An address that cannot be listened on; the text says which and why."""
+
+
+def split(address: str) -> tuple[str, int] | None:
+    """Host and port of `host:port` (`[v6]:port`, empty host for all interfaces); none if it is a socket path."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        return None
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], int(port)
+    return None if ":" in host else (host, int(port))
+
+
+def join(host: str, port: int) -> str:
+    """`host:port`, with brackets where an IPv6 address needs them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(slots=True)
+class Listener:
+    """A bound address. `close` stops taking connections and removes the socket file; those taken live on."""
+
+    sockets: list[socket.socket]
+    path: str = ""  # of a Unix socket
+    _servers: list[asyncio.AbstractServer] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _handshakes: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def port(self) -> int:
+        """The port really listened on; -1 for a Unix socket."""
+        return -1 if self.path else int(self.sockets[0].getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        """`host:port` as it is bound, or the path."""
+        if self.path:
+            return self.path
+        name = self.sockets[0].getsockname()
+        return join("::" if name[0] in ("", "0.0.0.0") and len(self.sockets) > 1 else name[0], name[1])
+
+    async def serve(self, factory: Factory, *, tls: ssl.SSLContext | None = None) -> None:
+        """Take connections from now on; each gets a protocol from `factory`."""
+        loop = asyncio.get_running_loop()
+        for listening in self.sockets:
+            if tls is not None:
+                self._tasks.append(loop.create_task(self._accept_tls(listening, factory, tls)))
+            elif self.path:
+                self._servers.append(await loop.create_unix_server(factory, sock=listening, backlog=_BACKLOG))
+            else:
+                self._servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
+
+    async def _accept_tls(self, listening: socket.socket, factory: Factory, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except OSError:
+                if listening.fileno() < 0:
+                    return
+                await asyncio.sleep(0.1)  # out of file descriptors, most likely: others may free some
+                continue
+            task = loop.create_task(_begin_tls(loop, client, factory, tls))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for task in (*self._tasks, *self._handshakes):
+            task.cancel()
+        for server in self._servers:
+            server.close()
+        for listening in self.sockets:
+            listening.close()
+        if self.path:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+            self.path = ""
+
+
+async def _begin_tls(
+    loop: asyncio.AbstractEventLoop, client: socket.socket, factory: Factory, tls: ssl.SSLContext
+) -> None:
+    """Hand the client to TLS if it speaks it; tell it so if it speaks plain HTTP."""
+    try:
+        client.setblocking(False)
+        with suppress(OSError):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.wait_for(_readable(loop, client), _HANDSHAKE)
+        first = client.recv(1, socket.MSG_PEEK)
+        if first.isalpha():  # a method; TLS begins with 0x16
+            client.send(_NOT_TLS)
+            client.shutdown(socket.SHUT_WR)
+            client.recv(65536)
+            client.close()
+        elif not first:
+            client.close()
+        else:
+            await loop.connect_accepted_socket(
+                factory, client, ssl=tls, ssl_handshake_timeout=_HANDSHAKE, ssl_shutdown_timeout=1.0
+            )
+    except (OSError, TimeoutError, asyncio.CancelledError):  # a failed handshake is an OSError too; nobody to tell
+        client.close()
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, client: socket.socket) -> None:
+    ready = asyncio.Event()
+    loop.add_reader(client.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(client.fileno())
+
+
+def bind(address: str) -> Listener:
+    """A listener bound to `address`, not yet served; raises `CannotListen`.
+
+    Bound first and served later, so that a daemon knows all its ports before it tells anybody.
+    """
+    parts = split(address)
+    try:
+        if parts is None:
+            return Listener([_bind_unix(address)], path=address)
+        return Listener(_bind_tcp(*parts))
+    except OSError as error:
+        raise CannotListen(error.errno, f"listen ({address}) failed - {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _bind_unix(path: str) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(path, stat.S_IMODE(0o777 & ~mask))
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _bind_tcp(host: str, port: int) -> list[socket.socket]:
+    family = socket.AF_UNSPEC
+    if not host:
+        # One socket for both families, as "all interfaces" means them all; plain IPv4 where there is no IPv6.
+        if socket.has_dualstack_ipv6():
+            try:
+                return [_open(socket.AF_INET6, ("::", port), dual=True)]
+            except OSError as error:
+                if error.errno is not None and "in use" in _reason(error):
+                    raise
+        return [_open(socket.AF_INET, ("0.0.0.0", port))]
+    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+    # The first address only: a name with two of them, and port 0, would mean two ports.
+    chosen = min(found, key=lambda info: info[0] != socket.AF_INET)
+    return [_open(chosen[0], chosen[4])]
+
+
+def _open(family: int, name: tuple[str | int, ...] | tuple[int, bytes], *, dual: bool = False) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+        listening.bind(name)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,122 @@
+"""A daemon's log lines on stderr, written without ever waiting for whoever reads them."""
+
+import os
+import select
+import sys
+import time
+from collections import deque
+from enum import IntEnum
+from typing import Final
+
+_LONGEST: Final = 4000  # bytes of a line; a pipe that is ready takes so much at once
+_BACKLOG: Final = 2000  # lines kept while stderr takes none
+
+
+class Level(IntEnum):
+    """How much a line matters; the numbers are those of the configuration API."""
+
+    DEBUG = 1
+    INFO = 2
+    WARN = 3
+    ERROR = 4
+    FATAL = 5
+
+
+_SHOWN: Final = {1: "DEBUG", 2: "INFO", 3: "WARNING", 4: "ERROR", 5: "FATAL"}
+
+
+def parse_level(word: str) -> Level:
+    """The level of that name, in any case; raises `ValueError`."""
+    try:
+        return Level[word.upper()]
+    except KeyError:
+        raise ValueError(f"invalid log level '{word}' (debug, info, warn, error, fatal)") from None
+
+
+class Log:
+    """Lines of the form `<prefix>2026/11/15 06:37:42.569634 INFO: text`.
+
+    A reader of stderr that stops reading costs log lines, never time: what does not fit is kept for a while,
+    then dropped and counted, and the count is told when lines flow again.
+    """
+
+    def __init__(self, prefix: str = "", level: Level = Level.INFO, fd: int | None = None) -> None:
+        self.prefix = prefix
+        self.level = level  # may be changed at any time
+        self._fd = sys.stderr.fileno() if fd is None else fd
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLOUT)
+        self._second = -1
+        self._stamp = ""
+        self._waiting: deque[bytes] = deque()
+        self._lost = 0
+
+    def debug(self, text: str) -> None:
+        """For whoever looks for a fault."""
+        if self.level <= Level.DEBUG:
+            self._say(Level.DEBUG, text)
+
+    def info(self, text: str) -> None:
+        """What happens in the normal course."""
+        if self.level <= Level.INFO:
+            self._say(Level.INFO, text)
+
+    def warn(self, text: str) -> None:
+        """Something an operator may want to change."""
+        if self.level <= Level.WARN:
+            self._say(Level.WARN, text)
+
+    def error(self, text: str) -> None:
+        """Something failed."""
+        if self.level <= Level.ERROR:
+            self._say(Level.ERROR, text)
+
+    def fatal(self, text: str) -> None:
+        """The daemon ends over this."""
+        self._say(Level.FATAL, text)
+        self.drain()
+
+    def enabled(self, level: Level) -> bool:
+        """Whether a line of that level would be written."""
+        return self.level <= level
+
+    def _say(self, level: Level, text: str) -> None:
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
+            self._second = second
+        text = text.replace("\n", "\\n").replace("\r", "\\r")  # one event, one line, whoever wrote the text
+        line = f"{self.prefix}{self._stamp}.{int((now - second) * 1e6):06} {_SHOWN[level]}: {text}"
+        self._put(line.encode("utf-8", "backslashreplace")[:_LONGEST] + b"\n")
+
+    def _put(self, line: bytes) -> None:
+        if len(self._waiting) >= _BACKLOG:
+            self._lost += 1
+        else:
+            self._waiting.append(line)
+        self._write(0)
+
+    def _write(self, patience: int) -> bool:
+        """Write what waits, as far as stderr takes it within `patience` ms; whether all is out."""
+        while self._waiting:
+            try:
+                if not self._poll.poll(patience):
+                    return False
+                line = self._waiting[0]
+                done = os.write(self._fd, line)
+            except OSError:  # stderr is gone: there is nowhere left to say so
+                self._waiting.clear()
+                return True
+            if done < len(line):
+                self._waiting[0] = line[done:]
+                continue
+            self._waiting.popleft()
+            if self._lost and not self._waiting:
+                lost, self._lost = self._lost, 0
+                self._say(Level.WARN, f"{lost} log lines lost: stderr was not read")
+        return True
+
+    def drain(self) -> None:
+        """Give what waits one more second to get out."""
+        self._write(1000)

@@ -1,0 +1,162 @@
+"""An HTTP request as a route sees it: head, query, body."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from lapwing.net.answers import Refused
+
+if TYPE_CHECKING:
+    from lapwing.net.routes import Route
+
+_ESCAPE: Final = re.compile(rb"%([0-9a-fA-F]{2})?")
+_UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+class BadEscape(ValueError):
+    """A `%` that is not followed by two hex digits."""
+
+
+def unescape(data: bytes) -> bytes:
+    """`data` with every `%xx` decoded; raises `BadEscape`."""
+    if b"%" not in data:
+        return data
+
+    def decode(match: re.Match[bytes]) -> bytes:
+        digits: bytes | None = match[1]
+        if digits is None:
+            raise BadEscape(f"bad escape at {match.start()}")
+        return bytes((int(digits, 16),))
+
+    return _ESCAPE.sub(decode, data)
+
+
+def escape(text: str) -> str:
+    """`text` fit to stand as one segment of a path or one value of a query."""
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
+
+
+class Query(dict[str, str]):
+    """The parameters of a query string, first values; `all` has the repeated ones too."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, raw: bytes) -> None:
+        """Parse `raw` strictly; raises `BadEscape` for a bad escape or a `;` anywhere in it."""
+        super().__init__()
+        self.pairs: list[tuple[str, str]] = []
+        if b";" in raw:
+            raise BadEscape("semicolon in a query")
+        for piece in raw.split(b"&"):
+            if piece:
+                name, _, value = piece.replace(b"+", b" ").partition(b"=")
+                pair = unescape(name).decode("utf-8", "replace"), unescape(value).decode("utf-8", "replace")
+                self.pairs.append(pair)
+                self.setdefault(*pair)
+
+    def all(self, name: str) -> list[str]:
+        """Every value given for `name`, in order."""
+        return [value for key, value in self.pairs if key == name]
+
+
+class Head:
+    """All of a request but its body. Equal bytes make equal heads, so one is kept and used again."""
+
+    __slots__ = (
+        *("_query", "chunked", "close", "headers", "method"),
+        *("old", "parameter", "path", "raw_query", "route", "target"),
+    )
+
+    def __init__(
+        self, method: str, target: bytes, headers: list[tuple[bytes, bytes]], *, old: bool, close: bool
+    ) -> None:
+        """Raises `BadEscape` for a target that is no path."""
+        self.method = method
+        self.target = target
+        self.headers = headers  # names in lower case; without the length, which the body has itself
+        self.old = old  # HTTP/1.0
+        self.close = close  # the client wants no further answers on this connection
+        self.chunked = False
+        path, _, self.raw_query = _origin(method, target).partition(b"?")
+        self.path = unescape(path).decode("utf-8", "replace")
+        self.route: Route
+        self.parameter = ""
+        self._query: Query | None = None
+
+    @property
+    def query(self) -> Query:
+        """The parsed query; raises `Refused` if it cannot be decoded."""
+        if self._query is None:
+            try:
+                self._query = Query(self.raw_query)
+            except BadEscape as error:
+                raise Refused(400, "INVALID_REQUEST") from error
+        return self._query
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header called `name` (lower case)."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+def _origin(method: str, target: bytes) -> bytes:
+    """The path and query of a request target, whatever form it came in."""
+    if target.startswith(b"/") or (target == b"*" and method == "OPTIONS"):
+        return target
+    scheme, found, rest = target.partition(b"://")
+    if not found or scheme.lower() not in (b"http", b"https"):
+        raise BadEscape("neither a path nor a URL")
+    slash = rest.find(b"/")
+    return rest[slash:] if slash >= 0 else b"/"
+
+
+class Request:
+    """One request, whole."""
+
+    __slots__ = ("body", "head", "remote", "started")
+
+    def __init__(self, head: Head, body: bytes, remote: str, started: float) -> None:
+        self.head = head
+        self.body = body
+        self.remote = remote  # `ip:port`, or `@` on a Unix socket
+        self.started = started  # seconds of the performance counter; 0 when nobody measures
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals."""
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        """The path, decoded."""
+        return self.head.path
+
+    @property
+    def target(self) -> str:
+        """Path and query as they were sent."""
+        return self.head.target.decode("latin-1")
+
+    @property
+    def query(self) -> Query:
+        """The query's parameters; raises `Refused` (400 INVALID_REQUEST) if it cannot be decoded."""
+        return self.head.query
+
+    @property
+    def parameter(self) -> str:
+        """What stands in the place of the route's `<parameter>`."""
+        return self.head.parameter
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name, whatever its case."""
+        found = self.head.header(name.lower().encode("latin-1"))
+        return None if found is None else found.decode("latin-1")
+
+    def argument(self, name: str) -> str:
+        """The query parameter `name`; raises `Refused` (400 MISSING_ARG_NAME) without it."""
+        found = self.head.query.get(name)
+        if found is None:
+            raise Refused(400, f"MISSING_ARG_{name.upper()}")
+        return found

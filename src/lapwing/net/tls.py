@@ -1,0 +1,41 @@
+"""TLS contexts for the daemons' doors."""
+
+import ssl
+from typing import Final
+
+from lapwing.errors import ConfigError
+
+VERSIONS: Final = {
+    769: ssl.TLSVersion.TLSv1,
+    770: ssl.TLSVersion.TLSv1_1,
+    771: ssl.TLSVersion.TLSv1_2,
+    772: ssl.TLSVersion.TLSv1_3,
+}
+
+
+def server_context(
+    certificate: str, key: str, *, least: int = 769, client_auth: str = "", root_ca: str = ""
+) -> ssl.SSLContext:
+    """The context of a listener; raises `ConfigError` if a file cannot be used.
+
+    `least` is a version number as TLS writes it (769 is 1.0). `client_auth` is `require`, `require-verify`, or
+    anything else for no client certificates. Both of the former want a certificate that `root_ca` vouches for:
+    OpenSSL, as Python offers it, cannot ask for a certificate and then not look at it. The file may also
+    name the clients' own certificates, self-signed ones too, instead of their issuers.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+        if root_ca:
+            context.load_verify_locations(cafile=root_ca)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(f"failed to build TLS config - {error}") from error
+    context.minimum_version = VERSIONS[least]
+    if least < 771:
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL 3 allows the old versions at no other level
+    if client_auth in ("require", "require-verify"):
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if not root_ca:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    return context
