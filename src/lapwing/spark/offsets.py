@@ -1,0 +1,400 @@
+"""Where a query stands in every log, and what it reads next: pure.
+
+A query's offsets say for each topic and node which log it reads there and the sequence it reads next. The log's
+identity is part of it, as a log that was made anew starts at 0 again. Spark compares offsets as JSON text, so equal
+offsets always give equal text.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+EARLIEST: Final = -2  # as in Kafka's JSON
+LATEST: Final = -1
+
+
+class OffsetError(ValueError):
+    """Offsets that are not what they should be; the text says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in one log: everything below `sequence` has been read."""
+
+    log_id: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one node holds of one topic."""
+
+    log_id: str
+    first: int
+    next: int
+    bytes: int = 0
+    address: str = ""
+    at: int | None = None  # the sequence that a question for a time was answered with
+    cursor: int | None = None  # of the query's channel, where it has one here
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages [start, stop) of one log, to be read by one task."""
+
+    topic: str
+    node: int
+    log_id: str
+    start: int
+    stop: int
+    address: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.address})" if self.address else ""
+        return f"topic {self.topic}, node {self.node}{where}, log {self.log_id}, sequences [{self.start}, {self.stop})"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much one micro-batch may bring."""
+
+    messages: int | None = None
+    bytes: int | None = None
+
+
+UNLIMITED: Final = Limit()
+
+Offsets = dict[str, dict[int, Position]]
+Holdings = Mapping[str, Mapping[int, Held]]
+Requested = Mapping[str, Mapping[int, int | Position]]
+
+
+def to_json(offsets: Mapping[str, Mapping[int, Position]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The one JSON form of these offsets, keys in order."""
+    return {
+        topic: {
+            str(node): {"log_id": nodes[node].log_id, "sequence": nodes[node].sequence} for node in sorted(nodes)
+        }
+        for topic, nodes in sorted(offsets.items())
+    }
+
+
+def from_json(value: object) -> Offsets:
+    """The offsets that `to_json` has written; raises `OffsetError`."""
+    offsets: Offsets = {}
+    for topic, nodes in _requested(value).items():
+        offsets[topic] = {}
+        for node, position in nodes.items():
+            if not isinstance(position, Position):
+                raise OffsetError(f"topic {topic}, node {node}: an offset needs log_id and sequence, not {position}")
+            offsets[topic][node] = position
+    return offsets
+
+
+def parse_requested(text: str) -> Requested:
+    """What a user asks for: `{"orders": {"7": 23, "9": -2}}`, a number per node (-2 earliest, -1 latest).
+
+    The offsets of a checkpoint or of a query's progress are understood too; then the log must still be that one.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise OffsetError(f"not JSON: {error}") from error
+    return _requested(value)
+
+
+def _requested(value: object) -> dict[str, dict[int, int | Position]]:
+    if not isinstance(value, dict):
+        raise OffsetError(f"an object of topics expected, not {value!r}")
+    requested: dict[str, dict[int, int | Position]] = {}
+    for topic, nodes in value.items():
+        if not isinstance(nodes, dict):
+            raise OffsetError(f"topic {topic}: an object of nodes expected, not {nodes!r}")
+        requested[topic] = {}
+        for key, given in nodes.items():
+            if not (key.isascii() and key.isdigit()):
+                raise OffsetError(f"topic {topic}: a node is a number, not {key!r}")
+            requested[topic][int(key)] = _position(given, f"topic {topic}, node {key}")
+    return requested
+
+
+def _position(given: object, where: str) -> int | Position:
+    if isinstance(given, dict):
+        log_id, sequence = given.get("log_id"), given.get("sequence")
+        if set(given) == {"log_id", "sequence"} and isinstance(log_id, str) and type(sequence) is int and sequence >= 0:
+            return Position(log_id, sequence)
+    elif type(given) is int and given >= EARLIEST:
+        return given
+    raise OffsetError(f"{where}: a sequence, -2 (earliest), -1 (latest) or log_id and sequence expected, not {given!r}")
+
+
+def everywhere(holdings: Holdings, place: int) -> Offsets:
+    """The earliest or the latest position of every log."""
+    return {
+        topic: {node: Position(held.log_id, _place(held, place)) for node, held in nodes.items()}
+        for topic, nodes in holdings.items()
+    }
+
+
+def at_cursors(holdings: Holdings) -> Offsets:
+    """Where the channel's cursor is; the earliest message where there is no such channel, so none is passed over."""
+    return {
+        topic: {
+            node: Position(held.log_id, held.first if held.cursor is None else held.cursor)
+            for node, held in nodes.items()
+        }
+        for topic, nodes in holdings.items()
+    }
+
+
+def at_times(holdings: Holdings, *, none_is_latest: bool) -> Offsets:
+    """The first message at or after the time that was asked for; raises `OffsetError` where there is none."""
+    offsets: Offsets = {}
+    for topic, nodes in holdings.items():
+        offsets[topic] = {}
+        for node, held in nodes.items():
+            found = held.next if held.at is None else held.at
+            if found >= held.next and not none_is_latest:
+                raise OffsetError(
+                    f"topic {topic}, node {node}: no message at or after the starting timestamp "
+                    "(startingOffsetsByTimestampStrategy=latest would start at the end)"
+                )
+            offsets[topic][node] = Position(held.log_id, found)
+    return offsets
+
+
+def as_requested(requested: Requested, holdings: Holdings) -> Offsets:
+    """The positions a user's JSON names, in the logs that are there; a node it leaves out is read from its earliest.
+
+    Raises `OffsetError` for a topic that one side knows and the other does not.
+    """
+    if unnamed := sorted(set(holdings) - set(requested)):
+        raise OffsetError(f"no offsets given for topic {', '.join(unnamed)}")
+    if unknown := sorted(set(requested) - set(holdings)):
+        raise OffsetError(f"offsets given for topic {', '.join(unknown)}, which is not read")
+    offsets: Offsets = {}
+    for topic, nodes in holdings.items():
+        for node in requested[topic].keys() - nodes.keys():
+            raise OffsetError(f"offsets given for node {node} of topic {topic}, which does not have it")
+        offsets[topic] = {}
+        for node, held in nodes.items():
+            wanted = requested[topic].get(node, EARLIEST)
+            if isinstance(wanted, int):
+                wanted = Position(held.log_id, _place(held, wanted))
+            if wanted.log_id == held.log_id and wanted.sequence > held.next:
+                raise OffsetError(f"topic {topic}, node {node}: {wanted.sequence} lies behind the end, {held.next}")
+            offsets[topic][node] = wanted
+    return offsets
+
+
+def _place(held: Held, wanted: int) -> int:
+    return {EARLIEST: held.first, LATEST: held.next}.get(wanted, wanted)
+
+
+def backlog(start: Mapping[str, Mapping[int, Position]], holdings: Holdings) -> dict[tuple[str, int], int]:
+    """How many messages each log holds that have not been read; logs without any are left out."""
+    waiting = {}
+    for topic, nodes in holdings.items():
+        for node, held in nodes.items():
+            position = start.get(topic, {}).get(node)
+            if position is not None and (count := held.next - _resume(position, held)) > 0:
+                waiting[topic, node] = count
+    return waiting
+
+
+def _resume(position: Position, held: Held) -> int:
+    """Where reading goes on in the log that is there now."""
+    return held.first if position.log_id != held.log_id else max(position.sequence, held.first)
+
+
+def advance(
+    start: Mapping[str, Mapping[int, Position]],
+    holdings: Holdings,
+    *,
+    limit: Limit = UNLIMITED,
+    target: Mapping[str, Mapping[int, Position]] | None = None,
+) -> Offsets:
+    """Where the next micro-batch ends.
+
+    A log that is away keeps its place. One that is new enters at its earliest message and is read from the batch after,
+    so that a batch that is done again begins where it began. No log goes past `target`, when there is one. A log that
+    was made anew, or has lost its tail, enters as it is now: `plan` tells that from the two ends and calls it a loss.
+    """
+    within = _within(holdings, target)
+    allowed = _share_out(backlog(start, within), within, limit)
+    end: Offsets = {topic: dict(nodes) for topic, nodes in start.items()}
+    for topic, nodes in within.items():
+        for node, held in nodes.items():
+            position = start.get(topic, {}).get(node)
+            if position is None:
+                reached = held.first
+            elif position.log_id == held.log_id and position.sequence > held.next:
+                reached = held.next
+            elif count := allowed.get((topic, node), 0):
+                reached = _resume(position, held) + count
+            elif position.log_id == held.log_id:
+                continue
+            else:
+                reached = held.first
+            end.setdefault(topic, {})[node] = Position(held.log_id, reached)
+    return end
+
+
+def _within(holdings: Holdings, target: Mapping[str, Mapping[int, Position]] | None) -> Holdings:
+    if target is None:
+        return holdings
+    within: dict[str, dict[int, Held]] = {}
+    for topic, nodes in holdings.items():
+        for node, held in nodes.items():
+            goal = target.get(topic, {}).get(node)
+            if goal is None:
+                continue
+            last = goal.sequence if goal.log_id == held.log_id else held.first
+            within.setdefault(topic, {})[node] = replace(held, next=max(min(last, held.next), held.first))
+    return within
+
+
+def _share_out(waiting: Mapping[tuple[str, int], int], holdings: Holdings, limit: Limit) -> dict[tuple[str, int], int]:
+    allowed = dict(waiting)
+    if limit.messages is not None:
+        allowed = share(allowed, limit.messages)
+    if limit.bytes is not None:
+        sizes = {(topic, node): _mean_size(holdings[topic][node]) for topic, node in allowed}
+        shares = share({key: count * sizes[key] for key, count in allowed.items()}, limit.bytes)
+        counts = {key: min(allowed[key], given // sizes[key]) for key, given in shares.items()}
+        if allowed and not any(counts.values()):
+            largest = max(allowed, key=lambda key: (allowed[key], key))
+            counts[largest] = 1  # a limit below one message still lets the query move
+        allowed = counts
+    return {key: count for key, count in allowed.items() if count > 0}
+
+
+def _mean_size(held: Held) -> int:
+    count = held.next - held.first
+    return max(1, held.bytes // count) if count > 0 else 1
+
+
+def share(waiting: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
+    """Split `limit` in proportion to what waits: never more than waits, and nothing of the limit is left unused.
+
+    Where the limit allows it everybody gets at least one, so that a small backlog is not starved by a large one.
+    """
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(waiting)
+    keys = sorted(waiting)
+    shares = {key: limit * waiting[key] // total for key in keys}
+    if limit >= len(keys):
+        for key in keys:
+            shares[key] = max(shares[key], 1)
+    over = sum(shares.values()) - limit
+    for key in sorted(keys, key=lambda key: (-shares[key], key)) if over > 0 else ():
+        taken = min(over, shares[key] - 1)
+        shares[key] -= taken
+        over -= taken
+    # what rounding down has left goes to those it cost most
+    by_remainder = sorted(keys, key=lambda key: (-(limit * waiting[key] % total), key))
+    while over < 0:
+        for key in by_remainder:
+            if over < 0 and shares[key] < waiting[key]:
+                shares[key] += 1
+                over += 1
+    return shares
+
+
+def plan(
+    start: Mapping[str, Mapping[int, Position]], end: Mapping[str, Mapping[int, Position]], holdings: Holdings
+) -> tuple[list[Range], list[str], list[Range]]:
+    """What lies between two offsets: ranges to read, what of it is lost (in words), and what is out of reach now."""
+    ranges: list[Range] = []
+    losses: list[str] = []
+    away: list[Range] = []
+    for topic, nodes in sorted(end.items()):
+        for node, until in sorted(nodes.items()):
+            since = start.get(topic, {}).get(node, until)  # new here: it enters at `until`, see `advance`
+            held = holdings.get(topic, {}).get(node)
+            begin = since.sequence
+            if since.log_id != until.log_id:
+                losses.append(
+                    f"topic {topic}, node {node}: the log {since.log_id} was read up to {since.sequence}, "
+                    f"now there is a new log {until.log_id}; what else the old one held is gone"
+                )
+                begin = 0
+            elif begin > until.sequence:
+                losses.append(
+                    f"topic {topic}, node {node}: the log {until.log_id} was read up to {begin} and now ends at "
+                    f"{until.sequence}; it has lost its tail, and new messages get the same sequences"
+                )
+            wanted = Range(topic, node, until.log_id, begin, until.sequence, "" if held is None else held.address)
+            if wanted.start >= wanted.stop:
+                continue
+            if held is None:
+                away.append(wanted)
+                continue
+            found, lost = _still_there(wanted, held)
+            losses += lost
+            if found.start < found.stop:
+                ranges.append(found)
+    return ranges, losses, away
+
+
+def _still_there(wanted: Range, held: Held) -> tuple[Range, list[str]]:
+    if wanted.log_id != held.log_id:
+        return replace(wanted, stop=wanted.start), [f"{wanted}: the log is gone, there is a new one {held.log_id}"]
+    lost = []
+    if wanted.start < held.first:
+        lost.append(f"{wanted}: the log begins at {held.first}, what lies before was deleted by retention")
+    if wanted.stop > held.next:
+        lost.append(f"{wanted}: the log ends at {held.next}")
+    return replace(wanted, start=max(wanted.start, held.first), stop=min(wanted.stop, held.next)), lost
+
+
+def split(
+    ranges: Sequence[Range],
+    sizes: Mapping[tuple[str, int], int],
+    *,
+    min_partitions: int = 1,
+    max_messages: int | None = None,
+    max_bytes: int | None = None,
+) -> list[Range]:
+    """Cut ranges into tasks of similar size: at least `min_partitions` (as far as there are messages), none too large.
+
+    `sizes` is the mean size of a message per topic and node.
+    """
+    total = sum(part.stop - part.start for part in ranges)
+    tasks: list[Range] = []
+    for part in ranges:
+        count = part.stop - part.start
+        pieces = -(-count * min_partitions // total) if min_partitions > len(ranges) else 1
+        if max_messages is not None:
+            pieces = max(pieces, -(-count // max_messages))
+        if max_bytes is not None:
+            pieces = max(pieces, -(-count // max(1, max_bytes // sizes.get((part.topic, part.node), 1))))
+        pieces = min(pieces, count)
+        cuts = [part.start + count * piece // pieces for piece in range(pieces + 1)]
+        tasks += [replace(part, start=low, stop=high) for low, high in pairwise(cuts)]
+    return tasks
+
+
+def mean_sizes(holdings: Holdings) -> dict[tuple[str, int], int]:
+    """The mean size of a message in bytes, per topic and node."""
+    return {(topic, node): _mean_size(held) for topic, nodes in holdings.items() for node, held in nodes.items()}
+
+
+def merge(answers: Iterable[tuple[str, int, str, Held]]) -> dict[str, dict[int, Held]]:
+    """One picture of what many nodes hold: (topic, node, address of the node, what it holds).
+
+    Raises `OffsetError` when two nodes have one number: their offsets and the ids of their messages would be mixed up.
+    """
+    holdings: dict[str, dict[int, Held]] = {}
+    for topic, node, address, held in answers:
+        other = holdings.setdefault(topic, {}).get(node)
+        if other is not None and other.log_id != held.log_id:
+            raise OffsetError(
+                f"{other.address} and {address} both call themselves node {node}; "
+                "give every nsqd a number of its own (--node-id)"
+            )
+        holdings[topic][node] = replace(held, address=address)
+    return holdings
