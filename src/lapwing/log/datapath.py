@@ -1,0 +1,94 @@
+"""The directory that holds everything: who may use it, and where each topic lies in it."""
+
+import fcntl
+import os
+import re
+from typing import Final
+
+from lapwing import names
+from lapwing.errors import DataPathInUse, LogError
+from lapwing.log.disk import OpenFiles
+from lapwing.log.log import remove_directory
+
+TOPICS: Final = "topics"
+_UPPER: Final = re.compile(r"[A-Z]")
+_ESCAPED: Final = re.compile(r"\+([a-z])")
+
+
+def folder(name: str, prefix: str = "t-") -> str:
+    """What the folder of a topic (or, with another prefix, the file of a channel) is called.
+
+    Upper-case letters are written "+x", so that no two names meet on a disk that does not tell cases apart; the prefix
+    makes "." and ".." harmless.
+    """
+    return prefix + _UPPER.sub(lambda match: "+" + match[0].lower(), name)
+
+
+def unfold(text: str, prefix: str = "t-") -> str | None:
+    """The name whose `folder` this is; None when there is none."""
+    name = _ESCAPED.sub(lambda match: match[1].upper(), text.removeprefix(prefix))
+    return name if names.valid(name) and folder(name, prefix) == text else None
+
+
+class DataPath:
+    """A data path, held for this process alone until `release`.
+
+    Raises `DataPathInUse`, naming the holder, when another process has it, and `LogError` when it is no directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path) or ".")
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise LogError(f"failed to lock data-path: cannot open {self.path} - {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _holder(self._fd)
+            os.close(self._fd)
+            named = f", process {holder}" if holder else ""
+            raise DataPathInUse(
+                f"failed to lock data-path: cannot flock directory {self.path} - resource temporarily unavailable"
+                f" (possibly in use by another instance of nsqd{named})"
+            ) from error
+        os.makedirs(os.path.join(self.path, TOPICS), mode=0o700, exist_ok=True)
+
+    def release(self) -> None:
+        """Let others have the data path."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def topic_dir(self, name: str) -> str:
+        """Where a topic's log lies."""
+        return os.path.join(self.path, TOPICS, folder(name))
+
+    def topics_on_disk(self) -> list[str]:
+        """The topics that have a folder, whatever the catalog says; folders that were being deleted are removed."""
+        root = os.path.join(self.path, TOPICS)
+        found = []
+        for entry in sorted(os.listdir(root)):
+            if entry.startswith("gone-"):
+                remove_directory(os.path.join(root, entry), OpenFiles())
+            elif (name := unfold(entry)) is not None:
+                found.append(name)
+        return found
+
+
+def _holder(fd: int) -> int | None:
+    """Who holds the lock on a directory, as far as the system tells."""
+    facts = os.fstat(fd)
+    place = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as locks:
+            lines = [line.split() for line in locks]
+    except OSError:
+        return None
+    held = [line for line in lines if "FLOCK" in line and "->" not in line]
+    exact = [line for line in held if line[-3] == place]
+    # some filesystems show another device number there than stat does; the inode number is good enough to name a suspect
+    close = [line for line in held if line[-3].rpartition(":")[2] == str(facts.st_ino)]
+    for line in exact or close:
+        return int(line[-4])
+    return None

@@ -1,0 +1,198 @@
+"""Every call that touches a file, in one place where tests can make it fail; and which files are open."""
+
+import contextlib
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+MODE: Final = 0o600
+
+
+class Disk:
+    """The system's file calls. A test's twin overrides some of them to run out of space or to write short."""
+
+    open = staticmethod(os.open)
+    close = staticmethod(os.close)
+    dup = staticmethod(os.dup)
+    pread = staticmethod(os.pread)
+    pwrite = staticmethod(os.pwrite)
+    fsync = staticmethod(os.fsync)
+    truncate = staticmethod(os.ftruncate)
+    rename = staticmethod(os.replace)
+    unlink = staticmethod(os.unlink)
+    rmdir = staticmethod(os.rmdir)
+    mkdir = staticmethod(os.mkdir)
+    listdir = staticmethod(os.listdir)
+
+    @staticmethod
+    def free(path: str) -> int:
+        """The bytes that may still be written where `path` lies."""
+        facts = os.statvfs(path)
+        return facts.f_bavail * facts.f_frsize
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in `path` survive a power loss."""
+        fd = self.open(path, os.O_RDONLY)
+        try:
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def read(self, path: str) -> bytes:
+        """All of a file; raises `FileNotFoundError`."""
+        fd = self.open(path, os.O_RDONLY)
+        try:
+            parts = []
+            at = 0
+            while part := self.pread(fd, 1 << 20, at):
+                parts.append(part)
+                at += len(part)
+            return b"".join(parts)
+        finally:
+            self.close(fd)
+
+    def replace(self, path: str, parts: Iterable[bytes], *, sync: bool) -> None:
+        """Make `parts` the content of `path`: wholly, or (when this raises) not at all."""
+        temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+        fd = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
+        try:
+            try:
+                at = 0
+                for part in parts:
+                    self.write(fd, part, at)
+                    at += len(part)
+                if sync:
+                    self.fsync(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                self.unlink(temporary)
+            raise
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def write(self, fd: int, data: bytes, offset: int) -> None:
+        """Write all of `data` at `offset`, however many calls it takes; raises `OSError`."""
+        written = self.pwrite(fd, data, offset)
+        if written == len(data):
+            return
+        rest = memoryview(data)
+        while True:
+            rest = rest[written:]
+            offset += written
+            if not rest:
+                return
+            written = self.pwrite(fd, rest, offset)
+            if written <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+DISK: Final = Disk()
+
+
+class File:
+    """A file that is opened when needed; its descriptor may be taken away between two uses."""
+
+    __slots__ = ("fd", "path", "table")
+
+    def __init__(self, path: str, table: "OpenFiles") -> None:
+        self.path = path
+        self.table = table
+        self.fd = -1
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
+        fd = self.table.reach(self)
+        data = self.table.disk.pread(fd, length, offset)
+        while len(data) < length:
+            more = self.table.disk.pread(fd, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Write all of `data` at `offset`, creating the file when it is not there."""
+        disk = self.table.disk
+        fd = self.table.reach(self, create=True)
+        if disk.pwrite(fd, data, offset) != len(data):
+            disk.write(fd, data, offset)
+
+    def truncate(self, size: int) -> None:
+        """Make the file `size` bytes long."""
+        self.table.disk.truncate(self.table.reach(self), size)
+
+    def size(self) -> int:
+        """How long the file is; 0 when there is none."""
+        try:
+            return os.fstat(self.fd).st_size if self.fd >= 0 else os.stat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def close(self) -> None:
+        """Give the descriptor back; the next use opens the file anew."""
+        self.table.shut(self)
+
+    def unlink(self) -> None:
+        """Remove the file; no error when there is none."""
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.table.disk.unlink(self.path)
+
+
+class Sheds(Protocol):
+    """What keeps bytes in memory that it can read again."""
+
+    def shed(self) -> None:
+        """Let go of them."""
+
+
+class OpenFiles:
+    """What all logs of a process share: a bounded number of descriptors, and of bytes kept in memory.
+
+    Least recently used goes first, in both. One table belongs to one thread.
+    """
+
+    def __init__(self, disk: Disk = DISK, *, limit: int = 512, cache_bytes: int = 64 << 20) -> None:
+        self.disk = disk
+        self.limit = limit
+        self.cache_bytes = cache_bytes
+        self._open: OrderedDict[File, None] = OrderedDict()
+        self._kept: OrderedDict[Sheds, int] = OrderedDict()
+        self._kept_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def reach(self, file: File, *, create: bool = False) -> int:
+        """The descriptor of `file`, opened (and with `create`, made) if need be; good until the next `reach`."""
+        if file.fd >= 0:
+            self._open.move_to_end(file)
+            return file.fd
+        while len(self._open) >= self.limit:
+            self.shut(next(iter(self._open)))
+        file.fd = self.disk.open(file.path, os.O_RDWR | os.O_CREAT if create else os.O_RDWR, MODE)
+        self._open[file] = None
+        return file.fd
+
+    def shut(self, file: File) -> None:
+        """Close the descriptor of `file`, if it has one."""
+        if file.fd >= 0:
+            del self._open[file]
+            fd, file.fd = file.fd, -1
+            self.disk.close(fd)
+
+    def keep(self, owner: Sheds, size: int) -> None:
+        """Note that `owner` now keeps `size` bytes; when all keep too much, the longest unheard of sheds."""
+        kept = self._kept
+        self._kept_bytes += size - kept.pop(owner, 0)
+        if size:
+            kept[owner] = size
+        while self._kept_bytes > self.cache_bytes and kept:
+            oldest, freed = kept.popitem(last=False)
+            self._kept_bytes -= freed
+            oldest.shed()

@@ -1,0 +1,264 @@
+"""What each channel has finished, in batches: a file of small records that is folded to a state when it is read.
+
+A record's payload is a list of entries, each: kind u8 | length of channel name u8 | name | fields, little-endian
+    progress  cursor i64, runs u32, attempts u32; then runs (from, to) and attempts (sequence, n), all i64
+    deferred  added u32, removed u32; then added (sequence, due ns, attempts) and removed, all i64
+    fanned    sequence i64
+    forget    (nothing)
+"""
+
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lapwing.errors import WriteFailed
+from lapwing.log import records
+from lapwing.log.disk import File, OpenFiles
+
+PROGRESS: Final = 1
+DEFERRED: Final = 2
+FANNED: Final = 3
+FORGET: Final = 4
+
+_ENTRY: Final = struct.Struct("<BB")
+_PROGRESS: Final = struct.Struct("<qII")
+_DEFERRED: Final = struct.Struct("<II")
+_SEQUENCE: Final = struct.Struct("<q")
+
+_COMPACT_BYTES: Final = 1 << 20
+_COMPACT_RATIO: Final = 4
+
+
+@dataclass(slots=True)
+class ChannelState:
+    """Where a channel stood."""
+
+    cursor: int = 0
+    unfinished: list[tuple[int, int]] = field(default_factory=list)  # runs [a, b) below the cursor, not deferred
+    attempts: dict[int, int] = field(default_factory=dict)  # deliveries so far, of what is unfinished or deferred
+    deferred: dict[int, int] = field(default_factory=dict)  # sequence -> due, ns
+
+
+@dataclass(slots=True)
+class JournalState:
+    """Where a topic and its channels stood."""
+
+    fanned_out: int | None = None
+    channels: dict[str, ChannelState] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Told:
+    """One channel while the file is folded: progress and deferrals are said apart, and joined at the end."""
+
+    cursor: int = 0
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+    deferred: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Journal:
+    """The journal of one topic. `notes` says what `load` had to skip."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False) -> None:
+        self.files = files or OpenFiles()
+        self.file = File(os.path.join(os.fspath(directory), "journal"), self.files)
+        self.sync = sync  # whether a rewritten journal is synced before it takes the old one's place
+        self.notes: list[str] = []
+        self._size = -1  # not known before the first look
+        self._torn = False
+        self._progress: dict[str, bytes] = {}
+        self._entries: list[bytes] = []
+        self._fanned: int | None = None
+        self._live: dict[str, int] = {}  # bytes that a rewrite would need, by channel: progress
+        self._live_deferred: dict[str, int] = {}
+
+    def load(self) -> JournalState:
+        """Everything the journal knows. A damaged record is skipped, a torn one at the end cut off."""
+        fanned_out, told = self._fold()
+        state = JournalState(fanned_out)
+        for name, channel in told.items():
+            attempts = channel.attempts
+            attempts.update((sequence, tries) for sequence, (_, tries) in channel.deferred.items() if tries)
+            due = {sequence: due for sequence, (due, _) in channel.deferred.items()}
+            state.channels[name] = ChannelState(channel.cursor, channel.runs, attempts, due)
+        return state
+
+    # --- saying ------------------------------------------------------------------------------------------------
+
+    def progress(
+        self, channel: str, cursor: int, unfinished: Sequence[tuple[int, int]], attempts: dict[int, int]
+    ) -> None:
+        """Say where a channel stands; replaces what was said of that before."""
+        self._progress[channel] = _progress_entry(channel, cursor, unfinished, attempts)
+
+    def deferred(self, channel: str, added: Iterable[tuple[int, int, int]], removed: Iterable[int]) -> None:
+        """Say what began to wait, as (sequence, due, attempts), and what waits no more."""
+        entry, grown = _deferred_entry(channel, added, removed)
+        self._entries.append(entry)
+        self._live_deferred[channel] = max(0, self._live_deferred.get(channel, 0) + grown)
+
+    def fanned_out(self, sequence: int) -> None:
+        """Say up to where messages were handed to channels."""
+        self._fanned = sequence
+
+    def forget(self, channel: str) -> None:
+        """Say that a channel is no more, or empty of all that was said."""
+        self._progress.pop(channel, None)
+        self._entries.append(_entry(FORGET, channel))
+        self._live.pop(channel, None)
+        self._live_deferred.pop(channel, None)
+
+    def flush(self) -> None:
+        """Write all that was said since the last time, as one record; raises `WriteFailed`, then nothing is forgotten."""
+        if not self._progress and not self._entries and self._fanned is None:
+            return
+        if self._size < 0:
+            self._fold()
+        parts = list(self._entries)
+        parts += self._progress.values()
+        if self._fanned is not None:
+            parts.append(_entry(FANNED, "") + _SEQUENCE.pack(self._fanned))
+        data = records.encode(b"".join(parts))
+        try:
+            if self._torn:
+                self.file.truncate(self._size)
+                self._torn = False
+            self._torn = True
+            self.file.write(data, self._size)
+            self._torn = False
+        except OSError as error:
+            raise WriteFailed(self.file.path, self._size, error) from error
+        self._size += len(data)
+        for channel, entry in self._progress.items():
+            self._live[channel] = len(entry)
+        self._progress.clear()
+        self._entries.clear()
+        self._fanned = None
+        if self._size > _COMPACT_BYTES and self._size > _COMPACT_RATIO * self._live_bytes():
+            self._compact()
+
+    def close(self) -> None:
+        """Write what is unwritten and give the descriptor back."""
+        try:
+            self.flush()
+        finally:
+            self.file.close()
+
+    # --- the file ----------------------------------------------------------------------------------------------
+
+    def _live_bytes(self) -> int:
+        return sum(self._live.values()) + 24 * sum(self._live_deferred.values())
+
+    def _fold(self) -> tuple[int | None, dict[str, _Told]]:
+        size = self.file.size()
+        data = self.file.read(size, 0) if size else b""
+        fanned: int | None = None
+        told: dict[str, _Told] = {}
+        good = 0
+        for begin, payload, end in records.scan(data):
+            if payload is None:
+                self.notes.append(f"{self.file.path}: offset {begin}: {end - begin} bytes are damaged, and were skipped")
+                if end == len(data):
+                    break
+            else:
+                fanned = _apply(payload, told, fanned)
+            good = end
+        self._torn = good < len(data)
+        self._size = good
+        self._live = {name: 64 + 16 * (len(one.runs) + len(one.attempts)) for name, one in told.items()}
+        self._live_deferred = {name: len(one.deferred) for name, one in told.items()}
+        return fanned, told
+
+    def _compact(self) -> None:
+        """Write the state alone to a new file, which takes the old one's place; on error the old one stays."""
+        fanned, told = self._fold()
+        parts: list[bytes] = []
+        for name, one in told.items():
+            parts.append(_progress_entry(name, one.cursor, one.runs, one.attempts))
+            if one.deferred:
+                added = [(sequence, due, tries) for sequence, (due, tries) in one.deferred.items()]
+                parts.append(_deferred_entry(name, added, ())[0])
+        if fanned is not None:
+            parts.append(_entry(FANNED, "") + _SEQUENCE.pack(fanned))
+        data = records.encode(b"".join(parts))
+        self.file.close()
+        try:
+            self.files.disk.replace(self.file.path, [data], sync=self.sync)
+        except OSError as error:
+            self.notes.append(f"{self.file.path}: could not be compacted: {error}")
+            return
+        self._size = len(data)
+
+
+def _entry(kind: int, channel: str) -> bytes:
+    name = channel.encode()
+    return _ENTRY.pack(kind, len(name)) + name
+
+
+def _numbers(values: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def _progress_entry(channel: str, cursor: int, runs: Sequence[tuple[int, int]], attempts: dict[int, int]) -> bytes:
+    values = array("q", [number for run in runs for number in run])
+    values.extend(number for pair in attempts.items() for number in pair)
+    return _entry(PROGRESS, channel) + _PROGRESS.pack(cursor, len(runs), len(attempts)) + _numbers(values)
+
+
+def _deferred_entry(
+    channel: str, added: Iterable[tuple[int, int, int]], removed: Iterable[int]
+) -> tuple[bytes, int]:
+    values = array("q", [number for row in added for number in row])
+    count = len(values) // 3
+    values.extend(removed)
+    gone = len(values) - 3 * count
+    return _entry(DEFERRED, channel) + _DEFERRED.pack(count, gone) + _numbers(values), count - gone
+
+
+def _apply(payload: bytes, told: dict[str, _Told], fanned: int | None) -> int | None:
+    """Fold one record into `told`; the sequence fanned out up to."""
+    at = 0
+    while at < len(payload):
+        kind, length = _ENTRY.unpack_from(payload, at)
+        at += _ENTRY.size
+        name = payload[at : at + length].decode()
+        at += length
+        if kind == FANNED:
+            (fanned,) = _SEQUENCE.unpack_from(payload, at)
+            at += _SEQUENCE.size
+        elif kind == FORGET:
+            told.pop(name, None)
+        elif kind == PROGRESS:
+            one = told.setdefault(name, _Told())
+            one.cursor, runs, attempts = _PROGRESS.unpack_from(payload, at)
+            at += _PROGRESS.size
+            values = _read_numbers(payload, at, 2 * runs + 2 * attempts)
+            at += 8 * len(values)
+            one.runs = list(zip(values[: 2 * runs : 2], values[1 : 2 * runs : 2], strict=True))
+            one.attempts = dict(zip(values[2 * runs :: 2], values[2 * runs + 1 :: 2], strict=True))
+        else:
+            one = told.setdefault(name, _Told())
+            added, removed = _DEFERRED.unpack_from(payload, at)
+            at += _DEFERRED.size
+            values = _read_numbers(payload, at, 3 * added + removed)
+            at += 8 * len(values)
+            for row in range(0, 3 * added, 3):
+                one.deferred[values[row]] = (values[row + 1], values[row + 2])
+            for sequence in values[3 * added :]:
+                one.deferred.pop(sequence, None)
+    return fanned
+
+
+def _read_numbers(payload: bytes, at: int, count: int) -> "array[int]":
+    values = array("q")
+    values.frombytes(payload[at : at + 8 * count])
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

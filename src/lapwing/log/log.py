@@ -1,0 +1,622 @@
+"""A topic's segments: append a batch, slice a range, roll."""
+
+import errno
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
+
+from lapwing import kernel
+from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
+from lapwing.log import reader as reading
+from lapwing.log import recovery, retention
+from lapwing.log.disk import File, OpenFiles
+from lapwing.log.extras import Extra
+from lapwing.log.index import BadRecord
+from lapwing.log.options import BLOCK_BYTES, CHUNK_BYTES, LogOptions
+from lapwing.log.reader import EVERYTHING, Block, Place, Reader
+from lapwing.log.retention import RetentionLimits
+from lapwing.log.segment import DIGITS, Segment, time_of
+from lapwing.log.window import Window
+
+__all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLimits", "TopicLog"]
+
+Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
+OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence, count
+
+_SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
+
+
+class TopicLog(Protocol):
+    """What a topic needs of its log, on disk or in memory.
+
+    `append` takes, `flush` makes it count: until then nobody can read it, and a failed flush forgets it.
+    """
+
+    identity: str  # 16 hex digits; a log that is created anew has another one
+    node: int  # the node in the ids of its messages
+    first: int  # the first sequence still held
+    next: int  # the sequence that the next append gets
+    end: int  # what is below it can be read
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was appended and not yet flushed."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of frames held."""
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something flushed would not survive a power loss."""
+
+    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
+        """Take a batch of frames that carry the ids from `next` on; the first sequence."""
+
+    def flush(self) -> None:
+        """Make everything appended count; raises `WriteFailed` and forgets it all when the disk refuses."""
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """A call that makes what is flushed survive a power loss, to be run in any thread; None: nothing to do."""
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Say how the call ended."""
+
+    def reader(self, sequence: int) -> Reader:
+        """A reader that stands at `sequence`."""
+
+    def frame(self, sequence: int) -> Frames:
+        """One frame; raises `OutOfRange` or `CorruptChunk`."""
+
+    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
+        """[start, stop) in big blocks: first, count, frames (empty: quarantined)."""
+
+    def extras(self, start: int, stop: int) -> list[Extra]:
+        """What messages of [start, stop) carry beside their bodies, in order."""
+
+    def at_time(self, timestamp: int) -> int:
+        """The first sequence at or after a time; `end` when there is none."""
+
+    def timestamp(self, sequence: int) -> int:
+        """When a message was published."""
+
+    def segment_start(self, sequence: int) -> int:
+        """The first sequence of the segment that holds `sequence`, or would."""
+
+    def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
+        """Let go of what is below `sequence` and not wanted by `limits`; the names of what was deleted."""
+
+    def close(self) -> None:
+        """Write what is unwritten and give everything back."""
+
+    def destroy(self) -> None:
+        """Remove all trace of the log."""
+
+
+def _ignore(path: str, offset: int, first: int, count: int) -> None:
+    """Tell nobody of a corrupt range; `DiskLog.notes` has it anyway."""
+
+
+class DiskLog:
+    """The log of one topic in a directory of its own.
+
+    Opening mends what a crash left, and `notes` says what that was. One log belongs to one thread; only the call
+    that `begin_sync` gives may run in another.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        node: int,
+        *,
+        now: int = 0,
+        options: LogOptions | None = None,
+        files: OpenFiles | None = None,
+        on_corrupt: OnCorrupt = _ignore,
+    ) -> None:
+        """Open the log in `directory`, or make one there (for `node`, at the time `now`).
+
+        An existing log keeps the node that its ids were made with, whatever `node` says.
+        """
+        self.directory = os.fspath(directory)
+        self.options = options or LogOptions()
+        self.files = files or OpenFiles()
+        self.on_corrupt = on_corrupt
+        self.notes: list[str] = []
+        self._told: set[tuple[str, int]] = set()
+        self._segments: list[Segment] = []
+        self._firsts: list[int] = []
+        self._open(node, now)
+        self.first = self._firsts[0] if self._firsts else self.next
+        self._written = self.next  # with durability "memory", what is beyond it is in the window alone
+        self._window = Window(self.next)
+        self._unwritten_extras: list[Extra] = []
+        self._pending: list[Frames] = []
+        self._pending_counts: list[int] = []
+        self._pending_extras: list[Extra] = []
+        self._pending_bytes = 0
+        self._dirty: set[Segment] = set()
+        self._dirty_names = False
+        self._syncing: set[Segment] | None = None
+        self._syncing_end = self.end
+        self.synced = self.end  # what is below it survived the last sync, or was there at opening
+        self._since_check = _SPACE_CHECK
+        self._memo: tuple[int, int, Frames] = (0, 0, b"")
+
+    # --- opening -----------------------------------------------------------------------------------------------
+
+    def _open(self, node: int, now: int) -> None:
+        disk = self.files.disk
+        findings = recovery.Findings(self.notes)
+        try:
+            names = disk.listdir(self.directory)
+        except FileNotFoundError:
+            os.makedirs(self.directory, mode=0o700)
+            names = []
+        firsts = sorted(int(name[:DIGITS]) for name in names if name.endswith(".log") and _is_segment(name))
+        self._sweep(names, set(firsts))
+        self._segments = [Segment(self.directory, first, self.files) for first in firsts]
+        self._firsts = firsts
+        self.identity, self.node = self._identify(node, now, names)
+        for place, segment in enumerate(self._segments):
+            following = firsts[place + 1] if place + 1 < len(firsts) else None
+            recovery.open_segment(segment, node=self.node, following=following, findings=findings)
+        self.next = self.end = self._segments[-1].end if self._segments else 0
+
+    def _sweep(self, names: list[str], firsts: set[int]) -> None:
+        """Remove what a crash left half made or half deleted."""
+        for name in names:
+            orphan = _is_segment(name) and not name.endswith(".log") and int(name[:DIGITS]) not in firsts
+            if orphan or name.endswith(".tmp"):
+                self.files.disk.unlink(os.path.join(self.directory, name))
+                self.notes.append(f"{os.path.join(self.directory, name)}: swept away, it belongs to nothing")
+
+    def _identify(self, node: int, now: int, names: list[str]) -> tuple[str, int]:
+        path = os.path.join(self.directory, "identity")
+        if "identity" in names:
+            try:
+                known = json.loads(self.files.disk.read(path))
+                return str(known["id"]), int(known["node"])
+            except (ValueError, KeyError, TypeError):
+                self.notes.append(f"{path}: not readable, the log gets a new identity")
+        elif self._segments:
+            self.notes.append(f"{path}: missing, the log gets a new identity")
+        for segment in self._segments:
+            found = recovery.node_of(segment)
+            if found is not None:
+                node = found
+                break
+        identity = os.urandom(8).hex()
+        text = json.dumps({"id": identity, "node": node, "created": now}) + "\n"
+        self.files.disk.replace(path, [text.encode()], sync=self.options.durability == "fsync")
+        return identity, node
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was appended and not yet flushed."""
+        return bool(self._pending)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of frames in all segments, and in memory waiting to be written."""
+        unwritten = sum(len(frames) for _, _, frames in self._window.since(self._written))
+        return sum(segment.size for segment in self._segments) + unwritten
+
+    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
+        """Take a batch of frames that carry the ids from `next` on; the first sequence. Nothing is written yet."""
+        first = self.next
+        self._pending.append(frames)
+        self._pending_counts.append(count)
+        self._pending_bytes += len(frames)
+        if extras:
+            self._pending_extras.extend(extras)
+        self.next = first + count
+        return first
+
+    def flush(self) -> None:
+        """Make everything appended count: one write of frames, one of records. Readers see it from here on.
+
+        With durability "memory" nothing is written while at most `mem_queue_size` messages wait. Raises `WriteFailed`;
+        then what was appended is forgotten, `next` is back at `end`, and the files are as they were.
+        """
+        if not self._pending:
+            return
+        chunks = self._chunks()
+        window = self._window
+        if self.options.durability != "memory":
+            self._write_or_forget(chunks, self._pending_extras)
+            self._written = self.next
+        elif self.next - self._written > self.options.mem_queue_size:
+            waiting = [(count, frames) for _, count, frames in window.since(self._written)]
+            self._write_or_forget(_merge(waiting + chunks), self._unwritten_extras + self._pending_extras)
+            self._written = self.next
+            self._unwritten_extras = []
+        else:
+            self._unwritten_extras += self._pending_extras
+        for count, frames in chunks:
+            window.add(count, frames)
+        self.end = self.next
+        self._forget_pending()
+        if window.bytes > self.options.tail_bytes:
+            window.shrink(self.options.tail_bytes, self._written)
+        self.files.keep(self, window.bytes)
+
+    def _chunks(self) -> list[tuple[int, Frames]]:
+        """What is pending, joined to chunks (count, frames) of at most a chunk's length."""
+        if self._pending_bytes <= CHUNK_BYTES:
+            frames = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+            return [(self.next - self.end, frames)]
+        return _merge(list(zip(self._pending_counts, self._pending, strict=True)))
+
+    def _write_or_forget(self, chunks: list[tuple[int, Frames]], extras: Sequence[Extra]) -> None:
+        try:
+            self._write(chunks, extras)
+        except WriteFailed:
+            self.next = self.end
+            self._forget_pending()
+            raise
+
+    def _forget_pending(self) -> None:
+        self._pending.clear()
+        self._pending_counts.clear()
+        if self._pending_extras:
+            self._pending_extras = []
+        self._pending_bytes = 0
+
+    def _write(self, chunks: list[tuple[int, Frames]], extras: Sequence[Extra]) -> None:
+        size = 0
+        for _, frames in chunks:
+            size += len(frames)
+        if self.options.min_free_bytes:
+            self._check_space(size)
+        segments = self._segments
+        if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
+            segment = segments[-1]
+            segment.write(chunks, extras)
+        else:
+            segment = self._roll()
+            try:
+                segment.write(chunks, extras)
+            except WriteFailed:
+                self._unroll(segment)
+                raise
+            segments.append(segment)
+            self._firsts.append(segment.first)
+            self._dirty_names = True
+        self._dirty.add(segment)
+
+    def _check_space(self, size: int) -> None:
+        """Refuse before the disk is so full that nothing else works either."""
+        self._since_check += size
+        if self._since_check < _SPACE_CHECK:
+            return
+        path = self._segments[-1].frames.path if self._segments else self.directory
+        offset = self._segments[-1].size if self._segments else 0
+        try:
+            free = self.files.disk.free(self.directory)
+        except OSError as error:
+            raise WriteFailed(path, offset, error) from error
+        if free - size < self.options.min_free_bytes:
+            shortage = OSError(errno.ENOSPC, f"{free} bytes free, {self.options.min_free_bytes} are to stay free")
+            raise WriteFailed(path, offset, shortage)
+        self._since_check = 0
+
+    def _roll(self) -> Segment:
+        """A new segment, empty, that begins where the last one ends."""
+        if self._segments:
+            self._segments[-1].mend()
+        segment = Segment(self.directory, self._written, self.files)
+        segment.torn = True  # what an earlier attempt left is cut off before the first write
+        return segment
+
+    def _unroll(self, segment: Segment) -> None:
+        """Take back a new segment that could not be written to; what stays is swept away or mended later."""
+        try:
+            segment.unlink()
+        except OSError as error:
+            self.notes.append(f"{segment.frames.path}: could not be removed: {error}")
+
+    # --- syncing -----------------------------------------------------------------------------------------------
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something flushed would not survive a power loss."""
+        return bool(self._dirty) or self._syncing is not None
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """A call that syncs what is flushed by now, to be run in any thread; None when there is nothing to do.
+
+        The log stays usable meanwhile; `finish_sync` must be told how it ended, before another can begin. The call
+        raises `OSError` with the file's name.
+        """
+        if self._syncing is not None or not self._dirty:
+            return None
+        disk = self.files.disk
+        wanted: list[tuple[int, str]] = []
+        try:
+            for segment in sorted(self._dirty, key=lambda segment: segment.first):
+                for file in _written_files(segment):
+                    wanted.append((disk.dup(self.files.reach(file)), file.path))
+        except OSError as failure:
+            error = failure
+
+            def fail() -> None:
+                for fd, _ in wanted:
+                    disk.close(fd)
+                raise error
+
+            self._syncing, self._dirty, self._syncing_end = self._dirty, set(), self.end
+            return fail
+        directory = self.directory if self._dirty_names else None
+        self._dirty_names = False
+        self._syncing, self._dirty, self._syncing_end = self._dirty, set(), self.end
+
+        def sync() -> None:
+            failed: OSError | None = None
+            for fd, path in wanted:
+                try:
+                    if failed is None:
+                        disk.fsync(fd)
+                except OSError as error:
+                    failed = OSError(error.errno, error.strerror, path)
+                finally:
+                    disk.close(fd)
+            if failed is not None:
+                raise failed
+            if directory is not None:
+                disk.sync_directory(directory)
+                disk.sync_directory(os.path.dirname(directory))
+
+        return sync
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Say how the call of `begin_sync` ended; after an error all of it is to be synced again."""
+        if self._syncing is None:
+            return
+        if error is None:
+            self.synced = self._syncing_end
+        else:
+            self._dirty |= {segment for segment in self._syncing if segment in self._segments}
+            self._dirty_names = True
+        self._syncing = None
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def reader(self, sequence: int) -> Reader:
+        """A reader that stands at `sequence`."""
+        return Reader(self, sequence, self.files)
+
+    def load(self, sequence: int, place: Place | None, max_bytes: int = BLOCK_BYTES) -> Block:
+        """The block that holds `sequence`: first, end, frames, and where to go on; frames None: quarantined."""
+        window = self._window
+        if window.firsts and window.firsts[0] <= sequence < window.end:
+            first, end, frames = window.block(sequence, max_bytes)
+            return first, end, frames, None
+        if not self.first <= sequence < self.end:
+            raise OutOfRange(f"{self.directory}: sequence {sequence} of [{self.first}, {self.end})")
+        at = bisect_right(self._firsts, sequence) - 1
+        segment = self._segments[at]
+        if sequence >= segment.end:
+            following = self._firsts[at + 1]
+            self._tell(segment.frames.path, segment.size, segment.end, following - segment.end)
+            return segment.end, following, None, None
+        for _ in range(2):
+            try:
+                return self._load_cold(segment, sequence, place, max_bytes)
+            except BadRecord:
+                place = None
+                self._rebuild(segment)
+        raise CorruptChunk(segment.index.file.path, 0, f"no place for sequence {sequence}")
+
+    def _load_cold(self, segment: Segment, sequence: int, place: Place | None, max_bytes: int) -> Block:
+        number = place[1] if place is not None and place[0] is segment else segment.find(sequence)
+        if number >= segment.index.count:
+            number = segment.find(sequence)
+        chunks, frames, problem = segment.read(number, max_bytes)
+        if not chunks[0].first <= sequence < chunks[-1].end:
+            chunks, frames, problem = segment.read(segment.find(sequence), max_bytes)
+            number = segment.find(sequence)
+        if frames is None:
+            self._tell(segment.frames.path, chunks[0].offset, chunks[0].first, chunks[0].count, problem)
+        return chunks[0].first, chunks[-1].end, frames, (segment, number + len(chunks))
+
+    def _tell(self, path: str, offset: int, first: int, count: int, problem: str = "missing") -> None:
+        """Report a range that cannot be served, once."""
+        if (path, offset) not in self._told:
+            self._told.add((path, offset))
+            self.notes.append(f"{path}: offset {offset}: messages {first} to {first + count - 1} not served: {problem}")
+            self.on_corrupt(path, offset, first, count)
+
+    def _rebuild(self, segment: Segment) -> None:
+        try:
+            recovery.rebuild_index(segment, node=self.node, findings=recovery.Findings(self.notes))
+        except OSError as error:
+            raise CorruptChunk(segment.index.file.path, 0, f"index is damaged, and rebuilding failed: {error}") from error
+
+    def frame(self, sequence: int) -> Frames:
+        """One frame, as it was first delivered; raises `OutOfRange` or `CorruptChunk`."""
+        first, end, frames = self._memo
+        if not first <= sequence < end:
+            first, end, loaded, _ = self.load(sequence, None, 0)
+            if loaded is None:
+                segment = self._segments[bisect_right(self._firsts, sequence) - 1]
+                raise CorruptChunk(segment.frames.path, 0, f"messages {first} to {end - 1} are not served")
+            frames = loaded
+            self._memo = (first, end, frames)
+            self.files.keep(self, self._window.bytes + len(frames))
+        _, at = kernel.take_frames(frames, 0, len(frames), sequence - first, EVERYTHING)
+        _, after = kernel.take_frames(frames, at, len(frames), 1, EVERYTHING)
+        return frames[at:after]
+
+    def shed(self) -> None:
+        """Let go of what is in memory and also on disk."""
+        self._memo = (0, 0, b"")
+        self._window.shrink(0, self._written)
+
+    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
+        """[start, stop) in big blocks: first, count, frames (empty: a quarantined range)."""
+        return reading.blocks(self.reader(start), stop, max_bytes)
+
+    def extras(self, start: int, stop: int) -> list[Extra]:
+        """What messages of [start, stop) carry beside their bodies, in order of their sequence."""
+        found: list[Extra] = []
+        stop = min(stop, self.end)
+        at = max(bisect_right(self._firsts, start) - 1, 0)
+        for segment in self._segments[at:]:
+            if segment.first >= stop:
+                break
+            if segment.extras.size:
+                found += segment.extras.read(start, stop, self._tell_extras)
+        if self._unwritten_extras:
+            found += [extra for extra in self._unwritten_extras if start <= extra.sequence < stop]
+        return found
+
+    def _tell_extras(self, path: str, offset: int, length: int) -> None:
+        self._tell(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
+
+    def at_time(self, timestamp: int) -> int:
+        """The first sequence at or after a time; `end` when there is none."""
+        segment = None
+        for segment in self._segments:
+            if segment.newest >= timestamp:
+                break
+        if segment is None or not segment.index.count:
+            return self._first_since(self._written, self.end, timestamp)
+        chunk = segment.index.chunk(segment.index.find_time(timestamp))
+        if chunk.time >= timestamp and segment is not self._segments[0]:
+            # the segment begins late enough: what is looked for may be in the last chunk of the one before
+            segment = self._segments[self._segments.index(segment) - 1]
+            chunk = segment.index.chunk(segment.index.count - 1)
+        stop = self.end if chunk.end == self._written else chunk.end
+        return self._first_since(chunk.first, stop, timestamp)
+
+    def _first_since(self, start: int, stop: int, timestamp: int) -> int:
+        for first, count, frames in self.blocks(start, stop, BLOCK_BYTES):
+            positions, _ = kernel.scan_frames(frames, 0, len(frames))
+            for index in range(len(positions) - 1):
+                if int.from_bytes(frames[positions[index] + 8 : positions[index] + 16], "big") >= timestamp:
+                    return first + index
+            del count
+        return stop
+
+    def timestamp(self, sequence: int) -> int:
+        """When a message was published, in ns; raises as `frame` does."""
+        return time_of(self.frame(sequence))
+
+    # --- letting go --------------------------------------------------------------------------------------------
+
+    def segment_start(self, sequence: int) -> int:
+        """The first sequence of the segment that holds `sequence`, or would."""
+        return self._firsts[max(bisect_right(self._firsts, sequence) - 1, 0)] if self._firsts else self.first
+
+    def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
+        """Delete the segments that nobody needs (all below `sequence`) and `limits` does not want; their names.
+
+        The segment that is being written to always stays.
+        """
+        closed = self._segments[:-1]
+        if not closed or closed[0].end > sequence:
+            return []
+        gone = retention.expendable(
+            [retention.SegmentFacts(segment.end, segment.size, segment.newest) for segment in closed],
+            active_bytes=self._segments[-1].size,
+            needed=sequence,
+            now=now,
+            limits=limits,
+            free=self.files.disk.free(self.directory) if limits.min_free_bytes else None,
+        )
+        names: list[str] = []
+        for segment in closed[:gone]:
+            try:
+                segment.unlink()
+            except OSError as error:
+                raise WriteFailed(segment.frames.path, 0, error) from error
+            del self._segments[0], self._firsts[0]
+            self._dirty.discard(segment)
+            self.first = self._firsts[0]
+            names.append(segment.name)
+        return names
+
+    def close(self) -> None:
+        """Write what is unwritten and give the descriptors back; raises `WriteFailed`."""
+        try:
+            self.flush()
+            waiting = [(count, frames) for _, count, frames in self._window.since(self._written)]
+            if waiting:
+                self._write(_merge(waiting), self._unwritten_extras)
+                self._written = self.end
+                self._unwritten_extras = []
+        finally:
+            for segment in self._segments:
+                segment.close()
+            self.files.keep(self, 0)
+
+    def destroy(self) -> None:
+        """Remove the directory and all in it, journal and side logs included; raises `OSError`.
+
+        It is renamed first: a crash in between leaves nothing that looks like a topic.
+        """
+        for segment in self._segments:
+            segment.close()
+        self.files.keep(self, 0)
+        remove_directory(self.directory, self.files)
+
+
+def remove_directory(directory: str, files: OpenFiles) -> None:
+    """Remove a directory of logs under another name, so that it is gone at once or not at all."""
+    parent = os.path.dirname(directory)
+    gone = os.path.join(parent, f"gone-{os.urandom(6).hex()}")
+    try:
+        files.disk.rename(directory, gone)
+    except FileNotFoundError:
+        return
+    _remove(gone, files)
+
+
+def _remove(directory: str, files: OpenFiles) -> None:
+    for name in files.disk.listdir(directory):
+        path = os.path.join(directory, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            _remove(path, files)
+        else:
+            files.disk.unlink(path)
+    files.disk.rmdir(directory)
+
+
+def _is_segment(name: str) -> bool:
+    return len(name) == DIGITS + 4 and name[:DIGITS].isdigit() and name[DIGITS:] in (".log", ".idx", ".aux")
+
+
+def _written_files(segment: Segment) -> list[File]:
+    files = [segment.frames, segment.index.file]
+    if segment.extras.size:
+        files.append(segment.extras.file)
+    return files
+
+
+def _merge(batches: list[tuple[int, Frames]]) -> list[tuple[int, Frames]]:
+    """Batches (count, frames) joined, and cut where one is too long, to chunks of at most a chunk's length."""
+    chunks: list[tuple[int, Frames]] = []
+    parts: list[Frames] = []
+    counted = size = 0
+    for count, frames in batches:
+        if parts and size + len(frames) > CHUNK_BYTES:
+            chunks.append((counted, b"".join(parts)))
+            parts, counted, size = [], 0, 0
+        if len(frames) <= CHUNK_BYTES:
+            parts.append(frames)
+            counted += count
+            size += len(frames)
+            continue
+        at = 0
+        while at < len(frames):
+            cut, after = kernel.take_frames(frames, at, len(frames), EVERYTHING, CHUNK_BYTES)
+            chunks.append((cut, frames[at:after]))
+            at = after
+    if parts:
+        chunks.append((counted, b"".join(parts)))
+    return chunks

@@ -1,0 +1,145 @@
+"""The same log without a disk: ephemeral topics, and tests."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from lapwing import kernel
+from lapwing.errors import OutOfRange
+from lapwing.log import reader as reading
+from lapwing.log.extras import Extra
+from lapwing.log.log import Frames
+from lapwing.log.options import BLOCK_BYTES
+from lapwing.log.reader import EVERYTHING, Block, Place, Reader
+from lapwing.log.retention import RetentionLimits
+from lapwing.log.segment import time_of
+from lapwing.log.window import Window
+
+
+class MemoryLog:
+    """A topic's log in memory. With `max_count` the oldest batches go when more messages are held than that."""
+
+    def __init__(self, node: int, *, max_count: int = 0) -> None:
+        self.identity = os.urandom(8).hex()
+        self.node = node
+        self.first = 0
+        self.next = 0
+        self.end = 0
+        self.max_count = max_count
+        self._window = Window(0)
+        self._pending: list[tuple[int, Frames]] = []
+        self._pending_extras: list[Extra] = []
+        self._extras: list[Extra] = []
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was appended and not yet flushed."""
+        return bool(self._pending)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of frames held."""
+        return self._window.bytes
+
+    @property
+    def unsynced(self) -> bool:
+        """Never: there is nothing to sync."""
+        return False
+
+    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
+        """Take a batch of frames that carry the ids from `next` on; the first sequence."""
+        first = self.next
+        self._pending.append((count, frames))
+        if extras:
+            self._pending_extras.extend(extras)
+        self.next = first + count
+        return first
+
+    def flush(self) -> None:
+        """Make everything appended count."""
+        if not self._pending:
+            return
+        if len(self._pending) == 1:
+            self._window.add(*self._pending[0])
+        else:
+            self._window.add(self.next - self.end, b"".join([frames for _, frames in self._pending]))
+        self._pending.clear()
+        if self._pending_extras:
+            self._extras += self._pending_extras
+            self._pending_extras = []
+        self.end = self.next
+        if self.max_count and self.end - self.first > self.max_count:
+            self._drop(self.end - self.max_count)
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """None: there is nothing to sync."""
+        return None
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """There was nothing to sync."""
+
+    def reader(self, sequence: int) -> Reader:
+        """A reader that stands at `sequence`."""
+        return Reader(self, sequence)
+
+    def load(self, sequence: int, place: Place | None) -> Block:
+        """The block that holds `sequence`."""
+        if not self.first <= sequence < self.end:
+            raise OutOfRange(f"memory: sequence {sequence} of [{self.first}, {self.end})")
+        first, end, frames = self._window.block(sequence, BLOCK_BYTES)
+        return first, end, frames, None
+
+    def frame(self, sequence: int) -> Frames:
+        """One frame; raises `OutOfRange`."""
+        if not self.first <= sequence < self.end:
+            raise OutOfRange(f"memory: sequence {sequence} of [{self.first}, {self.end})")
+        first, _, frames = self._window.block(sequence, 0)
+        _, at = kernel.take_frames(frames, 0, len(frames), sequence - first, EVERYTHING)
+        _, after = kernel.take_frames(frames, at, len(frames), 1, EVERYTHING)
+        return frames[at:after]
+
+    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
+        """[start, stop) in big blocks: first, count, frames."""
+        return reading.blocks(self.reader(start), stop, max_bytes)
+
+    def extras(self, start: int, stop: int) -> list[Extra]:
+        """What messages of [start, stop) carry beside their bodies, in order."""
+        return [extra for extra in self._extras if start <= extra.sequence < stop]
+
+    def at_time(self, timestamp: int) -> int:
+        """The first sequence at or after a time; `end` when there is none."""
+        for first, _, frames in self.blocks(self.first, self.end, BLOCK_BYTES):
+            positions, _ = kernel.scan_frames(frames, 0, len(frames))
+            for index in range(len(positions) - 1):
+                if int.from_bytes(frames[positions[index] + 8 : positions[index] + 16], "big") >= timestamp:
+                    return first + index
+        return self.end
+
+    def timestamp(self, sequence: int) -> int:
+        """When a message was published."""
+        return time_of(self.frame(sequence))
+
+    def segment_start(self, sequence: int) -> int:
+        """Memory is let go of message by message, so nothing is ever pinned."""
+        return self.first
+
+    def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
+        """Let go of whole batches below `sequence`. What nobody needs is not kept in memory for replay."""
+        before = self.first
+        self._drop(sequence)
+        return [f"{before:020d}"] if self.first != before else []
+
+    def _drop(self, below: int) -> None:
+        self._window.shrink(0, below)
+        self.first = self._window.start
+        if self._extras and self._extras[0].sequence < self.first:
+            self._extras = [extra for extra in self._extras if extra.sequence >= self.first]
+
+    def close(self) -> None:
+        """Flush; what is in memory goes with the process."""
+        self.flush()
+
+    def destroy(self) -> None:
+        """Hold nothing any more."""
+        self._window.clear(self.end)
+        self.first = self.end
+        self._extras = []

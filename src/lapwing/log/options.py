@@ -1,0 +1,23 @@
+"""How a log is kept: durability, sizes, and what all logs together may hold open."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Durability = Literal["memory", "os", "fsync"]
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+CHUNK_BYTES: Final = 1 * MIB  # a chunk longer than this is split, unless it is one message
+BLOCK_BYTES: Final = 256 * KIB  # what one cold read aims at
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The settings of a topic's log; the defaults are those of the broker."""
+
+    durability: Durability = "os"
+    segment_bytes: int = 100 * MIB  # a write that would pass it starts a new segment
+    mem_queue_size: int = 10_000  # messages kept unwritten with durability "memory"
+    tail_bytes: int = 256 * KIB  # of the newest chunks, kept in memory so that delivery at the tail reads no file
+    min_free_bytes: int = 0  # below it appends are refused, so that what is there stays usable; 0: never

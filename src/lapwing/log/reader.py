@@ -1,0 +1,111 @@
+"""A place in a log, and the block that was read there: what a channel's cursor stands on."""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from lapwing import kernel
+from lapwing.log.disk import OpenFiles
+from lapwing.log.segment import Segment
+
+EVERYTHING: Final = 1 << 62
+
+Place = tuple[Segment, int]  # where a cold read goes on: the number of a record in a segment
+Block = tuple[int, int, bytes | None, Place | None]  # first, end, frames (None: quarantined), place behind it
+
+
+class Readable(Protocol):
+    """What a reader needs of a log."""
+
+    end: int
+
+    def load(self, sequence: int, place: Place | None) -> Block:
+        """The block that holds `sequence`."""
+
+
+class Reader:
+    """Takes frames from a log, in order, as they lie."""
+
+    __slots__ = ("_at", "_block", "_end", "_files", "_kept", "_log", "_place", "sequence")
+
+    def __init__(self, log: Readable, sequence: int, files: OpenFiles | None = None) -> None:
+        self._log = log
+        self._files = files
+        self._place: Place | None = None
+        self._block: bytes | None = b""
+        self._at = 0
+        self._end = -1  # the block serves sequences below it
+        self._kept = False
+        self.sequence = sequence
+
+    def seek(self, sequence: int) -> None:
+        """Go to `sequence`."""
+        if sequence != self.sequence:
+            self.sequence = sequence
+            self._place = None
+            self.shed()
+
+    def shed(self) -> None:
+        """Let go of the block; it is read again when needed."""
+        self._block = b""
+        self._at = 0
+        self._end = -1
+
+    def take(self, stop: int, max_count: int, max_bytes: int) -> tuple[bytes, int]:
+        """Frames from here on, below `stop` and the log's end: they, and how many; moves on behind them.
+
+        At most what lies in one block (so there may be more to take at once), at least one message even if it is longer
+        than `max_bytes`. Empty frames with a count are a quarantined range, skipped; (b"", 0) is the end.
+        Raises `OutOfRange` when retention was faster.
+        """
+        sequence = self.sequence
+        wanted = min(stop, self._log.end, sequence + max_count) - sequence
+        if wanted <= 0:
+            return b"", 0
+        if sequence >= self._end:
+            self._load(sequence)
+        block, at = self._block, self._at
+        left = self._end - sequence
+        if block is None:
+            count = min(stop, self._end) - sequence
+            self.sequence += count
+            return b"", count
+        if left <= wanted and len(block) - at <= max_bytes:
+            self.sequence = self._end
+            self._done()
+            return (block[at:] if at else block), left
+        count, after = kernel.take_frames(block, at, len(block), wanted, max_bytes)
+        self.sequence = sequence + count
+        if count == left:
+            self._done()
+        else:
+            self._at = after
+        return block[at:after], count
+
+    def _done(self) -> None:
+        self._block = b""
+        self._at = 0
+        self._end = -1
+        if self._kept and self._files is not None:
+            self._kept = False
+            self._files.keep(self, 0)
+
+    def _load(self, sequence: int) -> None:
+        first, end, frames, self._place = self._log.load(sequence, self._place)
+        self._block, self._end, self._at = frames, end, 0
+        if frames is None:
+            return
+        if first < sequence:
+            self._at = kernel.take_frames(frames, 0, len(frames), sequence - first, EVERYTHING)[1]
+        if self._place is not None and self._files is not None:
+            self._kept = True
+            self._files.keep(self, len(frames))
+
+
+def blocks(reader: Reader, stop: int, max_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+    """Everything from the reader's place to `stop`: first, count, frames (empty: a quarantined range)."""
+    while True:
+        first = reader.sequence
+        frames, count = reader.take(stop, EVERYTHING, max_bytes)
+        if not count:
+            return
+        yield first, count, frames

@@ -1,0 +1,153 @@
+"""One file of wire frames, back to back, with its index and its extras beside it: written as one, read in blocks."""
+
+import os
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from lapwing import kernel
+from lapwing.errors import WriteFailed
+from lapwing.log import extras as extras_file
+from lapwing.log import index as index_file
+from lapwing.log.disk import File, OpenFiles
+from lapwing.log.extras import Extra, ExtrasFile
+from lapwing.log.index import QUARANTINED, BadRecord, Chunk, Index
+
+DIGITS: Final = 20
+_TIME: Final = struct.Struct(">q")
+
+
+def time_of(frames: bytes) -> int:
+    """The time of the first frame."""
+    time: int = _TIME.unpack_from(frames, 8)[0]
+    return time
+
+
+class Segment:
+    """The messages [first, end) of a log: `size` bytes of frames that are known to be written.
+
+    What lies beyond the known sizes is not there: a failed write is undone before the next one begins.
+    """
+
+    __slots__ = ("end", "extras", "first", "frames", "index", "name", "newest", "size", "torn")
+
+    def __init__(self, directory: str, first: int, files: OpenFiles) -> None:
+        self.name = f"{first:0{DIGITS}d}"
+        path = os.path.join(directory, self.name)
+        self.first = first
+        self.end = first
+        self.size = 0
+        self.newest = 0  # ns, the time of the last chunk
+        self.torn = False  # bytes beyond the known sizes could not be cut off yet
+        self.frames = File(path + ".log", files)
+        self.index = Index(File(path + ".idx", files))
+        self.extras = ExtrasFile(File(path + ".aux", files))
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def write(self, chunks: Sequence[tuple[int, bytes]], extras: Sequence[Extra]) -> None:
+        """Append chunks (count, frames) and their extras; all of it or, raising `WriteFailed`, nothing.
+
+        Extras go first and the index last: whatever a crash leaves, a message never stands without its deferral, and
+        frames without a record are found by scanning.
+        """
+        self.mend()
+        at, end, newest = self.size, self.end, self.newest
+        step, place = self.frames, at
+        records = b""
+        try:
+            if extras:
+                step, place = self.extras.file, self.extras.size
+                beside = extras_file.encode(extras)
+                step.write(beside, place)
+                step, place = self.frames, at
+            for count, frames in chunks:
+                place = at
+                step.write(frames, at)
+                newest = max(newest, time_of(frames))
+                records += index_file.record(end, at, newest, count, len(frames), kernel.crc32c(frames))
+                at += len(frames)
+                end += count
+            step, place = self.index.file, self.index.count * index_file.RECORD
+            step.write(records, place)
+        except OSError as error:
+            self.torn = True
+            failure = WriteFailed(step.path, place, error)
+            try:
+                self.mend()
+            except WriteFailed:
+                raise failure from error  # `torn` stays: the next write begins with mending
+            raise failure from error
+        if extras:
+            self.extras.size += len(beside)
+        self.index.count += len(chunks)
+        self.size, self.end, self.newest = at, end, newest
+
+    def mend(self) -> None:
+        """Cut off what a failed write may have left; raises `WriteFailed` while that cannot be done."""
+        if not self.torn:
+            return
+        for file, size in (
+            (self.frames, self.size),
+            (self.index.file, self.index.count * index_file.RECORD),
+            (self.extras.file, self.extras.size),
+        ):
+            try:
+                if file.size() > size:
+                    file.truncate(size)
+            except OSError as error:
+                raise WriteFailed(file.path, size, error) from error
+        self.torn = False
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, number: int, max_bytes: int) -> tuple[Sequence[Chunk], bytes | None, str]:
+        """Chunks from record `number` on, as many as `max_bytes` allow but at least one: they, and their frames.
+
+        Every checksum is verified. When the first chunk is bad: that one, None, and what is wrong. Raises `BadRecord`.
+        """
+        most = 1 + max_bytes * self.index.count // (self.size or 1)
+        chunks = self.index.chunks(number, min(most, 4096))
+        head = chunks[0]
+        if head.flags & QUARANTINED:
+            return chunks[:1], None, "quarantined"
+        if head.stop > self.size:
+            return chunks[:1], None, f"reaches to {head.stop}, the file ends at {self.size}"
+        taken = 1
+        limit = min(self.size, head.offset + max_bytes)
+        while taken < len(chunks) and chunks[taken].stop <= limit and not chunks[taken].flags:
+            taken += 1
+        del chunks[taken:]
+        data = self.frames.read(chunks[-1].stop - head.offset, head.offset)
+        if taken == 1:
+            if len(data) != head.length or kernel.crc32c(data) != head.crc:
+                return chunks, None, f"checksum is not {head.crc:08x}"
+            return chunks, data, ""
+        for place, chunk in enumerate(chunks):
+            at = chunk.offset - head.offset
+            part = data[at : at + chunk.length]
+            if len(part) != chunk.length or kernel.crc32c(part) != chunk.crc:
+                if not place:
+                    return chunks[:1], None, f"checksum is not {head.crc:08x}"
+                return chunks[:place], data[:at], ""
+        return chunks, data, ""
+
+    def find(self, sequence: int) -> int:
+        """The number of the record whose chunk holds `sequence`; raises `BadRecord`."""
+        if not self.index.count:
+            raise BadRecord(f"{self.index.file.path}: no record at all")
+        return self.index.find(sequence)
+
+    # --- leaving -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.frames.close()
+        self.index.file.close()
+        self.extras.file.close()
+
+    def unlink(self) -> None:
+        """Remove the files, frames first: what a crash leaves beside them is swept away at the next open."""
+        self.frames.unlink()
+        self.index.file.unlink()
+        self.extras.file.unlink()

@@ -1,0 +1,222 @@
+"""A channel's stragglers, so that none pins a segment: frames copied out of the log, until they are finished.
+
+Records (see `records`): kind u8 = 1 | sequence u64 | frame, or kind u8 = 2 | sequences u64 ... that are done with.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
+from lapwing.log import records
+from lapwing.log.datapath import folder
+from lapwing.log.disk import File, OpenFiles
+
+PUT: Final = 1
+DROP: Final = 2
+
+_PUT: Final = struct.Struct("<BQ")
+_COMPACT_BYTES: Final = 1 << 20
+_COMPACT_RATIO: Final = 4
+
+
+def side_path(directory: str | os.PathLike[str], channel: str) -> str:
+    """The file of a channel's side log, in the directory of its topic."""
+    return os.path.join(os.fspath(directory), "side", folder(channel, "c-"))
+
+
+class SideLog:
+    """The side log of one channel: where each frame lies is in memory, the frames are not.
+
+    `notes` says what had to be skipped at opening. What is put can be read at once, and is kept by `flush`.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        channel: str,
+        *,
+        files: OpenFiles | None = None,
+        sync: bool = False,
+    ) -> None:
+        self.files = files or OpenFiles()
+        self.file = File(side_path(directory, channel), self.files)
+        self.sync = sync  # whether what was flushed must survive a power loss
+        self.notes: list[str] = []
+        self._places: dict[int, int] = {}  # sequence -> offset of its record
+        self._fresh: dict[int, bytes] = {}
+        self._dropped: list[int] = []
+        self._live = 0  # bytes of frames that are still wanted
+        self._size = 0
+        self._torn = False
+        os.makedirs(os.path.dirname(self.file.path), mode=0o700, exist_ok=True)
+        self._open()
+
+    def __len__(self) -> int:
+        return len(self._places) + len(self._fresh)
+
+    def sequences(self) -> set[int]:
+        """Every sequence whose frame is here."""
+        return self._places.keys() | self._fresh.keys()
+
+    def put(self, sequence: int, frame: bytes) -> None:
+        """Keep a frame."""
+        self._fresh[sequence] = frame
+
+    def frame(self, sequence: int) -> bytes:
+        """The frame of a message; raises `OutOfRange` or `CorruptChunk`."""
+        fresh = self._fresh.get(sequence)
+        if fresh is not None:
+            return fresh
+        place = self._places.get(sequence)
+        if place is None:
+            raise OutOfRange(f"{self.file.path}: no frame of sequence {sequence}")
+        head = self.file.read(records.HEAD, place)
+        data = head + self.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
+        payload = records.payload_at(data, 0)
+        if payload is None or _PUT.unpack_from(payload) != (PUT, sequence):
+            raise CorruptChunk(self.file.path, place, f"not the frame of sequence {sequence}")
+        return payload[_PUT.size :]
+
+    def drop(self, sequences: Iterable[int]) -> None:
+        """Let go of the frames of `sequences`."""
+        for sequence in sequences:
+            if self._fresh.pop(sequence, None) is not None:
+                continue
+            if self._places.pop(sequence, None) is not None:
+                self._dropped.append(sequence)
+
+    def flush(self) -> None:
+        """Write what was put and dropped since the last time; raises `WriteFailed`, then nothing is forgotten."""
+        if not self._fresh and not self._dropped:
+            return
+        if not self._places and not self._fresh and self._size:
+            self._truncate()
+            return
+        parts: list[bytes] = []
+        places: dict[int, int] = {}
+        at = self._size
+        for sequence, frame in self._fresh.items():
+            places[sequence] = at
+            parts.append(records.encode(_PUT.pack(PUT, sequence) + frame))
+            at += len(parts[-1])
+        if self._dropped:
+            parts.append(records.encode(struct.pack(f"<B{len(self._dropped)}Q", DROP, *self._dropped)))
+            at += len(parts[-1])
+        try:
+            if self._torn:
+                self.file.truncate(self._size)
+            self._torn = True
+            self.file.write(b"".join(parts), self._size)
+            if self.sync:
+                self.files.disk.fsync(self.files.reach(self.file))
+            self._torn = False
+        except OSError as error:
+            raise WriteFailed(self.file.path, self._size, error) from error
+        self._size = at
+        self._places |= places
+        self._fresh.clear()
+        self._dropped.clear()
+        if self._size > _COMPACT_BYTES:
+            self._compact()
+
+    def close(self) -> None:
+        """Write what is unwritten and give the descriptor back."""
+        try:
+            self.flush()
+        finally:
+            self.file.close()
+
+    def destroy(self) -> None:
+        """Remove the file."""
+        self._places.clear()
+        self._fresh.clear()
+        self._dropped.clear()
+        self._size = 0
+        self.file.unlink()
+
+    # --- the file ----------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        size = self.file.size()
+        at = 0
+        while at < size:
+            data = self.file.read(min(size - at, 1 << 20), at)
+            whole = at + len(data) == size
+            used = 0
+            for begin, payload, end in records.scan(data):
+                if payload is None and end == len(data):
+                    if whole:
+                        self.notes.append(f"{self.file.path}: offset {at + begin}: cut off {end - begin} torn bytes")
+                    break
+                used = end
+                if payload is None:
+                    self.notes.append(f"{self.file.path}: offset {at + begin}: skipped {end - begin} damaged bytes")
+                    continue
+                self._learn(payload, at + begin)
+            if not used and not whole:
+                used = self._learn_long(at, data, size)
+            if not used:
+                break
+            at += used
+        self._size = at
+        self._torn = at < size
+
+    def _learn(self, payload: bytes, place: int) -> None:
+        if payload[0] == PUT:
+            self._places[_PUT.unpack_from(payload)[1]] = place
+        else:
+            for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
+                self._places.pop(sequence, None)
+
+    def _learn_long(self, at: int, data: bytes, size: int) -> int:
+        """A record longer than what was read at once; its length, or how much of it is damaged."""
+        if data[:4] == records.MAGIC:
+            length = records.HEAD + int.from_bytes(data[4:8], "little")
+            if at + length <= size:
+                payload = records.payload_at(self.file.read(length, at), 0)
+                if payload is not None:
+                    self._learn(payload, at)
+                    return length
+        following = data.find(records.MAGIC, 1)
+        skipped = following if following > 0 else len(data)
+        self.notes.append(f"{self.file.path}: offset {at}: skipped {skipped} damaged bytes")
+        return skipped
+
+    def _truncate(self) -> None:
+        """Nothing is wanted any more: an empty file says so best."""
+        try:
+            self.file.truncate(0)
+        except OSError as error:
+            raise WriteFailed(self.file.path, 0, error) from error
+        self._size = 0
+        self._torn = False
+        self._dropped.clear()
+
+    def _compact(self) -> None:
+        """Write the frames still wanted to a new file, once most of the old one is not; on error the old one stays."""
+        live = self._size * len(self._places) // max(self._total_puts(), 1)
+        if self._size <= _COMPACT_RATIO * live:
+            return
+        places: dict[int, int] = {}
+
+        def wanted() -> Iterator[bytes]:
+            at = 0
+            for sequence in sorted(self._places):
+                part = records.encode(_PUT.pack(PUT, sequence) + self.frame(sequence))
+                places[sequence] = at
+                at += len(part)
+                yield part
+
+        try:
+            self.files.disk.replace(self.file.path, wanted(), sync=self.sync)
+        except (OSError, CorruptChunk) as error:
+            self.notes.append(f"{self.file.path}: could not be compacted: {error}")
+            return
+        self.file.close()
+        self._places = places
+        self._size = self.file.size()
+
+    def _total_puts(self) -> int:
+        return len(self._places)

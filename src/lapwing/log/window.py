@@ -1,0 +1,75 @@
+"""The newest blocks of a log, in memory, found by sequence."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+
+class Window:
+    """Blocks of frames without a hole between them: [start, end)."""
+
+    __slots__ = ("blocks", "bytes", "end", "firsts")
+
+    def __init__(self, start: int) -> None:
+        self.firsts: list[int] = []
+        self.blocks: list[bytes] = []
+        self.end = start
+        self.bytes = 0
+
+    @property
+    def start(self) -> int:
+        """The first sequence held; `end` when nothing is."""
+        return self.firsts[0] if self.firsts else self.end
+
+    def add(self, count: int, frames: bytes) -> None:
+        """Put `count` more messages at the end."""
+        self.firsts.append(self.end)
+        self.blocks.append(frames)
+        self.end += count
+        self.bytes += len(frames)
+
+    def block(self, sequence: int, limit: int) -> tuple[int, int, bytes]:
+        """Frames from a block boundary at or before `sequence` (which must be held) on: first, end, frames.
+
+        Small neighbours are joined up to `limit` bytes, so that a reader behind by many small publishes catches up in
+        few steps.
+        """
+        firsts, blocks = self.firsts, self.blocks
+        at = len(firsts) - 1
+        if firsts[at] <= sequence:
+            return firsts[at], self.end, blocks[at]
+        at = bisect_right(firsts, sequence) - 1
+        size = len(blocks[at])
+        stop = at + 1
+        while stop < len(blocks) and size + len(blocks[stop]) <= limit:
+            size += len(blocks[stop])
+            stop += 1
+        end = firsts[stop] if stop < len(firsts) else self.end
+        return firsts[at], end, blocks[at] if stop == at + 1 else b"".join(blocks[at:stop])
+
+    def since(self, sequence: int) -> Iterator[tuple[int, int, bytes]]:
+        """Each block that begins at `sequence` or later: first, count, frames."""
+        at = bisect_right(self.firsts, sequence - 1)
+        ends = [*self.firsts[at + 1 :], self.end]
+        for first, end, frames in zip(self.firsts[at:], ends, self.blocks[at:], strict=False):
+            yield first, end - first, frames
+
+    def shrink(self, limit: int, keep_from: int) -> None:
+        """Drop the oldest blocks while more than `limit` bytes are held and they end at or below `keep_from`."""
+        gone = 0
+        firsts = self.firsts
+        while self.bytes > limit and gone < len(firsts):
+            end = firsts[gone + 1] if gone + 1 < len(firsts) else self.end
+            if end > keep_from:
+                break
+            self.bytes -= len(self.blocks[gone])
+            gone += 1
+        if gone:
+            del firsts[:gone]
+            del self.blocks[:gone]
+
+    def clear(self, start: int) -> None:
+        """Hold nothing; the next block begins at `start`."""
+        self.firsts.clear()
+        self.blocks.clear()
+        self.bytes = 0
+        self.end = start

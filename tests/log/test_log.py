@@ -1,0 +1,100 @@
+"""What a topic gets of its log, on disk and in memory alike."""
+
+from pathlib import Path
+
+import pytest
+
+from lapwing.errors import OutOfRange
+from lapwing.log.log import DiskLog, Extra, TopicLog
+
+from .writing import NODE, append, bodies, publish
+
+
+def test_what_is_flushed_can_be_read_and_what_is_not_cannot(log: TopicLog) -> None:
+    publish(log, [b"a", b"b"])
+    append(log, [b"c"])
+
+    assert (log.first, log.end, log.next, log.pending) == (0, 2, 3, True)
+    assert bodies(log) == [b"a", b"b"]
+    log.flush()
+    assert (log.end, log.pending) == (3, False)
+    assert bodies(log) == [b"a", b"b", b"c"]
+
+
+def test_a_reader_takes_by_count_by_bytes_and_up_to_a_sequence(log: TopicLog) -> None:
+    publish(log, [b"%03d" % number for number in range(100)])
+    reader = log.reader(0)
+
+    assert reader.take(100, 10, 1 << 20)[1] == 10
+    assert reader.take(100, 100, 3 * 37)[1] == 3
+    assert reader.take(100, 100, 1)[1] == 1
+    assert reader.take(20, 100, 1 << 20)[1] == 6
+    assert reader.take(20, 100, 1 << 20) == (b"", 0)
+    assert reader.take(1000, 1000, 1 << 20)[1] == 80
+    assert reader.sequence == 100
+    reader.seek(50)
+    frames, count = reader.take(51, 10, 1 << 20)
+    assert (frames[34:], count) == (b"050", 1)
+
+
+def test_a_reader_at_the_tail_gets_each_new_batch(log: TopicLog) -> None:
+    reader = log.reader(0)
+    for number in range(5):
+        publish(log, [b"%d" % number])
+        frames, count = reader.take(log.end, 100, 1 << 20)
+        assert (frames[34:], count) == (b"%d" % number, 1)
+        assert reader.take(log.end, 100, 1 << 20) == (b"", 0)
+
+
+def test_a_frame_is_found_by_its_sequence(log: TopicLog) -> None:
+    for number in range(50):
+        publish(log, [b"%d" % number, b"x"], now=number)
+
+    assert log.frame(98)[34:] == b"49"
+    assert log.frame(0)[18:34] == b"%016x" % (NODE << 54)
+    assert log.timestamp(61) == 30
+    with pytest.raises(OutOfRange):
+        log.frame(100)
+
+
+def test_a_time_is_found_as_the_first_sequence_at_or_after_it(log: TopicLog) -> None:
+    for number in range(20):
+        publish(log, [b"x"] * 3, now=100 * number)
+
+    assert log.at_time(-5) == 0
+    assert log.at_time(100) == 3
+    assert log.at_time(101) == 6
+    assert log.at_time(1900) == 57
+    assert log.at_time(1901) == 60
+
+
+def test_headers_and_deferrals_are_kept_beside_the_messages(log: TopicLog) -> None:
+    publish(log, [b"a"])
+    extras = [Extra(1, defer=5), Extra(3, headers={"key": "ähnlich"})]
+    publish(log, [b"b", b"c", b"d"], extras=extras)
+    publish(log, [b"e"], extras=[Extra(4, 1, {"x": "y"})])
+
+    assert log.extras(0, 4) == extras
+    assert log.extras(2, 3) == []
+    assert log.extras(3, 5) == [extras[1], Extra(4, 1, {"x": "y"})]
+
+
+def test_a_reopened_log_goes_on_where_it_was(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, now=5)
+    publish(log, [b"a", b"b"], extras=[Extra(1, 9)])
+    log.close()
+
+    again = DiskLog(tmp_path / "topic", NODE + 1)
+    assert (again.identity, again.node, again.next, again.notes) == (log.identity, NODE, 2, [])
+    publish(again, [b"c"])
+    assert bodies(again) == [b"a", b"b", b"c"]
+    assert again.extras(0, 3) == [Extra(1, 9)]
+
+
+def test_a_log_created_anew_has_another_identity(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE)
+    publish(log, [b"a"])
+    log.destroy()
+
+    assert not (tmp_path / "topic").exists()
+    assert DiskLog(tmp_path / "topic", NODE).identity != log.identity
