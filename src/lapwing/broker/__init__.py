@@ -1,0 +1,1 @@
+"""Topics and channels: a synchronous machine; bytes and the time in, bytes out."""

@@ -1,0 +1,273 @@
+"""Every topic by name; create, pause, delete, close. And the turn: what all commands of a moment have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop
+from typing import TYPE_CHECKING, Final
+
+from lapwing import names
+from lapwing.broker.channel import Channel
+from lapwing.broker.options import Options
+from lapwing.broker.storage import Storage
+from lapwing.broker.subscriber import Subscriber
+from lapwing.broker.topic import Publisher, Topic
+from lapwing.errors import Exiting, LapwingError, LogError, NoSuchChannel, NoSuchTopic
+from lapwing.log.catalog import ChannelEntry, TopicEntry
+
+if TYPE_CHECKING:
+    from lapwing.broker.session import Session
+
+DIRTY: Final = 0.25  # share of channels with something due beyond which the scan goes on at once
+
+Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)
+
+
+class Broker:
+    """All topics of one node.
+
+    Commands change topics and channels at once but send nothing: `commit` ends the turn with one write per log, and
+    only then do messages and answers leave.
+    """
+
+    def __init__(self, options: Options, storage: Storage, *, report: Callable[[str], None] = lambda text: None) -> None:
+        self.options = options
+        self.storage = storage
+        self.report = report
+        self.topics: dict[str, Topic] = {}
+        self.sessions: dict[Session, None] = {}
+        self.dirty_topics: list[Topic] = []
+        self.unsynced: list[tuple[Topic, list[tuple[Publisher, int]]]] = []
+        self.agenda: list[tuple[int, int, Channel]] = []
+        self.changes: list[Change] = []
+        self.problem: str | None = None  # why the last write failed, until one succeeds
+        self.exiting = False
+        self._touched: dict[Channel, None] = {}
+        self._stale: dict[Topic, None] = {}  # topics whose journal is behind
+        self._trimmable: dict[Topic, None] = {}
+        self._catalog_dirty = True
+        self._catalog_due = False
+        self.on_new_topic: Callable[[Topic], None] = lambda topic: None
+
+    # --- topics and channels -----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name, made if there is none. Raises `Exiting`, or `LogError` when the disk refuses."""
+        topic = self.topics.get(name)
+        if topic is None:
+            if self.exiting:
+                raise Exiting
+            if self.options.max_topics and len(self.topics) >= self.options.max_topics:
+                raise LapwingError(f"this broker may have {self.options.max_topics} topics and has them all")
+            topic = Topic(name, self, self.storage.open(name))
+            self.topics[name] = topic
+            self.changed("topic", name, None, created=True)
+            self.on_new_topic(topic)
+        return topic
+
+    def existing(self, name: str) -> Topic:
+        """The topic of that name. Raises `NoSuchTopic`."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise NoSuchTopic(name)
+        return topic
+
+    def existing_channel(self, topic: str, channel: str) -> Channel:
+        """That channel. Raises `NoSuchTopic` or `NoSuchChannel`."""
+        found = self.existing(topic).channels.get(channel)
+        if found is None:
+            raise NoSuchChannel(channel)
+        return found
+
+    def create_channel(self, topic: Topic, name: str, *, now: int) -> Channel:
+        """The channel of that name, made if there is none."""
+        if name not in topic.channels and self.options.max_channels and len(topic.channels) >= self.options.max_channels:
+            raise LapwingError(f"topic {topic.name} may have {self.options.max_channels} channels and has them all")
+        return topic.create_channel(name, now=now)
+
+    def delete_topic(self, name: str) -> None:
+        """Drop a topic with its channels and files. Raises `NoSuchTopic`."""
+        topic = self.existing(name)
+        topic.close()
+        del self.topics[name]
+        for channel in list(topic.channels):
+            self.changed("channel", name, channel, created=False)
+        topic.store.destroy()
+        self.changed("topic", name, None, created=False)
+
+    def delete_channel(self, topic_name: str, name: str) -> None:
+        """Drop a channel; the last one of an ephemeral topic takes the topic with it."""
+        channel = self.existing_channel(topic_name, name)
+        topic = channel.topic
+        topic.delete_channel(name)
+        if topic.ephemeral and not topic.channels:
+            self.delete_topic(topic_name)
+
+    def pause_topic(self, name: str, paused: bool, *, now: int) -> None:
+        """Stop, or go on, handing a topic's messages to its channels."""
+        self.existing(name).pause(paused, now=now)
+        self._catalog_dirty = self._catalog_due = True
+
+    def pause_channel(self, topic: str, name: str, paused: bool) -> None:
+        """Stop, or go on, delivering a channel's messages."""
+        channel = self.existing_channel(topic, name)
+        channel.paused = paused
+        self.touch(channel)
+        self._catalog_dirty = self._catalog_due = True
+
+    def leave(self, channel: Channel, subscriber: Subscriber, *, now: int) -> None:
+        """A consumer is gone; an ephemeral channel goes with its last one."""
+        channel.unsubscribe(subscriber, keep_in_flight=not self.options.requeue_on_disconnect, now=now)
+        mine = channel.topic.channels.get(channel.name) is channel
+        if channel.ephemeral and mine and not channel.exiting and not channel.consumers:
+            self.delete_channel(channel.topic.name, channel.name)
+
+    def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
+        """Note that a topic or channel came or went, for those who tell others."""
+        self.changes.append((kind, topic, channel, created))
+        if not names.ephemeral(topic) and not (channel and names.ephemeral(channel)):
+            self._catalog_dirty = True
+
+    # --- the turn ----------------------------------------------------------------------------------------------
+
+    def touch(self, channel: Channel) -> None:
+        """Have the channel deliver at the end of this turn."""
+        self._touched[channel] = None
+
+    @property
+    def restless(self) -> bool:
+        """Whether `commit` has something to do."""
+        return bool(self.dirty_topics or self._touched or self._catalog_due)
+
+    def commit(self, now: int) -> None:
+        """End the turn: write each log once, hand messages over, deliver what is ready."""
+        if self.dirty_topics:
+            topics, self.dirty_topics = self.dirty_topics, []
+            for topic in topics:
+                try:
+                    topic.commit(now)
+                    if not topic.ephemeral:
+                        self.problem = None
+                except LogError as error:
+                    self.fail(error)
+        if self._catalog_due:
+            self.save_catalog()
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for channel in touched:
+                channel.deliver(now)
+                self._stale[channel.topic] = None
+
+    def fail(self, error: Exception) -> None:
+        """Note that the disk refused; health is bad until a write succeeds."""
+        if self.problem is None:
+            self.report(f"write failed: {error}")
+        self.problem = str(error)
+
+    def scan(self, now: int) -> bool:
+        """Look at channels whose time has come, a selection at a time; whether it should go on at once."""
+        looked = dirty = 0
+        while self.agenda and self.agenda[0][0] <= now and looked < self.options.queue_scan_selection_count:
+            due, _, channel = heappop(self.agenda)
+            if channel.scheduled != due or channel.exiting:
+                continue
+            looked += 1
+            dirty += channel.scan(now)
+        return bool(looked) and bool(self.agenda) and self.agenda[0][0] <= now
+
+    def next_due(self) -> int | None:
+        """When `scan` has something to do."""
+        agenda = self.agenda
+        while agenda and (agenda[0][2].scheduled != agenda[0][0] or agenda[0][2].exiting):
+            heappop(agenda)
+        return agenda[0][0] if agenda else None
+
+    # --- what survives a crash ---------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write down what channels have finished since the last time, and which topics and channels there are."""
+        stale, self._stale = self._stale, {}
+        for topic in stale:
+            if topic.exiting:
+                continue
+            self._trimmable[topic] = None
+            try:
+                topic.tell()
+            except LogError as error:
+                self._stale[topic] = None
+                self.fail(error)
+        if self._catalog_dirty:
+            self.save_catalog()
+
+    def trim(self, *, now: int, everywhere: bool = False) -> None:
+        """Let logs go of what nobody needs: where something moved since the last time, or everywhere."""
+        moved, self._trimmable = self._trimmable, {}
+        for topic in list(self.topics.values()) if everywhere else moved:
+            if not topic.exiting:
+                try:
+                    topic.trim(now=now)
+                except (LogError, OSError) as error:
+                    self.fail(error)
+
+    def save_catalog(self) -> None:
+        """Write which topics and channels there are, with their settings."""
+        self._catalog_due = False
+        try:
+            self.storage.catalog.save(self.entries())
+            self._catalog_dirty = False
+        except OSError as error:
+            self.fail(error)
+
+    def entries(self) -> list[TopicEntry]:
+        """What the catalog should say: all but the ephemeral."""
+        return [
+            TopicEntry(
+                topic.name,
+                topic.paused,
+                [
+                    ChannelEntry(channel.name, channel.paused, channel.settings)
+                    for channel in topic.channels.values()
+                    if not channel.ephemeral
+                ],
+                topic.settings,
+            )
+            for topic in self.topics.values()
+            if not topic.ephemeral
+        ]
+
+    def restore(self, *, now: int) -> None:
+        """Bring back all topics and channels as they were, from the catalog, the logs and the journals."""
+        entries = {entry.name: entry for entry in self.storage.catalog.load()}
+        for name in self.storage.names_on_disk():
+            entries.setdefault(name, TopicEntry(name, False, [], {}))
+        for entry in entries.values():
+            topic = Topic(entry.name, self, self.storage.open(entry.name))
+            topic.paused = entry.paused
+            topic.settings = entry.settings
+            self.topics[entry.name] = topic
+            topic.restore(now=now)
+            for line in entry.channels:
+                channel = topic.channels.get(line.name) or topic.create_channel(line.name, now=now)
+                channel.paused = line.paused
+                channel.settings = line.settings
+            topic.fan_out(now)
+        self.changes.clear()
+
+    def close(self, *, now: int) -> None:
+        """Write down everything and let go of the disk."""
+        self.exiting = True
+        self.commit(now)
+        for topic in self.topics.values():
+            for channel in topic.channels.values():
+                channel.dirty = True
+            try:
+                topic.tell()
+            except LogError as error:
+                self.fail(error)
+            topic.close()
+            try:
+                topic.store.close()
+            except (LogError, OSError) as error:
+                self.fail(error)
+        self.save_catalog()
+        self.storage.close()

@@ -1,0 +1,77 @@
+"""What waits for its time."""
+
+from heapq import heapify, heappop, heappush
+
+
+class Deferred:
+    """Sequences by the time at which they are ready; what changed since the journal last asked."""
+
+    __slots__ = ("_added", "_due", "_heap", "_removed")
+
+    def __init__(self) -> None:
+        self._due: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+        self._added: dict[int, int] = {}
+        self._removed: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._due
+
+    def sequences(self) -> list[int]:
+        """All that wait, in no order."""
+        return list(self._due)
+
+    def defer(self, sequence: int, *, until: int) -> None:
+        """Let `sequence` wait until that time."""
+        self._due[sequence] = until
+        self._added[sequence] = until
+        heappush(self._heap, (until, sequence))
+
+    def restore(self, due: dict[int, int]) -> None:
+        """Begin with what the journal knew."""
+        self._due = dict(due)
+        self._heap = [(until, sequence) for sequence, until in due.items()]
+        heapify(self._heap)
+
+    def ripe(self, now: int) -> list[int]:
+        """Take out what is due, the earliest first."""
+        ready: list[int] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            until, sequence = heappop(heap)
+            if self._due.get(sequence) == until:
+                del self._due[sequence]
+                if self._added.pop(sequence, None) is None:
+                    self._removed.append(sequence)
+                ready.append(sequence)
+        return ready
+
+    def next_due(self) -> int | None:
+        """When the next one is ready."""
+        heap = self._heap
+        while heap and self._due.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def drop_below(self, sequence: int) -> None:
+        """Let nothing below `sequence` wait any more."""
+        for waiting in [waiting for waiting in self._due if waiting < sequence]:
+            del self._due[waiting]
+            if self._added.pop(waiting, None) is None:
+                self._removed.append(waiting)
+
+    def clear(self) -> None:
+        """Let nothing wait any more."""
+        self._removed.extend(sequence for sequence in self._due if sequence not in self._added)
+        self._added.clear()
+        self._due.clear()
+        self._heap.clear()
+
+    def changes(self) -> tuple[dict[int, int], list[int]]:
+        """What was added and removed since the last call."""
+        added, removed = self._added, self._removed
+        self._added, self._removed = {}, []
+        return added, removed

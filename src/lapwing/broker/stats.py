@@ -1,0 +1,142 @@
+"""Frozen counts: the one thing that HTTP, statsd, metrics and the admin page read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lapwing.broker.latency import percentiles
+
+if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
+    from lapwing.broker.channel import Channel
+    from lapwing.broker.session import Session
+    from lapwing.broker.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Times from publish to FIN: how many were seen, and (quantile, ns) of each percentile asked for, if any was."""
+
+    count: int
+    percentiles: tuple[tuple[float, int], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """One channel at one moment."""
+
+    name: str
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    zone_local_count: int
+    region_local_count: int
+    global_count: int
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    clients: tuple[Session, ...] | None  # None when they were not asked for
+    paused: bool
+    latency: Latency
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """One topic at one moment."""
+
+    name: str
+    channels: tuple[ChannelStats, ...]
+    depth: int
+    backend_depth: int
+    message_count: int
+    message_bytes: int
+    paused: bool
+    latency: Latency
+    log_bytes: int
+    log_first: int
+    log_next: int
+
+
+def topic_stats(
+    broker: Broker, *, now: int, topic: str | None = None, channel: str | None = None, clients: bool = True
+) -> list[TopicStats] | None:
+    """Every topic by name, or those that the filters want; None when `topic` names none."""
+    if topic:
+        if topic not in broker.topics:
+            return None
+        chosen = [broker.topics[topic]]
+    else:
+        chosen = [broker.topics[name] for name in sorted(broker.topics)]
+    if channel:
+        chosen = [each for each in chosen if channel in each.channels]
+    return [_topic(each, channel, broker, now, clients) for each in chosen]
+
+
+def producers(broker: Broker) -> list[Session]:
+    """Every connection that has published anything."""
+    return [session for session in broker.sessions if session.publish_counts]
+
+
+def oldest_age(channel: Channel, *, now: int) -> int:
+    """ns since the oldest message that the channel has not finished was published; 0 when it has finished all."""
+    oldest = channel.oldest()
+    if oldest is None or oldest < channel.topic.log.first:
+        return 0
+    return max(now - channel.topic.log.timestamp(oldest), 0)
+
+
+def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients: bool) -> TopicStats:
+    memory = broker.options.mem_queue_size
+    names = [channel] if channel else sorted(topic.channels)
+    channels = tuple(_channel(topic.channels[name], memory, now, clients) for name in names)
+    quantiles = broker.options.e2e_processing_latency_percentiles
+    samples = [
+        sample for each in topic.channels.values() if each.latencies for sample in each.latencies.samples(now=now)
+    ]
+    wanted = tuple(percentiles(samples, quantiles)) if quantiles and topic.channels else None
+    return TopicStats(
+        name=topic.name,
+        channels=channels,
+        depth=topic.depth,
+        backend_depth=max(topic.depth - memory, 0),
+        message_count=topic.message_count,
+        message_bytes=topic.message_bytes,
+        paused=topic.paused,
+        latency=Latency(sum(each.latency.count for each in channels), wanted),
+        log_bytes=topic.log.bytes,
+        log_first=topic.log.first,
+        log_next=topic.log.next,
+    )
+
+
+def _channel(channel: Channel, memory: int, now: int, clients: bool) -> ChannelStats:
+    latency = Latency(0, None)
+    if channel.latencies is not None:
+        samples = channel.latencies.samples(now=now)
+        latency = Latency(channel.latencies.count(now=now), tuple(percentiles(samples, channel.latencies.quantiles)))
+    depth = channel.depth
+    consumers = channel.consumers
+    sessions = tuple(each.owner for each in consumers if each.owner is not None)
+    elsewhere, region, zone = channel.delivered
+    return ChannelStats(
+        name=channel.name,
+        depth=depth,
+        backend_depth=max(depth - memory, 0),
+        in_flight_count=channel.in_flight_count,
+        deferred_count=len(channel.deferred),
+        message_count=channel.message_count,
+        zone_local_count=zone,
+        region_local_count=region,
+        global_count=elsewhere,
+        requeue_count=channel.requeue_count,
+        timeout_count=channel.timeout_count,
+        client_count=len(consumers),
+        clients=sessions if clients else None,
+        paused=channel.paused,
+        latency=latency,
+        cursor=channel.cursor,
+    )

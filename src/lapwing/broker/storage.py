@@ -1,0 +1,207 @@
+"""What a topic keeps, and where: a log with a journal and side logs on disk, or a log in memory and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from lapwing import names
+from lapwing.log.catalog import Catalog, TopicEntry
+from lapwing.log.datapath import DataPath
+from lapwing.log.disk import OpenFiles
+from lapwing.log.journal import Journal
+from lapwing.log.log import DiskLog, LogOptions, TopicLog
+from lapwing.log.memory import MemoryLog
+from lapwing.log.sidelog import SideLog, side_path
+
+
+class Store(Protocol):
+    """What one topic keeps."""
+
+    log: TopicLog
+    journal: Journal | None
+
+    def side_log(self, channel: str) -> SideLog:
+        """The side log of a channel, made if there is none."""
+
+    def has_side_log(self, channel: str) -> bool:
+        """Whether the channel has one."""
+
+    def forget(self, channel: str) -> None:
+        """Drop what is kept of a channel."""
+
+    def close(self) -> None:
+        """Write what is unwritten and give everything back."""
+
+    def destroy(self) -> None:
+        """Remove all trace of the topic."""
+
+
+class Storage(Protocol):
+    """Where all topics are kept."""
+
+    catalog: CatalogLike
+
+    def open(self, name: str) -> Store:
+        """What the topic of that name keeps, as it was left, or new."""
+
+    def names_on_disk(self) -> list[str]:
+        """The topics that something is kept of, whatever the catalog says."""
+
+    def close(self) -> None:
+        """Let others have it."""
+
+
+class CatalogLike(Protocol):
+    """Which topics and channels there are."""
+
+    def load(self) -> list[TopicEntry]:
+        """Every topic."""
+
+    def save(self, topics: list[TopicEntry]) -> None:
+        """Remember these topics."""
+
+
+class DiskStore:
+    """One topic in its folder of the data path."""
+
+    def __init__(self, log: DiskLog, journal: Journal, files: OpenFiles, *, sync: bool) -> None:
+        self.log: TopicLog = log
+        self.journal: Journal | None = journal
+        self._directory = log.directory
+        self._files = files
+        self._sync = sync
+        self._sides: dict[str, SideLog] = {}
+
+    def side_log(self, channel: str) -> SideLog:
+        """The side log of a channel, made if there is none."""
+        side = self._sides.get(channel)
+        if side is None:
+            side = self._sides[channel] = SideLog(self._directory, channel, files=self._files, sync=self._sync)
+        return side
+
+    def has_side_log(self, channel: str) -> bool:
+        """Whether the channel has one."""
+        return channel in self._sides or os.path.exists(side_path(self._directory, channel))
+
+    def forget(self, channel: str) -> None:
+        """Drop what is kept of a channel."""
+        if self.journal is not None and not names.ephemeral(channel):
+            self.journal.forget(channel)
+        if self.has_side_log(channel):
+            self.side_log(channel).destroy()
+            del self._sides[channel]
+
+    def close(self) -> None:
+        """Write what is unwritten and give everything back."""
+        for side in self._sides.values():
+            side.close()
+        if self.journal is not None:
+            self.journal.close()
+        self.log.close()
+
+    def destroy(self) -> None:
+        """Remove all trace of the topic."""
+        if self.journal is not None:
+            self.journal.close()
+        for side in self._sides.values():
+            side.close()
+        self.log.destroy()
+
+
+class MemoryStore:
+    """One topic in memory."""
+
+    journal: Journal | None = None
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log: TopicLog = log
+
+    def side_log(self, channel: str) -> SideLog:
+        """There is none: nothing in memory is pinned by a straggler for longer than its own chunk."""
+        raise LookupError(f"channel {channel} of a topic in memory has no side log")
+
+    def has_side_log(self, channel: str) -> bool:
+        """Never."""
+        return False
+
+    def forget(self, channel: str) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is kept."""
+        self.log.close()
+
+    def destroy(self) -> None:
+        """Nothing is kept."""
+        self.log.destroy()
+
+
+class DiskStorage:
+    """All topics in a data path, which nobody else may use meanwhile."""
+
+    def __init__(
+        self, path: str, node: int, options: LogOptions, *, now: Callable[[], int], report: Callable[[str], None]
+    ) -> None:
+        self._place = DataPath(path)
+        self._node = node
+        self._options = options
+        self._now = now
+        self._report = report
+        self._files = OpenFiles()
+        self.catalog: CatalogLike = Catalog(self._place.path)
+
+    def open(self, name: str) -> Store:
+        """What the topic of that name keeps, as it was left, or new."""
+        if names.ephemeral(name):
+            return MemoryStore(MemoryLog(self._node))
+        directory = self._place.topic_dir(name)
+        log = DiskLog(
+            directory, self._node, now=self._now(), options=self._options, files=self._files, on_corrupt=self._corrupt
+        )
+        sync = self._options.durability == "fsync"
+        journal = Journal(directory, files=self._files, sync=sync)
+        for note in log.notes:
+            self._report(note)
+        return DiskStore(log, journal, self._files, sync=sync)
+
+    def names_on_disk(self) -> list[str]:
+        """The topics that have a folder, whatever the catalog says."""
+        return self._place.topics_on_disk()
+
+    def close(self) -> None:
+        """Release the lock on the data path."""
+        self._place.release()
+
+    def _corrupt(self, path: str, offset: int, first: int, count: int) -> None:
+        self._report(f"{path}: corrupt chunk at offset {offset}: messages {first} to {first + count - 1} are set aside")
+
+
+class MemoryStorage:
+    """All topics in memory, ephemeral or not: for tests, and for a broker without a disk."""
+
+    def __init__(self, node: int = 0) -> None:
+        self._node = node
+        self.catalog: CatalogLike = _Forgetful()
+
+    def open(self, name: str) -> Store:
+        """A new topic."""
+        return MemoryStore(MemoryLog(self._node))
+
+    def names_on_disk(self) -> list[str]:
+        """None."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class _Forgetful:
+    """A catalog that remembers nothing."""
+
+    def load(self) -> list[TopicEntry]:
+        return []
+
+    def save(self, topics: list[TopicEntry]) -> None:
+        return None

@@ -1,0 +1,305 @@
+"""Accept a batch: frame it, append it to the log, fan it out.
+
+`fanned_out` is the sequence up to which messages have been handed to channels. It stands still while the topic is
+paused or has no channel, and a new channel begins there: the first one gets the backlog, later ones the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappush
+from typing import TYPE_CHECKING, Protocol
+
+from lapwing import kernel, names
+from lapwing.broker.channel import Channel
+from lapwing.errors import Exiting, LapwingError, WriteFailed
+from lapwing.log.log import Extra
+from lapwing.wire import ids
+
+if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
+    from lapwing.broker.storage import Store
+    from lapwing.log.log import TopicLog
+    from lapwing.log.sidelog import SideLog
+
+
+class Publisher(Protocol):
+    """Who waits to hear what became of a publish."""
+
+    def published(self, token: int, error: LapwingError | None) -> None:
+        """The publish that was given `token` is in the log, or is not, and why."""
+
+
+class Topic:
+    """One topic: its log, its channels, and where between the two it stands."""
+
+    def __init__(self, name: str, broker: Broker, store: Store) -> None:
+        self.name = name
+        self.ephemeral = names.ephemeral(name)
+        self.paused = False
+        self.exiting = False
+        self.held = False  # until those who know say which channels it shall begin with
+        self.channels: dict[str, Channel] = {}
+        self.settings: dict[str, object] = {}
+        self.message_count = 0
+        self.message_bytes = 0
+        self.dropped_count = 0  # what did not fit an ephemeral topic
+        self.store = store
+        self.log: TopicLog = store.log
+        self.id_base = ids.base(store.log.node)
+        self.fanned_out = store.log.first
+        self.waiting: list[tuple[Publisher, int]] = []
+        self.report: Callable[[str], None] = broker.report
+        self._broker = broker
+        self._options = broker.options
+        self._moved = False  # fanned_out has changed since the journal heard of it
+        self._has_extras = False
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait in the topic for a channel."""
+        return self.log.end - self.fanned_out
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether messages wait here rather than in channels."""
+        return self.paused or self.held or not self.channels
+
+    # --- messages come in --------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        body: bytes,
+        publisher: Publisher,
+        token: int,
+        *,
+        now: int,
+        defer: int = 0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take one message; `publisher` hears of it when the turn's batch is written."""
+        log = self.log
+        sequence = log.next
+        extras: Sequence[Extra] = ()
+        if defer or headers:
+            extras = [Extra(sequence, defer=self._lawful(defer), headers=dict(headers or {}))]
+        frames = kernel.frame_one(body, self.id_base + sequence, now)
+        self._append(frames, 1, len(body), publisher, token, extras, now)
+
+    def publish_batch(self, body: bytes, publisher: Publisher, token: int, *, now: int) -> int:
+        """Take the messages of an MPUB body, all or none, and say how many. Raises `PublishRefused`."""
+        options = self._options
+        frames, count = kernel.frame_mpub(
+            body, self.id_base + self.log.next, now, options.max_batch_count, options.max_msg_size
+        )
+        self._append(frames, count, len(body) - 4 - 4 * count, publisher, token, (), now)
+        return count
+
+    def publish_many(
+        self,
+        bodies: Sequence[bytes],
+        publisher: Publisher,
+        token: int,
+        *,
+        now: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take several messages, all or none."""
+        first = self.log.next
+        frames = kernel.frame_bodies(bodies, self.id_base + first, now)
+        extras: list[Extra] = []
+        if headers:
+            extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
+        self._append(frames, len(bodies), sum(map(len, bodies)), publisher, token, extras, now)
+
+    def _append(
+        self, frames: bytes, count: int, size: int, publisher: Publisher, token: int, extras: Sequence[Extra], now: int
+    ) -> None:
+        if self.exiting:
+            raise Exiting
+        self.message_count += count
+        self.message_bytes += size
+        if self.ephemeral and self.stands_still:
+            room = max(self._options.mem_queue_size - (self.log.next - self.fanned_out), 0)
+            if room < count:
+                self.dropped_count += count - room
+                count, end = kernel.take_frames(frames, 0, len(frames), room, len(frames))
+                frames = frames[:end]
+                extras = extras[:count]
+        if count:
+            self.log.append(frames, count, now=now, extras=extras)
+        if extras:
+            self._has_extras = True
+        if not self.waiting:
+            self._broker.dirty_topics.append(self)
+        self.waiting.append((publisher, token))
+
+    def _lawful(self, defer: int) -> int:
+        """The delay a message keeps: where NSQ's memory limit was asked for, what overflows it loses its delay."""
+        limit = self._options.deferred_limit
+        if limit is not None and self.stands_still and self.log.next - self.fanned_out >= limit:
+            return 0
+        return defer
+
+    # --- the end of a turn -------------------------------------------------------------------------------------
+
+    def commit(self, now: int) -> None:
+        """Write what this turn brought, hand it to the channels, and tell the publishers.
+
+        Raises `WriteFailed` after they have been told of it; nothing of the batch is kept then.
+        """
+        waiting, self.waiting = self.waiting, []
+        try:
+            if self.log.pending:
+                self.log.flush()
+        except WriteFailed as error:
+            self._has_extras = True
+            for publisher, token in waiting:
+                publisher.published(token, error)
+            raise
+        if not self.exiting:
+            self.fan_out(now)
+        if self._options.durability == "fsync" and not self.ephemeral:
+            self._broker.unsynced.append((self, waiting))
+        else:
+            for publisher, token in waiting:
+                publisher.published(token, None)
+
+    def fan_out(self, now: int) -> None:
+        """Hand over what no channel has had, if the topic does not stand still."""
+        start, stop = self.fanned_out, self.log.end
+        if start >= stop or self.stands_still:
+            return
+        deferrals: list[tuple[int, int]] = []
+        if self._has_extras:
+            deferrals = [(extra.sequence, extra.defer) for extra in self.log.extras(start, stop) if extra.defer]
+            self._has_extras = self.log.pending
+        self.fanned_out = stop
+        self._moved = True
+        for channel in self.channels.values():
+            channel.accept(start, stop, deferrals, now=now)
+
+    # --- channels ----------------------------------------------------------------------------------------------
+
+    def create_channel(self, name: str, *, now: int, cursor: int | None = None) -> Channel:
+        """The channel of that name, made if there is none; it begins where the topic stands."""
+        channel = self.channels.get(name)
+        if channel is None:
+            if self.exiting:
+                raise Exiting
+            start = self.fanned_out if cursor is None else cursor
+            channel = Channel(name, self, self._options, cursor=start, touched=self._broker.touch)
+            self.channels[name] = channel
+            self._has_extras = True
+            self.fan_out(now)
+            self.tell()
+            self._broker.changed("channel", self.name, name, created=True)
+        return channel
+
+    def delete_channel(self, name: str) -> None:
+        """Drop a channel with all it has, and hang up on its consumers."""
+        channel = self.channels.pop(name)
+        channel.close()
+        self._moved = True
+        self.store.forget(name)
+        self.tell()
+        self._broker.changed("channel", self.name, name, created=False)
+
+    def side_log(self, channel: str) -> SideLog:
+        """Where a channel keeps its stragglers."""
+        return self.store.side_log(channel)
+
+    def has_side_log(self, channel: str) -> bool:
+        """Whether a channel has ever had stragglers."""
+        return self.store.has_side_log(channel)
+
+    def schedule(self, due: int, channel: Channel) -> None:
+        """Have the channel's deadlines looked at then."""
+        heappush(self._broker.agenda, (due, id(channel), channel))
+
+    # --- orders from above -------------------------------------------------------------------------------------
+
+    def empty(self) -> None:
+        """Drop what waits in the topic; channels keep theirs."""
+        self.fanned_out = self.log.end
+        for channel in self.channels.values():
+            if channel.cursor > self.fanned_out:
+                channel.seek(self.fanned_out, back=True)
+        self._moved = True
+        self.tell()
+
+    def pause(self, paused: bool, *, now: int) -> None:
+        """Stop, or go on, handing messages to channels."""
+        self.paused = paused
+        self._moved = True
+        if not paused:
+            self._has_extras = True
+            self.fan_out(now)
+        self.tell()
+
+    def release(self, *, now: int) -> None:
+        """It is known which channels the topic begins with: let messages flow."""
+        self.held = False
+        self._has_extras = True
+        self.fan_out(now)
+
+    def close(self) -> None:
+        """Refuse what comes, and hang up on all consumers."""
+        self.exiting = True
+        for publisher, token in self.waiting:
+            publisher.published(token, Exiting())
+        self.waiting = []
+        for channel in self.channels.values():
+            channel.close()
+
+    # --- what survives a crash ---------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Write down how far topic and channels have come. Raises `WriteFailed`; what was not written is kept for later."""
+        journal = self.store.journal
+        if journal is None:
+            return
+        if self._moved:
+            journal.fanned_out(self.fanned_out)
+            self._moved = False
+        for channel in self.channels.values():
+            if channel.dirty and not channel.ephemeral:
+                channel.tell(journal)
+        journal.flush()
+
+    def restore(self, *, now: int) -> None:
+        """Go on from what the journal knew."""
+        journal = self.store.journal
+        if journal is None:
+            return
+        state = journal.load()
+        log = self.log
+        known = state.fanned_out if state.fanned_out is not None else log.first
+        cursors = [channel.cursor for channel in state.channels.values()]
+        self.fanned_out = min(max([known, log.first, *cursors]), log.end)
+        for name, entry in state.channels.items():
+            if name not in self.channels:
+                self.channels[name] = Channel(name, self, self._options, cursor=log.first, touched=self._broker.touch)
+            self.channels[name].restore(entry, now=now)
+        self._has_extras = True
+
+    def trim(self, *, now: int) -> None:
+        """Let go of segments that nobody needs; move stragglers aside where they alone pin one."""
+        log = self.log
+        needed = self.fanned_out
+        for channel in self.channels.values():
+            low = channel.needed_from()
+            edge = log.segment_start(channel.cursor)
+            if low < edge and not self.ephemeral:
+                channel.set_aside(edge)
+                low = channel.needed_from()
+            needed = min(needed, low)
+        log.release(needed, now=now, limits=self._options.retention)
+
+    def sequence_of(self, message_id: bytes) -> int:
+        """The sequence that an id names, or -1 if it is none of this topic's."""
+        try:
+            node, sequence = ids.decode(message_id)
+        except ValueError:
+            return -1
+        return sequence if node == self.log.node else -1

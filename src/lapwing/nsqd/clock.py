@@ -1,0 +1,81 @@
+"""What time it is, and the one timer that wakes the broker when a deadline has come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from lapwing.broker.broker import Broker
+
+_CATCH_UP: Final = 10  # a wrong clock is approached by a tenth of the time that passes, so that no deadline jumps
+_RESOLUTION: Final = 0.001  # seconds
+
+
+class Clock:
+    """Wall time in ns that never jumps, whatever is done to the machine's clock.
+
+    It runs with the monotonic clock and drifts towards the wall clock when that was set: a deadline may be off by a
+    tenth for a while, but nothing expires at once or never.
+    """
+
+    def __init__(self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = time.monotonic_ns) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._offset = wall() - steady()
+        self._aligned = steady()
+
+    def now(self) -> int:
+        """The time, in ns since the epoch."""
+        return self._steady() + self._offset
+
+    def align(self) -> int:
+        """Take a step towards the wall clock; how far away it still is, in ns."""
+        steady = self._steady()
+        gap = self._wall() - steady - self._offset
+        most = max((steady - self._aligned) // _CATCH_UP, 1)
+        self._aligned = steady
+        self._offset += max(-most, min(most, gap))
+        return gap
+
+
+class Alarm:
+    """Calls the broker's scan at the time of its next deadline."""
+
+    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, stir: Callable[[], None]) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._loop = loop
+        self._stir = stir
+        self._armed: asyncio.TimerHandle | None = None
+        self._due = 0
+
+    def arm(self) -> None:
+        """Be there for the next deadline; cheap when nothing changed, as it is called every turn."""
+        agenda = self._broker.agenda
+        if not agenda:
+            return
+        due = agenda[0][0]
+        if self._armed is not None:
+            if self._due <= due:
+                return
+            self._armed.cancel()
+        self._due = due
+        delay = max((due - self._clock.now()) / 1e9, 0.0) + _RESOLUTION
+        self._armed = self._loop.call_later(delay, self._ring)
+
+    def stop(self) -> None:
+        """Ring no more."""
+        if self._armed is not None:
+            self._armed.cancel()
+
+    def _ring(self) -> None:
+        self._armed = None
+        if self._broker.scan(self._clock.now()):
+            self._armed = self._loop.call_soon(self._ring)  # type: ignore[assignment]  # others get their turn first
+            self._due = 0
+        if self._broker.restless:
+            self._stir()
+        self._broker.next_due()
+        self.arm()

@@ -1,0 +1,79 @@
+"""Group fsync, off the event loop: one sync covers all publishes that were written by then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from lapwing.broker.broker import Broker
+from lapwing.broker.topic import Publisher, Topic
+from lapwing.errors import LapwingError, WriteFailed
+
+
+class Syncer:
+    """Syncs logs in a thread of its own and tells the publishers who wait for it.
+
+    `observe` gets the seconds each sync of one log took.
+    """
+
+    def __init__(self, broker: Broker, stir: Callable[[], None], observe: Callable[[float], None]) -> None:
+        self._broker = broker
+        self._stir = stir
+        self._observe = observe
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsync")
+        self._running: asyncio.Task[None] | None = None
+
+    def kick(self) -> None:
+        """Sync what publishers wait for, as soon as the sync under way is done."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._broker.unsynced:
+            group, self._broker.unsynced = self._broker.unsynced, []
+            waiting: dict[Topic, list[tuple[Publisher, int]]] = {}
+            for topic, publishers in group:
+                waiting.setdefault(topic, []).extend(publishers)
+            for topic, publishers in waiting.items():
+                error = await self.sync(topic)
+                for publisher, token in publishers:
+                    publisher.published(token, error)
+            self._stir()
+
+    async def sync(self, topic: Topic) -> LapwingError | None:
+        """Sync one topic's log now; what went wrong, if anything did."""
+        if topic.exiting:
+            return None
+        job = topic.log.begin_sync()
+        if job is None:
+            return None
+        try:
+            seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, job)
+        except OSError as error:
+            topic.log.finish_sync(error)
+            failure = WriteFailed(topic.name, topic.log.end, error)
+            self._broker.fail(failure)
+            return failure
+        topic.log.finish_sync(None)
+        self._observe(seconds)
+        return None
+
+    async def sync_all(self) -> None:
+        """Sync every log that has something unsynced: how `os` durability limits what a power loss can take."""
+        for topic in list(self._broker.topics.values()):
+            if not topic.ephemeral and not topic.exiting and topic.log.unsynced:
+                await self.sync(topic)
+
+    async def stop(self) -> None:
+        """Finish what is under way."""
+        if self._running is not None:
+            await asyncio.gather(self._running, return_exceptions=True)
+        self._thread.shutdown(wait=True)
+
+
+def _timed(job: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    job()
+    return time.perf_counter() - began

@@ -1,0 +1,506 @@
+"""One connection: transport to session and back, one write a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lapwing.broker.broker import Broker
+from lapwing.broker.options import Options
+from lapwing.broker.session import Session
+from lapwing.errors import ProtocolError
+from lapwing.net.logs import Log
+from lapwing.nsqd.turn import Turn
+from lapwing.nsqd.upgrade import Compressed, Encrypted, Layer
+from lapwing.wire import frames, identify
+from lapwing.wire.commands import Auth, Command, Dpub, Identify, Mpub, Pub, Sub
+from lapwing.wire.compression import DeflateCodec, SnappyCodec
+from lapwing.wire.connection import BrokerConnection, HangUp
+from lapwing.wire.json import compact_json
+from lapwing.wire.limits import Limits
+from lapwing.wire.state import State
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.auth import Authenticator, Authorizations
+
+_SECOND: Final = 1_000_000_000
+_LINGER: Final = 1.0  # seconds a refused client has to read why
+_HANDSHAKE: Final = 5.0  # seconds for TLS
+_HIGH_WATER: Final = 1 << 20  # bytes a slow socket may have waiting
+
+_CHECKED: Final[dict[type, tuple[str, str]]] = {
+    Pub: ("PUB", "publish"),
+    Dpub: ("DPUB", "publish"),
+    Mpub: ("MPUB", "publish"),
+    Sub: ("SUB", "subscribe"),
+}
+
+
+@dataclass(slots=True)
+class Door:
+    """What all connections of one broker share."""
+
+    broker: Broker
+    turn: Turn
+    options: Options
+    limits: Limits
+    terms: identify.Terms
+    log: Log
+    tls: ssl.SSLContext | None
+    auth: Authenticator | None
+    connections: set[Connection]
+
+    def protocol(self) -> Connection:
+        """A protocol for one more connection."""
+        return Connection(self)
+
+
+class Connection(asyncio.Protocol):
+    """One client, from its first byte to its last."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._turn = door.turn
+        self._clock = door.turn.clock
+        self._wire = BrokerConnection(door.limits)
+        self._session = Session(door.broker, door.limits, stirred=self._stirred, hang_up=self.hang_up)
+        self._layers: list[Layer] = []
+        self._handshake: Encrypted | None = None
+        self._settings = door.terms.settings()
+        self._identified = False
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0  # when the last whole command came, ns
+        self._beat = 0  # when the next heartbeat is due, ns
+        self._interval = 0  # of heartbeats, ns: the first IDENTIFY decides
+        self._busy: asyncio.Task[None] | None = None  # a question to the auth server that commands wait for
+        self._blocked = False  # the socket takes no more
+        self._half_closed = False
+        self._ending = False
+        self._grants: Authorizations | None = None
+        self._common_name = ""
+
+    # --- asyncio's side ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        peer = transport.get_extra_info("peername")
+        host, address = (peer[0], _join(peer)) if isinstance(peer, tuple) else ("", "@")
+        now = self._clock.now()
+        self._heard = now
+        self._settings = self._door.terms.settings(host)
+        about = self._session.about
+        about.client_id = about.hostname = host
+        about.remote_address = address
+        about.connected = now // _SECOND
+        limit = self._door.options.max_connections
+        if limit and len(self._door.connections) >= limit:
+            self._session.refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time"))
+            self._turn.add(self)
+            return
+        self._door.connections.add(self)
+        self._arm(self._door.options.magic_timeout, self._no_magic)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        if self._ending:
+            return
+        if self._handshake is not None:
+            self._shake(data)
+            return
+        if not self._layers:
+            self._wire.receive(data)
+            self._carry_out()
+        else:
+            self._unwrap(data)
+        self._turn.add(self)
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it still gets is flushed at the end of the turn."""
+        if self._handshake is not None:
+            self._handshake_failed("EOF")
+        elif self._busy is not None:
+            self._half_closed = True
+        else:
+            self._end_of_input()
+        self._turn.add(self)
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone."""
+        self._ending = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._busy is not None:
+            self._busy.cancel()
+        self._door.connections.discard(self)
+        self._session.leave(now=self._clock.now())
+        self._turn.stir()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now: deliver nothing more to it."""
+        self._blocked = True
+        interval = self._interval or 60 * _SECOND
+        self._arm(interval, self._stuck)
+
+    def resume_writing(self) -> None:
+        """The socket takes bytes again."""
+        self._blocked = False
+        self._sent()
+        if self._interval:
+            self._arm(max(self._beat - self._clock.now(), 0), self._tick)
+        elif self._timer is not None:
+            self._timer.cancel()
+        if self._session.channel is not None:
+            self._door.broker.touch(self._session.channel)
+        self._turn.add(self)
+
+    # --- commands ----------------------------------------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        """Carry out what has come, up to the first error or question to somebody else."""
+        session = self._session
+        now = self._clock.now()
+        checked = self._door.auth is not None
+        try:
+            for command in self._wire.commands():
+                if type(command) in _SPECIAL:
+                    self._special(command, now)
+                elif checked and type(command) in _CHECKED and not self._allowed(command, now):
+                    return
+                else:
+                    session.handle(command, now=now)
+                self._heard = now
+                if session.doomed or self._busy is not None or self._handshake is not None:
+                    return
+        except ProtocolError as error:
+            session.refuse(error)
+        except HangUp:
+            self._ending = True
+            self.hang_up()
+        if self._interval == 0 and self._beat == 0 and self._wire.state is not State.MAGIC:
+            self._begin_heartbeats(now)
+
+    def _special(self, command: Command, now: int) -> None:
+        if isinstance(command, Identify):
+            self._identify(command, now)
+        elif isinstance(command, Auth):
+            self._authenticate(command)
+
+    def _unwrap(self, data: bytes) -> None:
+        """Take bytes through the layers, outermost first, and carry out what they say."""
+        try:
+            for piece in self._through(data, self._layers):
+                if self._ending or self._session.doomed:
+                    return
+                self._wire.receive(piece)
+                if self._busy is None:
+                    self._carry_out()
+            self._talk_tls()
+        except ProtocolError as error:
+            self._session.refuse(error)
+        except ssl.SSLError as error:
+            self._door.log.debug(f"{self._session.about.remote_address}: TLS: {error}")
+            self.hang_up()
+
+    def _through(self, data: bytes, layers: list[Layer]) -> Iterator[bytes]:
+        if not layers:
+            yield data
+            return
+        for piece in layers[0].receive(data):
+            yield from self._through(piece, layers[1:])
+
+    def _talk_tls(self) -> None:
+        """Send what TLS itself has to say, such as an answer to a key update."""
+        first = self._layers[0]
+        if isinstance(first, Encrypted) and self._transport is not None:
+            own = first.send(b"")
+            if own:
+                self._transport.write(own)
+
+    # --- IDENTIFY ----------------------------------------------------------------------------------------------
+
+    def _identify(self, command: Identify, now: int) -> None:
+        identity = identify.parse(command.body)
+        settings, answer = identify.negotiate(identity, self._door.terms, self._settings)
+        session, about = self._session, self._session.about
+        self._settings = settings
+        about.client_id, about.hostname, about.user_agent = settings.client_id, settings.hostname, settings.user_agent
+        about.topology_region, about.topology_zone = settings.topology_region, settings.topology_zone
+        self._wire.heartbeats = settings.heartbeat_interval > 0
+        session.msg_timeout = settings.msg_timeout
+        if not self._identified:
+            self._identified = True
+            session.sample_rate = settings.sample_rate
+            session.locality = self._locality(settings)
+            self._interval = 0
+            self._begin_heartbeats(now)
+        session.outbox.append(frames.response(answer))
+        if identity.feature_negotiation:
+            self._upgrade(settings)
+
+    def _locality(self, settings: identify.Settings) -> int:
+        options = self._door.options
+        if settings.topology_zone and settings.topology_zone == options.topology_zone:
+            return 2
+        return 1 if settings.topology_region and settings.topology_region == options.topology_region else 0
+
+    def _upgrade(self, settings: identify.Settings) -> None:
+        """Put on the layers that were granted; the answer leaves before the first of them."""
+        if not (settings.tls or settings.snappy or settings.deflate):
+            return
+        self._write()
+        rest = self._wire.take_rest()
+        if settings.tls:
+            assert self._door.tls is not None
+            self._handshake = Encrypted(self._door.tls)
+            self._arm(int(_HANDSHAKE * _SECOND), lambda: self._handshake_failed("i/o timeout"))
+            if rest:
+                self._shake(rest)
+        else:
+            self._compress()
+            if rest:
+                self._unwrap(rest)
+
+    def _shake(self, data: bytes) -> None:
+        layer = self._handshake
+        assert layer is not None
+        assert self._transport is not None
+        try:
+            done, answer = layer.handshake(data)
+        except ssl.SSLError as error:
+            self._handshake_failed(error.reason or str(error))
+            return
+        if answer:
+            self._transport.write(answer)
+        if not done:
+            return
+        self._handshake = None
+        self._layers.append(layer)
+        self._wire.tls = True
+        about = self._session.about
+        about.tls, about.tls_version, about.tls_cipher = True, layer.version, layer.cipher
+        about.tls_protocol, self._common_name = layer.protocol, layer.common_name
+        self._interval = 0
+        self._begin_heartbeats(self._clock.now())
+        self._session.outbox.append(frames.OK)
+        self._write()
+        self._compress()
+        self._unwrap(b"")
+        self._turn.add(self)
+
+    def _handshake_failed(self, reason: str) -> None:
+        self._handshake = None
+        self._session.refuse(ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {reason}"))
+        self._turn.add(self)
+
+    def _compress(self) -> None:
+        settings, about = self._settings, self._session.about
+        if settings.snappy:
+            self._layers.append(Compressed(SnappyCodec()))
+        elif settings.deflate:
+            self._layers.append(Compressed(DeflateCodec(settings.deflate_level)))
+        else:
+            return
+        about.snappy, about.deflate = settings.snappy, settings.deflate
+        self._session.outbox.append(frames.OK)
+
+    # --- AUTH --------------------------------------------------------------------------------------------------
+
+    def _authenticate(self, command: Auth) -> None:
+        if self._grants is not None:
+            raise ProtocolError("E_INVALID", "AUTH already set")
+        if self._door.auth is None:
+            raise ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
+        self._wait_for(self._first_grants(command.secret))
+
+    async def _first_grants(self, secret: bytes) -> None:
+        grants = await self._ask(secret)
+        if not grants.authorizations:
+            raise ProtocolError("E_UNAUTHORIZED", "AUTH no authorizations found")
+        self._grants = grants
+        about = self._session.about
+        about.authed, about.auth_identity, about.auth_identity_url = True, grants.identity, grants.identity_url
+        self._wire.authorize = self._authorize
+        answer = {
+            "identity": grants.identity,
+            "identity_url": grants.identity_url,
+            "permission_count": len(grants.authorizations),
+        }
+        self._session.outbox.append(frames.response(compact_json(answer)))
+
+    async def _ask(self, secret: bytes) -> Authorizations:
+        assert self._door.auth is not None
+        host = self._session.about.remote_address.rpartition(":")[0].strip("[]")
+        try:
+            return await self._door.auth.query(
+                secret=secret, remote_ip=host, tls=self._session.about.tls, common_name=self._common_name
+            )
+        except Exception as error:
+            self._door.log.warn(f"{self._session.about.remote_address}: auth server: {error}")
+            raise ProtocolError("E_AUTH_FAILED", "AUTH failed") from error
+
+    def _authorize(self, word: str, topic: str, channel: str) -> None:
+        """Raise unless the client may do that now; called by the parser where an MPUB's body has not been read yet."""
+        if self._grants is None:
+            raise ProtocolError("E_AUTH_FIRST", f"AUTH required before {word}")
+        if self._grants.expired(self._clock.now()):
+            return  # asked again when the command is whole
+        permission = "subscribe" if word == "SUB" else "publish"
+        if not self._grants.allows(permission, topic, channel):
+            raise ProtocolError("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
+
+    def _allowed(self, command: Command, now: int) -> bool:
+        """Whether a command may be carried out at once; raises if never, else asks first and carries it out then."""
+        word, _ = _CHECKED[type(command)]
+        topic, channel = command.topic, getattr(command, "channel", "")  # type: ignore[union-attr]
+        if self._grants is not None and self._grants.expired(now):
+            self._wait_for(self._renew(command))
+            return False
+        self._authorize(word, topic, channel)
+        return True
+
+    async def _renew(self, command: Command) -> None:
+        assert self._grants is not None
+        self._grants = await self._ask(self._grants.secret)
+        word, _ = _CHECKED[type(command)]
+        self._authorize(word, command.topic, getattr(command, "channel", ""))  # type: ignore[union-attr]
+        self._session.handle(command, now=self._clock.now())
+
+    def _wait_for(self, question: object) -> None:
+        """Hold further commands back until somebody else has answered."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._busy = asyncio.get_running_loop().create_task(self._answered(question))
+
+    async def _answered(self, question: object) -> None:
+        try:
+            await question  # type: ignore[misc]
+        except ProtocolError as error:
+            self._session.refuse(error)
+        self._busy = None
+        if self._transport is not None and not self._ending:
+            self._transport.resume_reading()
+            if not self._session.doomed:
+                self._carry_out()
+            if self._half_closed and self._busy is None:
+                self._end_of_input()
+            self._turn.add(self)
+
+    # --- heartbeats and deadlines ------------------------------------------------------------------------------
+
+    def _begin_heartbeats(self, now: int) -> None:
+        self._interval = self._settings.heartbeat_interval
+        self._beat = now + (self._interval or 1)
+        if self._interval:
+            self._arm(self._interval, self._tick)
+        elif self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        """A heartbeat is due, or the client has been silent for too long."""
+        now = self._clock.now()
+        patience = 2 * self._settings.heartbeat_interval
+        deadline = self._heard + patience
+        if patience and now >= deadline and self._busy is None:
+            self._too_late()
+            return
+        if now >= self._beat:
+            self._beat += self._interval
+            if self._beat <= now:
+                self._beat = now + self._interval
+            self._session.outbox.append(frames.HEARTBEAT)
+            self._turn.add(self)
+        wake = min(self._beat, deadline) if patience else self._beat
+        self._arm(max(wake - now, 1_000_000), self._tick)
+
+    def _too_late(self) -> None:
+        error = self._wire.deadline_passed()
+        if error is not None:
+            self._session.refuse(error)
+            self._turn.add(self)
+        else:
+            self.hang_up()
+
+    def _no_magic(self) -> None:
+        self.hang_up()
+
+    def _stuck(self) -> None:
+        """The socket has taken nothing for a whole interval."""
+        self._door.log.info(f"{self._session.about.remote_address}: reads nothing, hanging up")
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _arm(self, delay: int, action: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay / _SECOND, action)  # type: ignore[arg-type]
+
+    # --- output ------------------------------------------------------------------------------------------------
+
+    def _stirred(self) -> None:
+        self._turn.add(self)
+
+    def flush(self) -> None:
+        """Send what this turn brought; then end the conversation if it is over."""
+        if self._transport is None or self._session.holds:
+            return
+        self._write()
+        if self._session.doomed and not self._ending:
+            self._farewell()
+
+    def _write(self) -> None:
+        outbox = self._session.outbox
+        if not outbox or self._transport is None:
+            return
+        data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
+        outbox.clear()
+        for layer in reversed(self._layers):
+            data = layer.send(data)
+        self._transport.write(data)
+        self._sent()
+
+    def _sent(self) -> None:
+        subscriber = self._session.subscriber
+        if subscriber is not None and not self._blocked:
+            subscriber.unsent = 0
+
+    def _end_of_input(self) -> None:
+        error = self._wire.eof()
+        if error is not None and not self._session.doomed:
+            self._session.refuse(error)
+        self._session.doomed = True
+
+    def _farewell(self) -> None:
+        """Close so that the last frame is read: bytes of the peer that nobody reads would turn it into a reset."""
+        assert self._transport is not None
+        self._ending = True
+        if self._layers or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        try:
+            self._transport.write_eof()
+        except OSError:
+            self._transport.abort()
+            return
+        self._arm(int(_LINGER * _SECOND), self.hang_up)
+
+    def hang_up(self) -> None:
+        """Close without a word; what was already written still leaves."""
+        self._ending = True
+        if self._transport is not None:
+            self._transport.close()
+
+
+_SPECIAL: Final = frozenset({Identify, Auth})
+
+
+def _join(peer: tuple[object, ...]) -> str:
+    host, port = str(peer[0]), peer[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,101 @@
+"""TLS, snappy and deflate on a live connection: layers that turn bytes into other bytes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from lapwing.wire.compression import Codec
+
+_PIECE: Final = 1 << 18
+
+
+class Layer(Protocol):
+    """One coat around a conversation."""
+
+    def receive(self, data: bytes) -> Iterator[bytes]:
+        """What the peer's bytes hold, in pieces."""
+
+    def send(self, data: bytes) -> bytes:
+        """The bytes that carry `data` to the peer."""
+
+
+class Compressed:
+    """A conversation inside snappy or deflate."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def receive(self, data: bytes) -> Iterator[bytes]:
+        """What was compressed, in pieces, so that a bomb goes off one at a time."""
+        return self._codec.pieces(data)
+
+    def send(self, data: bytes) -> bytes:
+        """`data`, compressed and flushed."""
+        return self._codec.encode(data)
+
+
+class Encrypted:
+    """A conversation inside TLS, the server's end. `handshake` until it says so, then `receive` and `send`."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def handshake(self, data: bytes) -> tuple[bool, bytes]:
+        """Go on with the handshake: whether it is done, and what to send. Raises `ssl.SSLError`."""
+        self._incoming.write(data)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False, self._outgoing.read()
+        return True, self._outgoing.read()
+
+    def receive(self, data: bytes) -> Iterator[bytes]:
+        """What was encrypted, in pieces. Raises `ssl.SSLError`."""
+        if data:
+            self._incoming.write(data)
+        while True:
+            try:
+                piece = self._tls.read(_PIECE)
+            except ssl.SSLWantReadError:
+                return
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return
+            if not piece:
+                return
+            yield piece
+
+    def send(self, data: bytes) -> bytes:
+        """`data`, encrypted; also whatever TLS itself has to say."""
+        if data:
+            self._tls.write(data)
+        return self._outgoing.read()
+
+    @property
+    def version(self) -> str:
+        """As NSQ shows it: `TLS1.2`."""
+        return (self._tls.version() or "").replace("TLSv1", "TLS1").replace("TLS1.", "TLS1.")
+
+    @property
+    def cipher(self) -> str:
+        """The name of the cipher suite."""
+        chosen = self._tls.cipher()
+        return chosen[0] if chosen else ""
+
+    @property
+    def protocol(self) -> str:
+        """What ALPN chose, mostly nothing."""
+        return self._tls.selected_alpn_protocol() or ""
+
+    @property
+    def common_name(self) -> str:
+        """The CN of the client's certificate, if it showed one."""
+        certificate = self._tls.getpeercert() or {}
+        for group in certificate.get("subject", ()):
+            for pair in group:
+                if pair[0] == "commonName":
+                    return str(pair[1])
+        return ""
