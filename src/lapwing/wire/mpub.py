@@ -22,8 +22,17 @@ def refusal(error: PublishRefused, size: int, limits: Limits) -> ProtocolError:
     if error.code == kernel.TOO_BIG:
         return _too_big(error.value, limits)
     if error.code == kernel.SHORT:
-        return ProtocolError("E_BAD_BODY", f"MPUB body size {size} ends inside message({max(error.index, 0)})")
+        return _short(size, max(error.index, 0))
     return mismatch(size, error.value)
+
+
+def check(body: bytes, limits: Limits) -> None:
+    """Raise what `refusal` would make of a body, before anything else is done with it."""
+    content = Content(limits)
+    if content.follow(body):
+        raise _short(len(body), content.index)
+    if content.position != len(body):
+        raise mismatch(len(body), content.position)
 
 
 def mismatch(size: int, actual: int) -> ProtocolError:
@@ -89,6 +98,10 @@ class Content:
         if len(body) < self.position + 4:
             return ProtocolError("E_BAD_MESSAGE", f"MPUB failed to read message({self.index}) body size")
         return ProtocolError("E_BAD_MESSAGE", "MPUB failed to read message body")
+
+
+def _short(size: int, index: int) -> ProtocolError:
+    return ProtocolError("E_BAD_BODY", f"MPUB body size {size} ends inside message({index})")
 
 
 def _bad_count(count: int) -> ProtocolError:
