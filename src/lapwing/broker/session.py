@@ -96,18 +96,12 @@ class Session:
     def _mpub(self, command: Mpub, now: int) -> None:
         # the batch is looked at before the topic is made: what is refused leaves nothing behind
         if command.topic not in self.broker.topics:
-            self._check_batch(command)
+            mpub.check(command.body, self.limits)
         topic = self._topic(command.topic, _MPUB)
         try:
             self._publish(lambda token: topic.publish_batch(command.body, self, token, now=now), topic, _MPUB, None)
         except PublishRefused as error:
             raise mpub.refusal(error, len(command.body), self.limits) from error
-
-    def _check_batch(self, command: Mpub) -> None:
-        content = mpub.Content(self.limits)
-        missing = content.follow(command.body)
-        if missing or content.position != len(command.body):
-            raise mpub.mismatch(len(command.body), content.position + missing)
 
     def _topic(self, name: str, word: int) -> Topic:
         topic = self.broker.topics.get(name)
