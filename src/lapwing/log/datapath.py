@@ -7,8 +7,8 @@ from typing import Final
 
 from lapwing import names
 from lapwing.errors import DataPathInUse, LogError
-from lapwing.log.disk import OpenFiles
-from lapwing.log.log import remove_directory
+from lapwing.log.disk import DISK
+from lapwing.log.log import GONE
 
 TOPICS: Final = "topics"
 _UPPER: Final = re.compile(r"[A-Z]")
@@ -69,8 +69,8 @@ class DataPath:
         root = os.path.join(self.path, TOPICS)
         found = []
         for entry in sorted(os.listdir(root)):
-            if entry.startswith("gone-"):
-                remove_directory(os.path.join(root, entry), OpenFiles())
+            if entry.startswith(GONE):
+                DISK.remove_tree(os.path.join(root, entry))
             elif (name := unfold(entry)) is not None:
                 found.append(name)
         return found
@@ -87,7 +87,7 @@ def _holder(fd: int) -> int | None:
         return None
     held = [line for line in lines if "FLOCK" in line and "->" not in line]
     exact = [line for line in held if line[-3] == place]
-    # some filesystems show another device number there than stat does; the inode number is good enough to name a suspect
+    # some filesystems show another device number there than stat does: the inode alone is enough to name a suspect
     close = [line for line in held if line[-3].rpartition(":")[2] == str(facts.st_ino)]
     for line in exact or close:
         return int(line[-4])

@@ -32,6 +32,16 @@ class Disk:
         facts = os.statvfs(path)
         return facts.f_bavail * facts.f_frsize
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it."""
+        for name in self.listdir(path):
+            inner = os.path.join(path, name)
+            if os.path.isdir(inner) and not os.path.islink(inner):
+                self.remove_tree(inner)
+            else:
+                self.unlink(inner)
+        self.rmdir(path)
+
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` survive a power loss."""
         fd = self.open(path, os.O_RDONLY)
@@ -132,6 +142,10 @@ class File:
             return os.fstat(self.fd).st_size if self.fd >= 0 else os.stat(self.path).st_size
         except FileNotFoundError:
             return 0
+
+    def exists(self) -> bool:
+        """Whether there is such a file."""
+        return self.fd >= 0 or os.path.exists(self.path)
 
     def close(self) -> None:
         """Give the descriptor back; the next use opens the file anew."""

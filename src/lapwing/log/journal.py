@@ -64,7 +64,9 @@ class _Told:
 class Journal:
     """The journal of one topic. `notes` says what `load` had to skip."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False
+    ) -> None:
         self.files = files or OpenFiles()
         self.file = File(os.path.join(os.fspath(directory), "journal"), self.files)
         self.sync = sync  # whether a rewritten journal is synced before it takes the old one's place
@@ -114,7 +116,10 @@ class Journal:
         self._live_deferred.pop(channel, None)
 
     def flush(self) -> None:
-        """Write all that was said since the last time, as one record; raises `WriteFailed`, then nothing is forgotten."""
+        """Write all that was said since the last time, as one record.
+
+        Raises `WriteFailed`; what was said is then still to be written by the next flush.
+        """
         if not self._progress and not self._entries and self._fanned is None:
             return
         if self._size < 0:
@@ -127,7 +132,6 @@ class Journal:
         try:
             if self._torn:
                 self.file.truncate(self._size)
-                self._torn = False
             self._torn = True
             self.file.write(data, self._size)
             self._torn = False
@@ -156,19 +160,16 @@ class Journal:
 
     def _fold(self) -> tuple[int | None, dict[str, _Told]]:
         size = self.file.size()
-        data = self.file.read(size, 0) if size else b""
         fanned: int | None = None
         told: dict[str, _Told] = {}
         good = 0
-        for begin, payload, end in records.scan(data):
+        for begin, payload, end in records.stream(self.file, 0, size):
             if payload is None:
-                self.notes.append(f"{self.file.path}: offset {begin}: {end - begin} bytes are damaged, and were skipped")
-                if end == len(data):
-                    break
+                self.notes.append(f"{self.file.path}: offset {begin}: skipped {end - begin} damaged bytes")
             else:
                 fanned = _apply(payload, told, fanned)
-            good = end
-        self._torn = good < len(data)
+                good = end
+        self._torn = good < size
         self._size = good
         self._live = {name: 64 + 16 * (len(one.runs) + len(one.attempts)) for name, one in told.items()}
         self._live_deferred = {name: len(one.deferred) for name, one in told.items()}
@@ -186,13 +187,14 @@ class Journal:
         if fanned is not None:
             parts.append(_entry(FANNED, "") + _SEQUENCE.pack(fanned))
         data = records.encode(b"".join(parts))
-        self.file.close()
         try:
             self.files.disk.replace(self.file.path, [data], sync=self.sync)
         except OSError as error:
             self.notes.append(f"{self.file.path}: could not be compacted: {error}")
             return
+        self.file.close()  # it is the descriptor of the file that is no more
         self._size = len(data)
+        self._torn = False
 
 
 def _entry(kind: int, channel: str) -> bytes:

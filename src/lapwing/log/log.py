@@ -5,94 +5,31 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
 from lapwing import kernel
-from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
+from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
 from lapwing.log import reader as reading
 from lapwing.log import recovery, retention
-from lapwing.log.disk import File, OpenFiles
+from lapwing.log.disk import OpenFiles
 from lapwing.log.extras import Extra
 from lapwing.log.index import BadRecord
 from lapwing.log.options import BLOCK_BYTES, CHUNK_BYTES, LogOptions
 from lapwing.log.reader import EVERYTHING, Block, Place, Reader
 from lapwing.log.retention import RetentionLimits
+from lapwing.log.salvage import node_of
 from lapwing.log.segment import DIGITS, Segment, time_of
+from lapwing.log.sync import Sync
+from lapwing.log.topiclog import Frames, TopicLog
 from lapwing.log.window import Window
 
 __all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLimits", "TopicLog"]
 
-Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
+T = TypeVar("T")
 OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence, count
 
+GONE: Final = "gone-"  # what a topic's directory is called while it is removed
 _SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
-
-
-class TopicLog(Protocol):
-    """What a topic needs of its log, on disk or in memory.
-
-    `append` takes, `flush` makes it count: until then nobody can read it, and a failed flush forgets it.
-    """
-
-    identity: str  # 16 hex digits; a log that is created anew has another one
-    node: int  # the node in the ids of its messages
-    first: int  # the first sequence still held
-    next: int  # the sequence that the next append gets
-    end: int  # what is below it can be read
-
-    @property
-    def pending(self) -> bool:
-        """Whether something was appended and not yet flushed."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of frames held."""
-
-    @property
-    def unsynced(self) -> bool:
-        """Whether something flushed would not survive a power loss."""
-
-    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
-        """Take a batch of frames that carry the ids from `next` on; the first sequence."""
-
-    def flush(self) -> None:
-        """Make everything appended count; raises `WriteFailed` and forgets it all when the disk refuses."""
-
-    def begin_sync(self) -> Callable[[], None] | None:
-        """A call that makes what is flushed survive a power loss, to be run in any thread; None: nothing to do."""
-
-    def finish_sync(self, error: OSError | None) -> None:
-        """Say how the call ended."""
-
-    def reader(self, sequence: int) -> Reader:
-        """A reader that stands at `sequence`."""
-
-    def frame(self, sequence: int) -> Frames:
-        """One frame; raises `OutOfRange` or `CorruptChunk`."""
-
-    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
-        """[start, stop) in big blocks: first, count, frames (empty: quarantined)."""
-
-    def extras(self, start: int, stop: int) -> list[Extra]:
-        """What messages of [start, stop) carry beside their bodies, in order."""
-
-    def at_time(self, timestamp: int) -> int:
-        """The first sequence at or after a time; `end` when there is none."""
-
-    def timestamp(self, sequence: int) -> int:
-        """When a message was published."""
-
-    def segment_start(self, sequence: int) -> int:
-        """The first sequence of the segment that holds `sequence`, or would."""
-
-    def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
-        """Let go of what is below `sequence` and not wanted by `limits`; the names of what was deleted."""
-
-    def close(self) -> None:
-        """Write what is unwritten and give everything back."""
-
-    def destroy(self) -> None:
-        """Remove all trace of the log."""
 
 
 def _ignore(path: str, offset: int, first: int, count: int) -> None:
@@ -137,11 +74,7 @@ class DiskLog:
         self._pending_counts: list[int] = []
         self._pending_extras: list[Extra] = []
         self._pending_bytes = 0
-        self._dirty: set[Segment] = set()
-        self._dirty_names = False
-        self._syncing: set[Segment] | None = None
-        self._syncing_end = self.end
-        self.synced = self.end  # what is below it survived the last sync, or was there at opening
+        self._sync = Sync(self.directory, self.files, self.end)
         self._since_check = _SPACE_CHECK
         self._memo: tuple[int, int, Frames] = (0, 0, b"")
 
@@ -184,7 +117,7 @@ class DiskLog:
         elif self._segments:
             self.notes.append(f"{path}: missing, the log gets a new identity")
         for segment in self._segments:
-            found = recovery.node_of(segment)
+            found = node_of(segment.frames)
             if found is not None:
                 node = found
                 break
@@ -275,8 +208,8 @@ class DiskLog:
             self._check_space(size)
         segments = self._segments
         if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
-            segment = segments[-1]
-            segment.write(chunks, extras)
+            segments[-1].write(chunks, extras)
+            self._sync.wrote(segments[-1], created=False)
         else:
             segment = self._roll()
             try:
@@ -286,8 +219,7 @@ class DiskLog:
                 raise
             segments.append(segment)
             self._firsts.append(segment.first)
-            self._dirty_names = True
-        self._dirty.add(segment)
+            self._sync.wrote(segment, created=True)
 
     def _check_space(self, size: int) -> None:
         """Refuse before the disk is so full that nothing else works either."""
@@ -325,64 +257,24 @@ class DiskLog:
     @property
     def unsynced(self) -> bool:
         """Whether something flushed would not survive a power loss."""
-        return bool(self._dirty) or self._syncing is not None
+        return self._sync.needed
+
+    @property
+    def synced(self) -> int:
+        """What is below it would survive a power loss, as far as this log's syncs know."""
+        return self._sync.reached
 
     def begin_sync(self) -> Callable[[], None] | None:
         """A call that syncs what is flushed by now, to be run in any thread; None when there is nothing to do.
 
-        The log stays usable meanwhile; `finish_sync` must be told how it ended, before another can begin. The call
-        raises `OSError` with the file's name.
+        The log stays usable meanwhile; `finish_sync` must be told how the call ended before another can begin. The
+        call raises `OSError` with the file's name.
         """
-        if self._syncing is not None or not self._dirty:
-            return None
-        disk = self.files.disk
-        wanted: list[tuple[int, str]] = []
-        try:
-            for segment in sorted(self._dirty, key=lambda segment: segment.first):
-                for file in _written_files(segment):
-                    wanted.append((disk.dup(self.files.reach(file)), file.path))
-        except OSError as failure:
-            error = failure
-
-            def fail() -> None:
-                for fd, _ in wanted:
-                    disk.close(fd)
-                raise error
-
-            self._syncing, self._dirty, self._syncing_end = self._dirty, set(), self.end
-            return fail
-        directory = self.directory if self._dirty_names else None
-        self._dirty_names = False
-        self._syncing, self._dirty, self._syncing_end = self._dirty, set(), self.end
-
-        def sync() -> None:
-            failed: OSError | None = None
-            for fd, path in wanted:
-                try:
-                    if failed is None:
-                        disk.fsync(fd)
-                except OSError as error:
-                    failed = OSError(error.errno, error.strerror, path)
-                finally:
-                    disk.close(fd)
-            if failed is not None:
-                raise failed
-            if directory is not None:
-                disk.sync_directory(directory)
-                disk.sync_directory(os.path.dirname(directory))
-
-        return sync
+        return self._sync.begin(self._written)
 
     def finish_sync(self, error: OSError | None) -> None:
         """Say how the call of `begin_sync` ended; after an error all of it is to be synced again."""
-        if self._syncing is None:
-            return
-        if error is None:
-            self.synced = self._syncing_end
-        else:
-            self._dirty |= {segment for segment in self._syncing if segment in self._segments}
-            self._dirty_names = True
-        self._syncing = None
+        self._sync.finish(error)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -404,22 +296,30 @@ class DiskLog:
             following = self._firsts[at + 1]
             self._tell(segment.frames.path, segment.size, segment.end, following - segment.end)
             return segment.end, following, None, None
-        for _ in range(2):
+        return self._sure(segment, lambda: self._load_cold(segment, sequence, place, max_bytes))
+
+    def _sure(self, segment: Segment, look: Callable[[], T]) -> T:
+        """What `look` finds in a segment; the index is made anew first when it turns out to be damaged."""
+        try:
             try:
-                return self._load_cold(segment, sequence, place, max_bytes)
+                return look()
             except BadRecord:
-                place = None
-                self._rebuild(segment)
-        raise CorruptChunk(segment.index.file.path, 0, f"no place for sequence {sequence}")
+                recovery.rebuild_index(segment, node=self.node, findings=recovery.Findings(self.notes))
+                return look()
+        except BadRecord as error:
+            raise CorruptChunk(segment.index.file.path, 0, str(error)) from error
+        except OSError as error:
+            raise LogError(f"{segment.frames.path}: cannot be read: {error}") from error
 
     def _load_cold(self, segment: Segment, sequence: int, place: Place | None, max_bytes: int) -> Block:
-        number = place[1] if place is not None and place[0] is segment else segment.find(sequence)
-        if number >= segment.index.count:
+        number = -1
+        if place is not None and place[0] is segment and place[1] < segment.index.count:
+            chunk = segment.index.chunk(place[1])
+            if chunk.first <= sequence < chunk.end:  # not so after a seek, or when the index was made anew meanwhile
+                number = place[1]
+        if number < 0:
             number = segment.find(sequence)
         chunks, frames, problem = segment.read(number, max_bytes)
-        if not chunks[0].first <= sequence < chunks[-1].end:
-            chunks, frames, problem = segment.read(segment.find(sequence), max_bytes)
-            number = segment.find(sequence)
         if frames is None:
             self._tell(segment.frames.path, chunks[0].offset, chunks[0].first, chunks[0].count, problem)
         return chunks[0].first, chunks[-1].end, frames, (segment, number + len(chunks))
@@ -431,26 +331,27 @@ class DiskLog:
             self.notes.append(f"{path}: offset {offset}: messages {first} to {first + count - 1} not served: {problem}")
             self.on_corrupt(path, offset, first, count)
 
-    def _rebuild(self, segment: Segment) -> None:
-        try:
-            recovery.rebuild_index(segment, node=self.node, findings=recovery.Findings(self.notes))
-        except OSError as error:
-            raise CorruptChunk(segment.index.file.path, 0, f"index is damaged, and rebuilding failed: {error}") from error
-
     def frame(self, sequence: int) -> Frames:
         """One frame, as it was first delivered; raises `OutOfRange` or `CorruptChunk`."""
         first, end, frames = self._memo
         if not first <= sequence < end:
             first, end, loaded, _ = self.load(sequence, None, 0)
             if loaded is None:
-                segment = self._segments[bisect_right(self._firsts, sequence) - 1]
-                raise CorruptChunk(segment.frames.path, 0, f"messages {first} to {end - 1} are not served")
+                path, offset = self._place(sequence)
+                raise CorruptChunk(path, offset, f"messages {first} to {end - 1} are not served")
             frames = loaded
             self._memo = (first, end, frames)
             self.files.keep(self, self._window.bytes + len(frames))
         _, at = kernel.take_frames(frames, 0, len(frames), sequence - first, EVERYTHING)
         _, after = kernel.take_frames(frames, at, len(frames), 1, EVERYTHING)
         return frames[at:after]
+
+    def _place(self, sequence: int) -> tuple[str, int]:
+        """The file and the offset of the chunk that holds `sequence`, or should."""
+        segment = self._segments[bisect_right(self._firsts, sequence) - 1]
+        if sequence >= segment.end:
+            return segment.frames.path, segment.size
+        return segment.frames.path, segment.index.chunk(segment.find(sequence)).offset
 
     def shed(self) -> None:
         """Let go of what is in memory and also on disk."""
@@ -480,27 +381,28 @@ class DiskLog:
 
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""
-        segment = None
+        before: Segment | None = None
         for segment in self._segments:
-            if segment.newest >= timestamp:
+            if not segment.index.count:
+                continue
+            if self._sure(segment, lambda: segment.index.chunk(0)).time >= timestamp:  # noqa: B023 - called at once
                 break
-        if segment is None or not segment.index.count:
-            return self._first_since(self._written, self.end, timestamp)
+            before = segment
+        if before is None:
+            return self._first_since(self.first, self.end, timestamp)
+        return self._sure(before, lambda: self._search_time(before, timestamp))
+
+    def _search_time(self, segment: Segment, timestamp: int) -> int:
+        """The same, in a segment that begins before the time."""
         chunk = segment.index.chunk(segment.index.find_time(timestamp))
-        if chunk.time >= timestamp and segment is not self._segments[0]:
-            # the segment begins late enough: what is looked for may be in the last chunk of the one before
-            segment = self._segments[self._segments.index(segment) - 1]
-            chunk = segment.index.chunk(segment.index.count - 1)
-        stop = self.end if chunk.end == self._written else chunk.end
-        return self._first_since(chunk.first, stop, timestamp)
+        return self._first_since(chunk.first, self.end if chunk.end == self._written else chunk.end, timestamp)
 
     def _first_since(self, start: int, stop: int, timestamp: int) -> int:
-        for first, count, frames in self.blocks(start, stop, BLOCK_BYTES):
+        for first, _, frames in self.blocks(start, stop, BLOCK_BYTES):
             positions, _ = kernel.scan_frames(frames, 0, len(frames))
             for index in range(len(positions) - 1):
-                if int.from_bytes(frames[positions[index] + 8 : positions[index] + 16], "big") >= timestamp:
+                if time_of(frames, positions[index]) >= timestamp:
                     return first + index
-            del count
         return stop
 
     def timestamp(self, sequence: int) -> int:
@@ -536,7 +438,7 @@ class DiskLog:
             except OSError as error:
                 raise WriteFailed(segment.frames.path, 0, error) from error
             del self._segments[0], self._firsts[0]
-            self._dirty.discard(segment)
+            self._sync.deleted(segment)
             self.first = self._firsts[0]
             names.append(segment.name)
         return names
@@ -563,39 +465,13 @@ class DiskLog:
         for segment in self._segments:
             segment.close()
         self.files.keep(self, 0)
-        remove_directory(self.directory, self.files)
-
-
-def remove_directory(directory: str, files: OpenFiles) -> None:
-    """Remove a directory of logs under another name, so that it is gone at once or not at all."""
-    parent = os.path.dirname(directory)
-    gone = os.path.join(parent, f"gone-{os.urandom(6).hex()}")
-    try:
-        files.disk.rename(directory, gone)
-    except FileNotFoundError:
-        return
-    _remove(gone, files)
-
-
-def _remove(directory: str, files: OpenFiles) -> None:
-    for name in files.disk.listdir(directory):
-        path = os.path.join(directory, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            _remove(path, files)
-        else:
-            files.disk.unlink(path)
-    files.disk.rmdir(directory)
+        gone = os.path.join(os.path.dirname(self.directory), GONE + os.urandom(6).hex())
+        self.files.disk.rename(self.directory, gone)
+        self.files.disk.remove_tree(gone)
 
 
 def _is_segment(name: str) -> bool:
     return len(name) == DIGITS + 4 and name[:DIGITS].isdigit() and name[DIGITS:] in (".log", ".idx", ".aux")
-
-
-def _written_files(segment: Segment) -> list[File]:
-    files = [segment.frames, segment.index.file]
-    if segment.extras.size:
-        files.append(segment.extras.file)
-    return files
 
 
 def _merge(batches: list[tuple[int, Frames]]) -> list[tuple[int, Frames]]:

@@ -7,11 +7,11 @@ from lapwing import kernel
 from lapwing.errors import OutOfRange
 from lapwing.log import reader as reading
 from lapwing.log.extras import Extra
-from lapwing.log.log import Frames
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.reader import EVERYTHING, Block, Place, Reader
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import time_of
+from lapwing.log.topiclog import Frames
 from lapwing.log.window import Window
 
 
@@ -110,7 +110,7 @@ class MemoryLog:
         for first, _, frames in self.blocks(self.first, self.end, BLOCK_BYTES):
             positions, _ = kernel.scan_frames(frames, 0, len(frames))
             for index in range(len(positions) - 1):
-                if int.from_bytes(frames[positions[index] + 8 : positions[index] + 16], "big") >= timestamp:
+                if time_of(frames, positions[index]) >= timestamp:
                     return first + index
         return self.end
 

@@ -17,9 +17,9 @@ DIGITS: Final = 20
 _TIME: Final = struct.Struct(">q")
 
 
-def time_of(frames: bytes) -> int:
-    """The time of the first frame."""
-    time: int = _TIME.unpack_from(frames, 8)[0]
+def time_of(frames: bytes, at: int = 0) -> int:
+    """When the message whose frame begins at `at` was published."""
+    time: int = _TIME.unpack_from(frames, at + 8)[0]
     return time
 
 

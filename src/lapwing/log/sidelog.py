@@ -47,7 +47,7 @@ class SideLog:
         self._places: dict[int, int] = {}  # sequence -> offset of its record
         self._fresh: dict[int, bytes] = {}
         self._dropped: list[int] = []
-        self._live = 0  # bytes of frames that are still wanted
+        self._puts = 0  # frames in the file, wanted or not
         self._size = 0
         self._torn = False
         os.makedirs(os.path.dirname(self.file.path), mode=0o700, exist_ok=True)
@@ -88,7 +88,10 @@ class SideLog:
                 self._dropped.append(sequence)
 
     def flush(self) -> None:
-        """Write what was put and dropped since the last time; raises `WriteFailed`, then nothing is forgotten."""
+        """Write what was put and dropped since the last time.
+
+        Raises `WriteFailed`; all of it is then still to be written by the next flush.
+        """
         if not self._fresh and not self._dropped:
             return
         if not self._places and not self._fresh and self._size:
@@ -97,12 +100,12 @@ class SideLog:
         parts: list[bytes] = []
         places: dict[int, int] = {}
         at = self._size
+        if self._dropped:  # before the frames: one of them may be of a sequence that was dropped and came back
+            parts.append(records.encode(struct.pack(f"<B{len(self._dropped)}Q", DROP, *self._dropped)))
+            at += len(parts[-1])
         for sequence, frame in self._fresh.items():
             places[sequence] = at
             parts.append(records.encode(_PUT.pack(PUT, sequence) + frame))
-            at += len(parts[-1])
-        if self._dropped:
-            parts.append(records.encode(struct.pack(f"<B{len(self._dropped)}Q", DROP, *self._dropped)))
             at += len(parts[-1])
         try:
             if self._torn:
@@ -111,14 +114,17 @@ class SideLog:
             self.file.write(b"".join(parts), self._size)
             if self.sync:
                 self.files.disk.fsync(self.files.reach(self.file))
+                if not self._size:
+                    self.files.disk.sync_directory(os.path.dirname(self.file.path))
             self._torn = False
         except OSError as error:
             raise WriteFailed(self.file.path, self._size, error) from error
         self._size = at
         self._places |= places
+        self._puts += len(places)
         self._fresh.clear()
         self._dropped.clear()
-        if self._size > _COMPACT_BYTES:
+        if self._size > _COMPACT_BYTES and self._puts > _COMPACT_RATIO * len(self._places):
             self._compact()
 
     def close(self) -> None:
@@ -133,56 +139,31 @@ class SideLog:
         self._places.clear()
         self._fresh.clear()
         self._dropped.clear()
-        self._size = 0
+        self._size = self._puts = 0
+        self._torn = False
         self.file.unlink()
 
     # --- the file ----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         size = self.file.size()
-        at = 0
-        while at < size:
-            data = self.file.read(min(size - at, 1 << 20), at)
-            whole = at + len(data) == size
-            used = 0
-            for begin, payload, end in records.scan(data):
-                if payload is None and end == len(data):
-                    if whole:
-                        self.notes.append(f"{self.file.path}: offset {at + begin}: cut off {end - begin} torn bytes")
-                    break
-                used = end
-                if payload is None:
-                    self.notes.append(f"{self.file.path}: offset {at + begin}: skipped {end - begin} damaged bytes")
-                    continue
-                self._learn(payload, at + begin)
-            if not used and not whole:
-                used = self._learn_long(at, data, size)
-            if not used:
-                break
-            at += used
-        self._size = at
-        self._torn = at < size
+        good = 0
+        for begin, payload, end in records.stream(self.file, 0, size):
+            if payload is None:
+                self.notes.append(f"{self.file.path}: offset {begin}: skipped {end - begin} damaged bytes")
+            else:
+                self._learn(payload, begin)
+                good = end
+        self._size = good
+        self._torn = good < size
 
     def _learn(self, payload: bytes, place: int) -> None:
         if payload[0] == PUT:
             self._places[_PUT.unpack_from(payload)[1]] = place
+            self._puts += 1
         else:
             for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
                 self._places.pop(sequence, None)
-
-    def _learn_long(self, at: int, data: bytes, size: int) -> int:
-        """A record longer than what was read at once; its length, or how much of it is damaged."""
-        if data[:4] == records.MAGIC:
-            length = records.HEAD + int.from_bytes(data[4:8], "little")
-            if at + length <= size:
-                payload = records.payload_at(self.file.read(length, at), 0)
-                if payload is not None:
-                    self._learn(payload, at)
-                    return length
-        following = data.find(records.MAGIC, 1)
-        skipped = following if following > 0 else len(data)
-        self.notes.append(f"{self.file.path}: offset {at}: skipped {skipped} damaged bytes")
-        return skipped
 
     def _truncate(self) -> None:
         """Nothing is wanted any more: an empty file says so best."""
@@ -190,33 +171,33 @@ class SideLog:
             self.file.truncate(0)
         except OSError as error:
             raise WriteFailed(self.file.path, 0, error) from error
-        self._size = 0
+        self._size = self._puts = 0
         self._torn = False
         self._dropped.clear()
 
     def _compact(self) -> None:
-        """Write the frames still wanted to a new file, once most of the old one is not; on error the old one stays."""
-        live = self._size * len(self._places) // max(self._total_puts(), 1)
-        if self._size <= _COMPACT_RATIO * live:
-            return
+        """Write the frames still wanted to a new file, which takes the old one's place; on error the old one stays."""
         places: dict[int, int] = {}
 
         def wanted() -> Iterator[bytes]:
             at = 0
             for sequence in sorted(self._places):
-                part = records.encode(_PUT.pack(PUT, sequence) + self.frame(sequence))
+                try:
+                    frame = self.frame(sequence)
+                except CorruptChunk as error:
+                    self.notes.append(str(error))
+                    continue
+                part = records.encode(_PUT.pack(PUT, sequence) + frame)
                 places[sequence] = at
                 at += len(part)
                 yield part
 
         try:
             self.files.disk.replace(self.file.path, wanted(), sync=self.sync)
-        except (OSError, CorruptChunk) as error:
+        except OSError as error:
             self.notes.append(f"{self.file.path}: could not be compacted: {error}")
             return
         self.file.close()
         self._places = places
+        self._puts = len(places)
         self._size = self.file.size()
-
-    def _total_puts(self) -> int:
-        return len(self._places)

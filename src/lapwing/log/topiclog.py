@@ -1,0 +1,77 @@
+"""What a topic needs of its log, wherever it lies."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from lapwing.log.extras import Extra
+from lapwing.log.reader import Reader
+from lapwing.log.retention import RetentionLimits
+
+Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
+
+
+class TopicLog(Protocol):
+    """What a topic needs of its log, on disk or in memory.
+
+    `append` takes, `flush` makes it count: until then nobody can read it, and a failed flush forgets it.
+    """
+
+    identity: str  # 16 hex digits; a log that is created anew has another one
+    node: int  # the node in the ids of its messages
+    first: int  # the first sequence still held
+    next: int  # the sequence that the next append gets
+    end: int  # what is below it can be read
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was appended and not yet flushed."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of frames held."""
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something flushed would not survive a power loss."""
+
+    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
+        """Take a batch of frames that carry the ids from `next` on; the first sequence."""
+
+    def flush(self) -> None:
+        """Make everything appended count; raises `WriteFailed` and forgets it all when the disk refuses."""
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """A call that makes what is flushed survive a power loss, to be run in any thread; None: nothing to do."""
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Say how the call ended."""
+
+    def reader(self, sequence: int) -> Reader:
+        """A reader that stands at `sequence`."""
+
+    def frame(self, sequence: int) -> Frames:
+        """One frame; raises `OutOfRange` or `CorruptChunk`."""
+
+    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
+        """[start, stop) in big blocks: first, count, frames (empty: quarantined)."""
+
+    def extras(self, start: int, stop: int) -> list[Extra]:
+        """What messages of [start, stop) carry beside their bodies, in order."""
+
+    def at_time(self, timestamp: int) -> int:
+        """The first sequence at or after a time; `end` when there is none."""
+
+    def timestamp(self, sequence: int) -> int:
+        """When a message was published."""
+
+    def segment_start(self, sequence: int) -> int:
+        """The first sequence of the segment that holds `sequence`, or would."""
+
+    def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
+        """Let go of what is below `sequence` and not wanted by `limits`; the names of what was deleted."""
+
+    def close(self) -> None:
+        """Write what is unwritten and give everything back."""
+
+    def destroy(self) -> None:
+        """Remove all trace of the log."""
