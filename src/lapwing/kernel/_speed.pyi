@@ -2,6 +2,7 @@ from lapwing.kernel.pure import decode_columns as decode_columns
 from lapwing.kernel.pure import decode_messages as decode_messages
 from lapwing.kernel.pure import fin_run as fin_run
 from lapwing.kernel.pure import finish as finish
+from lapwing.kernel.pure import fins_of as fins_of
 from lapwing.kernel.pure import frame_bodies as frame_bodies
 from lapwing.kernel.pure import frame_mpub as frame_mpub
 from lapwing.kernel.pure import frame_one as frame_one

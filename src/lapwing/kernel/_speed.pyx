@@ -242,6 +242,39 @@ def take_frames(data, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t max_count, P
         PyBuffer_Release(&view)
 
 
+def fins_of(data, Py_ssize_t start, Py_ssize_t stop):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef Py_ssize_t count = 0, at = start, index
+    cdef uint32_t size
+    cdef bytes out
+    cdef char *line
+    if start < 0:
+        raise ValueError(f"start {start} is negative")
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *>view.buf
+        stop = min(stop, view.len, LARGEST)
+        while stop - at >= HEAD:
+            size = get32(p + at)
+            if size < 30 or size > stop - at - 4 or get32(p + at + 4) != MESSAGE:
+                break
+            at += 4 + <Py_ssize_t>size
+            count += 1
+        out = PyBytes_FromStringAndSize(NULL, count * FIN)
+        line = PyBytes_AS_STRING(out)
+        at = start
+        for index in range(count):
+            memcpy(line, b"FIN ", 4)
+            memcpy(line + 4, p + at + 18, 16)
+            line[20] = 10
+            line += FIN
+            at += 4 + <Py_ssize_t>get32(p + at)
+        return out, count, at
+    finally:
+        PyBuffer_Release(&view)
+
+
 cdef int32_t *positions_of(const uint8_t *p, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t *count) except NULL:
     """The begins of all whole frames and the end of the last; the caller frees them."""
     cdef Py_ssize_t room = 256, found = 0, at = start

@@ -146,6 +146,16 @@ def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: 
     return count, at
 
 
+def fins_of(data: Buffer, start: int, stop: int) -> tuple[bytes, int, int]:
+    """The run of FINs that answers the run of whole message frames at `start`; how many, and where the frames end.
+
+    Stops before the first bytes that are no whole message frame, as `scan_frames` does.
+    """
+    positions, end = scan_frames(data, start, stop)
+    count = len(positions) - 1
+    return b"".join([b"FIN %b\n" % bytes(data[at + 18 : at + HEAD]) for at in positions[:count]]), count, end
+
+
 def scan_frames(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]:
     """Where each whole message frame from `start` begins, then where the last one ends; and that end again.
 
