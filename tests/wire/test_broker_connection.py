@@ -215,6 +215,19 @@ def test_what_came_before_garbage_is_handed_out_first(way):
     assert heard.error == b"E_INVALID invalid command garbage"
 
 
+@pytest.mark.parametrize("garbage", [b"garbage\n", b"PUB t\n" + size(-1), b"x" * 16384])
+def test_after_an_error_nothing_more_is_understood(garbage):
+    connection = BrokerConnection(Limits())
+    connection.receive(MAGIC + garbage + b"NOP\n")
+    with pytest.raises((ProtocolError, HangUp)):
+        list(connection.commands())
+    connection.receive(b"PUB t\n" + size(1) + b"xPUB t\n")
+
+    assert list(connection.commands()) == []
+    assert connection.eof() is None
+    assert connection.take_rest() == b""
+
+
 @every_way
 def test_a_long_conversation_is_the_same_however_it_arrives(way):
     said = [

@@ -30,12 +30,12 @@ class BrokerConnection:
 
     The session tells it what it cannot know: whether the connection is `tls`, whether `heartbeats` are on, and who may
     publish where (`authorize`, asked for MPUB alone, as NSQ does that before it reads the body; the session itself asks
-    for the other commands). After an error the conversation is over.
+    for the other commands).
     """
 
     __slots__ = (
-        "_at", "_command", "_content", "_data", "_finishes", "_gathered", "_lawful", "_missing", "_publishes", "_rule",
-        "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
+        "_at", "_command", "_content", "_data", "_finishes", "_gathered", "_lawful", "_missing", "_over", "_publishes",
+        "_rule", "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
@@ -50,6 +50,7 @@ class BrokerConnection:
         self._missing = 0  # bytes to gather before it is worth looking again
         self._gathered = bytearray()
         self._content: mpub.Content | None = None
+        self._over = False
         self._tls = False
         self.state = State.MAGIC
 
@@ -87,12 +88,20 @@ class BrokerConnection:
         """Yield each whole command in order, a run of FINs as one; raise `ProtocolError` or `HangUp` at garbage.
 
         Lazy on purpose: what came before the garbage is carried out before the error is raised. It may be left at any
-        command and taken up again later, with another call.
+        command and taken up again later, with another call. After an error nothing more is understood.
         """
-        if self._state is State.MAGIC and not self._greeted():
+        if self._over:
+            self.take_rest()
             return
-        while (command := self._next()) is not None:
-            yield command
+        try:
+            if self._state is State.MAGIC and not self._greeted():
+                return
+            while (command := self._next()) is not None:
+                yield command
+        except (ProtocolError, HangUp):
+            self._over = True
+            self._rule = None
+            raise
 
     def eof(self) -> ProtocolError | None:
         """What to answer when the client sends no more; None when there is nothing to say."""
