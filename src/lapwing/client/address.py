@@ -1,0 +1,37 @@
+"""Where a daemon is: `host:port`, or the path of a Unix socket."""
+
+from dataclasses import dataclass
+
+from lapwing.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An nsqd's TCP door; `port` is 0 for a Unix socket, whose path is `host`."""
+
+    host: str
+    port: int
+
+    @property
+    def unix(self) -> bool:
+        return self.port == 0
+
+    def __str__(self) -> str:
+        if self.unix:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse(text: str) -> Address:
+    """The address that `text` means; a path (it has a slash) is a Unix socket. Raises `ConfigError`."""
+    if text.startswith("unix:"):
+        text = text.removeprefix("unix:").removeprefix("//")
+        return Address(text, 0)
+    if "/" in text:
+        return Address(text, 0)
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        raise ConfigError(f"{text}: missing port in address, expected host:port")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{text}: port {port!r} is not a number from 1 to 65535")
+    return Address(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))

@@ -1,0 +1,404 @@
+"""One nsqd over one socket: made, negotiated, upgraded; then frames in, commands out, heartbeats answered.
+
+Reading never waits for anybody: what arrives is handed on at once, so a slow consumer costs no heartbeat. Writing
+gathers: the FINs of one turn of the event loop leave in one write.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from lapwing.client.address import Address
+from lapwing.client.errors import Refused, Unreachable
+from lapwing.client.options import Options
+from lapwing.errors import ProtocolError
+from lapwing.wire.commands import MAGIC, Auth, Identify
+from lapwing.wire.compression import Codec, DeflateCodec, SnappyCodec
+from lapwing.wire.connection import ClientConnection, ErrorFrame, Messages, Response
+
+log: Final = logging.getLogger("lapwing.client")
+
+HANDSHAKE: Final = 10.0  # s for IDENTIFY, the upgrades and AUTH together
+HEARTBEAT: Final = b"_heartbeat_"
+_NOP: Final = b"NOP\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What nsqd answered to IDENTIFY; the defaults are for servers that answer a bare OK."""
+
+    version: str = ""
+    max_rdy_count: int = 2500
+    msg_timeout: float = 60.0  # s
+    max_msg_timeout: float = 900.0  # s
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = 6
+    snappy: bool = False
+    auth_required: bool = False
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> "Granted":
+        return cls(
+            version=str(answer.get("version", "")),
+            max_rdy_count=int(answer.get("max_rdy_count", 2500)),
+            msg_timeout=float(answer.get("msg_timeout", 60_000)) / 1000,
+            max_msg_timeout=float(answer.get("max_msg_timeout", 900_000)) / 1000,
+            tls_v1=bool(answer.get("tls_v1")),
+            deflate=bool(answer.get("deflate")),
+            deflate_level=int(answer.get("deflate_level", 6)),
+            snappy=bool(answer.get("snappy")),
+            auth_required=bool(answer.get("auth_required")),
+        )
+
+
+class Owner(Protocol):
+    """Whom a connection tells what it hears. Called on the event loop; must not block."""
+
+    def messages(self, rows: list[tuple[int, int, bytes, bytes]]) -> None: ...
+    def answered(self, payload: bytes) -> None: ...
+    def refused(self, reason: str) -> None: ...
+    def lost(self, reason: str) -> None: ...
+    def writable(self) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """An open, negotiated connection; made by `connect`."""
+
+    def __init__(self, address: Address, options: Options) -> None:
+        self.address = address
+        self.options = options
+        self.granted = Granted()
+        self.owner: Owner | None = None
+        self.thread = threading.get_ident()
+        self.heard = 0.0  # when bytes last arrived, by the loop's clock
+        self.closed = False  # no more is sent
+        self.full = False  # the peer does not take what we send
+        self._loop = asyncio.get_running_loop()
+        self._lost = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._wire = ClientConnection()
+        self._codec: Codec | None = None
+        self._opening = True
+        self._waiter: asyncio.Future[None] | None = None
+        self._reason = ""
+        self._fins: list[bytes] = []
+        self._out: list[bytes] = []
+        self._scheduled = False
+        self._full_since = 0.0
+        self._unsent = 0
+        self._watch: asyncio.TimerHandle | None = None
+
+    # -- what a user of the connection calls
+
+    def start(self, owner: Owner) -> None:
+        """Hand on what is heard from now on, and what came since the handshake."""
+        self.owner = owner
+        self._opening = False
+        self._read()
+        if self._lost.done():
+            owner.lost(self._reason)
+
+    def finish(self, message_id: bytes) -> None:
+        """Gather a FIN; it leaves with this turn of the event loop."""
+        self._fins.append(message_id)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def send(self, command: bytes) -> None:
+        """Gather any other command, in order with the FINs."""
+        if self._fins:
+            self._fold()
+        self._out.append(command)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        self._scheduled = False
+        if self._fins:
+            self._fold()
+        if not self._out:
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Write now; what was gathered before goes first."""
+        if self._out or self._fins:
+            self.send(data)
+            self.flush()
+            return
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        transport.write(self._codec.encode(data) if self._codec is not None else data)
+
+    def _fold(self) -> None:
+        self._out.append(b"FIN " + b"\nFIN ".join(self._fins) + b"\n")
+        self._fins.clear()
+
+    async def close(self, grace: float = 2.0) -> None:
+        """Send what was gathered, then hang up; a peer that does not take it within `grace` seconds is cut off."""
+        if not self.closed:
+            self.flush()
+            self.closed = True
+            self._reason = self._reason or "closed by us"
+            if self._transport is not None:
+                self._transport.close()
+        if self._transport is not None and not self._lost.done():
+            await asyncio.wait([self._lost], timeout=grace)
+            if not self._lost.done():
+                self._transport.abort()
+                await asyncio.wait([self._lost], timeout=grace)
+
+    def abort(self, reason: str) -> None:
+        """Hang up at once, for a reason that the owner is told."""
+        if not self.closed:
+            self.closed = True
+            self._reason = reason
+            if self._transport is not None:
+                self._transport.abort()
+
+    async def wait_lost(self) -> str:
+        """Why the connection ended, once it has."""
+        await asyncio.shield(self._lost)
+        return self._reason
+
+    # -- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        self.heard = self._loop.time()
+        known = transport.get_extra_info("socket")
+        if known is not None and known.family in (socket.AF_INET, socket.AF_INET6):
+            known.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._watch = self._loop.call_later(self._watch_interval(), self._look)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self._loop.time()
+        try:
+            if self._codec is not None:
+                for piece in self._codec.pieces(data):
+                    self._take(piece)
+            else:
+                self._take(data)
+        except ProtocolError as error:
+            self.abort(f"nsqd sent what is not the protocol: {error.text or error.code}")
+
+    def _take(self, data: bytes) -> None:
+        self._wire.receive(data)
+        if self._opening:
+            self._wake()
+        else:
+            self._read()
+
+    def _read(self) -> None:
+        owner = self.owner
+        if owner is None:
+            return
+        try:
+            for frame in self._wire.frames():
+                if type(frame) is Messages:
+                    owner.messages(frame.messages)
+                elif type(frame) is Response:
+                    if frame.payload == HEARTBEAT:
+                        self.write(_NOP)
+                    else:
+                        owner.answered(frame.payload)
+                elif type(frame) is ErrorFrame:
+                    owner.refused(frame.payload.decode("utf-8", "replace"))
+        except ProtocolError as error:
+            self.abort(f"nsqd sent what is not the protocol: {error.text or error.code}")
+
+    def eof_received(self) -> None:
+        self._reason = self._reason or "nsqd closed the connection"
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        if not self._reason:
+            self._reason = f"connection lost: {error}" if error is not None else "nsqd closed the connection"
+        if not self._lost.done():
+            self._lost.set_result(None)
+        self._wake()
+        if self.owner is not None and not self._opening:
+            self.owner.lost(self._reason)
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self._full_since = self._loop.time()
+        self._unsent = self._buffered()
+
+    def resume_writing(self) -> None:
+        self.full = False
+        if self.owner is not None:
+            self.owner.writable()
+
+    def _buffered(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _watch_interval(self) -> float:
+        return min(1.0, self.options.read_timeout / 4, self.options.write_timeout / 4)
+
+    def _look(self) -> None:
+        """Give up a peer that has gone silent, or takes nothing any more. The clock is monotonic."""
+        now = self._loop.time()
+        limit = self.options.read_timeout
+        if self.options.heartbeat_interval > 0 and now - self.heard > limit:
+            self.abort(f"nothing heard for {limit:g} s, not even a heartbeat: the host is down or the network is cut")
+            return
+        if self.full:
+            unsent = self._buffered()
+            if unsent < self._unsent:
+                self._unsent, self._full_since = unsent, now
+            elif now - self._full_since > self.options.write_timeout:
+                self.abort(f"nsqd took none of {unsent} bytes for {self.options.write_timeout:g} s")
+                return
+        self._watch = self._loop.call_later(self._watch_interval(), self._look)
+
+    # -- the handshake
+
+    async def open(self) -> None:
+        """IDENTIFY, the upgrades it grants, AUTH; raises `Refused` or `Unreachable`."""
+        options = self.options
+        context = options.tls_context() if options.tls_v1 else None
+        self.write(MAGIC + Identify(json.dumps(options.identity()).encode()).encode())
+        payload = await self._answer()
+        if payload != b"OK":
+            try:
+                self.granted = Granted.of(json.loads(payload))
+            except (ValueError, TypeError, AttributeError) as error:
+                raise Unreachable(str(self.address), f"IDENTIFY was answered with {payload[:80]!r}") from error
+        granted = self.granted
+        if context is not None:
+            if not granted.tls_v1:
+                raise self._refusal("nsqd offers no TLS: give it --tls-cert and --tls-key, or connect without tls_v1")
+            await self._start_tls(context)
+            await self._expect_ok()
+        if granted.deflate and options.deflate:
+            await self._compress(DeflateCodec(granted.deflate_level))
+        elif granted.snappy and options.snappy:
+            await self._compress(SnappyCodec())
+        elif options.deflate or options.snappy:
+            log.warning("(%s) nsqd does not compress; going on without", self.address)
+        if granted.auth_required:
+            if not options.auth_secret:
+                raise self._refusal("nsqd wants AUTH: set auth_secret")
+            self.write(Auth(options.auth_secret.encode()).encode())
+            await self._answer()
+
+    async def _start_tls(self, context: Any) -> None:
+        assert self._transport is not None
+        host = None if self.address.unix and not context.check_hostname else self.address.host
+        try:
+            transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
+        except (OSError, asyncio.IncompleteReadError) as error:  # ssl.SSLError is an OSError
+            self.abort("TLS handshake failed")
+            hint = "check tls_root_ca_file, tls_cert and the host name"
+            raise self._refusal(f"TLS handshake failed: {error}; {hint}") from error
+        if transport is None:
+            raise self._refusal("TLS handshake failed: connection closed")
+        self._transport = transport
+
+    async def _compress(self, codec: Codec) -> None:
+        rest = self._wire.take_rest()
+        self._codec = codec
+        if rest:
+            self._wire.receive(codec.decode(rest))
+        await self._expect_ok()
+
+    async def _expect_ok(self) -> None:
+        payload = await self._answer()
+        if payload != b"OK":
+            raise self._refusal(f"upgrade was answered with {payload[:80]!r}, expected OK")
+
+    async def _answer(self) -> bytes:
+        """The next answer of the handshake; heartbeats may come before it."""
+        while True:
+            for frame in self._wire.frames():
+                if isinstance(frame, Response):
+                    if frame.payload == HEARTBEAT:
+                        self.write(_NOP)
+                        continue
+                    return frame.payload
+                if isinstance(frame, ErrorFrame):
+                    raise self._refusal(frame.payload.decode("utf-8", "replace"))
+                raise self._refusal("a message arrived before SUB")
+            if self._lost.done():
+                raise Unreachable(str(self.address), f"{self._reason} during the handshake")
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _refusal(self, reason: str) -> Refused:
+        if "TLS required" in reason:
+            reason += ": set tls_v1"
+        return Refused(str(self.address), reason)
+
+
+async def connect(address: Address, options: Options) -> Connection:
+    """A negotiated connection, or `Unreachable` (`Refused` where trying again will not help) within the deadlines."""
+    loop = asyncio.get_running_loop()
+    connection: Connection | None = None
+
+    def make() -> Connection:
+        nonlocal connection
+        connection = Connection(address, options)
+        return connection
+
+    try:
+        async with asyncio.timeout(options.dial_timeout):
+            if address.unix:
+                await loop.create_unix_connection(make, address.host)
+            else:
+                await loop.create_connection(make, address.host, address.port, local_addr=_local(options.local_addr))
+    except TimeoutError as error:
+        raise Unreachable(
+            str(address), f"no connection within {options.dial_timeout:g} s: is the host up, and the port open?"
+        ) from error
+    except OSError as error:
+        raise Unreachable(str(address), _explained(error, address)) from error
+    assert connection is not None
+    try:
+        async with asyncio.timeout(min(HANDSHAKE, options.read_timeout)):
+            await connection.open()
+    except TimeoutError as error:
+        connection.abort("handshake took too long")
+        raise Unreachable(str(address), "connected, but not answered: is it an nsqd, and does it respond?") from error
+    except ProtocolError as error:
+        connection.abort(str(error))
+        raise Unreachable(str(address), error.text or error.code) from error
+    except BaseException:
+        connection.abort("handshake failed")
+        raise
+    return connection
+
+
+def _explained(error: OSError, address: Address) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: is nsqd running there, and is this its TCP port (4150 by default, not HTTP's 4151)?"
+    if isinstance(error, socket.gaierror):
+        return f"host name {address.host!r} does not resolve: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        return "no such socket: is nsqd running with this --tcp-address?"
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _local(text: str | None) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    return (host, int(port)) if colon and port.isdigit() else (text, 0)

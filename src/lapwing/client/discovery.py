@@ -1,0 +1,160 @@
+"""Which nsqds there are, by asking nsqlookupd."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from lapwing.client.address import Address
+from lapwing.client.errors import Unreachable
+from lapwing.client.options import Options
+from lapwing.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx
+
+log: Final = logging.getLogger("lapwing.client")
+
+ACCEPT: Final = "application/vnd.nsq; version=1.0"
+FIRST_ANSWERS: Final = 2.0  # s that a start waits for discovery
+SOON: Final = 0.05  # s; losses that come together are one reason to ask
+
+
+def lookup_url(text: str, *, topic: str | None) -> str:
+    """What to GET from the nsqlookupd at `text` (`host:port` or URL); a port is required. Raises `ConfigError`.
+
+    With a topic that is `/lookup`, unless the URL says otherwise; without one, `/nodes`.
+    """
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{text}: {error}") from error
+    if port is None:
+        raise ConfigError(f"{text}: missing port")
+    if parts.scheme not in ("http", "https"):
+        raise ConfigError(f"{text}: scheme {parts.scheme!r}, expected http or https")
+    if topic is None:
+        return urlunsplit((parts.scheme, parts.netloc, "/nodes", "", ""))
+    path = parts.path if parts.path not in ("", "/") else "/lookup"
+    query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), ("topic", topic)])
+    return urlunsplit((parts.scheme, parts.netloc, path, query, ""))
+
+
+def addresses_in(answer: Any) -> set[Address]:
+    """The nsqds of one answer; entries that name none are left out."""
+    if isinstance(answer, dict) and isinstance(answer.get("data"), dict):
+        answer = answer["data"]  # how servers before 1.0 wrapped it
+    producers = answer.get("producers") if isinstance(answer, dict) else None
+    found: set[Address] = set()
+    for producer in producers or ():
+        host, port = producer.get("broadcast_address"), producer.get("tcp_port")
+        if isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
+            found.add(Address(host, port))
+    return found
+
+
+class Discovery:
+    """Asks every nsqlookupd, at start, then at intervals and whenever it is poked; tells who is there.
+
+    `found` is called with the union of the answers, after each: a discovery that is down changes nothing, and a slow
+    one keeps nobody waiting.
+    """
+
+    def __init__(
+        self,
+        lookupds: Iterable[str],
+        options: Options,
+        found: Callable[[set[Address]], None],
+        *,
+        topic: str | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._urls = [lookup_url(text, topic=topic) for text in dict.fromkeys(lookupds)]
+        self._options = options
+        self._found = found
+        self._rng = rng or random.Random()
+        self._poked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._answers: dict[str, set[Address]] = {}  # the last of each nsqlookupd
+        self.errors: list[str] = []  # of the last poll, in words
+
+    def poke(self) -> None:
+        """Ask again soon: a connection has gone."""
+        self._poked.set()
+
+    async def start(self) -> None:
+        """Return after the first answers; those that take longer, and all later ones, come in the background."""
+        first = asyncio.create_task(self.poll(), name="lapwing-discovery-first")
+        await asyncio.wait([first], timeout=FIRST_ANSWERS)
+        self._task = asyncio.create_task(self._keep_polling(first), name="lapwing-discovery")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def poll(self) -> None:
+        """Ask all of them once."""
+        results = await asyncio.gather(*(self._ask_and_tell(url) for url in self._urls), return_exceptions=True)
+        errors: list[str] = []
+        failed: list[str] = []
+        for url, result in zip(self._urls, results, strict=True):
+            if isinstance(result, Unreachable):
+                errors.append(str(result))
+                failed.append(url)
+                log.warning("nsqlookupd %s", result)
+            elif isinstance(result, BaseException):
+                raise result
+        self.errors = errors
+        if len(failed) < len(self._urls):
+            for url in failed:
+                self._answers.pop(url, None)  # the others know better than an old answer
+
+    async def _ask_and_tell(self, url: str) -> None:
+        self._answers[url] = await self._ask(url)
+        self._found(set().union(*self._answers.values()))
+
+    async def _keep_polling(self, first: asyncio.Task[None]) -> None:
+        await first
+        interval = self._options.lookupd_poll_interval
+        # spread out, so that a fleet started together does not ask together for ever
+        wait = self._rng.random() * self._options.lookupd_poll_jitter * interval + interval
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._poked.wait()
+                    await asyncio.sleep(SOON)
+            self._poked.clear()
+            await self.poll()
+            wait = interval if not self.errors else min(interval, self._options.max_reconnect_delay)
+
+    async def _ask(self, url: str) -> set[Address]:
+        import httpx  # costs 100 ms: only those who discover pay for it
+
+        if self._client is None:
+            headers = {"Accept": ACCEPT, "User-Agent": self._options.user_agent}
+            if self._options.auth_secret and self._options.skip_lookupd_authorization:
+                headers["Authorization"] = f"Bearer {self._options.auth_secret}"
+            self._client = httpx.AsyncClient(
+                headers=headers, timeout=self._options.lookupd_poll_timeout, trust_env=False, follow_redirects=True
+            )
+        try:
+            response = await self._client.get(url)
+            if response.status_code == 404:
+                return set()  # a topic nobody has yet
+            if response.status_code != 200:
+                raise Unreachable(url, f"answered {response.status_code} {response.text[:200]!r}")
+            return addresses_in(response.json())
+        except httpx.HTTPError as error:
+            raise Unreachable(url, f"{error or type(error).__name__}: is nsqlookupd running there?") from error
+        except (ValueError, AttributeError, TypeError) as error:
+            raise Unreachable(url, f"answered what is not the JSON expected: {error}") from error

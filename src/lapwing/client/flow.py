@@ -1,0 +1,134 @@
+"""Shares max_in_flight out over the connections. Pure: the clock and the dice are arguments.
+
+Every change comes back as orders, `(key, RDY)`, lowered ones first: carried out in that order, the sum over all
+connections never exceeds what is allowed.
+"""
+
+import enum
+import random
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Orders = list[tuple[Key, int]]
+
+
+class Mode(enum.Enum):
+    """How much may flow."""
+
+    NORMAL = "normal"  # all of max_in_flight
+    HELD = "held"  # nothing: a backoff pause
+    PROBING = "probing"  # one message, to see whether the handler has recovered
+
+
+@dataclass(slots=True)
+class Share:
+    """One connection's part."""
+
+    cap: int  # max_rdy_count of its nsqd
+    rdy: int
+    rdy_set: float  # when RDY was last changed, s
+    last_message: float  # s; written by whoever receives
+
+
+class Flow(Generic[Key]):
+    """The RDY of every connection of one consumer."""
+
+    def __init__(
+        self,
+        max_in_flight: int,
+        *,
+        low_rdy_idle: float = 10.0,
+        low_rdy: float = 30.0,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.max_in_flight = max_in_flight
+        self.mode = Mode.NORMAL
+        self.shares: dict[Key, Share] = {}
+        self._low_rdy_idle = low_rdy_idle
+        self._low_rdy = low_rdy
+        self._rng = rng or random.Random()
+
+    def add(self, key: Key, *, cap: int, now: float) -> Orders[Key]:
+        """A connection has subscribed."""
+        self.shares[key] = Share(cap, 0, now, now)
+        return self._settle(now)
+
+    def remove(self, key: Key, *, now: float) -> Orders[Key]:
+        """A connection has gone, or takes no more messages; its part goes to the others at once."""
+        share = self.shares.pop(key, None)
+        if share is None:
+            return []
+        if self.mode is Mode.PROBING and share.rdy:
+            return self.probe(now=now)
+        return self._settle(now)
+
+    def resize(self, max_in_flight: int, *, now: float) -> Orders[Key]:
+        """`max_in_flight` has changed; 0 pauses everything."""
+        self.max_in_flight = max_in_flight
+        if self.mode is Mode.PROBING:
+            if max_in_flight == 0:
+                return self._order(dict.fromkeys(self.shares, 0), now)
+            return [] if self._sum() else self.probe(now=now)
+        return self._settle(now)
+
+    def hold(self, *, now: float) -> Orders[Key]:
+        """Nothing more until `probe` or `release`."""
+        self.mode = Mode.HELD
+        return self._order(dict.fromkeys(self.shares, 0), now)
+
+    def probe(self, *, now: float) -> Orders[Key]:
+        """One message, from a connection drawn at random; no orders when there is nothing to draw from."""
+        self.mode = Mode.PROBING
+        wanted = dict.fromkeys(self.shares, 0)
+        if wanted and self.max_in_flight:
+            wanted[self._rng.choice(list(wanted))] = 1
+        return self._order(wanted, now)
+
+    def release(self, *, now: float) -> Orders[Key]:
+        """Back to normal."""
+        self.mode = Mode.NORMAL
+        return self._settle(now)
+
+    def redistribute(self, *, now: float) -> Orders[Key]:
+        """Take the turn from connections that do not use it, where there are not enough turns for all."""
+        if self.mode is Mode.HELD:
+            return []
+        allowed = self.max_in_flight if self.mode is Mode.NORMAL else min(1, self.max_in_flight)
+        if len(self.shares) <= allowed:
+            return []
+        wanted = {key: share.rdy for key, share in self.shares.items()}
+        for key, share in self.shares.items():
+            quiet = now - max(share.last_message, share.rdy_set)
+            if share.rdy and (quiet >= self._low_rdy_idle or now - share.rdy_set >= self._low_rdy):
+                wanted[key] = 0
+                share.rdy_set = now  # drawn again below, it starts a new turn
+        spare = max(0, allowed - sum(wanted.values()))
+        waiting = [key for key, rdy in wanted.items() if rdy == 0]
+        for key in self._rng.sample(waiting, min(spare, len(waiting))):
+            wanted[key] = 1
+        return self._order(wanted, now)
+
+    def _settle(self, now: float) -> Orders[Key]:
+        if self.mode is not Mode.NORMAL:
+            return []
+        count = len(self.shares)
+        if count <= self.max_in_flight:
+            each = self.max_in_flight // count if count else 0
+            return self._order({key: min(each, share.cap) for key, share in self.shares.items()}, now)
+        # more connections than turns: those that have one keep it, the others take what is left
+        by_turn = sorted(self.shares, key=lambda key: self.shares[key].rdy == 0)
+        return self._order({key: int(place < self.max_in_flight) for place, key in enumerate(by_turn)}, now)
+
+    def _order(self, wanted: dict[Key, int], now: float) -> Orders[Key]:
+        changed = [(key, rdy) for key, rdy in wanted.items() if rdy != self.shares[key].rdy]
+        changed.sort(key=lambda order: order[1] > self.shares[order[0]].rdy)
+        for key, rdy in changed:
+            share = self.shares[key]
+            share.rdy = rdy
+            share.rdy_set = now
+        return changed
+
+    def _sum(self) -> int:
+        return sum(share.rdy for share in self.shares.values())

@@ -1,0 +1,108 @@
+"""Keeps one connection to one nsqd: made, made again when lost, with growing pauses between attempts that fail."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from lapwing.client.address import Address
+from lapwing.client.backoff import Delays
+from lapwing.client.errors import Refused, Unreachable
+
+log: Final = logging.getLogger("lapwing.client")
+
+SETTLED: Final = 5.0  # s; a connection that lived so long has worked
+RARELY: Final = 0.5  # s; the least between two attempts that were asked for
+
+
+class Link:
+    """The standing wish to be connected to `address`.
+
+    `make` connects and returns what to wait for: a future that is done when the connection is lost. All waiting is
+    by the event loop's monotonic clock, so a wall clock that jumps changes nothing.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        make: Callable[[Address], Awaitable[Awaitable[str]]],
+        *,
+        longest: float,
+        wanted: Callable[[Address], bool],
+        gone: Callable[[Address], None],
+    ) -> None:
+        self.address = address
+        self.error: Unreachable | None = None  # of the last attempt
+        self.connected = False
+        self._make = make
+        self._wanted = wanted
+        self._gone = gone
+        self._delays = Delays(longest=longest)
+        self._hurry = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._task = asyncio.create_task(self._keep(), name=f"lapwing-link-{address}")
+
+    async def first_attempt(self) -> Unreachable | None:
+        """What the first attempt gave: None for a connection."""
+        await asyncio.shield(self._first)
+        return self.error
+
+    def hurry(self) -> None:
+        """Somebody is waiting: try again now rather than after the pause."""
+        self._hurry.set()
+
+    async def stop(self) -> None:
+        """No more attempts; the connection itself is its owner's business."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _keep(self) -> None:
+        while True:
+            began = self._loop.time()
+            try:
+                lost = await self._make(self.address)
+            except Unreachable as error:
+                self.error = error
+                self._tell(error)
+            else:
+                self.error = None
+                self.connected = True
+                self._attempted()
+                began = self._loop.time()
+                try:
+                    reason = await lost
+                finally:
+                    self.connected = False
+                if self._loop.time() - began >= SETTLED:
+                    self._delays.reset()
+                self.error = Unreachable(str(self.address), reason)
+                log.warning("(%s) %s; connecting again", self.address, reason)
+                self._gone(self.address)
+            self._attempted()
+            await self._pause(self._delays.next())
+            if not self._wanted(self.address):
+                return
+
+    def _attempted(self) -> None:
+        if not self._first.done():
+            self._first.set_result(None)
+
+    def _tell(self, error: Unreachable) -> None:
+        # a refusal repeats itself until somebody acts; an outage is told when it begins, then now and then
+        if isinstance(error, Refused) or self._delays.failures % 10 == 0:
+            log.error("(%s) %s", self.address, error.reason)
+        else:
+            log.info("(%s) %s", self.address, error.reason)
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds <= RARELY:
+            await asyncio.sleep(seconds)
+            return
+        self._hurry.clear()
+        await asyncio.sleep(RARELY)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds - RARELY):
+                await self._hurry.wait()

@@ -1,0 +1,254 @@
+"""Every setting of a connection, a consumer and a producer, with its default and its range.
+
+Times are seconds. As text (`-consumer-opt name,value`) a time is `1.5s` or `2m`, `-` and `_` are the same in names.
+"""
+
+import dataclasses
+import math
+import socket
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypedDict, Unpack
+
+from lapwing import __version__
+from lapwing.errors import ConfigError
+from lapwing.net import durations
+
+MINUTE: Final = 60.0
+HOUR: Final = 60 * MINUTE
+
+TLS_VERSIONS: Final = {
+    "ssl3.0": ssl.TLSVersion.TLSv1,  # Python speaks no SSL 3.0; nobody should
+    "tls1.0": ssl.TLSVersion.TLSv1,
+    "tls1.1": ssl.TLSVersion.TLSv1_1,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+}
+
+
+class Settings(TypedDict, total=False):
+    """The keyword arguments of `Consumer` and `Producer`; `Options` says what each is for."""
+
+    dial_timeout: float
+    read_timeout: float
+    write_timeout: float
+    local_addr: str | None
+    lookupd_poll_interval: float
+    lookupd_poll_jitter: float
+    lookupd_poll_timeout: float
+    max_requeue_delay: float
+    default_requeue_delay: float
+    backoff_strategy: Literal["exponential", "full_jitter"]
+    max_backoff_duration: float
+    backoff_multiplier: float
+    max_attempts: int
+    low_rdy_idle_timeout: float
+    low_rdy_timeout: float
+    rdy_redistribute_interval: float
+    client_id: str
+    hostname: str
+    user_agent: str
+    heartbeat_interval: float
+    sample_rate: int
+    tls_v1: bool
+    tls_root_ca_file: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_insecure_skip_verify: bool
+    tls_min_version: Literal["ssl3.0", "tls1.0", "tls1.1", "tls1.2", "tls1.3"]
+    deflate: bool
+    deflate_level: int
+    snappy: bool
+    output_buffer_size: int
+    output_buffer_timeout: float
+    max_in_flight: int
+    msg_timeout: float
+    auth_secret: str | None
+    skip_lookupd_authorization: bool
+    topology_region: str
+    topology_zone: str
+    max_msg_size: int
+    max_body_size: int
+    max_reconnect_delay: float
+    publish_timeout: float
+    confirm_timeout: float
+    stop_timeout: float
+    auto_touch: bool
+
+
+def _setting(default: Any, low: float | None = None, high: float | None = None, *, time: bool = False) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "time": time})
+
+
+def _seconds(default: float, low: float | None = 0, high: float | None = None) -> Any:
+    return _setting(default, low, high, time=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Checked settings; raises `ConfigError` for what is out of range."""
+
+    dial_timeout: float = _seconds(1.0, 0.001)
+    read_timeout: float = _seconds(60.0, 0.1, 5 * MINUTE)  # silence after which a connection is given up
+    write_timeout: float = _seconds(1.0, 0.1, 5 * MINUTE)  # the same for bytes the peer does not take
+    local_addr: str | None = _setting(None)
+    lookupd_poll_interval: float = _seconds(60.0, 0.01, 5 * MINUTE)
+    lookupd_poll_jitter: float = _setting(0.3, 0, 1)  # share of the interval
+    lookupd_poll_timeout: float = _seconds(60.0, 0.001)
+    max_requeue_delay: float = _seconds(15 * MINUTE, 0, HOUR)
+    default_requeue_delay: float = _seconds(90.0, 0, HOUR)  # times the attempts
+    backoff_strategy: Literal["exponential", "full_jitter"] = _setting("exponential")
+    max_backoff_duration: float = _seconds(2 * MINUTE, 0, HOUR)  # 0: no backoff
+    backoff_multiplier: float = _seconds(1.0, 0, HOUR)
+    max_attempts: int = _setting(5, 0, 65535)  # 0: no limit
+    low_rdy_idle_timeout: float = _seconds(10.0, 1, 5 * MINUTE)
+    low_rdy_timeout: float = _seconds(30.0, 1, 5 * MINUTE)
+    rdy_redistribute_interval: float = _seconds(5.0, 0.001, 5)
+    client_id: str = _setting("")  # empty: the short host name
+    hostname: str = _setting("")  # empty: the host name
+    user_agent: str = _setting(f"lapwing/{__version__}")
+    heartbeat_interval: float = _seconds(30.0, None)  # -1: off
+    sample_rate: int = _setting(0, 0, 99)  # percent; 0: all
+    tls_v1: bool = _setting(False)
+    tls_root_ca_file: str | None = _setting(None)
+    tls_cert: str | None = _setting(None)
+    tls_key: str | None = _setting(None)
+    tls_insecure_skip_verify: bool = _setting(False)
+    tls_min_version: Literal["ssl3.0", "tls1.0", "tls1.1", "tls1.2", "tls1.3"] = _setting("tls1.2")
+    deflate: bool = _setting(False)
+    deflate_level: int = _setting(6, 1, 9)
+    snappy: bool = _setting(False)
+    output_buffer_size: int = _setting(16384, -1)  # at the server
+    output_buffer_timeout: float = _seconds(0.25, None)  # at the server; -1: off
+    max_in_flight: int = _setting(1, 0)
+    msg_timeout: float = _seconds(0.0, 0)  # 0: the server's
+    auth_secret: str | None = _setting(None)
+    skip_lookupd_authorization: bool = _setting(True)  # despite its name, True sends the secret to nsqlookupd
+    topology_region: str = _setting("")
+    topology_zone: str = _setting("")
+    max_msg_size: int = _setting(1 << 20, 0)  # what nsqd takes in one message, until it says otherwise
+    max_body_size: int = _setting(5 << 20, 0)  # what nsqd takes in one MPUB, until it says otherwise
+    max_reconnect_delay: float = _seconds(15.0, 0.01)
+    publish_timeout: float = _seconds(30.0, 0.001)  # failover included
+    confirm_timeout: float = _seconds(5.0, 0.001)  # then, if there is another nsqd, the publish goes there
+    stop_timeout: float = _seconds(30.0, 0)  # how long a stop waits for handlers
+    auto_touch: bool = _setting(True)
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            low, high = spec.metadata["low"], spec.metadata["high"]
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{spec.name} is {value}, expected a finite number")
+            if (low is not None and value < low) or (high is not None and value > high):
+                shown = f"{low} to {high}" if high is not None else f"at least {low}"
+                raise ConfigError(f"{spec.name} is {value}, expected {shown}")
+        if self.heartbeat_interval > self.read_timeout:
+            raise ConfigError(
+                f"heartbeat_interval {self.heartbeat_interval} s is over read_timeout {self.read_timeout} s"
+            )
+        if self.backoff_strategy not in ("exponential", "full_jitter"):
+            raise ConfigError(f"backoff_strategy is {self.backoff_strategy!r}, expected exponential or full_jitter")
+        if self.tls_min_version not in TLS_VERSIONS:
+            raise ConfigError(f"tls_min_version is {self.tls_min_version!r}, expected one of {', '.join(TLS_VERSIONS)}")
+        if self.snappy and self.deflate:
+            raise ConfigError("snappy and deflate are both on, choose one")
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Options":
+        """The options that keyword arguments mean; an unknown one is a `ConfigError`."""
+        try:
+            return cls(**settings)
+        except TypeError as error:
+            raise ConfigError(str(error).partition(" ")[2] or str(error)) from error
+
+    def but(self, **settings: Unpack[Settings]) -> "Options":
+        """The same with some settings changed."""
+        return dataclasses.replace(self, **settings)
+
+    def identity(self) -> dict[str, Any]:
+        """The body of IDENTIFY."""
+        hostname = self.hostname or socket.gethostname()
+        client_id = self.client_id or hostname.partition(".")[0]
+        identity: dict[str, Any] = {
+            "client_id": client_id,
+            "hostname": hostname,
+            "short_id": client_id,
+            "long_id": hostname,
+            "user_agent": self.user_agent,
+            "feature_negotiation": True,
+            "tls_v1": self.tls_v1,
+            "deflate": self.deflate,
+            "deflate_level": self.deflate_level,
+            "snappy": self.snappy,
+            "heartbeat_interval": _milliseconds(self.heartbeat_interval),
+            "sample_rate": self.sample_rate,
+            "output_buffer_size": self.output_buffer_size,
+            "output_buffer_timeout": _milliseconds(self.output_buffer_timeout),
+            "msg_timeout": _milliseconds(self.msg_timeout),
+        }
+        if self.topology_region or self.topology_zone:
+            identity |= {"topology_region": self.topology_region, "topology_zone": self.topology_zone}
+        return identity
+
+    def tls_context(self) -> ssl.SSLContext:
+        """How to speak TLS to an nsqd; raises `ConfigError` for files that cannot be used."""
+        context = ssl.create_default_context()
+        context.minimum_version = TLS_VERSIONS[self.tls_min_version]
+        try:
+            if self.tls_root_ca_file:
+                context.load_verify_locations(self.tls_root_ca_file)
+            if self.tls_cert:
+                context.load_cert_chain(self.tls_cert, self.tls_key or None)
+        except OSError as error:  # ssl.SSLError is one
+            names = [name for name in (self.tls_root_ca_file, self.tls_cert, self.tls_key) if name]
+            missing = [name for name in names if not Path(name).exists()]
+            raise ConfigError(f"TLS files: {', '.join(missing) or ', '.join(names)}: {error}") from error
+        if self.tls_insecure_skip_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _milliseconds(seconds: float) -> int:
+    return -1 if seconds < 0 else round(seconds * 1000)
+
+
+_TRUE: Final = frozenset({"", "1", "t", "T", "true", "TRUE", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+
+def duration(text: str) -> float:
+    """Seconds of `1m30s`, `250ms` or a bare number of milliseconds; raises `ValueError`."""
+    if text.removeprefix("-").isdecimal():
+        return int(text) / 1000
+    return durations.parse(text) / 1e9
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """A setting and its value from `name,value` (or `name` alone for true); raises `ConfigError`."""
+    name, _, value = text.partition(",")
+    name = name.strip().replace("-", "_")
+    specs = {spec.name: spec for spec in dataclasses.fields(Options)}
+    if name not in specs:
+        raise ConfigError(f"invalid option {name}")
+    spec = specs[name]
+    try:
+        return name, _value(value.strip(), spec.default, time=spec.metadata["time"])
+    except ValueError as error:
+        raise ConfigError(f"failed to set option {name}: {error}") from error
+
+
+def _value(text: str, default: Any, *, time: bool) -> Any:
+    if isinstance(default, bool):
+        if text not in _TRUE | _FALSE:
+            raise ValueError(f"{text!r} is not true or false")
+        return text in _TRUE
+    if time:
+        return duration(text)
+    if isinstance(default, int):
+        return int(text)
+    if isinstance(default, float):
+        return float(text)
+    return text

@@ -1,0 +1,198 @@
+"""The client without `await`, for scripts and for workers that have no event loop.
+
+Each facade runs the asyncio client in a thread of its own; all methods may be called from any thread.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar, Unpack
+
+from lapwing.client.consumer import Consumer
+from lapwing.client.errors import ClientError
+from lapwing.client.message import Message
+from lapwing.client.options import Settings
+from lapwing.client.producer import Producer
+
+T = TypeVar("T")
+
+GRACE: Final = 5.0  # s beyond a call's own deadline before the thread itself is given up on
+
+
+class LoopThread:
+    """An event loop in a daemon thread, for as long as its facade lives."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` on the loop; its result."""
+        if self._loop.is_closed():
+            work.close()
+            raise ClientError("closed before")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(GRACE)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class SyncProducer:
+    """`Producer` for code that blocks.
+
+        with SyncProducer("127.0.0.1:4150") as producer:
+            producer.publish("orders", b"...")
+    """
+
+    def __init__(
+        self, nsqd: str | Iterable[str] = (), *, lookupd: str | Iterable[str] = (), **settings: Unpack[Settings]
+    ) -> None:
+        self._producer = Producer(nsqd, lookupd=lookupd, **settings)
+        self._thread = LoopThread("lapwing-producer")
+        try:
+            self._thread.call(self._producer.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def publish(self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None) -> None:
+        """Return when nsqd has confirmed `body`; see `Producer.publish`."""
+        self._thread.call(self._producer.publish(topic, body, defer=defer, timeout=timeout))
+
+    def publish_many(
+        self, topic: str, bodies: Sequence[bytes], *, defer: float | None = None, timeout: float | None = None
+    ) -> None:
+        """Return when nsqd has confirmed all of `bodies`; see `Producer.publish_many`."""
+        self._thread.call(self._producer.publish_many(topic, bodies, defer=defer, timeout=timeout))
+
+    def close(self) -> None:
+        """Wait for what is under way, then hang up. Twice is harmless."""
+        if not self._thread._loop.is_closed():
+            try:
+                self._thread.call(self._producer.stop())
+            finally:
+                self._thread.stop()
+
+    def __enter__(self) -> "SyncProducer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SyncConsumer:
+    """`Consumer` for code that blocks: iterate, or `get` and `take` with a deadline.
+
+        with SyncConsumer("orders", "billing", nsqd="127.0.0.1:4150") as consumer:
+            for message in consumer:
+                with message:
+                    ...
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        nsqd: str | Iterable[str] = (),
+        lookupd: str | Iterable[str] = (),
+        **settings: Unpack[Settings],
+    ) -> None:
+        self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._held: dict[bytes, Message] = {}
+        self._closed = False
+        self._consumer = Consumer(
+            topic, channel, self._pass_on, nsqd=nsqd, lookupd=lookupd, run="loop", auto_finish=False, **settings
+        )
+        self._thread = LoopThread("lapwing-consumer")
+        try:
+            self._thread.call(self._consumer.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def _pass_on(self, message: Message) -> None:
+        if self._closed:
+            message.requeue(0, backoff=False)
+        else:
+            self._queue.put(message)
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when there is none within `timeout` seconds, or the consumer is closed."""
+        while not self._closed:
+            try:
+                message = self._queue.get(timeout=timeout)
+            except queue.Empty:
+                return None
+            if message is not None and not message.answered:
+                return message
+        return None
+
+    def take(self, count: int, timeout: float) -> list[Message]:
+        """Up to `count` messages: what is there, waiting for the first at most `timeout` seconds."""
+        first = self.get(timeout)
+        if first is None:
+            return []
+        batch = [first]
+        while len(batch) < count:
+            try:
+                message = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if message is not None and not message.answered:
+                batch.append(message)
+        return batch
+
+    def __iter__(self) -> Iterator[Message]:
+        while (message := self.get()) is not None:
+            yield message
+
+    def close(self) -> None:
+        """CLS, give back what is not answered for, hang up. Twice is harmless."""
+        if self._thread._loop.is_closed():
+            return
+        self._closed = True
+        self._queue.put(None)
+        try:
+            self._thread.call(self._give_back())
+            self._thread.call(self._consumer.stop())
+        finally:
+            self._thread.stop()
+
+    async def _give_back(self) -> None:
+        for subscription in list(self._consumer._subscriptions):
+            subscription.give_back()
+
+    def __enter__(self) -> "SyncConsumer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
