@@ -67,7 +67,7 @@ class Journal:
     def __init__(
         self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False
     ) -> None:
-        self.files = files or OpenFiles()
+        self.files = OpenFiles() if files is None else files
         self.file = File(os.path.join(os.fspath(directory), "journal"), self.files)
         self.sync = sync  # whether a rewritten journal is synced before it takes the old one's place
         self.notes: list[str] = []

@@ -58,8 +58,8 @@ class DiskLog:
         An existing log keeps the node that its ids were made with, whatever `node` says.
         """
         self.directory = os.fspath(directory)
-        self.options = options or LogOptions()
-        self.files = files or OpenFiles()
+        self.options = LogOptions() if options is None else options
+        self.files = OpenFiles() if files is None else files
         self.on_corrupt = on_corrupt
         self.notes: list[str] = []
         self._told: set[tuple[str, int]] = set()

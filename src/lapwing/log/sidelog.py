@@ -40,7 +40,7 @@ class SideLog:
         files: OpenFiles | None = None,
         sync: bool = False,
     ) -> None:
-        self.files = files or OpenFiles()
+        self.files = OpenFiles() if files is None else files
         self.file = File(side_path(directory, channel), self.files)
         self.sync = sync  # whether what was flushed must survive a power loss
         self.notes: list[str] = []
