@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import httptools
 
-from lapwing.net.answers import Answer, plain
+from lapwing.net.answers import Answer, Refused, failure, plain
 from lapwing.net.requests import BadEscape, Head
 
 if TYPE_CHECKING:
@@ -211,8 +211,17 @@ class Incoming:
             return
         self._body_bytes += len(body)
         if self._body_bytes > self.head.route.max_body:
-            return self._taker.refuse(self.head.route.too_big, self.head)
+            return self._taker.refuse(self._overrun(self.head), self.head)
         self.body.append(body)
+
+    def _overrun(self, head: Head) -> Answer:
+        route = head.route
+        if route.overrun is None:
+            return route.too_big
+        try:
+            return route.overrun(head)
+        except Refused as error:
+            return failure(error.status, error.code)
 
     def on_message_complete(self) -> None:
         """The request is whole."""

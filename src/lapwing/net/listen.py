@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -46,23 +47,11 @@ class Listener:
     """A bound address. `close` stops taking connections and removes the socket file; those taken live on."""
 
     sockets: list[socket.socket]
-    path: str = ""  # of a Unix socket
+    address: str  # `host:port` as it is bound, or the path of a Unix socket
+    port: int  # -1 for a Unix socket
     _servers: list[asyncio.AbstractServer] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _handshakes: set[asyncio.Task[None]] = field(default_factory=set)
-
-    @property
-    def port(self) -> int:
-        """The port really listened on; -1 for a Unix socket."""
-        return -1 if self.path else int(self.sockets[0].getsockname()[1])
-
-    @property
-    def address(self) -> str:
-        """`host:port` as it is bound, or the path."""
-        if self.path:
-            return self.path
-        name = self.sockets[0].getsockname()
-        return join("::" if name[0] in ("", "0.0.0.0") and len(self.sockets) > 1 else name[0], name[1])
 
     async def serve(self, factory: Factory, *, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from now on; each gets a protocol from `factory`."""
@@ -70,7 +59,7 @@ class Listener:
         for listening in self.sockets:
             if tls is not None:
                 self._tasks.append(loop.create_task(self._accept_tls(listening, factory, tls)))
-            elif self.path:
+            elif self.port < 0:
                 self._servers.append(await loop.create_unix_server(factory, sock=listening, backlog=_BACKLOG))
             else:
                 self._servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
@@ -97,10 +86,9 @@ class Listener:
             server.close()
         for listening in self.sockets:
             listening.close()
-        if self.path:
+        if self.port < 0:
             with suppress(FileNotFoundError):
-                os.unlink(self.path)
-            self.path = ""
+                os.unlink(self.address)
 
 
 async def _begin_tls(
@@ -145,8 +133,10 @@ def bind(address: str) -> Listener:
     parts = split(address)
     try:
         if parts is None:
-            return Listener([_bind_unix(address)], path=address)
-        return Listener(_bind_tcp(*parts))
+            return Listener([_bind_unix(address)], address, -1)
+        listening = _bind_tcp(*parts)
+        host, port = listening.getsockname()[:2]
+        return Listener([listening], join(host, port), port)
     except OSError as error:
         raise CannotListen(error.errno, f"listen ({address}) failed - {_reason(error)}") from error
 
@@ -170,21 +160,20 @@ def _bind_unix(path: str) -> socket.socket:
     return listening
 
 
-def _bind_tcp(host: str, port: int) -> list[socket.socket]:
-    family = socket.AF_UNSPEC
+def _bind_tcp(host: str, port: int) -> socket.socket:
     if not host:
         # One socket for both families, as "all interfaces" means them all; plain IPv4 where there is no IPv6.
         if socket.has_dualstack_ipv6():
             try:
-                return [_open(socket.AF_INET6, ("::", port), dual=True)]
+                return _open(socket.AF_INET6, ("::", port), dual=True)
             except OSError as error:
-                if error.errno is not None and "in use" in _reason(error):
+                if error.errno == errno.EADDRINUSE:
                     raise
-        return [_open(socket.AF_INET, ("0.0.0.0", port))]
-    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+        return _open(socket.AF_INET, ("0.0.0.0", port))
+    found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
     # The first address only: a name with two of them, and port 0, would mean two ports.
     chosen = min(found, key=lambda info: info[0] != socket.AF_INET)
-    return [_open(chosen[0], chosen[4])]
+    return _open(chosen[0], chosen[4])
 
 
 def _open(family: int, name: tuple[str | int, ...] | tuple[int, bytes], *, dual: bool = False) -> socket.socket:

@@ -31,6 +31,7 @@ class Route:
     respond: Callable[[Request], Reply]
     max_body: int = SMALL_BODY
     too_big: Answer = BODY_TOO_BIG
+    overrun: Callable[[Head], Answer] | None = None  # instead of `too_big`, where the length only showed on the way
     cut_off: Answer | Callable[[Request], Answer] = INVALID_REQUEST  # the client stopped in mid-body
     logged: bool = True
     wants_body: bool = True  # `100 Continue` is worth saying

@@ -1,6 +1,7 @@
 """TLS contexts for the daemons' doors."""
 
 import ssl
+import warnings
 from typing import Final
 
 from lapwing.errors import ConfigError
@@ -30,7 +31,9 @@ def server_context(
             context.load_verify_locations(cafile=root_ca)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError(f"failed to build TLS config - {error}") from error
-    context.minimum_version = VERSIONS[least]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the operator's choice, not ours
+        context.minimum_version = VERSIONS[least]
     if least < 771:
         context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL 3 allows the old versions at no other level
     if client_auth in ("require", "require-verify"):
