@@ -1,0 +1,254 @@
+"""What somebody should look at, in words, and what to do about it: pure rules over one picture and its history."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import quote
+
+from lapwing.admin.history import Age, History
+from lapwing.admin.picture import NodeState, Picture
+from lapwing.admin.words import count, duration, messages, messages_are
+from lapwing.client.cluster import Json
+
+Severity = Literal["error", "warning", "info"]
+_ORDER: Final = {"error": 0, "warning": 1, "info": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One thing: how bad, what it is about, what was seen, what to do, and where to look."""
+
+    severity: Severity
+    about: str
+    text: str
+    advice: str
+    link: str  # below the base path
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on something counts."""
+
+    age: float = 300.0  # seconds the oldest message may wait
+    depth: int = 100  # messages a growing channel may hold before anybody is told
+    growing: float = 300.0  # seconds of growth
+    stuck: float = 120.0  # seconds without a message finished
+    stale: float = 60.0  # seconds since a pipeline last reported
+
+
+def topic_link(topic: str, channel: str = "") -> str:
+    """Where the UI shows a topic or a channel."""
+    path = f"/topics/{quote(topic, safe='')}"
+    return f"{path}/{quote(channel, safe='')}" if channel else path
+
+
+def node_link(name: str) -> str:
+    """Where the UI shows a node."""
+    return f"/nodes/{quote(name, safe='[]:')}"
+
+
+def alarms(picture: Picture, history: History, limits: Limits) -> list[Alarm]:
+    """All that is worth a look, worst first."""
+    found = [*_of_daemons(picture), *_of_pipelines(picture, limits)]
+    fed = pipeline_channels(picture, limits)
+    for topic in picture.topics.values():
+        found += _of_topic(topic)
+        for channel in topic["channels"]:
+            found += _of_channel(channel, picture, history, limits, fed)
+    return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
+
+
+def _of_daemons(picture: Picture) -> Iterator[Alarm]:
+    if picture.failure:
+        yield Alarm(
+            "error",
+            "cluster",
+            f"Nobody answers: {picture.failure}",
+            "Check that the daemons run and that this host may reach their HTTP ports.",
+            "/nodes",
+        )
+    for address, error in picture.lookupds:
+        if error:
+            yield Alarm(
+                "error",
+                address,
+                f"nsqlookupd {address} does not answer: {error}",
+                "Consumers that ask it find no producers. Check the process and the network between.",
+                "/lookup",
+            )
+    for state in picture.nodes:
+        yield from _of_node(state, picture.at)
+
+
+def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
+    name, link = state.node.name, node_link(state.node.name)
+    if state.gone_since:
+        yield Alarm(
+            "error",
+            name,
+            f"nsqd {name} has left discovery {duration(now - state.gone_since)} ago.",
+            "If that was not meant, look at its log: its messages wait on its disk until it is back.",
+            link,
+        )
+    elif state.error:
+        yield Alarm(
+            "error",
+            name,
+            f"nsqd {name} does not answer: {state.error}",
+            "Its numbers are missing everywhere. Check that the process runs and its HTTP port can be reached.",
+            link,
+        )
+    elif state.health != "OK":
+        yield Alarm(
+            "error",
+            name,
+            f"nsqd {name} is unhealthy: {state.health}",
+            "A write to its disk failed, so publishers get errors. Free space or repair the disk; "
+            "it heals by itself with the next good write.",
+            link,
+        )
+    if state.node.out_of_date:
+        yield Alarm(
+            "info",
+            name,
+            f"nsqd {name} runs version {state.node.version}, older than others.",
+            "Update it when convenient.",
+            link,
+        )
+
+
+def _of_topic(topic: Json) -> Iterator[Alarm]:
+    name, link = topic["topic_name"], topic_link(topic["topic_name"])
+    if not topic["channels"] and topic["depth"] > 0:
+        yield Alarm(
+            "warning",
+            name,
+            f"Topic {name} has no channel: {messages_are(topic['depth'])} buffering.",
+            "Create a channel or start a consumer: the first channel gets all of it. "
+            "If nobody needs them, empty the topic.",
+            link,
+        )
+    if topic["paused"]:
+        waits = f", {messages(topic['depth'])} waiting" if topic["depth"] else ""
+        yield Alarm(
+            "info", name, f"Topic {name} is paused{waits}.", "Its channels get nothing new until it is unpaused.", link
+        )
+
+
+def _of_channel(
+    channel: Json, picture: Picture, history: History, limits: Limits, fed: set[tuple[str, str]]
+) -> Iterator[Alarm]:
+    key = (channel["topic_name"], channel["channel_name"])
+    name, link = "/".join(key), topic_link(*key)
+    depth, clients = channel["depth"], channel["client_count"]
+    if channel["paused"]:
+        waits = f", {messages(depth)} waiting" if depth else ""
+        yield Alarm(
+            "info", name, f"Channel {name} is paused{waits}.", "Its consumers get nothing until it is unpaused.", link
+        )
+        return
+    if depth > 0 and clients == 0 and key not in fed:
+        yield Alarm(
+            "warning",
+            name,
+            f"Channel {name} has no consumers: {messages_are(depth)} waiting.",
+            "Start its consumers. If nobody needs the channel any more, delete it: it keeps its messages on disk.",
+            link,
+        )
+        return
+    if _stuck(channel, history, key, picture.at, limits):
+        yield Alarm(
+            "warning",
+            name,
+            f"Consumers of {name} hold {messages(channel['in_flight_count'])} and have finished "
+            f"none for {duration(limits.stuck)}.",
+            "Look at its connections: a consumer may hang, or wait for something that is down.",
+            link,
+        )
+        return
+    growth = history.growth(key, picture.at, over=limits.growing)
+    if growth is not None and growth > 0 and depth >= limits.depth:
+        yield Alarm(
+            "warning",
+            name,
+            f"Channel {name} grows: {count(growth)} more than {duration(limits.growing)} ago, "
+            f"{messages(depth)} waiting.",
+            "Consumers are slower than publishers. Add consumers, raise max-in-flight, or look for errors in them.",
+            link,
+        )
+        return
+    age = history.age(channel, picture.at)
+    if depth > 0 and age is not None and age.seconds >= limits.age:
+        yield Alarm(
+            "warning",
+            name,
+            f"The oldest message of {name} has waited {spoken_age(age)}.",
+            "Consumers do not keep up, or one message fails again and again. Look at requeues and time-outs.",
+            link,
+        )
+
+
+def spoken_age(age: Age) -> str:
+    """`5m 3s`, or `more than 5m 3s` when it is older than our history."""
+    return f"more than {duration(age.seconds)}" if age.at_least else duration(age.seconds)
+
+
+def _stuck(channel: Json, history: History, key: tuple[str, str], now: float, limits: Limits) -> bool:
+    return channel["in_flight_count"] > 0 and channel["client_count"] > 0 and history.quiet(key, now, over=limits.stuck)
+
+
+# ---- pipelines ----
+
+
+def pipeline_age(pipeline: Json, now: float) -> float:
+    """Seconds since a pipeline last told how it is."""
+    return max(0.0, now - float(pipeline.get("updated_ms") or 0) / 1000)
+
+
+def stale(pipeline: Json, now: float, limits: Limits) -> bool:
+    """Whether a pipeline that should report does not."""
+    return pipeline.get("state") not in ("stopped", "finished") and pipeline_age(pipeline, now) > limits.stale
+
+
+def pipeline_channels(picture: Picture, limits: Limits) -> set[tuple[str, str]]:
+    """Channels that a living pipeline moves: Spark reads the log, so they have no connected consumer."""
+    return {
+        (topic, pipeline.get("channel", ""))
+        for pipeline in picture.pipelines or ()
+        if not stale(pipeline, picture.at, limits) and pipeline.get("state") not in ("stopped", "finished", "failed")
+        for topic in pipeline.get("topics") or ()
+    }
+
+
+def _of_pipelines(picture: Picture, limits: Limits) -> Iterator[Alarm]:
+    for pipeline in picture.pipelines or ():
+        name = str(pipeline.get("name", ""))
+        link = f"/pipelines?name={quote(name, safe='')}"
+        if pipeline.get("error"):
+            yield Alarm(
+                "error",
+                name,
+                f"Pipeline {name} failed: {first_line(str(pipeline['error']))}",
+                "Read the error, repair the cause, start the query again: it goes on from its checkpoint.",
+                link,
+            )
+        elif stale(pipeline, picture.at, limits):
+            kept = [
+                f"{topic}/{pipeline['channel']}"
+                for topic in pipeline.get("topics") or ()
+                if pipeline.get("channel") and picture.channel(topic, pipeline["channel"]) is not None
+            ]
+            leaves = f" It leaves channel {', '.join(kept)} behind, which keeps messages on disk." if kept else ""
+            yield Alarm(
+                "warning",
+                name,
+                f"Pipeline {name} has not reported for {duration(pipeline_age(pipeline, picture.at))}.{leaves}",
+                "Start the query again, or delete its channel if it is not coming back.",
+                link,
+            )
+
+
+def first_line(text: str) -> str:
+    """The first line of a long error, cut to a length that can be read at a glance."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= 200 else line[:199] + "…"

@@ -1,0 +1,237 @@
+"""The JSON API: NSQ's routes, each parsing, calling one function, and answering."""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lapwing import names
+from lapwing.admin.access import Network, inside
+from lapwing.admin.actions import Actions, Forbidden
+from lapwing.admin.changes import ACTIONS
+from lapwing.admin.graphite import Graphite, GraphiteFailed
+from lapwing.admin.poller import Poller
+from lapwing.admin.queries import NoSuchNode, NothingThere, Queries, UpstreamFailed
+from lapwing.admin.settings import Settings
+from lapwing.admin.web import BodyTooBig, Request, Route, json_body
+from lapwing.net.answers import Answer, failure, plain, text, value
+
+log = logging.getLogger("nsqadmin")
+
+_FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
+    (Forbidden, 403, "FORBIDDEN"),
+    (NoSuchNode, 404, "NODE_NOT_FOUND"),
+    (NothingThere, 404, "CHANNEL_NOT_FOUND"),
+    (GraphiteFailed, 500, "INTERNAL_ERROR"),
+    (BodyTooBig, 413, "BODY_TOO_BIG"),
+)
+
+
+class Invalid(Exception):
+    """The request cannot be understood; the text is the answer's message."""
+
+
+def translated(respond: Callable[[Request], Awaitable[Answer]]) -> Callable[[Request], Awaitable[Answer]]:
+    """The route with every domain error turned into its status: the one place where that happens."""
+
+    async def answer(request: Request) -> Answer:
+        try:
+            return await respond(request)
+        except UpstreamFailed as error:
+            return failure(502, f"UPSTREAM_ERROR: {error}")
+        except Invalid as error:
+            return failure(400, str(error))
+        except tuple(kind for kind, _, _ in _FAILURES) as error:
+            status, code = next((status, code) for kind, status, code in _FAILURES if isinstance(error, kind))
+            return failure(status, code)
+
+    return answer
+
+
+@dataclass(slots=True)
+class Api:
+    """Every route below `/api`, and `/ping`, `/config`, `/render`."""
+
+    queries: Queries
+    actions: Actions
+    poller: Poller
+    graphite: Graphite
+    settings: Settings
+    config_from: tuple[Network, ...] | None  # None: from everywhere
+
+    def routes(self) -> list[Route]:
+        """The table."""
+        table: list[tuple[str, str, Callable[[Request], Awaitable[Answer]]]] = [
+            ("GET", "/ping", self.ping),
+            ("GET", "/api/topics", self.topics),
+            ("POST", "/api/topics", self.create),
+            ("GET", "/api/topics/<topic>", self.topic),
+            ("POST", "/api/topics/<topic>", self.act),
+            ("DELETE", "/api/topics/<topic>", self.delete),
+            ("GET", "/api/topics/<topic>/<channel>", self.channel),
+            ("POST", "/api/topics/<topic>/<channel>", self.act),
+            ("DELETE", "/api/topics/<topic>/<channel>", self.delete),
+            ("GET", "/api/nodes", self.nodes),
+            ("GET", "/api/nodes/<node>", self.node),
+            ("DELETE", "/api/nodes/<node>", self.tombstone),
+            ("GET", "/api/counter", self.counter),
+            ("GET", "/api/graphite", self.rate),
+            ("GET", "/api/alarms", self.alarms),
+            ("GET", "/config/<option>", self.read_config),
+            ("PUT", "/config/<option>", self.write_config),
+        ]
+        if self.graphite.proxying:
+            table.append(("GET", "/render", self.render))
+        return [Route(method, path, translated(respond)) for method, path, respond in table]
+
+    # ---- reading ----
+
+    async def ping(self, request: Request) -> Answer:
+        return plain("OK")
+
+    async def topics(self, request: Request) -> Answer:
+        if request.query.get("inactive") == "true":
+            inactive = await self.queries.inactive_topics()
+            return value({"topics": inactive.value, "message": inactive.message})
+        found = await self.queries.topics()
+        return value({"topics": found.value, "message": found.message})
+
+    async def topic(self, request: Request) -> Answer:
+        found = await self.queries.topic(request.names["topic"])
+        return value({**found.value, "message": found.message})
+
+    async def channel(self, request: Request) -> Answer:
+        found = await self.queries.channel(request.names["topic"], request.names["channel"])
+        return value({**found.value, "message": found.message})
+
+    async def nodes(self, request: Request) -> Answer:
+        found = await self.queries.nodes()
+        return value({"nodes": [node.to_json() for node in found.value], "message": found.message})
+
+    async def node(self, request: Request) -> Answer:
+        found = await self.queries.node(request.names["node"])
+        return value({**found.value, "message": found.message})
+
+    async def counter(self, request: Request) -> Answer:
+        found = await self.queries.counter()
+        return value({"stats": found.value, "message": found.message})
+
+    async def alarms(self, request: Request) -> Answer:
+        """lapwing's own: what the overview says, for scripts."""
+        await self.poller.first()
+        shown = [
+            {"severity": alarm.severity, "about": alarm.about, "text": alarm.text, "advice": alarm.advice}
+            for alarm in self.poller.alarms
+        ]
+        return value({"alarms": shown, "message": ""})
+
+    async def rate(self, request: Request) -> Answer:
+        if request.query.get("metric") != "rate":
+            raise Invalid("INVALID_ARG_METRIC")
+        if not (target := request.query.get("target")):
+            raise Invalid("INVALID_ARG_TARGET")
+        return value({"rate": await self.graphite.rate(target)})
+
+    async def render(self, request: Request) -> Answer:
+        status, content_type, body = await self.graphite.render(request.raw_query, client=request.peer)
+        return Answer(status, body, content_type, nsq=False)
+
+    # ---- changing ----
+
+    async def create(self, request: Request) -> Answer:
+        asked = await self._asked(request, words="decoder")
+        topic, channel = _text(asked, "topic"), _text(asked, "channel")
+        if not names.valid(topic):
+            raise Invalid("INVALID_TOPIC")
+        if channel and not names.valid(channel):
+            raise Invalid("INVALID_CHANNEL")
+        outcome = await self.actions.create(request.visitor, topic, channel, node=_text(asked, "node"), url=request.url)
+        return self._done(outcome.message)
+
+    async def act(self, request: Request) -> Answer:
+        asked = await self._asked(request, words="decoder")
+        action = _text(asked, "action")
+        if action not in ACTIONS:
+            raise Invalid("INVALID_ACTION")
+        outcome = await self.actions.act(
+            request.visitor,
+            action,
+            request.names["topic"],
+            request.names.get("channel", ""),
+            node=_text(asked, "node"),
+            url=request.url,
+        )
+        return self._done(outcome.message)
+
+    async def delete(self, request: Request) -> Answer:
+        self._may_change(request)
+        outcome = await self.actions.delete(
+            request.visitor, request.names["topic"], request.names.get("channel", ""), url=request.url
+        )
+        return self._done(outcome.message)
+
+    async def tombstone(self, request: Request) -> Answer:
+        asked = await self._asked(request, words="INVALID_BODY")
+        topic = _text(asked, "topic")
+        if not names.valid(topic):
+            raise Invalid("INVALID_TOPIC")
+        outcome = await self.actions.tombstone(request.visitor, topic, request.names["node"], url=request.url)
+        return self._done(outcome.message)
+
+    def _may_change(self, request: Request) -> None:
+        if not request.visitor.may_change:  # before the body is looked at
+            raise Forbidden
+
+    async def _asked(self, request: Request, *, words: str) -> dict[str, Any]:
+        self._may_change(request)
+        try:
+            return json_body(await request.body())
+        except ValueError as error:
+            raise Invalid(str(error) if words == "decoder" else words) from error
+
+    def _done(self, message: str) -> Answer:
+        self.poller.soon()
+        return value({"message": message})
+
+    # ---- /config ----
+
+    def _config_allowed(self, request: Request) -> None:
+        if self.config_from is not None and not inside(self.config_from, request.peer):
+            raise Forbidden
+
+    async def read_config(self, request: Request) -> Answer:
+        self._config_allowed(request)
+        try:
+            return _shown(self.settings.get(request.names["option"]))
+        except KeyError as error:
+            raise Invalid("INVALID_OPTION") from error
+
+    async def write_config(self, request: Request) -> Answer:
+        self._config_allowed(request)
+        try:
+            body = await request.body()
+        except BodyTooBig:
+            body = b""
+        if not body:
+            return failure(413, "INVALID_VALUE")
+        try:
+            return _shown(self.settings.put(request.names["option"], body.decode("utf-8", "replace")))
+        except KeyError as error:
+            raise Invalid("INVALID_OPTION") from error
+        except ValueError as error:
+            raise Invalid("INVALID_VALUE") from error
+
+
+def _shown(setting: Any) -> Answer:
+    return text(setting) if isinstance(setting, str) else value(setting)
+
+
+def _text(asked: dict[str, Any], key: str) -> str:
+    """That key as text; a null or a missing one is empty; anything else is refused in words."""
+    found = asked.get(key)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise Invalid(f"{key}: expected text, not {json.dumps(found)[:100]}")
+    return found

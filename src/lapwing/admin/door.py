@@ -1,0 +1,280 @@
+"""The one door: every request passes here before a route or a page sees it.
+
+Checked, in this order: the Host (a name of ours, so that no foreign name can be pointed at us), the Origin of whatever
+can change things (forms, scripts, websockets), who asks. Every answer leaves with the headers that tie the browser's
+hands: scripts and styles only from here, by a number used once.
+"""
+
+import ipaddress
+import re
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from lapwing.admin.access import Access, Visitor
+from lapwing.admin.web import (
+    AsgiApp,
+    Receive,
+    Request,
+    Routes,
+    Scope,
+    Send,
+    cookies_of,
+    headers_of,
+    send_answer,
+)
+from lapwing.net.answers import Answer, failure, plain
+
+VISITOR: Final = "lapwing.visitor"  # key in the ASGI scope
+_TAG: Final = re.compile(rb"<(script|style)(?=[\s>])")
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_OPEN: Final = ("/ping", "/login", "/static/")  # what even strangers may ask for
+
+HARDENING: Final = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+NO_SCRIPTS: Final = (
+    "Content-Security-Policy",
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+)
+
+
+def page_policy(nonce: str) -> str:
+    """A page's Content-Security-Policy: no inline script, no eval, nothing from elsewhere.
+
+    Style attributes are allowed: charts and menus place themselves with them, and they can run nothing.
+    """
+    own = f"'self' 'nonce-{nonce}'"
+    return (
+        f"default-src 'none'; script-src {own}; style-src-elem {own}; style-src-attr 'unsafe-inline'; "
+        "img-src 'self' data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    )
+
+
+def host_allowed(host: str, allowed: Iterable[str], own: Iterable[str]) -> bool:
+    """Whether a Host header names us. A foreign site can only make its own, dotted name point at us."""
+    name = urlsplit(f"//{host}").hostname or ""
+    names = {each.lower() for each in allowed}
+    if "*" in names or name in names or host.lower() in names or name in {each.lower() for each in own}:
+        return True
+    if "." not in name.rstrip("."):
+        return ":" in name or bool(name)
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.endswith(".localhost")
+    return True
+
+
+def same_origin(headers: Mapping[str, str], hosts: Iterable[str]) -> bool:
+    """Whether a request comes from a page of ours, or from no page at all (curl sends no Origin)."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() in {host.lower() for host in hosts if host}
+
+
+class Door:
+    """An ASGI application: our own routes, and the pages of `ui` behind the same checks."""
+
+    def __init__(
+        self, ui: AsgiApp, routes: Routes, access: Access, *, base: str = "", allowed_hosts: Iterable[str] = ()
+    ) -> None:
+        self._ui = ui
+        self._routes = routes
+        self._access = access
+        self._base = base
+        self._allowed = tuple(allowed_hosts)
+        self._own = {socket.gethostname(), socket.getfqdn()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection's request."""
+        if scope["type"] == "lifespan":
+            await self._ui(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._http(scope, receive, send)
+
+    # ---- checks ----
+
+    def _visitor(self, scope: Scope, headers: Mapping[str, str]) -> Visitor:
+        peer, port = scope.get("client") or ("", 0)
+        return self._access.visitor(headers, peer, cookies_of(headers), port=port)
+
+    def _hosts(self, scope: Scope, headers: Mapping[str, str]) -> list[str]:
+        hosts = [headers.get("host", "")]
+        if self._access.trusts((scope.get("client") or ("", 0))[0]):
+            hosts.append(headers.get("x-forwarded-host", ""))
+        return [host for host in hosts if host]
+
+    def _host_allowed(self, hosts: list[str]) -> bool:
+        return any(host_allowed(host, self._allowed, self._own) for host in hosts)
+
+    def _below_base(self, scope: Scope) -> str | None:
+        path: str = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
+        if not path.startswith(self._base):
+            return None
+        rest = path[len(self._base) :]
+        return rest if rest.startswith("/") or not rest else None
+
+    # ---- websockets ----
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        hosts = self._hosts(scope, headers)
+        visitor = self._visitor(scope, headers)
+        ours = (self._below_base(scope) or "").startswith("/_nicegui_ws/")
+        # a browser always names the origin of a websocket: one without comes from no page of ours
+        if (
+            ours
+            and "origin" in headers
+            and same_origin(headers, hosts)
+            and self._host_allowed(hosts)
+            and visitor.may_read
+        ):
+            scope[VISITOR] = visitor
+            await self._ui(scope, receive, send)
+            return
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+
+    # ---- HTTP ----
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        hosts = self._hosts(scope, headers)
+        visitor = self._visitor(scope, headers)
+        path = self._below_base(scope)
+        query = scope.get("query_string", b"").decode("latin-1")
+        refusal = self._refusal(scope["method"], path, query, headers, hosts, visitor)
+        if refusal is not None:
+            await self._answer(send, headers, refusal)
+            return
+        assert path is not None
+        if path.startswith(("/_nicegui/", "/_nicegui_ws/", "/favicon.ico")):
+            await self._pass_on(scope, receive, send, visitor, headers)
+            return
+        found = self._routes.resolve(scope["method"], path or "/", query)
+        if isinstance(found, Answer):
+            await self._answer(send, headers, self._relocated(found))
+            return
+        route, names = found
+        if self._base and path == "/":
+            await self._answer(send, headers, Answer(301, headers=(("Location", self._base),), nsq=False))
+            return
+        if route.respond is None:
+            await self._pass_on(scope, receive, send, visitor, headers)
+            return
+        peer, port = scope.get("client") or ("", 0)
+        request = Request(
+            scope["method"],
+            self._base + path,
+            query,
+            headers,
+            peer,
+            port,
+            scope.get("scheme", "http"),
+            receive,
+            visitor,
+            names,
+        )
+        await self._answer(send, headers, await route.respond(request))
+
+    def _refusal(
+        self, method: str, path: str | None, query: str, headers: Mapping[str, str], hosts: list[str], visitor: Visitor
+    ) -> Answer | None:
+        if path is None:
+            return failure(404, "NOT_FOUND")
+        api = path.startswith(("/api/", "/config/", "/render", "/ping"))
+        from_page = "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
+        if (not api or from_page) and not self._host_allowed(hosts):
+            return plain(
+                f"nsqadmin does not know itself as {hosts[0] if hosts else 'nothing'}: "
+                "start it with --allowed-host=<that name> if this is right\n",
+                403,
+            )
+        changing = method not in _SAFE or path.startswith("/_nicegui_ws/")
+        if changing and not same_origin(headers, hosts):
+            return failure(403, "FORBIDDEN")
+        if visitor.may_read or path.startswith(_OPEN):
+            return None
+        if api or path.startswith("/_nicegui") or method not in _SAFE:
+            return failure(401, "UNAUTHORIZED")
+        if self._access.logins is None:
+            return plain("nsqadmin shows nothing to strangers: the proxy in front has to name the user\n", 401)
+        target = quote(self._base + path + (f"?{query}" if query else ""), safe="")
+        return Answer(303, headers=(("Location", f"{self._base}/login?next={target}"),), nsq=False)
+
+    def _relocated(self, answer: Answer) -> Answer:
+        """A redirect below the base path."""
+        answer.headers = tuple(
+            (name, self._base + value if name == "Location" else value) for name, value in answer.headers
+        )
+        return answer
+
+    async def _answer(self, send: Send, headers: Mapping[str, str], answer: Answer) -> None:
+        # an answer may bring a policy of its own: the header that comes first is the one meant
+        policy = () if any(name == NO_SCRIPTS[0] for name, _ in answer.headers) else (NO_SCRIPTS,)
+        await send_answer(send, answer, accepted=headers.get("accept-encoding", ""), extra=(*HARDENING, *policy))
+
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, visitor: Visitor, headers: Mapping[str, str]
+    ) -> None:
+        """To the pages: with who asks, and with every script and style of the page marked as ours."""
+        scope[VISITOR] = visitor
+        if not self._access.trusts((scope.get("client") or ("", 0))[0]):
+            scope["headers"] = [
+                (name, value) for name, value in scope["headers"] if name.lower() != b"x-forwarded-prefix"
+            ]
+        if scope["path"] == self._base:
+            scope["path"] = scope["path"] + "/"  # where the pages' own router expects its root
+        await self._ui(scope, receive, _Marked(send).send)
+
+
+class _Marked:
+    """Puts the nonce into pages and the headers on everything that passes."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._page: dict[str, object] | None = None
+        self._body = bytearray()
+
+    async def send(self, message: Scope) -> None:
+        """Pass a message on, a page only when it is whole."""
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            if b"x-nicegui-content" in names:
+                self._page = dict(message)
+                return
+            message["headers"] = [*message["headers"], *_encoded(HARDENING)]
+            await self._send(message)
+        elif self._page is None:
+            await self._send(message)
+        else:
+            self._body += message.get("body", b"")
+            if not message.get("more_body"):
+                await self._finish()
+
+    async def _finish(self) -> None:
+        assert self._page is not None
+        nonce = secrets.token_urlsafe(18)
+        # what pages show is escaped long before: a literal "<script" can only be the page's own
+        body = _TAG.sub(rb'<\1 nonce="' + nonce.encode() + b'"', bytes(self._body))
+        kept = [(name, value) for name, value in self._page["headers"] if name.lower() != b"content-length"]  # type: ignore[attr-defined]
+        extra = _encoded(
+            (*HARDENING, ("Content-Security-Policy", page_policy(nonce)), ("Content-Length", str(len(body))))
+        )
+        await self._send({**self._page, "headers": [*kept, *extra]})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]

@@ -1,0 +1,69 @@
+"""What Graphite knows: a rate, and graphs passed through."""
+
+import math
+from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from lapwing.errors import ConfigError, LapwingError
+
+
+class GraphiteFailed(LapwingError):
+    """Graphite does not answer, or not with a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graphite:
+    """One Graphite server; nothing is asked of it unless it is configured."""
+
+    url: str = ""
+    proxying: bool = False
+    interval: float = 60.0  # seconds between nsqd's statsd pushes
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a URL that cannot be asked."""
+        parts = urlsplit(self.url)
+        if self.proxying and not (parts.scheme in ("http", "https") and parts.hostname):
+            raise ConfigError(f"failed to parse --graphite-url='{self.url}'")
+
+    async def rate(self, target: str) -> str:
+        """Messages a second of a `message_count` target, two decimals, `N/A` when there is no such number."""
+        interval = int(self.interval)
+        query = urlencode(
+            {"target": target, "from": f"-{2 * interval}sec", "until": f"-{interval}sec", "format": "json"}
+        )
+        _, _, body = await self._get(query)
+        try:
+            point = body[0]["datapoints"][0][0]
+            per_second = float(point) / self.interval
+        except (LookupError, TypeError, ValueError) as error:
+            raise GraphiteFailed("no data point") from error
+        return "N/A" if per_second < 0 or math.isnan(per_second) else f"{per_second:.2f}"
+
+    async def render(self, raw_query: str, *, client: str) -> tuple[int, str, bytes]:
+        """Status, content type and body of Graphite's own `/render`."""
+        import httpx
+
+        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as http:
+            try:
+                answer = await http.get(self._target(raw_query), auth=self._auth(), headers={"X-Forwarded-For": client})
+            except httpx.HTTPError as error:
+                raise GraphiteFailed(str(error)) from error
+        return answer.status_code, answer.headers.get("content-type", "application/octet-stream"), answer.content
+
+    async def _get(self, raw_query: str) -> tuple[int, str, list[dict[str, list[list[float]]]]]:
+        import json
+
+        status, content_type, body = await self.render(raw_query, client="127.0.0.1")
+        try:
+            return status, content_type, json.loads(body)
+        except ValueError as error:
+            raise GraphiteFailed("not JSON") from error
+
+    def _target(self, raw_query: str) -> str:
+        parts = urlsplit(self.url)
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/render", raw_query, ""))
+
+    def _auth(self) -> tuple[str, str] | None:
+        parts = urlsplit(self.url)
+        return (parts.username, parts.password or "") if parts.username else None

@@ -1,0 +1,269 @@
+"""A ring of samples: how the cluster, each topic and each channel fared since the daemon started.
+
+Pure: the time is an argument, in seconds. Fresh samples are kept finely for the last half hour and one in a few
+minutes for a day, in arrays of doubles, so that a thousand channels cost some 20 MB and no Graphite is needed.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lapwing.client.cluster import Json
+
+FINE_AND_COARSE: Final = ((2.0, 900), (60.0, 1440))  # seconds a step, steps kept: the cluster
+REMEMBERED: Final = 3600.0  # seconds that the past of what was deleted is kept
+SPARING: Final = ((10.0, 180), (300.0, 288))  # one topic or channel among thousands
+
+Counts = dict[tuple[str, ...], tuple[float, float]]
+
+CLUSTER_FIELDS: Final = ("in", "out", "waiting", "ready", "in_flight", "deferred", "oldest", "lag")
+TOPIC_FIELDS: Final = ("in", "waiting", "backlog")
+CHANNEL_FIELDS: Final = ("in", "out", "depth", "in_flight", "arrived")
+
+
+class Ring:
+    """The last samples that are at least `step` seconds apart."""
+
+    __slots__ = ("_capacity", "_columns", "_step", "_times")
+
+    def __init__(self, fields: int, step: float, capacity: int) -> None:
+        self._step = step
+        self._capacity = capacity
+        self._times = array("d")
+        self._columns = [array("d") for _ in range(fields)]
+
+    def add(self, at: float, values: Iterable[float]) -> None:
+        """Keep this sample, unless the last one is too recent."""
+        if self._times and at - self._times[-1] < self._step * 0.9:
+            return
+        self._times.append(at)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        if len(self._times) > self._capacity * 5 // 4:  # trimmed in bulk: a shift per sample would cost more
+            surplus = len(self._times) - self._capacity
+            del self._times[:surplus]
+            for column in self._columns:
+                del column[:surplus]
+
+    @property
+    def times(self) -> "array[float]":
+        """When, oldest first."""
+        return self._times
+
+    def column(self, index: int) -> "array[float]":
+        """One field, oldest first."""
+        return self._columns[index]
+
+
+class Track:
+    """Several fields over time, at two steps: fine for now, coarse for long ago."""
+
+    __slots__ = ("_rings", "fields")
+
+    def __init__(self, fields: tuple[str, ...], steps: tuple[tuple[float, int], ...] = SPARING) -> None:
+        self.fields = fields
+        self._rings = [Ring(len(fields), step, capacity) for step, capacity in steps]
+
+    def add(self, at: float, values: tuple[float, ...]) -> None:
+        """Add a sample to every ring."""
+        for ring in self._rings:
+            ring.add(at, values)
+
+    def points(self, field: str, *, since: float = 0.0) -> list[tuple[float, float]]:
+        """(time, value) from `since` on: fine where it reaches, coarse before that."""
+        index = self.fields.index(field)
+        fine, coarse = self._rings
+        begin = fine.times[0] if fine.times else float("inf")
+        old = [(at, coarse.column(index)[i]) for i, at in enumerate(coarse.times) if since <= at < begin]
+        first = bisect_left(fine.times, since)
+        return old + list(zip(fine.times[first:], fine.column(index)[first:], strict=True))
+
+    def last(self, field: str) -> float:
+        """The newest value, 0 before there is one."""
+        column = self._rings[0].column(self.fields.index(field))
+        return column[-1] if column else 0.0
+
+    def reached(self, field: str, value: float) -> float | None:
+        """When a field that only grows had first reached `value`; None if that was before the first sample."""
+        index = self.fields.index(field)
+        for ring in self._rings:
+            column = ring.column(index)
+            if column and column[0] <= value:
+                return ring.times[min(bisect_left(column, value), len(column) - 1)]
+        return None
+
+    def begins(self) -> float | None:
+        """The time of the oldest sample."""
+        oldest = [ring.times[0] for ring in self._rings if ring.times]
+        return min(oldest) if oldest else None
+
+    def ends(self) -> float:
+        """The time of the newest sample."""
+        times = self._rings[0].times
+        return times[-1] if times else 0.0
+
+    def value_at(self, field: str, at: float) -> float | None:
+        """The value at or before `at`, from the fine ring; None when it does not reach so far."""
+        ring = self._rings[0]
+        index = bisect_right(ring.times, at) - 1
+        return ring.column(self.fields.index(field))[index] if index >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """How long the oldest unfinished message has waited; `at_least` when it is older than what we saw."""
+
+    seconds: float
+    at_least: bool = False
+
+
+@dataclass(slots=True)
+class Flow:
+    """What moved between the last two samples."""
+
+    into: float = 0.0  # messages a second
+    out: float = 0.0
+
+
+class History:
+    """Samples pictures of the cluster as they come, and answers how things went."""
+
+    def __init__(self) -> None:
+        self.cluster = Track(CLUSTER_FIELDS, FINE_AND_COARSE)
+        self.topics: dict[str, Track] = {}
+        self.channels: dict[tuple[str, str], Track] = {}
+        self.topic_flow: dict[str, Flow] = {}
+        self.channel_flow: dict[tuple[str, str], Flow] = {}
+        self.node_flow: dict[str, float] = {}
+        self._counts: Counts = {}  # counter, backlog at the last sample
+        self._arrived: dict[tuple[str, str], float] = {}
+        self._at: float | None = None
+
+    def sample(self, at: float, topics: Mapping[str, Json]) -> None:
+        """Take in the topics of this moment, as `cluster.topics_of_stats` gives them."""
+        span = at - self._at if self._at is not None else 0.0
+        counts: Counts = {}
+        self.node_flow = {}
+        flow_in = flow_out = 0.0
+        waiting = ready = in_flight = deferred = 0
+        for name, topic in topics.items():
+            into = 0.0
+            for part in topic["nodes"]:
+                arrived, _ = self._moved(counts, (name, part["node"]), part["message_count"], 0)
+                into += arrived
+                if span > 0:
+                    self.node_flow[part["node"]] = self.node_flow.get(part["node"], 0.0) + arrived / span
+            backlog = 0
+            for channel in topic["channels"]:
+                backlog += channel["depth"]
+                in_flight += channel["in_flight_count"]
+                deferred += channel["deferred_count"]
+                flow_out += self._sample_channel(at, span, channel, counts)
+            rate = into / span if span > 0 else 0.0
+            self.topic_flow[name] = Flow(rate)
+            self._track(self.topics, name, TOPIC_FIELDS).add(at, (rate, topic["depth"], backlog))
+            flow_in += rate
+            waiting += topic["depth"]
+            ready += backlog
+        self._forget(at, topics, counts)
+        self._at = at
+        oldest, lag = self._worst(at, topics)
+        self.cluster.add(at, (flow_in, flow_out, waiting, ready, in_flight, deferred, oldest, lag))
+
+    def _sample_channel(self, at: float, span: float, channel: Json, counts: Counts) -> float:
+        key = (channel["topic_name"], channel["channel_name"])
+        came = went = 0.0
+        for part in channel["nodes"]:
+            held = part["depth"] + part["in_flight_count"] + part["deferred_count"]
+            arrived, left = self._moved(counts, (*key, part["node"]), part["message_count"], held)
+            came += arrived
+            went += left
+        self._arrived[key] = self._arrived.get(key, 0.0) + came
+        flow = self.channel_flow[key] = Flow(came / span, went / span) if span > 0 else Flow()
+        self._track(self.channels, key, CHANNEL_FIELDS).add(
+            at, (flow.into, flow.out, channel["depth"], channel["in_flight_count"], self._arrived[key])
+        )
+        return flow.out
+
+    def _moved(self, counts: Counts, key: tuple[str, ...], count: float, held: float) -> tuple[float, float]:
+        """What arrived and what left one queue since the last sample; nothing when it was not there, or restarted."""
+        counts[key] = count, held
+        before = self._counts.get(key)
+        if before is None or count < before[0]:
+            return 0.0, 0.0
+        arrived = count - before[0]
+        return arrived, max(0.0, arrived - (held - before[1]))
+
+    @staticmethod
+    def _track(tracks: dict, key: object, fields: tuple[str, ...]) -> Track:  # type: ignore[type-arg]
+        track: Track | None = tracks.get(key)
+        if track is None:
+            track = tracks[key] = Track(fields)
+        return track
+
+    def _forget(self, at: float, topics: Mapping[str, Json], counts: Counts) -> None:
+        """Let go of what is no more; its past stays for an hour, as its node may only be out of reach."""
+        alive = {(name, channel["channel_name"]) for name, topic in topics.items() for channel in topic["channels"]}
+        for name in self.topics.keys() - topics.keys():
+            self.topic_flow.pop(name, None)
+            if at - self.topics[name].ends() > REMEMBERED:
+                del self.topics[name]
+        for key in self.channels.keys() - alive:
+            self.channel_flow.pop(key, None)
+            if at - self.channels[key].ends() > REMEMBERED:
+                del self.channels[key]
+                self._arrived.pop(key, None)
+        self._counts = counts
+
+    def age(self, channel: Json, now: float) -> Age | None:
+        """How old the channel's oldest unfinished message is, by when as many messages ago had arrived.
+
+        An estimate that needs no more than counters, so it holds for any nsqd: exact for a queue that is worked off in
+        order, and never older than what we have seen (`at_least`). None when nothing waits.
+        """
+        backlog = channel["depth"] + channel["in_flight_count"]
+        if backlog <= 0:
+            return None
+        key = (channel["topic_name"], channel["channel_name"])
+        track = self.channels.get(key)
+        if track is None:
+            return Age(0.0, at_least=True)
+        since = track.reached("arrived", self._arrived.get(key, 0.0) - backlog + 1)
+        if since is None:
+            begins = track.begins()
+            return Age(max(0.0, now - begins) if begins is not None else 0.0, at_least=True)
+        return Age(max(0.0, now - since))
+
+    def _worst(self, now: float, topics: Mapping[str, Json]) -> tuple[float, float]:
+        oldest = lag = 0.0
+        for topic in topics.values():
+            for channel in topic["channels"]:
+                lag = max(lag, channel["depth"] + channel["in_flight_count"])
+                age = self.age(channel, now)
+                if age is not None:
+                    oldest = max(oldest, age.seconds)
+        return oldest, lag
+
+    def growth(self, key: tuple[str, str], now: float, *, over: float) -> float | None:
+        """By how many messages a channel's depth grew in the last `over` seconds; None when we do not look back so far.
+
+        Growth counts only if the second half of the time added to the first: a burst being worked off is none.
+        """
+        track = self.channels.get(key)
+        if track is None:
+            return None
+        begin = track.value_at("depth", now - over)
+        middle = track.value_at("depth", now - over / 2)
+        end = track.value_at("depth", now)
+        if begin is None or middle is None or end is None:
+            return None
+        return end - begin if begin < middle < end else 0.0
+
+    def quiet(self, key: tuple[str, str], now: float, *, over: float) -> bool:
+        """Whether nothing left the channel in all of the last `over` seconds, as far as we watched that long."""
+        track = self.channels.get(key)
+        if track is None or track.value_at("out", now - over) is None:
+            return False
+        return not any(value > 0 for _, value in track.points("out", since=now - over))

@@ -1,0 +1,64 @@
+"""The built-in login: one plain page without a script, and the way out."""
+
+from html import escape
+from urllib.parse import parse_qsl
+
+from lapwing.admin.access import COOKIE, SESSION_SECONDS, Access
+from lapwing.admin.web import Request, Route, cookies_of
+from lapwing.net.answers import HTML, Answer
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Sign in · nsqadmin</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<link rel="stylesheet" href="{base}/static/lapwing.css"><link rel="icon" href="{base}/static/favicon.svg"></head>
+<body class="lw-login"><main><h1>nsqadmin</h1>{problem}
+<form method="post" action="{base}/login"><input type="hidden" name="next" value="{next}">
+<label>User <input name="user" autocomplete="username" required autofocus></label>
+<label>Password <input name="password" type="password" autocomplete="current-password" required></label>
+<button type="submit">Sign in</button></form></main></body></html>
+"""
+
+
+def login_routes(access: Access, base: str) -> list[Route]:
+    """`/login` and `/logout`; none without a password file."""
+    logins = access.logins
+    if logins is None:
+        return []
+
+    async def show(request: Request) -> Answer:
+        return _form(base, request.query.get("next", ""))
+
+    async def enter(request: Request) -> Answer:
+        form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+        token = await logins.open(form.get("user", ""), form.get("password", ""), request.visitor.address)
+        if token is None:
+            wait = logins.must_wait(request.visitor.address)
+            words = "Too many wrong passwords. Wait half a minute." if wait else "Wrong name or password."
+            return _form(base, form.get("next", ""), problem=words, status=429 if wait else 401)
+        secure = "; Secure" if request.url.startswith("https:") else ""
+        cookie = f"{COOKIE}={token}; Path={base or '/'}; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+        return _to(_local(form.get("next", ""), base), ("Set-Cookie", cookie))
+
+    async def leave(request: Request) -> Answer:
+        logins.close(cookies_of(request.headers).get(COOKIE, ""))
+        return _to(
+            f"{base}/login", ("Set-Cookie", f"{COOKIE}=; Path={base or '/'}; Max-Age=0; HttpOnly; SameSite=Strict")
+        )
+
+    return [Route("GET", "/login", show), Route("POST", "/login", enter), Route("POST", "/logout", leave)]
+
+
+def _local(target: str, base: str) -> str:
+    """Where to go after the login: only ever below the base path of this very site."""
+    inside = target.startswith(f"{base}/") and not target.startswith("//") and "\\" not in target
+    return target if inside and target.isascii() and target.isprintable() else base or "/"
+
+
+def _form(base: str, target: str, *, problem: str = "", status: int = 200) -> Answer:
+    shown = f'<p role="alert">{escape(problem)}</p>' if problem else ""
+    page = _PAGE.format(base=escape(base), next=escape(target), problem=shown)
+    return Answer(status, page.encode(), HTML, (("Cache-Control", "no-store"),), nsq=False)
+
+
+def _to(location: str, *headers: tuple[str, str]) -> Answer:
+    return Answer(303, headers=(("Location", location), *headers), nsq=False)

@@ -1,0 +1,83 @@
+"""Every setting of nsqadmin: NSQ's own, then what lapwing adds."""
+
+from dataclasses import dataclass
+
+from lapwing.net.options import BOOLEAN, DURATION, LEVEL, STRINGS, option
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an operator may set; see `docs/admin.md`."""
+
+    acl_http_header: str = option(
+        "X-Forwarded-User", "request header that names the user; believed only from a trusted proxy"
+    )
+    admin_users: tuple[str, ...] = option(
+        (), "user who may change things; none given: everybody", kind=STRINGS, flag="admin-user", key="admin_users"
+    )
+    allow_config_from_cidr: str = option("127.0.0.1/8", "clients allowed to use /config; empty: all")
+    base_path: str = option("/", "prefix of all paths")
+    config: str = option("", "path to a TOML config file", key="")
+    dev_static_dir: str = option("", "serve static files from this directory (development)")
+    graphite_url: str = option("", "URL of Graphite; turns links to its graphs on")
+    http_address: str = option("0.0.0.0:4171", "`host:port` to listen on")
+    http_client_connect_timeout: int = option("2s", "time to connect to an nsqd or nsqlookupd", kind=DURATION)
+    http_client_request_timeout: int = option("5s", "time for a whole request to an nsqd or nsqlookupd", kind=DURATION)
+    http_client_tls_cert: str = option("", "certificate to show to nsqd and nsqlookupd")
+    http_client_tls_key: str = option("", "key of that certificate")
+    http_client_tls_insecure_skip_verify: bool = option(
+        False, "do not check the certificates of nsqd and nsqlookupd", kind=BOOLEAN
+    )
+    http_client_tls_root_ca_file: str = option("", "certificate authorities to believe, instead of the system's")
+    log_level: int = option("info", "debug, info, warn, error or fatal", kind=LEVEL)
+    log_prefix: str = option("[nsqadmin] ", "what every log line begins with")
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (), "`host:port` of an nsqlookupd", kind=STRINGS, flag="lookupd-http-address", key="nsqlookupd_http_addresses"
+    )
+    notification_http_endpoint: str = option("", "URL that is told of every change by POST")
+    nsqd_http_addresses: tuple[str, ...] = option(
+        (),
+        "`host:port` of an nsqd, instead of nsqlookupds",
+        kind=STRINGS,
+        flag="nsqd-http-address",
+        key="nsqd_http_addresses",
+    )
+    proxy_graphite: bool = option(False, "fetch graphs through nsqadmin", kind=BOOLEAN)
+    statsd_counter_format: str = option("stats.counters.%s.count", "how statsd names a counter in Graphite")
+    statsd_gauge_format: str = option("stats.gauges.%s", "how statsd names a gauge in Graphite")
+    statsd_interval: int = option("1m", "time between nsqd's pushes to statsd; must be nsqd's", kind=DURATION)
+    statsd_prefix: str = option("nsq.%s", "prefix of nsqd's names in statsd, %s being the host; must be nsqd's")
+    verbose: bool = option(False, "does nothing; kept for old scripts", kind=BOOLEAN, key="")
+    version: bool = option(False, "print the version and end", kind=BOOLEAN, key="")
+
+    alarm_age: int = option("5m", "an oldest message that waits longer than this is an alarm", kind=DURATION)
+    alarm_depth: int = option(100, "a channel that grows is an alarm from this depth on")
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "name under which browsers reach nsqadmin; IP addresses, names without a dot and this machine's own names "
+        "need none; * allows all",
+        kind=STRINGS,
+        flag="allowed-host",
+        key="allowed_hosts",
+    )
+    audit_file: str = option("", "append every change, who made it and when, to this file as JSON lines")
+    hash_password: str = option(
+        "", "read a password from stdin, print the line for the password file for this user, end", key=""
+    )
+    password_file: str = option("", "turns the built-in login on: lines of name:hash, made with --hash-password")
+    read_only: bool = option(False, "nobody may change anything", kind=BOOLEAN)
+    require_user: bool = option(
+        False, "nobody sees anything unless the ACL header or the login names them", kind=BOOLEAN
+    )
+    trusted_proxies: tuple[str, ...] = option(
+        ("127.0.0.1/8", "::1/128"),
+        "network in CIDR form of proxies whose ACL and X-Forwarded headers are believed",
+        kind=STRINGS,
+        flag="trusted-proxy",
+        key="trusted_proxies",
+    )
+
+    @property
+    def base(self) -> str:
+        """The base path with a leading slash and no trailing one; empty for the root."""
+        return "/" + stripped if (stripped := self.base_path.strip("/")) else ""

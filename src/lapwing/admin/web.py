@@ -1,0 +1,196 @@
+"""Requests and answers between the ASGI server and our routes: paths, methods, bodies, compression."""
+
+import json
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote
+
+from lapwing.admin.access import Visitor
+from lapwing.net.answers import HTML, Answer, failure
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGEST_BODY: Final = 1 << 20
+
+
+class BodyTooBig(Exception):
+    """More was sent than anybody may send."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One HTTP request; `headers` are in lower case, `path` still has its percent signs."""
+
+    method: str
+    path: str  # below the base path
+    raw_query: str
+    headers: dict[str, str]
+    peer: str
+    port: int
+    scheme: str
+    receive: Receive
+    visitor: Visitor
+    names: dict[str, str] = field(default_factory=dict)  # what stood in the path, decoded
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The first value of each parameter."""
+        return dict(reversed(parse_qsl(self.raw_query, keep_blank_values=True)))
+
+    @property
+    def url(self) -> str:
+        """The full URL as the client saw it, as far as we can tell."""
+        scheme = "https" if self.scheme == "https" or self.headers.get("x-scheme") == "https" else "http"
+        query = f"?{self.raw_query}" if self.raw_query else ""
+        return f"{scheme}://{self.headers.get('host', '')}{self.path}{query}"
+
+    async def body(self, limit: int = LARGEST_BODY) -> bytes:
+        """The whole body; raises `BodyTooBig`."""
+        parts = bytearray()
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                return bytes(parts)
+            parts += message.get("body", b"")
+            if len(parts) > limit:
+                raise BodyTooBig
+            if not message.get("more_body"):
+                return bytes(parts)
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """The request's headers by lower-case name; of several, the first."""
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    return headers
+
+
+def cookies_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """The request's cookies; none when they cannot be read."""
+    jar: SimpleCookie = SimpleCookie()
+    try:
+        jar.load(headers.get("cookie", ""))
+    except CookieError:
+        return {}
+    return {name: morsel.value for name, morsel in jar.items()}
+
+
+# ---- routes ----
+
+Respond = Callable[[Request], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method on one path, such as `/api/topics/<topic>/<channel>`; without `respond` it is a page."""
+
+    method: str
+    path: str
+    respond: Respond | None = None
+
+    @property
+    def segments(self) -> list[str]:
+        """The path, taken apart."""
+        return [segment for segment in self.path.split("/") if segment]
+
+
+class Routes:
+    """Finds the route of a request, or says what is wrong with it: 404, 405, or the path that was meant."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._routes = list(routes)
+
+    def resolve(self, method: str, path: str, raw_query: str = "") -> tuple[Route, dict[str, str]] | Answer:
+        """The route and what stood in its path, or an answer that refuses or redirects. `path` is as it was sent."""
+        given = [segment for segment in path.split("/") if segment]
+        fitting = [(route, names) for route in self._routes if (names := _fit(route.segments, given)) is not None]
+        if not fitting:
+            return failure(404, "NOT_FOUND")
+        methods = sorted({route.method for route, _ in fitting} | {"OPTIONS"})
+        if method == "OPTIONS":
+            return Answer(headers=(("Allow", ", ".join(methods)),), nsq=False)
+        for route, names in fitting:
+            if route.method == method:
+                proper = _proper(route.segments, given)
+                return (route, names) if proper == path else _redirect(method, proper, raw_query)
+        refused = failure(405, "METHOD_NOT_ALLOWED")
+        refused.headers = (("Allow", ", ".join(methods)),)
+        return refused
+
+
+def _fit(pattern: list[str], given: list[str]) -> dict[str, str] | None:
+    if len(pattern) != len(given):
+        return None
+    names: dict[str, str] = {}
+    for wanted, segment in zip(pattern, given, strict=True):
+        if wanted.startswith("<"):
+            names[wanted[1:-1]] = unquote(segment)
+        elif wanted.lower() != segment.lower():
+            return None
+    return names
+
+
+def _proper(pattern: list[str], given: list[str]) -> str:
+    return "/" + "/".join(
+        segment if wanted.startswith("<") else wanted for wanted, segment in zip(pattern, given, strict=True)
+    )
+
+
+def _redirect(method: str, path: str, raw_query: str) -> Answer:
+    location = quote(path, safe="/%:[]@!$&'()*+,;=~") + (f"?{raw_query}" if raw_query else "")
+    headers = (("Location", location),)
+    if method != "GET":
+        return Answer(307, headers=headers, nsq=False)
+    return Answer(301, b"<a>Moved Permanently</a>.\n", HTML, headers, nsq=False)
+
+
+# ---- answers ----
+
+
+def json_body(raw: bytes) -> dict[str, Any]:
+    """A JSON object; raises `ValueError` with the decoder's words, `EOF` for nothing at all."""
+    if not raw.strip():
+        raise ValueError("EOF")
+    decoded = json.loads(raw)
+    if not isinstance(decoded, dict):
+        raise ValueError(f"expected an object, not {type(decoded).__name__}")
+    return decoded
+
+
+def compressed(body: bytes, accepted: str) -> tuple[bytes, str]:
+    """The body as the client likes it: gzip or raw deflate, whichever it names first; else as it is."""
+    for word in accepted.split(","):
+        coding = word.partition(";")[0].strip().lower()
+        if coding in ("gzip", "deflate") and "q=0" not in word.replace(" ", "").split(";")[1:]:
+            packer = zlib.compressobj(5, wbits=31 if coding == "gzip" else -15)
+            return packer.compress(body) + packer.flush(), coding
+    return body, ""
+
+
+async def send_answer(
+    send: Send, answer: Answer, *, accepted: str = "", extra: Iterable[tuple[str, str]] = (), bodiless: bool = False
+) -> None:
+    """Send a whole answer."""
+    body, coding = compressed(answer.body, accepted) if answer.body else (answer.body, "")
+    headers = [*answer.headers, *extra, ("Content-Length", str(len(body)))]
+    if answer.content_type is not None:
+        headers.append(("Content-Type", answer.content_type))
+    if answer.nsq:
+        headers.append(("X-NSQ-Content-Type", "nsq; version=1.0"))
+    if coding:
+        headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": answer.status,
+            "headers": [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": b"" if bodiless else body})

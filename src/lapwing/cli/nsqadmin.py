@@ -1,0 +1,42 @@
+"""`nsqadmin`: the web UI and its JSON API."""
+
+import platform
+import sys
+from collections.abc import Sequence
+
+from lapwing.admin.options import Options
+from lapwing.cli import flags
+from lapwing.errors import ConfigError
+from lapwing.kernel import COMPILED
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run until told to stop: exit 0; 1 when it cannot start, 2 for a bad flag."""
+    options = flags.read(Options, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options
+    if options.version:
+        twin = "compiled" if COMPILED else "pure"
+        print(f"nsqadmin v1.3.0 (built w/python{platform.python_version()}-{twin})")
+        return
+    if options.hash_password:
+        _print_hash(options.hash_password)
+        return
+    from lapwing.admin import app
+
+    try:
+        app.run(options)
+    except ConfigError as error:
+        sys.stderr.write(f"failed to instantiate nsqadmin - {error}\n")
+        raise SystemExit(1) from None
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"failed to instantiate nsqadmin - {error}: install lapwing[admin]\n")
+        raise SystemExit(1) from None
+
+
+def _print_hash(user: str) -> None:
+    from lapwing.admin.access import hash_password
+
+    print(f"{user}:{hash_password(sys.stdin.readline().rstrip(chr(10)))}")
+
+
+if __name__ == "__main__":
+    main()
