@@ -1,5 +1,6 @@
 """From a program's settings to its command line, in Go's flag syntax, and its TOML config file."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -154,3 +155,8 @@ def table(options: type[Any]) -> str:
         meaning = setting.help.replace("|", "\\|") + (", repeatable" if setting.kind.repeatable else "")
         rows.append(f"| `--{setting.flag}`{kind} | {key} | {shown} | {meaning} |")
     return "\n".join(rows) + "\n"
+
+
+def replaced(options: Options, **changes: Any) -> Options:
+    """A copy of frozen options with some fields set anew."""
+    return dataclasses.replace(options, **changes)  # type: ignore[type-var]
