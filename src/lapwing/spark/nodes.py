@@ -1,0 +1,129 @@
+"""Which brokers there are and what they hold, asked from all of them."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lapwing.spark.http import BrokerAway, BrokerRefused, call, target, wait_for_any
+from lapwing.spark.offsets import Held, Holdings, Offsets, merge
+from lapwing.spark.options import Access, SourceOptions
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the brokers said, and who of them did not answer."""
+
+    holdings: dict[str, dict[int, Held]]
+    away: dict[str, str]  # by address: why
+
+    def complaint(self) -> str:
+        """Who is away, in one line."""
+        return "; ".join(f"{address}: {why.removeprefix(address + ': ')}" for address, why in sorted(self.away.items()))
+
+
+def survey(options: SourceOptions, at: int | None = None) -> Survey:
+    """Ask every broker what it holds of the topics in question, and with `at` (ns) where that time begins."""
+    addresses = discover(options.access, options.topics, options.pattern)
+    away: dict[str, str] = {}
+    parameters: dict[str, str | int | list[str]] = {"topic": list(options.topics)}
+    if at is not None:
+        parameters["at"] = at
+    answers = ask_all(addresses, lambda address: call(address, options.access, "GET", "/log/offsets", parameters))
+    found: list[tuple[str, int, str, Held]] = []
+    for address, answer in answers:
+        if isinstance(answer, Exception):
+            away[address] = str(answer)
+            continue
+        found += [
+            (topic["topic"], answer["node_id"], address, _held(topic, options.channel))
+            for topic in answer["topics"]
+            if wanted(topic["topic"], options)
+        ]
+    return Survey(merge(found), away)
+
+
+def wanted(topic: str, options: SourceOptions) -> bool:
+    """Whether the options speak of this topic; a pattern has to match all of the name."""
+    if options.pattern is not None:
+        return re.fullmatch(options.pattern, topic) is not None
+    return topic in options.topics
+
+
+def _held(topic: dict[str, Any], channel: str | None) -> Held:
+    cursors = {entry["channel"]: entry["cursor"] for entry in topic["channels"]}
+    return Held(
+        log_id=topic["log_id"],
+        first=topic["first"],
+        next=topic["next"],
+        bytes=topic["bytes"],
+        at=topic.get("at"),
+        cursor=cursors.get(channel) if channel is not None else None,
+    )
+
+
+def discover(access: Access, topics: Sequence[str] = (), pattern: str | None = None) -> list[str]:
+    """HTTP addresses of the brokers: those that were named, or those that nsqlookupd knows to have one of the topics.
+
+    With neither topics nor a pattern: all that nsqlookupd knows. Raises `BrokerAway` when no nsqlookupd answers; one
+    that does not answer while others do is only logged, as their answers are added up.
+    """
+    if access.nsqd:
+        return list(access.nsqd)
+    found: dict[str, None] = {}
+    failures: list[str] = []
+    for _, answer in ask_all(access.lookupd, lambda address: call(address, access, "GET", "/nodes")):
+        if isinstance(answer, Exception):
+            failures.append(str(answer))
+            continue
+        for producer in answer["producers"]:
+            if _has(producer, topics, pattern):
+                found[f"{producer['broadcast_address']}:{producer['http_port']}"] = None
+    if len(failures) == len(access.lookupd):
+        raise BrokerAway("nsqlookupd", "; ".join(failures))
+    for failure in failures:
+        logger.warning("nsqlookupd %s", failure)
+    return list(found)
+
+
+def _has(producer: dict[str, Any], topics: Sequence[str], pattern: str | None) -> bool:
+    alive = [topic for topic, dead in zip(producer["topics"], producer["tombstones"], strict=True) if not dead]
+    if pattern is not None:
+        return any(re.fullmatch(pattern, topic) for topic in alive)
+    return not topics or any(topic in topics for topic in alive)
+
+
+def ask_all(addresses: Sequence[str], ask: Callable[[str], Answer]) -> list[tuple[str, Answer | Exception]]:
+    """Ask every address at the same time; what it answered, or the error."""
+
+    def once(address: str) -> tuple[str, Answer | Exception]:
+        try:
+            return address, ask(address)
+        except (BrokerAway, BrokerRefused) as error:
+            return address, error
+
+    if len(addresses) < 2:
+        return [once(address) for address in addresses]
+    with ThreadPoolExecutor(min(len(addresses), 16)) as pool:
+        return list(pool.map(once, addresses))
+
+
+def wait_for_more(position: Offsets, holdings: Holdings, access: Access, seconds: float) -> None:
+    """Return once a broker has more than `position` (or all it has, for logs that are new), or in `seconds`."""
+    after: dict[str, list[str]] = {}
+    for topic, nodes in holdings.items():
+        for node, held in nodes.items():
+            known = position.get(topic, {}).get(node)
+            reached = held.next if known is None or known.log_id != held.log_id else max(known.sequence, held.next)
+            after.setdefault(held.address, []).append(f"{topic}:{reached}")
+    questions = {
+        address: target("/log/offsets", {"after": ",".join(entries), "wait_ms": int(seconds * 1000)})
+        for address, entries in after.items()
+    }
+    wait_for_any(questions, access, seconds)

@@ -1,0 +1,307 @@
+"""What may be said with `.option(...)`: read once, checked whole, and refused by name."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from lapwing import names
+from lapwing.spark.offsets import OffsetError, Requested, parse_requested
+
+_RETRY_SECONDS: Final = 30.0
+_BATCH_BYTES: Final = 4 << 20
+
+
+class OptionError(ValueError):
+    """An option that is unknown, contradictory or has a value it cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the brokers are and how they are spoken to."""
+
+    nsqd: tuple[str, ...] = ()  # HTTP addresses, host:port
+    lookupd: tuple[str, ...] = ()  # HTTP addresses of nsqlookupd
+    tls: bool = False
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+    secret: str | None = field(default=None, repr=False)  # for AUTH, where a connection is made through TCP
+    retry_seconds: float = _RETRY_SECONDS  # how long a broker may be away before that is an error
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Everything a reader needs to know."""
+
+    access: Access
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    mode: str = "log"
+    channel: str | None = None
+    starting: str | Requested = "earliest"
+    ending: str | Requested = "latest"
+    starting_timestamp: int | None = None  # ns
+    ending_timestamp: int | None = None  # ns
+    none_is_latest: bool = False
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    min_messages: int | None = None
+    max_delay: float = 900.0  # seconds
+    min_partitions: int = 1
+    max_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    headers: bool = False
+    body: bool = True
+    spool: str | None = None
+    poll_seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Everything a writer needs to know."""
+
+    access: Access
+    topic: str | None = None
+    mode: str = "exactlyonce"
+    sink: str | None = None
+    batch_bytes: int = _BATCH_BYTES
+
+
+# as users write them; Spark hands them over in lower case
+_ACCESS: Final = (
+    "nsqd", "lookupd", "tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "authSecret", "retryTimeout",
+)  # fmt: skip
+_SOURCE: Final = (
+    *_ACCESS, "path", "topic", "subscribe", "topicPattern", "subscribePattern", "mode", "channel", "startingOffsets",
+    "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
+    "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
+    "includeHeaders", "includeBody", "spoolDirectory", "pollTimeout",
+)  # fmt: skip
+_SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchBytes")
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
+_STREAM_ONLY: Final = (
+    "channel", "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "spoolDirectory", "pollTimeout",
+)  # fmt: skip
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+_LOG_ONLY: Final = (
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "topicPattern", "subscribePattern",
+    "minMessagesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
+)  # fmt: skip
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 0.001}
+
+
+class _Given:
+    """The options as they came, asked for one by one."""
+
+    def __init__(self, raw: Mapping[str, str], known: tuple[str, ...]) -> None:
+        spelling = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        for key, value in raw.items():
+            if key.lower() in spelling:
+                self._values[spelling[key.lower()]] = value.strip()
+            elif key.lower() not in _SPARKS_OWN:
+                near = difflib.get_close_matches(key.lower(), spelling, n=1)
+                hint = f"; did you mean {spelling[near[0]]}?" if near else f"; there are: {', '.join(known)}"
+                raise OptionError(f"unknown option {key}{hint}")
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, *aliases: str) -> str | None:
+        """The value of the option, which may be called by several names but only once."""
+        said = [name for name in aliases if name in self._values]
+        if len(said) > 1:
+            raise OptionError(f"options {' and '.join(said)} say the same thing; give one of them")
+        return self._values[said[0]] or None if said else None
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
+            if name in self._values:
+                raise OptionError(f"option {name} {why}")
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = (self.text(name) or str(default)).lower()
+        if value not in ("true", "false"):
+            raise OptionError(f"option {name} is true or false, not {value!r}")
+        return value == "true"
+
+    def count(self, *aliases: str) -> int | None:
+        value = self.text(*aliases)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit() and int(value) > 0):
+            raise OptionError(f"option {next(filter(self.has, aliases))} is a number above 0, not {value!r}")
+        return int(value)
+
+    def seconds(self, name: str, default: float) -> float:
+        value = self.text(name)
+        if value is None:
+            return default
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            raise OptionError(f"option {name} is a duration such as 500ms, 10s or 15m, not {value!r}")
+        return float(found[1]) * _UNITS[found[2]]
+
+    def moment(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()):
+            raise OptionError(f"option {name} is a time in ms since 1970, not {value!r}")
+        return int(value) * 1_000_000
+
+    def one_of(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = (self.text(name) or default).lower()
+        if value not in choices:
+            raise OptionError(f"option {name} is {' or '.join(choices)}, not {value!r}")
+        return value
+
+    def addresses(self, name: str) -> tuple[str, ...]:
+        parts = tuple(part.strip() for part in (self.text(name) or "").split(",") if part.strip())
+        for part in parts:
+            host, colon, port = part.rpartition(":")
+            if "/" in host or not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+                raise OptionError(f"option {name} is host:port of an HTTP door, or several by comma, not {part!r}")
+        return parts
+
+    def places(self, name: str, words: tuple[str, ...], default: str) -> str | Requested:
+        value = self.text(name) or default
+        if value.lower() in words:
+            return value.lower()
+        if not value.startswith("{"):
+            raise OptionError(f"option {name} is {', '.join(words)} or JSON, not {value!r}")
+        try:
+            return parse_requested(value)
+        except OffsetError as error:
+            raise OptionError(f"option {name}: {error}") from error
+
+
+def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a read or a stream; raises `OptionError`."""
+    given = _Given(raw, _SOURCE)
+    mode = given.one_of("mode", ("log", "subscribe"), "log")
+    if mode == "subscribe" and not streaming:
+        raise OptionError("option mode=subscribe consumes a channel and is for streams only")
+    if streaming:
+        given.refuse(_BATCH_ONLY, "is for batch reads; a stream has no end")
+    else:
+        given.refuse(_STREAM_ONLY, "is for streams")
+    if mode == "subscribe":
+        given.refuse(_LOG_ONLY, "needs the log of the broker, which mode=subscribe does without")
+    else:
+        given.refuse(("spoolDirectory",), "is for mode=subscribe")
+
+    topics = _topics(given.text("topic", "subscribe", "path"), "topic")
+    pattern = given.text("topicPattern", "subscribePattern")
+    if bool(topics) == bool(pattern):
+        raise OptionError("exactly one of topic (or subscribe) and topicPattern (or subscribePattern) is needed")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError(f"option topicPattern: {error}") from error
+    channel = given.text("channel")
+    if channel is not None and not names.valid(channel):
+        raise OptionError(f"option channel: {channel!r} is no name for a channel")
+    if given.has("startingTimestamp"):
+        given.refuse(("startingOffsets",), "contradicts startingTimestamp")
+    if given.has("endingTimestamp"):
+        given.refuse(("endingOffsets",), "contradicts endingTimestamp")
+    words = ("earliest", "latest", "channel") if streaming else ("earliest",)
+    starting = given.places("startingOffsets", words, "latest" if streaming else "earliest")
+    if starting == "channel" and channel is None:
+        raise OptionError("option startingOffsets=channel needs the option channel")
+    max_messages = given.count("maxMessagesPerTrigger", "maxOffsetsPerTrigger")
+    max_bytes = given.count("maxBytesPerTrigger")
+    if max_messages is not None and max_bytes is not None:
+        raise OptionError("maxMessagesPerTrigger and maxBytesPerTrigger exclude each other: Spark takes one limit")
+    min_messages = given.count("minMessagesPerTrigger", "minOffsetsPerTrigger")
+    if min_messages is not None and max_messages is not None and min_messages > max_messages:
+        raise OptionError("minMessagesPerTrigger is above maxMessagesPerTrigger")
+    spool = given.text("spoolDirectory")
+    if mode == "subscribe":
+        for name, value in (("channel", channel), ("spoolDirectory", spool)):
+            if value is None:
+                raise OptionError(f"mode=subscribe needs the option {name}")
+        if len(topics) != 1:
+            raise OptionError("mode=subscribe reads one topic")
+    strategy = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    return SourceOptions(
+        access=_access(given),
+        topics=topics,
+        pattern=pattern,
+        mode=mode,
+        channel=channel,
+        starting=starting,
+        ending=given.places("endingOffsets", ("latest",), "latest"),
+        starting_timestamp=given.moment("startingTimestamp"),
+        ending_timestamp=given.moment("endingTimestamp"),
+        none_is_latest=strategy == "latest",
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        min_messages=min_messages,
+        max_delay=given.seconds("maxTriggerDelay", 900.0),
+        min_partitions=given.count("minPartitions") or 1,
+        max_per_partition=given.count("maxRecordsPerPartition"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        headers=given.flag("includeHeaders", False),
+        body=given.flag("includeBody", True),
+        spool=spool,
+        poll_seconds=given.seconds("pollTimeout", 1.0),
+    )
+
+
+def sink_options(raw: Mapping[str, str]) -> SinkOptions:
+    """The options of a write; raises `OptionError`."""
+    given = _Given(raw, _SINK)
+    topics = _topics(given.text("topic", "path"), "topic")
+    if len(topics) > 1:
+        raise OptionError("option topic names one topic; for several leave it out and give each row a column topic")
+    sink = given.text("sinkId")
+    if sink is not None and not names.valid(sink):
+        raise OptionError(f"option sinkId: letters, digits, '.', '_' and '-' expected, not {sink!r}")
+    return SinkOptions(
+        access=_access(given),
+        topic=topics[0] if topics else None,
+        mode=given.one_of("mode", ("exactlyonce", "atleastonce"), "exactlyonce"),
+        sink=sink,
+        batch_bytes=given.count("batchBytes") or _BATCH_BYTES,
+    )
+
+
+def _access(given: _Given) -> Access:
+    nsqd, lookupd = given.addresses("nsqd"), given.addresses("lookupd")
+    if bool(nsqd) == bool(lookupd):
+        raise OptionError("exactly one of nsqd and lookupd is needed: where are the brokers?")
+    tls = given.flag("tls", False)
+    if not tls:
+        given.refuse(("tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify"), "needs tls=true")
+    if given.has("tlsKeyFile") and not given.has("tlsCertFile"):
+        raise OptionError("option tlsKeyFile needs tlsCertFile")
+    return Access(
+        nsqd=nsqd,
+        lookupd=lookupd,
+        tls=tls,
+        ca_file=given.text("tlsRootCaFile"),
+        cert_file=given.text("tlsCertFile"),
+        key_file=given.text("tlsKeyFile"),
+        verify=given.flag("tlsVerify", True),
+        secret=given.text("authSecret"),
+        retry_seconds=given.seconds("retryTimeout", _RETRY_SECONDS),
+    )
+
+
+def _topics(value: str | None, name: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(part.strip() for part in (value or "").split(",") if part.strip()))
+    for topic in topics:
+        if not names.valid(topic):
+            raise OptionError(f"option {name}: {topic!r} is no name for a topic")
+    return topics

@@ -1,0 +1,94 @@
+"""What Spark registers under the name `lapwing`: rows out of topics, rows into topics."""
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from lapwing.spark.options import SourceOptions, sink_options, source_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COLUMNS: Final = (
+    StructField("topic", StringType()),
+    StructField("node", IntegerType()),
+    StructField("sequence", LongType()),
+    StructField("id", StringType()),
+    StructField("timestamp", TimestampType()),
+    StructField("attempts", IntegerType()),
+    StructField("body", BinaryType()),
+    StructField("headers", MapType(StringType(), StringType())),
+)
+
+
+def columns(raw: "Mapping[str, str]") -> StructType:
+    """The columns that are read under these options; a wrong option is complained of later, where more is known."""
+    wanted = {name.lower(): value.strip().lower() for name, value in raw.items()}
+    left_out = set()
+    if wanted.get("includeheaders", "false") != "true":
+        left_out.add("headers")
+    if wanted.get("includebody", "true") != "true":
+        left_out.add("body")
+    return StructType([field for field in COLUMNS if field.name not in left_out])
+
+
+class LapwingSource(DataSource):
+    """Topics of lapwing brokers (and, with `mode=subscribe`, of any NSQ server) as tables and streams.
+
+    Spark builds this often and pickles it: it only holds the options.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "lapwing"
+
+    def schema(self) -> StructType:
+        return columns(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from lapwing.spark.reader import LogReader
+
+        return LogReader(self._read_options(schema, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = self._read_options(schema, streaming=True)
+        if options.mode == "subscribe":
+            from lapwing.spark.subscribe import SubscribeStreamReader
+
+            return SubscribeStreamReader(options, schema)
+        from lapwing.spark.reader import LogStreamReader
+
+        return LogStreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from lapwing.spark.writer import BatchWriter
+
+        return BatchWriter(sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from lapwing.spark.writer import StreamWriter
+
+        return StreamWriter(sink_options(self.options), schema)
+
+    def _read_options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        options = source_options(self.options, streaming=streaming)
+        expected = columns(self.options)
+        if schema != expected:
+            raise ValueError(f"the columns are {expected.simpleString()}; a schema of one's own is not possible")
+        return options

@@ -1,0 +1,7 @@
+"""Spark looks for packages called `pyspark_*` and registers their `DefaultSource` by itself."""
+
+from lapwing.spark.source import LapwingSource
+
+
+class DefaultSource(LapwingSource):
+    """`spark.read.format("lapwing")`."""

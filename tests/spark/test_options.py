@@ -1,0 +1,118 @@
+"""Options are read once, checked whole, and refused by name."""
+
+import pytest
+
+from lapwing.spark.offsets import Position
+from lapwing.spark.options import OptionError, sink_options, source_options
+
+NSQD = {"nsqd": "h:4151"}
+
+
+def stream(**raw):
+    return source_options({**NSQD, "topic": "orders", **raw}, streaming=True)
+
+
+def batch(**raw):
+    return source_options({**NSQD, "topic": "orders", **raw}, streaming=False)
+
+
+def test_streams_start_at_the_latest_and_batches_at_the_earliest():
+    assert stream().starting == "latest"
+    assert batch().starting == "earliest"
+
+
+def test_options_have_the_names_that_kafka_users_know():
+    options = source_options(
+        {"subscribe": "a, b,a", "maxOffsetsPerTrigger": "5", "minoffsetspertrigger": "2", "lookupd": "h:4161,i:4161"},
+        streaming=True,
+    )
+
+    assert (options.topics, options.max_messages, options.min_messages) == (("a", "b"), 5, 2)
+    assert options.access.lookupd == ("h:4161", "i:4161")
+
+
+def test_load_with_a_path_names_the_topic():
+    assert source_options({**NSQD, "path": "orders"}, streaming=False).topics == ("orders",)
+
+
+def test_offsets_times_and_durations_are_understood():
+    offsets = '{"orders": {"7": 5, "9": {"log_id": "x", "sequence": 3}}}'
+    assert batch(startingOffsets=offsets).starting == {"orders": {7: 5, 9: Position("x", 3)}}
+    assert batch(startingTimestamp="1700000000000").starting_timestamp == 1_700_000_000_000_000_000
+    assert stream(maxTriggerDelay="15m", retryTimeout="500").max_delay == 900.0
+    assert stream(retryTimeout="500").access.retry_seconds == 0.5
+
+
+def test_a_secret_is_not_shown():
+    assert "hush" not in repr(stream(authSecret="hush"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"maxMessagePerTrigger": "5"}, "unknown option maxMessagePerTrigger; did you mean maxMessagesPerTrigger"),
+        ({"zzz": "5"}, "unknown option zzz; there are: nsqd"),
+        ({"subscribe": "x"}, "options topic and subscribe say the same thing"),
+        ({"topicPattern": "x.*"}, "exactly one of topic"),
+        ({"lookupd": "h:4161"}, "exactly one of nsqd and lookupd"),
+        ({"nsqd": "h"}, "option nsqd is host:port"),
+        ({"nsqd": "http://h:1"}, "option nsqd is host:port"),
+        ({"topic": "or ders"}, "'or ders' is no name for a topic"),
+        ({"channel": "a/b"}, "no name for a channel"),
+        ({"startingOffsets": "sometime"}, "option startingOffsets is earliest, latest, channel or JSON"),
+        ({"startingOffsets": '{"orders": 5}'}, "option startingOffsets: topic orders"),
+        ({"startingOffsets": "channel"}, "needs the option channel"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "contradicts startingTimestamp"),
+        ({"startingTimestamp": "yesterday"}, "ms since 1970"),
+        ({"endingOffsets": "latest"}, "is for batch reads"),
+        ({"maxMessagesPerTrigger": "0"}, "option maxMessagesPerTrigger is a number above 0"),
+        ({"maxMessagesPerTrigger": "5", "maxBytesPerTrigger": "5"}, "exclude each other"),
+        ({"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"}, "is above"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss is true or false"),
+        ({"maxTriggerDelay": "soon"}, "is a duration"),
+        ({"mode": "magic"}, "option mode is log or subscribe"),
+        ({"mode": "subscribe"}, "needs the option channel"),
+        ({"mode": "subscribe", "channel": "c"}, "needs the option spoolDirectory"),
+        ({"mode": "subscribe", "failOnDataLoss": "true"}, "option failOnDataLoss needs the log"),
+        ({"spoolDirectory": "/x"}, "is for mode=subscribe"),
+        ({"tlsRootCaFile": "x"}, "needs tls=true"),
+        ({"tls": "true", "tlsKeyFile": "x"}, "needs tlsCertFile"),
+    ],
+)
+def test_what_a_stream_cannot_have_is_refused_by_name(raw, said):
+    with pytest.raises(OptionError, match=said):
+        stream(**raw)
+
+
+@pytest.mark.parametrize("name", ["channel", "maxMessagesPerTrigger", "pollTimeout"])
+def test_what_is_for_streams_is_refused_in_a_batch(name):
+    with pytest.raises(OptionError, match=f"option {name} is for streams"):
+        batch(**{name: "1"})
+
+
+def test_latest_is_no_start_for_a_batch():
+    with pytest.raises(OptionError, match="option startingOffsets is earliest or JSON"):
+        batch(startingOffsets="latest")
+
+
+def test_a_topic_pattern_must_be_one():
+    with pytest.raises(OptionError, match="option topicPattern"):
+        source_options({**NSQD, "topicPattern": "("}, streaming=True)
+
+
+def test_sparks_own_options_of_a_sink_are_none_of_ours():
+    assert sink_options({**NSQD, "topic": "t", "checkpointLocation": "/x"}).topic == "t"
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"topic": "a,b"}, "names one topic"),
+        ({"sinkId": "a b"}, "option sinkId"),
+        ({"mode": "twice"}, "option mode is exactlyonce or atleastonce"),
+        ({"startingOffsets": "latest"}, "unknown option startingOffsets"),
+    ],
+)
+def test_what_a_sink_cannot_have_is_refused_by_name(raw, said):
+    with pytest.raises(OptionError, match=said):
+        sink_options({**NSQD, **raw})
