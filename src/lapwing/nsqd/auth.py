@@ -1,0 +1,162 @@
+"""Asks auth servers what a client may do, and knows what they answered."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import quote_plus
+
+from lapwing.broker.options import Options
+from lapwing.errors import LapwingError
+from lapwing.nsqd.outgoing import Asker, AskFailed, asker
+
+PERMISSIONS: Final = ("subscribe", "publish")
+
+_SECOND: Final = 1_000_000_000
+
+
+class AuthFailed(LapwingError):
+    """No auth server gave a usable answer; the text says why, for the log alone."""
+
+
+class Pattern(Protocol):
+    """A compiled pattern that is searched in linear time."""
+
+    def search(self, text: str) -> object | None:
+        """Something if the pattern is found anywhere in `text`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What is allowed where."""
+
+    topic: Pattern
+    channels: tuple[Pattern, ...]
+    permissions: frozenset[str]
+
+    def allows(self, permission: str, topic: str, channel: str) -> bool:
+        """Whether this grant covers it; to publish, the channel is empty."""
+        return (
+            permission in self.permissions
+            and self.topic.search(topic) is not None
+            and any(pattern.search(channel) is not None for pattern in self.channels)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Authorizations:
+    """What a client may do, until the time given has passed."""
+
+    secret: bytes
+    identity: str
+    identity_url: str
+    authorizations: tuple[Grant, ...]
+    expires: int  # ns
+
+    def allows(self, permission: str, topic: str, channel: str) -> bool:
+        """Whether any grant covers it."""
+        return any(grant.allows(permission, topic, channel) for grant in self.authorizations)
+
+    def expired(self, now: int) -> bool:
+        """Whether the server has to be asked again."""
+        return now >= self.expires
+
+
+def understand(document: Any, secret: bytes, *, now: int) -> Authorizations:
+    """What an auth server's answer means; raises `AuthFailed` if any part of it is not as it should be."""
+    if not isinstance(document, dict):
+        raise AuthFailed("the answer is no object")
+    ttl = document.get("ttl")
+    if type(ttl) is not int or ttl <= 0:
+        raise AuthFailed(f"ttl {ttl!r}, an integer above 0 needed")
+    listed = document.get("authorizations") or []
+    if not isinstance(listed, list):
+        raise AuthFailed("authorizations is no list")
+    return Authorizations(
+        secret=secret,
+        identity=_text(document, "identity"),
+        identity_url=_text(document, "identity_url"),
+        authorizations=tuple(_grant(entry) for entry in listed),
+        expires=now + ttl * _SECOND,
+    )
+
+
+def _grant(entry: Any) -> Grant:
+    if not isinstance(entry, dict):
+        raise AuthFailed("an authorization is no object")
+    permissions = _texts(entry, "permissions")
+    for permission in permissions:
+        if permission not in PERMISSIONS:
+            raise AuthFailed(f"unknown permission {permission!r}")
+    return Grant(
+        topic=_compiled(_text(entry, "topic")),
+        channels=tuple(_compiled(pattern) for pattern in _texts(entry, "channels")),
+        permissions=frozenset(permissions),
+    )
+
+
+def _text(entry: dict[str, Any], key: str) -> str:
+    found = entry.get(key)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise AuthFailed(f"{key} is no string")
+    return found
+
+
+def _texts(entry: dict[str, Any], key: str) -> Sequence[str]:
+    found = entry.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise AuthFailed(f"{key} is no list of strings")
+    return found
+
+
+def _compiled(pattern: str) -> Pattern:
+    """The pattern in Go's own syntax: what could take exponential time does not compile."""
+    import re2  # type: ignore[import-untyped]  # here, as nobody who asks no auth server needs it
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled: Pattern = re2.compile(pattern, options=options)
+    except re2.error as error:
+        raise AuthFailed(f"pattern {pattern!r} does not compile: {error}") from error
+    return compiled
+
+
+class Authenticator:
+    """Asks the configured servers, beginning at a random one, until one answers."""
+
+    def __init__(self, options: Options, now: Callable[[], int], ask: Asker | None = None) -> None:
+        self._addresses = options.auth_http_addresses
+        self._post = options.auth_http_request_method.lower() == "post"
+        self._now = now
+        self._asker = ask or asker(
+            options.http_client_connect_timeout, options.http_client_request_timeout, options.tls_root_ca_file
+        )
+
+    async def query(self, *, secret: bytes, remote_ip: str, tls: bool, common_name: str) -> Authorizations:
+        """What the client with that secret may do; raises `AuthFailed` when no server has a usable answer."""
+        values = {
+            "common_name": common_name,
+            "remote_ip": remote_ip,
+            "secret": secret.decode("utf-8", "surrogateescape"),
+            "tls": "true" if tls else "false",
+        }
+        start = random.randrange(len(self._addresses))
+        problems = []
+        for address in self._addresses[start:] + self._addresses[:start]:
+            try:
+                return understand(await self._ask(address, values), secret, now=self._now())
+            except (AskFailed, AuthFailed) as error:
+                problems.append(f"{address.rpartition('@')[2]}: {error}")
+        raise AuthFailed("; ".join(problems))
+
+    async def _ask(self, address: str, values: dict[str, str]) -> Any:
+        url = address if "://" in address else f"http://{address}/auth"
+        if self._post:
+            return await self._asker.ask(url, {key: [text] for key, text in values.items()})
+        query = "&".join(f"{key}={quote_plus(text, errors='surrogateescape')}" for key, text in values.items())
+        return await self._asker.ask(f"{url}?{query}")

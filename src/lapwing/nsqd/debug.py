@@ -1,0 +1,201 @@
+"""`/debug/*`: what a Python process can tell of itself where Go has its profiler pages."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Final
+
+from lapwing.net.answers import HTML, TEXT, Answer, plain
+from lapwing.net.requests import Request
+from lapwing.net.routes import Reply, Route
+from lapwing.nsqd import memory
+
+_RATE: Final = 0.01  # seconds between two samples
+_LONGEST: Final = 300.0  # seconds of one profile
+_DEFAULT: Final = 30.0
+_PAGES: Final = {
+    "cmdline": "the command line, words separated by NUL",
+    "profile": "where time goes: a sampled profile as collapsed stacks (?seconds=N), for flamegraph.pl or speedscope",
+    "goroutine": "the stacks of all tasks and threads",
+    "block": "where tasks wait, and how many at each place",
+    "heap": "memory and garbage collection in figures",
+    "threadcreate": "the threads",
+    "symbol": "for tools that expect it: there are no addresses to look up",
+}
+
+
+def routes() -> list[Route]:
+    """For the table."""
+    pages: dict[str, Callable[[Request], Reply]] = {
+        "cmdline": lambda _: _text("\0".join(sys.argv)),
+        "profile": profile,
+        "goroutine": lambda _: _text(stacks()),
+        "block": lambda _: _text(waiting()),
+        "heap": lambda _: _text(heap()),
+        "threadcreate": lambda _: _text("".join(f"{thread.name}\n" for thread in threading.enumerate())),
+        "symbol": lambda _: _text("num_symbols: 0\n"),
+    }
+    return [
+        Route("GET", "/debug/pprof/", index, logged=False),
+        *(Route("GET", f"/debug/pprof/{name}", respond, logged=False) for name, respond in pages.items()),
+        Route("POST", "/debug/pprof/symbol", pages["symbol"], logged=False),
+        Route("PUT", "/debug/setblockrate", set_block_rate),
+        Route("POST", "/debug/freememory", free_memory),
+    ]
+
+
+def _text(content: str, status: int = 200) -> Answer:
+    return Answer(status, content.encode("utf-8", "replace"), TEXT, nsq=False)
+
+
+def index(request: Request) -> Answer:
+    """What there is to see."""
+    lines = "".join(f'<li><a href="{name}">{name}</a>: {what}</li>\n' for name, what in _PAGES.items())
+    page = f"<!doctype html><html><head><title>/debug/pprof/</title></head><body><ul>\n{lines}</ul></body></html>\n"
+    return Answer(200, page.encode(), HTML, nsq=False)
+
+
+def set_block_rate(request: Request) -> Answer:
+    """Accepted: what tasks wait for can be seen at any time, at no rate."""
+    rate = request.query.get("rate", "")
+    if not rate.removeprefix("-").isdecimal() or not rate.isascii():
+        return plain(f'invalid block rate : "{rate}" is no integer', 400)
+    return plain("")
+
+
+def free_memory(request: Request) -> Answer:
+    """Collect garbage, and give what is free back to the system."""
+    gc.collect()
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return plain("")  # another C library: it has its own mind
+    return plain("")
+
+
+# --- profile ---------------------------------------------------------------------------------------------------
+
+
+class Sampler(threading.Thread):
+    """Looks at every thread's stack a hundred times a second, and counts what it sees."""
+
+    def __init__(self, seconds: float, done: Callable[[], None]) -> None:
+        super().__init__(name="profile", daemon=True)
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        self._seconds = seconds
+        self._done = done
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Sample until the time is over."""
+        end = time.monotonic() + self._seconds
+        me = threading.get_ident()
+        labels: dict[CodeType, str] = {}
+        while time.monotonic() < end and not self._stop.wait(_RATE):
+            names = {thread.ident: thread.name for thread in threading.enumerate()}
+            for ident, frame in sys._current_frames().items():
+                if ident != me:
+                    self.counts[(names.get(ident, str(ident)), *_stack(frame, labels))] += 1
+        self._done()
+
+    def stop(self) -> None:
+        """Nobody waits for it any more."""
+        self._stop.set()
+
+    def collapsed(self) -> str:
+        """One line a stack, outermost first, and how often it was seen."""
+        return "".join(f"{';'.join(stack)} {count}\n" for stack, count in self.counts.most_common())
+
+
+def _stack(frame: FrameType | None, labels: dict[CodeType, str]) -> list[str]:
+    stack = []
+    while frame is not None:
+        code = frame.f_code
+        label = labels.get(code)
+        if label is None:
+            label = labels[code] = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}".replace(";", ":")
+        stack.append(label)
+        frame = frame.f_back
+    stack.reverse()
+    return stack
+
+
+async def profile(request: Request) -> Answer:
+    """A profile of the running process over the next `seconds`."""
+    try:
+        seconds = float(request.query.get("seconds", _DEFAULT))
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _LONGEST:
+        return _text(f"seconds must be above 0 and at most {_LONGEST:.0f}\n", 400)
+    if any(isinstance(thread, Sampler) for thread in threading.enumerate()):
+        return _text("another profile is being taken\n", 503)
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+
+    def done() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(over.set)
+
+    sampler = Sampler(seconds, done)
+    sampler.start()
+    try:
+        await over.wait()
+    finally:
+        sampler.stop()
+    return _text(sampler.collapsed())
+
+
+# --- stacks ----------------------------------------------------------------------------------------------------
+
+
+def stacks() -> str:
+    """The stack of every task and every thread."""
+    import traceback
+
+    out = io.StringIO()
+    for task in asyncio.all_tasks():
+        out.write(f"task {task.get_name()}:\n")
+        task.print_stack(file=out)
+        out.write("\n")
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        out.write(f"thread {names.get(ident, ident)}:\n")
+        out.writelines(traceback.format_stack(frame))
+        out.write("\n")
+    return out.getvalue()
+
+
+def waiting() -> str:
+    """Where tasks wait, the most crowded place first."""
+    places: Counter[str] = Counter()
+    for task in asyncio.all_tasks():
+        frames = task.get_stack()
+        if frames:
+            code = frames[-1].f_code
+            places[f"{code.co_filename}:{frames[-1].f_lineno} {code.co_qualname}"] += 1
+    return "".join(f"{count} {place}\n" for place, count in places.most_common())
+
+
+def heap() -> str:
+    """Memory and garbage collection in figures."""
+    lines = [
+        f"resident_bytes {memory.resident()}",
+        f"allocated_blocks {sys.getallocatedblocks()}",
+        f"gc_enabled {gc.isenabled()}",
+        f"gc_threshold {gc.get_threshold()}",
+        f"gc_count {gc.get_count()}",
+        f"gc_frozen {gc.get_freeze_count()}",
+    ]
+    lines += [f"gc_generation_{number} {generation}" for number, generation in enumerate(gc.get_stats())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,250 @@
+"""nsqd's HTTP API: parse, call the broker, answer. What has a module of its own only meets here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol
+
+from lapwing import kernel
+from lapwing.broker import stats
+from lapwing.broker.broker import Broker
+from lapwing.broker.options import VERSION, Options
+from lapwing.broker.stats import TopicStats
+from lapwing.errors import BrokerError, LapwingError, NoSuchChannel, NoSuchTopic
+from lapwing.net.answers import Answer, Later, Refused, Stream, nothing, plain, value
+from lapwing.net.listen import Listener
+from lapwing.net.logs import Log
+from lapwing.net.requests import Head, Request
+from lapwing.net.routes import Reply, Route
+from lapwing.nsqd import debug, memory
+from lapwing.nsqd.clock import Clock
+from lapwing.nsqd.config import Config, LookupPeers
+from lapwing.nsqd.metrics import FsyncTimes, Metrics
+from lapwing.nsqd.pipelines import Pipelines
+from lapwing.nsqd.publishing import Newcomers, Publishing, named
+from lapwing.nsqd.statspage import JsonPage, Page, Snapshot, TextPage
+from lapwing.nsqd.turn import Turn
+
+BUILT: Final = f"python{'.'.join(map(str, sys.version_info[:3]))}-{'compiled' if kernel.COMPILED else 'pure'}"
+
+_SECOND: Final = 1_000_000_000
+_AT_ONCE: Final = 200  # topics counted before others get their turn
+
+_HEALTHY: Final = plain("OK")
+_DONE: Final = nothing()
+
+
+class Peers(Newcomers, LookupPeers, Protocol):
+    """The nsqlookupds that are told of us."""
+
+
+class Node(Protocol):
+    """The daemon, as far as it shows here."""
+
+    options: Options
+    log: Log
+    clock: Clock
+    started: int  # Unix ns
+    broker: Broker
+    turn: Turn
+    tcp: Listener | None
+    http: Listener | None
+
+    @property
+    def peers(self) -> Peers:
+        """The nsqlookupds."""
+
+
+class Http:
+    """All routes of one nsqd."""
+
+    def __init__(self, node: Node, times: FsyncTimes) -> None:
+        self._node = node
+        self._broker = node.broker
+        self._now = node.clock.now
+        self._stir = node.turn.stir
+        self._pauses = memory.GcPauses()
+        self._publishing = Publishing(node.broker, node.turn, node.log, node.peers)
+        self._metrics = Metrics(node.broker, node.clock.now, times, self._pauses, started=node.started)
+        self._config = Config(node.options, node.log, node.peers)
+        self._pipelines = Pipelines(node.clock.now)
+
+    def routes(self) -> list[Route]:
+        """For the table; other modules' routes may stand beside them."""
+        orders: list[tuple[str, Callable[[Request], Reply]]] = [
+            ("/topic/create", self.create_topic),
+            ("/topic/delete", self.delete_topic),
+            ("/topic/empty", self.empty_topic),
+            ("/topic/pause", lambda request: self._pause_topic(request, True)),
+            ("/topic/unpause", lambda request: self._pause_topic(request, False)),
+            ("/channel/create", self.create_channel),
+            ("/channel/delete", self.delete_channel),
+            ("/channel/empty", self.empty_channel),
+            ("/channel/pause", lambda request: self._pause_channel(request, True)),
+            ("/channel/unpause", lambda request: self._pause_channel(request, False)),
+        ]
+        return [
+            Route("GET", "/ping", self.ping),
+            Route("GET", "/info", self.info),
+            Route("GET", "/stats", self.stats),
+            *(Route("POST", path, respond) for path, respond in orders),
+            *self._publishing.routes(),
+            *self._metrics.routes(),
+            *self._config.routes(),
+            *self._pipelines.routes(),
+            *debug.routes(),
+        ]
+
+    # --- what it shows -----------------------------------------------------------------------------------------
+
+    @property
+    def _health(self) -> str:
+        problem = self._broker.problem
+        return "OK" if problem is None else f"NOK - {problem}"
+
+    def ping(self, request: Request) -> Answer:
+        """Whether the last write to a disk worked."""
+        return _HEALTHY if self._broker.problem is None else plain(self._health, 500)
+
+    def info(self, request: Request) -> Answer:
+        """Who this is, and what it grants clients."""
+        node, options = self._node, self._node.options
+        return value(
+            {
+                "version": VERSION,
+                "broadcast_address": options.broadcast_address,
+                "hostname": os.uname().nodename,
+                "http_port": node.http.port if node.http else -1,
+                "tcp_port": node.tcp.port if node.tcp else -1,
+                "start_time": node.started // _SECOND,
+                "max_heartbeat_interval": options.max_heartbeat_interval,
+                "max_output_buffer_size": options.max_output_buffer_size,
+                "max_output_buffer_timeout": options.max_output_buffer_timeout,
+                "max_deflate_level": options.max_deflate_level,
+                "topology_zone": options.topology_zone,
+                "topology_region": options.topology_region,
+            }
+        )
+
+    def stats(self, request: Request) -> Answer:
+        """What every topic, channel and client has done; as a stream when there is much of it."""
+        query = request.query
+        page: Page = JsonPage() if query.get("format") == "json" else TextPage()
+        chosen, channel = query.get("topic", ""), query.get("channel", "")
+        clients = query.get("include_clients") not in ("false", "0")
+        snapshot = Snapshot(
+            version=VERSION,
+            built=BUILT,
+            health=self._health,
+            started=self._node.started,
+            now=self._now(),
+            memory=memory.figures(self._pauses) if query.get("include_mem") not in ("false", "0") else None,
+            producers=stats.producers(self._broker) if clients else (),
+            topic=chosen,
+        )
+        if not chosen and len(self._broker.topics) > _AT_ONCE:
+            pieces = self._pieces(page, snapshot, channel, clients)
+            return Stream(200, content_type=page.content_type, pieces=pieces)
+        topics = stats.topic_stats(self._broker, now=snapshot.now, topic=chosen, channel=channel, clients=clients)
+        some = None if topics is None else bool(topics)
+        body = (
+            page.opening(snapshot, some=some)
+            + page.topics(snapshot, topics or (), first=True)
+            + page.closing(snapshot, some=some)
+        )
+        return Answer(200, body, page.content_type)
+
+    async def _pieces(self, page: Page, snapshot: Snapshot, channel: str, clients: bool) -> AsyncIterator[bytes]:
+        """The same page, a few topics at a time; each piece is sent, and others get their turn, before the next."""
+        wanted = [name for name, topic in self._broker.topics.items() if not channel or channel in topic.channels]
+        yield page.opening(snapshot, some=bool(wanted))
+        first = True
+        wanted.sort()
+        for start in range(0, len(wanted), _AT_ONCE):
+            topics: list[TopicStats] = []
+            for name in wanted[start : start + _AT_ONCE]:
+                found = stats.topic_stats(
+                    self._broker, now=snapshot.now, topic=name, channel=channel, clients=clients
+                )
+                topics += found or ()
+            if topics:
+                yield page.topics(snapshot, topics, first=first)
+                first = False
+            await asyncio.sleep(0)
+        yield page.closing(snapshot, some=bool(wanted))
+
+    # --- topics ------------------------------------------------------------------------------------------------
+
+    def create_topic(self, request: Request) -> Reply:
+        """Make a topic unless it is there."""
+        known = request.query.get("topic", "") in self._broker.topics
+        topic = self._publishing.topic(request.head)
+        if known:
+            return _DONE
+        later = Later()
+        later.complete(_DONE)
+        return self._publishing.when_settled(topic.name, later)
+
+    def delete_topic(self, request: Request) -> Answer:
+        """Drop a topic with all it has."""
+        name = request.argument("topic")
+        return self._order(lambda: self._broker.delete_topic(name))
+
+    def empty_topic(self, request: Request) -> Answer:
+        """Drop what waits in a topic."""
+        name = named(request.head, "topic", "INVALID_TOPIC")
+        return self._order(lambda: self._broker.existing(name).empty())
+
+    def _pause_topic(self, request: Request, paused: bool) -> Answer:
+        name = request.argument("topic")
+        return self._order(lambda: self._broker.pause_topic(name, paused, now=self._now()), saved=True)
+
+    # --- channels ----------------------------------------------------------------------------------------------
+
+    def create_channel(self, request: Request) -> Answer:
+        """Make a channel, unless it is there, of a topic that is."""
+        topic, channel = _channel(request.head)
+        broker = self._broker
+        try:
+            return self._order(lambda: broker.create_channel(broker.existing(topic), channel, now=self._now()))
+        except LapwingError as error:
+            if type(error) is not LapwingError:  # else a limit that the operator set
+                raise
+            raise Refused(403, "TOO_MANY_CHANNELS") from error
+
+    def delete_channel(self, request: Request) -> Answer:
+        """Drop a channel with all it has."""
+        topic, channel = _channel(request.head)
+        return self._order(lambda: self._broker.delete_channel(topic, channel))
+
+    def empty_channel(self, request: Request) -> Answer:
+        """Drop what a channel has to deliver, has deferred or has in flight."""
+        topic, channel = _channel(request.head)
+        return self._order(lambda: self._broker.existing_channel(topic, channel).empty())
+
+    def _pause_channel(self, request: Request, paused: bool) -> Answer:
+        topic, channel = _channel(request.head)
+        return self._order(lambda: self._broker.pause_channel(topic, channel, paused), saved=True)
+
+    def _order(self, carry_out: Callable[[], object], *, saved: bool = False) -> Answer:
+        """Have the broker do something; `saved`: and remember it before the answer leaves."""
+        try:
+            carry_out()
+        except NoSuchTopic as error:
+            raise Refused(404, "TOPIC_NOT_FOUND") from error
+        except NoSuchChannel as error:
+            raise Refused(404, "CHANNEL_NOT_FOUND") from error
+        except BrokerError as error:
+            raise Refused(503, "EXITING") from error
+        if saved:
+            self._broker.save_catalog()
+        self._stir()
+        return _DONE
+
+
+def _channel(head: Head) -> tuple[str, str]:
+    """The topic and channel that a request names; raises `Refused`."""
+    return named(head, "topic", "INVALID_ARG_TOPIC"), named(head, "channel", "INVALID_ARG_CHANNEL")

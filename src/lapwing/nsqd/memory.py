@@ -1,0 +1,88 @@
+"""What the process takes of the machine: the nearest that Python has to the figures of Go's heap."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+_PAUSES: Final = 256  # remembered, as Go does
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class GcPauses:
+    """How long the last garbage collections stopped everything; begins to listen when it is made."""
+
+    def __init__(self) -> None:
+        self._began = 0
+        self._pauses: deque[int] = deque(maxlen=_PAUSES)  # microseconds
+        gc.callbacks.append(self._hear)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._hear in gc.callbacks:
+            gc.callbacks.remove(self._hear)
+
+    def _hear(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter_ns()
+        else:
+            self._pauses.append((time.perf_counter_ns() - self._began) // 1000)
+
+    def percentile(self, quantile: float) -> int:
+        """Microseconds within which that share of the last pauses stayed; 0 when there were none."""
+        ordered = sorted(self._pauses)
+        return ordered[min(int(quantile * len(ordered)), len(ordered) - 1)] if ordered else 0
+
+
+def resident() -> int:
+    """Bytes of physical memory that the process holds."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE
+    except OSError:
+        return _peak()
+
+
+def _peak() -> int:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def cpu_seconds() -> float:
+    """Processor time that the process has used, its own and the kernel's for it."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def open_files() -> int:
+    """How many file descriptors the process holds; -1 where that cannot be known."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return -1
+
+
+def figures(pauses: GcPauses) -> dict[str, int]:
+    """The figures of `/stats` and statsd, in their order.
+
+    Objects are Python's allocated blocks, bytes in use are those resident, released ones those below the peak; a
+    collection is due by counts of objects in Python, not by bytes, so `next_gc_bytes` is 0.
+    """
+    held = resident()
+    return {
+        "heap_objects": sys.getallocatedblocks(),
+        "heap_idle_bytes": 0,
+        "heap_in_use_bytes": held,
+        "heap_released_bytes": max(_peak() - held, 0),
+        "gc_pause_usec_100": pauses.percentile(1.0),
+        "gc_pause_usec_99": pauses.percentile(0.99),
+        "gc_pause_usec_95": pauses.percentile(0.95),
+        "next_gc_bytes": 0,
+        "gc_total_runs": sum(generation["collections"] for generation in gc.get_stats()),
+    }

@@ -1,0 +1,200 @@
+"""`/metrics`: everything an operator watches, in Prometheus' text format."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from lapwing.broker import stats
+from lapwing.broker.broker import Broker
+from lapwing.broker.stats import ChannelStats, TopicStats
+from lapwing.errors import LogError
+from lapwing.net.answers import Answer, Stream
+from lapwing.net.requests import Request
+from lapwing.net.routes import Route
+from lapwing.nsqd import memory
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_AT_ONCE: Final = 100  # topics counted before others get their turn
+_SECOND: Final = 1_000_000_000
+_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class FsyncTimes:
+    """How long syncs took, as a histogram."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BOUNDS) + 1)
+        self.total = 0.0  # seconds
+
+    def observe(self, seconds: float) -> None:
+        """One sync took so long."""
+        self.counts[bisect_left(_BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def samples(self) -> Iterable[tuple[str, dict[str, str], float]]:
+        """Suffix, labels and value of each line."""
+        below = 0
+        for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self.counts, strict=True):
+            below += count
+            yield "_bucket", {"le": bound}, below
+        yield "_sum", {}, self.total
+        yield "_count", {}, below
+
+
+def escape(text: str) -> str:
+    """`text` fit to stand between the quotes of a label."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def line(name: str, labels: dict[str, str], number: float) -> str:
+    """One sample."""
+    inside = ",".join(f'{key}="{escape(text)}"' for key, text in labels.items())
+    shown = repr(number) if isinstance(number, float) else str(number)
+    return f"{name}{{{inside}}} {shown}\n" if inside else f"{name} {shown}\n"
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric with all its samples."""
+
+    name: str
+    kind: str
+    help: str
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, number: float, labels: dict[str, str] | None = None, suffix: str = "") -> None:
+        """One more sample."""
+        self.lines.append(line(self.name + suffix, labels or {}, number))
+
+    def render(self) -> str:
+        """All lines; nothing at all without a sample."""
+        if not self.lines:
+            return ""
+        return f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n{''.join(self.lines)}"
+
+
+_TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], float]], ...]] = (
+    ("depth", "gauge", "Messages that wait in the topic for a channel.", lambda topic: topic.depth),
+    ("messages_total", "counter", "Messages published since start.", lambda topic: topic.message_count),
+    ("bytes_total", "counter", "Bytes of message bodies published since start.", lambda topic: topic.message_bytes),
+    ("paused", "gauge", "1 while the topic is paused.", lambda topic: int(topic.paused)),
+    ("log_bytes", "gauge", "Bytes that the topic's log holds on disk.", lambda topic: topic.log_bytes),
+    ("log_first", "gauge", "First sequence that the log still holds.", lambda topic: topic.log_first),
+    ("log_next", "gauge", "Sequence that the next message gets.", lambda topic: topic.log_next),
+)
+_CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], float]], ...]] = (
+    ("depth", "gauge", "Messages ready to be delivered.", lambda channel: channel.depth),
+    ("in_flight", "gauge", "Messages that consumers hold.", lambda channel: channel.in_flight_count),
+    ("deferred", "gauge", "Messages that wait for their time.", lambda channel: channel.deferred_count),
+    ("messages_total", "counter", "Messages put into the channel since start.", lambda channel: channel.message_count),
+    ("requeues_total", "counter", "Messages that consumers gave back.", lambda channel: channel.requeue_count),
+    ("timeouts_total", "counter", "Messages whose time in flight ran out.", lambda channel: channel.timeout_count),
+    ("clients", "gauge", "Consumers that are connected.", lambda channel: channel.client_count),
+    ("paused", "gauge", "1 while the channel is paused.", lambda channel: int(channel.paused)),
+)
+
+
+class Metrics:
+    """The route; it looks at the broker only when asked."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        now: Callable[[], int],
+        times: FsyncTimes,
+        pauses: memory.GcPauses,
+        *,
+        started: int,
+    ) -> None:
+        self._broker = broker
+        self._now = now
+        self._times = times
+        self._pauses = pauses
+        self._started = started
+
+    def routes(self) -> list[Route]:
+        """For the table."""
+        return [Route("GET", "/metrics", self.respond, logged=False)]
+
+    def respond(self, request: Request) -> Answer:
+        """Everything; as a stream, so that ten thousand topics stop nobody."""
+        return Stream(200, content_type=CONTENT_TYPE, pieces=self.pieces(), nsq=False)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The text. Samples of a metric must stand together, so all topics are counted before the first one leaves."""
+        topics = [Family(f"lapwing_topic_{name}", kind, text) for name, kind, text, _ in _TOPIC]
+        channels = [Family(f"lapwing_channel_{name}", kind, text) for name, kind, text, _ in _CHANNEL]
+        ages = Family(
+            "lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished."
+        )
+        latencies = Family(
+            "lapwing_channel_e2e_latency_seconds", "gauge", "Time from publish to FIN, by quantile, over its window."
+        )
+        yield self._process().encode()
+        names = sorted(self._broker.topics)
+        for start in range(0, len(names), _AT_ONCE):
+            for name in names[start : start + _AT_ONCE]:
+                found = stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False)
+                for topic in found or ():
+                    _count(topic, topics, channels, latencies)
+                    self._count_ages(topic, ages)
+            await asyncio.sleep(0)  # others get their turn
+        for family in (*topics, *channels, ages, latencies):
+            if family.lines:
+                yield family.render().encode()
+
+    def _count_ages(self, topic: TopicStats, ages: Family) -> None:
+        now = self._now()
+        for channel in self._broker.topics[topic.name].channels.values():
+            try:
+                age = stats.oldest_age(channel, now=now)
+            except LogError:
+                continue  # that part of the log is quarantined: nobody knows how old it is
+            ages.add(age / _SECOND, {"topic": topic.name, "channel": channel.name})
+
+    def _process(self) -> str:
+        broker = self._broker
+        single: tuple[tuple[str, str, str, float], ...] = (
+            ("healthy", "gauge", "1 while the last write to disk succeeded.", int(broker.problem is None)),
+            ("start_time_seconds", "gauge", "When the broker was started.", self._started / _SECOND),
+            ("topics", "gauge", "Topics.", len(broker.topics)),
+            ("channels", "gauge", "Channels.", sum(len(topic.channels) for topic in broker.topics.values())),
+            ("clients", "gauge", "TCP connections.", len(broker.sessions)),
+            ("producers", "gauge", "TCP connections that have published.", len(stats.producers(broker))),
+            ("gc_pause_max_seconds", "gauge", "Longest of the last collections.", self._pauses.percentile(1.0) / 1e6),
+        )
+        families = [_single(f"lapwing_{name}", kind, text, number) for name, kind, text, number in single]
+        fsync = Family("lapwing_fsync_seconds", "histogram", "How long an fsync of a log took.")
+        for suffix, labels, number in self._times.samples():
+            fsync.add(number, labels, suffix)
+        families += [
+            fsync,
+            _single("process_cpu_seconds_total", "counter", "Processor time used.", memory.cpu_seconds()),
+            _single("process_resident_memory_bytes", "gauge", "Physical memory held.", memory.resident()),
+            _single("process_open_fds", "gauge", "Open file descriptors.", memory.open_files()),
+            _single("process_start_time_seconds", "gauge", "When the process was started.", self._started / _SECOND),
+        ]
+        return "".join(family.render() for family in families)
+
+
+def _single(name: str, kind: str, text: str, number: float) -> Family:
+    family = Family(name, kind, text)
+    family.add(number)
+    return family
+
+
+def _count(topic: TopicStats, topics: list[Family], channels: list[Family], latencies: Family) -> None:
+    labels = {"topic": topic.name}
+    for family, (_, _, _, count) in zip(topics, _TOPIC, strict=True):
+        family.add(count(topic), labels)
+    for channel in topic.channels:
+        labels = {"topic": topic.name, "channel": channel.name}
+        for family, (_, _, _, number) in zip(channels, _CHANNEL, strict=True):
+            family.add(number(channel), labels)
+        for quantile, nanoseconds in channel.latency.percentiles or ():
+            latencies.add(nanoseconds / _SECOND, labels | {"quantile": str(quantile)})

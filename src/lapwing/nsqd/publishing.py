@@ -1,0 +1,242 @@
+"""`/pub` and `/mpub`: messages that come in over HTTP, answered when the log has them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import struct
+from typing import Any, Final, Protocol
+
+from lapwing import kernel, names
+from lapwing.broker.broker import Broker
+from lapwing.broker.topic import Topic
+from lapwing.errors import BrokerError, LapwingError, PublishRefused
+from lapwing.net.answers import BODY_TOO_BIG, INTERNAL_ERROR, OK, Answer, Later, Refused, failure
+from lapwing.net.logs import Log
+from lapwing.net.requests import Head, Request
+from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.turn import Turn
+
+HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of strings
+MOST_HEADERS: Final = 16 * 1024  # bytes of them
+
+MSG_EMPTY: Final = failure(400, "MSG_EMPTY")
+MSG_TOO_BIG: Final = failure(413, "MSG_TOO_BIG")
+BAD_BODY: Final = failure(413, "BAD_BODY")
+BAD_MESSAGE: Final = failure(413, "BAD_MESSAGE")
+EXITING: Final = failure(503, "EXITING")
+
+_INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
+_INT32: Final = struct.Struct(">i")
+_MILLISECOND: Final = 1_000_000  # ns
+
+
+class Newcomers(Protocol):
+    """Whoever tells the world of new topics."""
+
+    def settling(self, topic: str) -> asyncio.Future[None] | None:
+        """Done when those who look for the topic find it, or after a moment; None when there is nothing to wait for."""
+
+
+class _Published(Later):
+    """The answer to a publish, given by the topic once the turn's batch is written."""
+
+    __slots__ = ()
+
+    def published(self, token: int, error: LapwingError | None) -> None:
+        """What became of it."""
+        self.complete(OK if error is None else EXITING)
+
+
+class Publishing:
+    """The two routes."""
+
+    def __init__(self, broker: Broker, turn: Turn, log: Log, newcomers: Newcomers | None = None) -> None:
+        self._broker = broker
+        self._topics = broker.topics
+        self._options = broker.options
+        self._now = turn.clock.now
+        self._stir = turn.stir
+        self._log = log
+        self._newcomers = newcomers
+        self._longest_defer = broker.options.max_req_timeout // _MILLISECOND
+
+    def routes(self) -> list[Route]:
+        """For the table."""
+        options = self._options
+        return [
+            Route(
+                "POST", "/pub", self.pub,
+                max_body=options.max_msg_size, too_big=MSG_TOO_BIG, cut_off=INTERNAL_ERROR, logged=False,
+            ),
+            Route(
+                "POST", "/mpub", self.mpub,
+                max_body=options.max_body_size, too_big=BODY_TOO_BIG, overrun=self._overrun, cut_off=_cut_off,
+                logged=False,
+            ),
+        ]  # fmt: skip
+
+    def pub(self, request: Request) -> Reply:
+        """Publish the body as one message."""
+        body = request.body
+        if not body:
+            return MSG_EMPTY
+        head = request.head
+        query = head.query
+        raw_headers = head.header(HEADERS)
+        headers = None if raw_headers is None else message_headers(raw_headers)
+        topic = self._topics.get(query.get("topic", ""))
+        made = topic is None
+        if topic is None:
+            topic = self.topic(head)
+        defer = 0
+        if "defer" in query:
+            defer = self._defer(query["defer"])
+        later = _Published()
+        try:
+            topic.publish(body, later, 0, now=self._now(), defer=defer, headers=headers)
+        except BrokerError:
+            return EXITING
+        self._stir()
+        return self.when_settled(topic.name, later) if made else later
+
+    def mpub(self, request: Request) -> Reply:
+        """Publish each line of the body, or each message of a binary one; all or none."""
+        head, body = request.head, request.body
+        raw_headers = head.header(HEADERS)
+        headers = None if raw_headers is None else message_headers(raw_headers)
+        made = head.query.get("topic", "") not in self._topics
+        topic = self.topic(head)
+        later = _Published()
+        try:
+            if self._binary(head):
+                self._publish_binary(topic, body, later, headers)
+            else:
+                bodies = [line for line in body.split(b"\n") if line]
+                if bodies and max(map(len, bodies)) > self._options.max_msg_size:
+                    return MSG_TOO_BIG
+                if bodies:
+                    topic.publish_many(bodies, later, 0, now=self._now(), headers=headers)
+                else:
+                    later.complete(OK)
+        except PublishRefused as error:
+            whole = error.code == kernel.BAD_COUNT or (error.code == kernel.SHORT and error.index < 0)
+            return BAD_BODY if whole else BAD_MESSAGE
+        except BrokerError:
+            return EXITING
+        self._stir()
+        return self.when_settled(topic.name, later) if made else later
+
+    def _publish_binary(self, topic: Topic, body: bytes, later: _Published, headers: dict[str, str] | None) -> None:
+        now = self._now()
+        try:
+            if headers is None:
+                topic.publish_batch(body, later, 0, now=now)
+                return
+            self._check(body)
+        except PublishRefused as error:
+            if error.code != kernel.SURPLUS:
+                raise
+            body = body[: error.value]  # what stands behind the last message is nobody's
+        if headers is None:
+            topic.publish_batch(body, later, 0, now=now)
+        else:
+            topic.publish_many(_bodies(body), later, 0, now=now, headers=headers)
+
+    def _check(self, body: bytes) -> None:
+        kernel.frame_mpub(body, 0, 0, self._options.max_batch_count, self._options.max_msg_size)
+
+    def _binary(self, head: Head) -> bool:
+        """Whether the body is binary: any word but those for no means yes, even an empty one."""
+        word = head.query.get("binary")
+        if word is None or word in ("false", "0"):
+            return False
+        if word not in ("true", "1"):
+            self._log.warn(f"deprecated value '{word}' used for /mpub binary param")
+        return True
+
+    def topic(self, head: Head) -> Topic:
+        """The topic that a request names, made if there is none; raises `Refused`."""
+        name = named(head, "topic", "INVALID_TOPIC")
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        try:
+            found = self._broker.topic(name)
+        except BrokerError as error:
+            raise Refused(503, "EXITING") from error
+        except (LapwingError, OSError) as error:
+            if type(error) is LapwingError:  # a limit that the operator set
+                raise Refused(403, "TOO_MANY_TOPICS") from error
+            self._broker.fail(error)
+            raise Refused(503, "EXITING") from error
+        self._stir()
+        return found
+
+    def when_settled(self, topic: str, later: Later) -> Later:
+        """The same answer, but not before those who look for the new topic find it (or a moment has passed)."""
+        settling = self._newcomers.settling(topic) if self._newcomers is not None else None
+        if settling is None or settling.done():
+            return later
+        outer = Later()
+
+        def complete(_: object = None) -> None:
+            if later.answer is not None and settling.done():
+                outer.complete(later.answer)
+
+        later.on_complete = complete
+        settling.add_done_callback(complete)
+        return outer
+
+    def _defer(self, text: str) -> int:
+        """The ns that `text` says in ms; raises `Refused`."""
+        match = _INTEGER.fullmatch(text)
+        if match is None or not 0 <= int(match[1] + match[2]) <= self._longest_defer:
+            raise Refused(400, "INVALID_DEFER")
+        return int(match[2]) * _MILLISECOND
+
+    def _overrun(self, head: Head) -> Answer:
+        """The answer to a body that turns out too long while it comes: by then, as in NSQ, the topic exists."""
+        self.topic(head)
+        return BODY_TOO_BIG
+
+
+def named(head: Head, parameter: str, refusal: str) -> str:
+    """The valid name that stands in a parameter of the query; raises `Refused`."""
+    name = head.query.get(parameter)
+    if name is None:
+        raise Refused(400, f"MISSING_ARG_{parameter.upper()}")
+    if not names.valid(name):
+        raise Refused(400, refusal)
+    return name
+
+
+def message_headers(raw: bytes) -> dict[str, str]:
+    """The headers that a message shall carry; raises `Refused`."""
+    if len(raw) > MOST_HEADERS:
+        raise Refused(400, "INVALID_HEADERS")
+    try:
+        found: Any = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "INVALID_HEADERS") from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise Refused(400, "INVALID_HEADERS")
+    return found
+
+
+def _cut_off(request: Request) -> Answer:
+    if request.query.get("binary") in (None, "false", "0"):
+        return INTERNAL_ERROR
+    return BAD_BODY if len(request.body) < 4 else BAD_MESSAGE
+
+
+def _bodies(batch: bytes) -> list[bytes]:
+    """Each message of a batch that was found in order."""
+    bodies = []
+    at = 4
+    while at < len(batch):
+        (size,) = _INT32.unpack_from(batch, at)
+        bodies.append(batch[at + 4 : at + 4 + size])
+        at += 4 + size
+    return bodies

@@ -1,0 +1,191 @@
+"""Pushes counts to a statsd server: a few datagrams at a time, so that neither end sees a burst."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from lapwing import names
+from lapwing.broker import stats
+from lapwing.broker.broker import Broker
+from lapwing.broker.options import Options
+from lapwing.broker.stats import Latency, TopicStats
+from lapwing.net.listen import split
+from lapwing.net.logs import Log
+from lapwing.nsqd import memory
+
+_AT_ONCE: Final = 100  # topics counted before others get their turn
+_SECOND: Final = 1_000_000_000
+
+Sample = tuple[str, int, str]  # key without prefix, value, type
+
+
+def prefix(options: Options) -> str:
+    """What every key begins with: `%s` is this host and its HTTP port; always ends in a dot."""
+    host = f"{options.broadcast_address}:{options.broadcast_http_port}".replace(".", "_").replace(":", "_")
+    filled = options.statsd_prefix.replace("%s", host)
+    return filled if not filled or filled.endswith(".") else f"{filled}."
+
+
+class Differences:
+    """Counters as what was added since the last push."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+        self._next: dict[str, int] = {}
+
+    def since(self, key: str, total: int) -> int:
+        """What was added; a counter that begins anew, as that of a topic made again does, counts from 0."""
+        before = self._last.get(key, 0)
+        self._next[key] = total
+        return total - before if total >= before else total
+
+    def turn(self) -> None:
+        """The push is complete; what it did not mention is forgotten."""
+        self._last, self._next = self._next, {}
+
+
+def topic_samples(topic: TopicStats, since: Differences, *, exclude_ephemeral: bool = False) -> Iterable[Sample]:
+    """What is sent of a topic and its channels, in NSQ's order."""
+    if exclude_ephemeral and names.ephemeral(topic.name):
+        return
+    start = f"topic.{topic.name}"
+    for name, total in (("message_count", topic.message_count), ("message_bytes", topic.message_bytes)):
+        yield f"{start}.{name}", since.since(f"{start}.{name}", total), "c"
+    yield f"{start}.depth", topic.depth, "g"
+    yield f"{start}.backend_depth", topic.backend_depth, "g"
+    yield from _latency(start, topic.latency)
+    for channel in topic.channels:
+        if exclude_ephemeral and names.ephemeral(channel.name):
+            continue
+        start = f"topic.{topic.name}.channel.{channel.name}"
+        key = f"{start}.message_count"
+        yield key, since.since(key, channel.message_count), "c"
+        yield f"{start}.depth", channel.depth, "g"
+        yield f"{start}.backend_depth", channel.backend_depth, "g"
+        yield f"{start}.in_flight_count", channel.in_flight_count, "g"
+        yield f"{start}.deferred_count", channel.deferred_count, "g"
+        for name, total in (("requeue_count", channel.requeue_count), ("timeout_count", channel.timeout_count)):
+            yield f"{start}.{name}", since.since(f"{start}.{name}", total), "c"
+        yield f"{start}.clients", channel.client_count, "g"
+        yield from _latency(start, channel.latency)
+
+
+def _latency(start: str, latency: Latency) -> Iterable[Sample]:
+    for quantile, nanoseconds in latency.percentiles or ():
+        yield f"{start}.e2e_processing_latency_{quantile * 100:.0f}", nanoseconds, "g"
+
+
+def memory_samples(figures: dict[str, int], since: Differences) -> Iterable[Sample]:
+    """What is sent of the process."""
+    for name, number in figures.items():
+        if name != "gc_total_runs":
+            yield f"mem.{name}", number, "g"
+    yield "mem.gc_runs", since.since("mem.gc_runs", figures["gc_total_runs"]), "c"
+
+
+def datagrams(lines: Iterable[bytes], size: int) -> list[bytes]:
+    """Lines packed into as few datagrams as hold them in order; one longer than `size` travels alone."""
+    packed: list[bytes] = []
+    current = bytearray()
+    for line in lines:
+        if current and len(current) + len(line) > size:
+            packed.append(bytes(current))
+            current.clear()
+        current += line
+    if current:
+        packed.append(bytes(current))
+    return packed
+
+
+class Statsd:
+    """The pushing, once every interval."""
+
+    def __init__(self, broker: Broker, options: Options, now: Callable[[], int], log: Log) -> None:
+        self._broker = broker
+        self._options = options
+        self._now = now
+        self._log = log
+        self._prefix = prefix(options).encode()
+        self._interval = max(options.statsd_interval / _SECOND, 0.001)
+        self._since = Differences()
+        self._pauses = memory.GcPauses() if options.statsd_mem_stats else None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Push from one interval from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Push no more."""
+        if self._pauses is not None:
+            self._pauses.close()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due = max(due + self._interval, loop.time())
+            await asyncio.sleep(due - loop.time())
+            try:
+                await self._push()
+            except OSError as error:
+                self._log.error(f"statsd {self._options.statsd_address}: {error}")
+
+    async def _push(self) -> None:
+        """Count everything, then send it evenly until a second before the next push."""
+        sock = await self._socket()
+        with sock:
+            packets = await self._packets()
+            pause = max(self._interval - 1.0, 0.0) / max(len(packets), 1)
+            refused = 0
+            for packet in packets:
+                try:
+                    sock.send(packet)
+                except OSError:  # a full buffer, or a server that is not there: this is statsd, the next push counts
+                    refused += 1
+                await asyncio.sleep(pause)
+            if refused:
+                self._log.debug(f"statsd: {refused} of {len(packets)} datagrams not sent")
+
+    async def _socket(self) -> socket.socket:
+        """A socket for one push: the server's name is looked up each time, as it may move."""
+        place = split(self._options.statsd_address)
+        if place is None:
+            raise OSError("not an address of the form host:port")
+        found = await asyncio.get_running_loop().getaddrinfo(*place, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            sock.connect(address)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    async def _packets(self) -> list[bytes]:
+        options, since = self._options, self._since
+        lines: list[bytes] = []
+        for number, name in enumerate(sorted(self._broker.topics)):
+            found = stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False)
+            for topic in found or ():
+                samples = topic_samples(topic, since, exclude_ephemeral=options.statsd_exclude_ephemeral)
+                lines += map(self._line, samples)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)  # others get their turn
+        if self._pauses is not None:
+            lines += map(self._line, memory_samples(memory.figures(self._pauses), since))
+        since.turn()
+        return datagrams(lines, options.statsd_udp_packet_size)
+
+    def _line(self, sample: Sample) -> bytes:
+        key, number, kind = sample
+        return self._prefix + f"{key}:{number}|{kind}\n".encode()
