@@ -1,0 +1,30 @@
+"""nsqlookupd: discovery."""
+
+import asyncio
+import platform
+import sys
+
+from lapwing.cli.flags import read
+from lapwing.lookup.options import VERSION, Options
+from lapwing.net.logs import Level, Log
+
+EXAMPLE = "nsqlookupd --tcp-address=0.0.0.0:4160 --http-address=0.0.0.0:4161"
+
+
+def main() -> None:
+    """The program."""
+    options = read(Options, "nsqlookupd", example=EXAMPLE).options
+    version = f"nsqlookupd v{VERSION} (built w/python{platform.python_version()})"
+    if options.version:
+        print(version)
+        return
+    from lapwing.lookup.daemon import new_event_loop, run
+
+    log = Log(options.log_prefix, Level(options.log_level))
+    log.info(version)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        sys.exit(runner.run(run(options, log)))
+
+
+if __name__ == "__main__":
+    main()

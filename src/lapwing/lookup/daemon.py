@@ -1,0 +1,128 @@
+"""nsqlookupd: builds the registry and its two doors from options; starts and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import traceback
+
+from lapwing.lookup.http import Door
+from lapwing.lookup.metrics import Counts
+from lapwing.lookup.options import VERSION, Options
+from lapwing.lookup.registry import Registry
+from lapwing.lookup.session import Session
+from lapwing.lookup.tcp import Peers
+from lapwing.net.http import HttpLimits, HttpServer
+from lapwing.net.listen import CannotListen, Listener, bind, split
+from lapwing.net.logs import Level, Log
+from lapwing.wire import lookup
+from lapwing.wire.lookup import PeerInfo
+
+
+class Daemon:
+    """One nsqlookupd on the running event loop."""
+
+    def __init__(self, options: Options, log: Log) -> None:
+        self._options = options
+        self._log = log
+        # Unix time that no correction of the clock can throw: a jump must not make every producer inactive.
+        self._offset = time.time_ns() - time.monotonic_ns()
+        self.counts = Counts(started=time.time())
+        self.registry = Registry(
+            inactive_after=options.inactive_producer_timeout,
+            tombstone_lifetime=options.tombstone_lifetime,
+            max_registrations=options.max_registrations,
+        )
+        self._welcome = b""
+        self._peers = Peers(self._session, self.now, self.counts, limit=options.max_peers, timeout=options.peer_timeout)
+        self._http = HttpServer(
+            Door(self.registry, self.now, self.counts, lambda: self._http.served).router(),
+            limits=HttpLimits(connections=options.max_http_connections),
+            log=log.info if log.enabled(Level.INFO) else None,
+            broken=self._broken,
+        )
+        self._listeners: list[Listener] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def now(self) -> int:
+        """Unix time in ns."""
+        return time.monotonic_ns() + self._offset
+
+    def _session(self, remote: str) -> Session:
+        say = self._log.info if self._log.enabled(Level.INFO) else _silent
+        say(f"TCP: new client({remote})")
+        return Session(self.registry, self._welcome, remote, say)
+
+    def _broken(self, where: str, error: BaseException) -> None:
+        self._log.error(f"HTTP: {where} failed - {''.join(traceback.format_exception(error))}")
+
+    async def start(self) -> None:
+        """Listen on both doors; raises `CannotListen`."""
+        for address in (self._options.tcp_address, self._options.http_address):
+            if split(address) is None:
+                raise CannotListen(0, f"listen ({address}) failed - not a host:port")
+        tcp = bind(self._options.tcp_address)
+        self._listeners.append(tcp)
+        http = bind(self._options.http_address)
+        self._listeners.append(http)
+        own = PeerInfo(
+            broadcast_address=self._options.broadcast_address,
+            hostname=os.uname().nodename,
+            http_port=http.port,
+            tcp_port=tcp.port,
+            version=VERSION,
+        )
+        self._welcome = lookup.answer(own.welcome())
+        await tcp.serve(self._peers.protocol)
+        self._log.info(f"TCP: listening on {tcp.address}")
+        await http.serve(self._http.protocol)
+        self._log.info(f"HTTP: listening on {http.address}")
+        self._sweep()
+
+    def _sweep(self) -> None:
+        self._peers.drop_silent()
+        self._sweeping = asyncio.get_running_loop().call_later(1.0, self._sweep)
+
+    async def stop(self) -> None:
+        """Close the doors and every connection at once."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for listener in self._listeners:
+            listener.close()
+        self._peers.close()
+        await self._http.shutdown(0)
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+async def run(options: Options, log: Log) -> int:
+    """Serve until SIGINT or SIGTERM; the exit status."""
+    daemon = Daemon(options, log)
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ending.set)
+    try:
+        await daemon.start()
+    except CannotListen as error:
+        log.fatal(f"failed to start nsqlookupd - {error.strerror}")
+        await daemon.stop()
+        return 1
+    await ending.wait()
+    await daemon.stop()
+    log.info("NSQLOOKUPD: bye")
+    log.drain()
+    return 0
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,158 @@
+"""nsqlookupd's HTTP door: parse, ask the registry, answer."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from lapwing import names
+from lapwing.lookup import profiles
+from lapwing.lookup.metrics import Counts, exposition
+from lapwing.lookup.options import VERSION
+from lapwing.lookup.registry import NEVER, Producer, Registry, RegistryFull
+from lapwing.net import answers
+from lapwing.net.answers import Answer, Refused
+from lapwing.net.requests import Request
+from lapwing.net.routes import Route, Router
+
+_DONE: Final = answers.nothing()
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Door:
+    """The routes over one registry; `clock` gives the time in Unix ns."""
+
+    def __init__(self, registry: Registry, clock: Callable[[], int], counts: Counts, served: Callable[[], int]) -> None:
+        """`served` gives the number of requests answered."""
+        self._registry = registry
+        self._clock = clock
+        self._counts = counts
+        self._served = served
+
+    def router(self) -> Router:
+        """All that may be asked."""
+        return Router(
+            [
+                Route("GET", "/ping", lambda _: answers.plain("OK")),
+                Route("GET", "/info", lambda _: answers.value({"version": VERSION})),
+                Route("GET", "/topics", self._topics),
+                Route("GET", "/channels", self._channels),
+                Route("GET", "/lookup", self._lookup),
+                Route("GET", "/nodes", self._nodes),
+                Route("GET", "/producers", self._producers),
+                Route("GET", "/debug", self._debug),
+                Route("GET", "/metrics", self._metrics),
+                Route("POST", "/topic/create", self._create_topic),
+                Route("POST", "/topic/delete", self._delete_topic),
+                Route("POST", "/topic/tombstone", self._tombstone),
+                Route("POST", "/channel/create", self._create_channel),
+                Route("POST", "/channel/delete", self._delete_channel),
+                *profiles.routes(),
+            ]
+        )
+
+    def _topics(self, request: Request) -> Answer:
+        return answers.value({"topics": self._registry.topics})
+
+    def _channels(self, request: Request) -> Answer:
+        return answers.value({"channels": self._registry.channels(request.argument("topic"))})
+
+    def _lookup(self, request: Request) -> Answer:
+        topic = request.argument("topic")
+        self._counts.lookups += 1
+        if not self._registry.knows(topic):
+            raise Refused(404, "TOPIC_NOT_FOUND")
+        found = self._registry.lookup(topic, now=self._clock())
+        producers = b",".join([producer.described + b"}" for producer in found])
+        channels = answers.compact(self._registry.channels(topic))
+        return Answer(200, b'{"channels":%b,"producers":[%b]}' % (channels, producers), answers.JSON)
+
+    def _nodes(self, request: Request) -> Answer:
+        now = self._clock()
+        nodes = []
+        for producer in self._registry.active(now=now):
+            topics = list(producer.topics)
+            tombstones = [self._registry.tombstoned(producer, topic, now=now) for topic in topics]
+            more = answers.compact({"tombstones": tombstones, "topics": topics})
+            nodes.append(b"%b,%b" % (producer.described, more[1:]))
+        return Answer(200, b'{"producers":[%b]}' % b",".join(nodes), answers.JSON)
+
+    def _producers(self, request: Request) -> Answer:
+        """Every producer, silent ones too, with how long ago it was heard of; with `topic`, those that have it."""
+        now = self._clock()
+        topic = request.query.get("topic")
+        active = set(self._registry.active(now=now))
+        listed = [one for one in self._registry.producers if topic is None or topic in one.topics]
+        listed.sort(key=lambda producer: producer.last_update)
+        return answers.value({"producers": [self._picture(one, one in active, now) for one in listed]})
+
+    def _picture(self, producer: Producer, active: bool, now: int) -> dict[str, Any]:
+        return {
+            **producer.description(),
+            "active": active,
+            "last_update": producer.last_update,
+            "heard_ms_ago": (now - producer.last_update) // 1_000_000,
+            "topics": sorted(producer.topics),
+            "tombstoned": sorted(
+                topic for topic in producer.topics if self._registry.tombstoned(producer, topic, now=now)
+            ),
+        }
+
+    def _debug(self, request: Request) -> Answer:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for place in self._registry.places():
+            peer = place.producer.peer
+            found.setdefault(place.key, []).append(
+                {
+                    "broadcast_address": peer.broadcast_address,
+                    "hostname": peer.hostname,
+                    "http_port": peer.http_port,
+                    "id": place.producer.id,
+                    "last_update": place.producer.last_update,
+                    "tcp_port": peer.tcp_port,
+                    "tombstoned": place.tombstoned_at != NEVER,
+                    "tombstoned_at": place.tombstoned_at,
+                    "topology_region": peer.topology_region,
+                    "topology_zone": peer.topology_zone,
+                    "version": peer.version,
+                }
+            )
+        return answers.value(found)
+
+    def _metrics(self, request: Request) -> Answer:
+        self._counts.requests = self._served()
+        text = exposition(self._registry, self._counts, now=self._clock())
+        return Answer(200, text.encode(), _METRICS, nsq=False)
+
+    def _create_topic(self, request: Request) -> Answer:
+        self._create(_name(request, "topic"))
+        return _DONE
+
+    def _create_channel(self, request: Request) -> Answer:
+        self._create(_name(request, "topic"), _name(request, "channel"))
+        return _DONE
+
+    def _create(self, topic: str, channel: str = "") -> None:
+        try:
+            self._registry.create(topic, channel)
+        except RegistryFull as error:
+            raise Refused(503, "TOO_MANY_REGISTRATIONS") from error
+
+    def _delete_topic(self, request: Request) -> Answer:
+        self._registry.delete_topic(request.argument("topic"))
+        return _DONE
+
+    def _delete_channel(self, request: Request) -> Answer:
+        if not self._registry.delete_channel(_name(request, "topic"), _name(request, "channel")):
+            raise Refused(404, "CHANNEL_NOT_FOUND")
+        return _DONE
+
+    def _tombstone(self, request: Request) -> Answer:
+        self._registry.tombstone(request.argument("topic"), request.argument("node"), now=self._clock())
+        return _DONE
+
+
+def _name(request: Request, what: str) -> str:
+    """The topic or channel that the query names; raises `Refused` if nothing may be called so."""
+    name = request.argument(what)
+    if not names.valid(name):
+        raise Refused(400, f"INVALID_ARG_{what.upper()}")
+    return name

@@ -1,0 +1,46 @@
+"""nsqlookupd's counts in Prometheus' text format."""
+
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lapwing.lookup.registry import Registry
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the start."""
+
+    started: float  # Unix seconds
+    peers: int = 0  # connections of nsqds, now
+    peers_total: int = 0
+    refused: int = 0  # those that were too many
+    answers: int = 0  # to peers' commands
+    lookups: int = 0
+    requests: int = 0  # HTTP requests answered; filled in when asked
+
+
+def exposition(registry: Registry, counts: Counts, *, now: int) -> str:
+    """All metrics, as a scraper wants them."""
+    return "".join(
+        f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
+        for name, kind, value, text in _lines(registry, counts, now)
+    )
+
+
+def _lines(registry: Registry, counts: Counts, now: int) -> Iterator[tuple[str, str, float, str]]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    topics = registry.topics
+    yield "lapwing_lookup_topics", "gauge", len(topics), "Topics that are registered."
+    yield "lapwing_lookup_channels", "gauge", len(registry) - len(topics), "Channels that are registered."
+    yield "lapwing_lookup_producers", "gauge", len(registry.producers), "Connected nsqds."
+    yield "lapwing_lookup_producers_active", "gauge", len(registry.active(now=now)), "Connected nsqds heard of lately."
+    yield "lapwing_lookup_peers", "gauge", counts.peers, "Open connections on the TCP door."
+    yield "lapwing_lookup_peers_total", "counter", counts.peers_total, "Connections taken on the TCP door."
+    yield "lapwing_lookup_peers_refused_total", "counter", counts.refused, "Connections that were too many."
+    yield "lapwing_lookup_answers_total", "counter", counts.answers, "Commands of nsqds that were answered."
+    yield "lapwing_lookup_lookups_total", "counter", counts.lookups, "Lookups of a topic."
+    yield "lapwing_lookup_http_requests_total", "counter", counts.requests, "HTTP requests answered."
+    yield "process_start_time_seconds", "gauge", counts.started, "Start of the process, in Unix seconds."
+    yield "process_cpu_seconds_total", "counter", used.ru_utime + used.ru_stime, "CPU time used."
+    yield "process_resident_memory_max_bytes", "gauge", used.ru_maxrss * 1024, "Most memory held so far."

@@ -1,0 +1,55 @@
+"""What stands where NSQ has Go's profiler: what this process is doing, as text."""
+
+import gc
+import sys
+import threading
+import traceback
+from typing import Final
+
+from lapwing.net import answers
+from lapwing.net.answers import Answer
+from lapwing.net.requests import Request
+from lapwing.net.routes import Route
+
+_PAGES: Final = ("block", "cmdline", "goroutine", "heap", "profile", "symbol", "threadcreate")
+
+
+def routes() -> list[Route]:
+    """The profiler's pages; here, unlike in nsqd, their index is without a slash at the end."""
+    pages = [Route("GET", f"/debug/pprof/{page}", _page) for page in _PAGES]
+    return [Route("GET", "/debug/pprof", _index), *pages, Route("POST", "/debug/pprof/symbol", _page)]
+
+
+def _index(request: Request) -> Answer:
+    return answers.plain("".join(f"{page}\n" for page in _PAGES))
+
+
+def _page(request: Request) -> Answer:
+    page = request.path.rpartition("/")[2]
+    if page == "cmdline":
+        return answers.plain("\0".join(sys.orig_argv))
+    if page == "goroutine":
+        return answers.plain(_stacks())
+    if page == "heap":
+        return answers.plain(f"objects: {len(gc.get_objects())}\ncollections: {gc.get_stats()}\n")
+    if page == "threadcreate":
+        return answers.plain("".join(f"{thread.name}\n" for thread in threading.enumerate()))
+    if page == "symbol":
+        return answers.plain("num_symbols: 0\n")
+    return answers.plain("no profiler is built in; py-spy can look at a running process from outside\n")
+
+
+def _stacks() -> str:
+    """Where every thread and every task stands."""
+    import asyncio
+
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines = []
+    for ident, frame in sys._current_frames().items():
+        lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frame), "\n"]
+    for task in asyncio.all_tasks():
+        lines += [f"task {task.get_name()}:\n"]
+        for frame in task.get_stack():
+            lines += traceback.format_stack(frame, limit=1)
+        lines.append("\n")
+    return "".join(lines)

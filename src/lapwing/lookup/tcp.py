@@ -1,0 +1,123 @@
+"""One nsqd's connection: bytes between its transport and its session."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from lapwing.lookup.metrics import Counts
+from lapwing.lookup.session import Session
+from lapwing.net.listen import join
+
+_KEEPALIVE: Final = 15  # seconds; a host that died without a word is found out within minutes
+_HIGH_WATER: Final = 65536  # bytes of answers that a peer may leave untaken before it is heard no further
+
+
+class Peers:
+    """All connected nsqds. `protocol` makes the next one's."""
+
+    def __init__(
+        self,
+        session: Callable[[str], Session],
+        clock: Callable[[], int],
+        counts: Counts,
+        *,
+        limit: int = 0,
+        timeout: int = 0,
+    ) -> None:
+        """`session` makes one for a remote address; `limit` counts connections, `timeout` is ns; 0 is none."""
+        self.new_session = session
+        self.clock = clock
+        self.counts = counts
+        self.limit = limit
+        self.connected: set[PeerConnection] = set()
+        self._timeout = timeout
+
+    def protocol(self) -> PeerConnection:
+        """A protocol for one more connection."""
+        return PeerConnection(self)
+
+    def drop_silent(self) -> None:
+        """Hang up on those that were silent for too long."""
+        if self._timeout:
+            oldest = self.clock() - self._timeout
+            for peer in [peer for peer in self.connected if peer.heard < oldest]:
+                peer.abort()
+
+    def close(self) -> None:
+        """Hang up on all."""
+        for peer in list(self.connected):
+            peer.abort()
+
+
+class PeerConnection(asyncio.Protocol):
+    """The asyncio side of one peer."""
+
+    __slots__ = ("_peers", "_session", "_transport", "heard")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._session: Session
+        self._transport: asyncio.Transport
+        self.heard = 0  # ns
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the peer in, unless there are too many."""
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername") or ("", 0)
+        self._session = self._peers.new_session(join(name[0], name[1]))
+        counts = self._peers.counts
+        if 0 < self._peers.limit <= len(self._peers.connected):
+            counts.refused += 1
+            self._session.over = True
+            self._transport.abort()
+            return
+        counts.peers_total += 1
+        self._peers.connected.add(self)
+        counts.peers = len(self._peers.connected)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self.heard = self._peers.clock()
+        connection = transport.get_extra_info("socket")
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what can be answered."""
+        now = self.heard = self._peers.clock()
+        session = self._session
+        before = session.answered
+        answer = session.receive(data, now=now)
+        self._peers.counts.answers += session.answered - before
+        if answer:
+            self._transport.write(answer)
+        if session.over:
+            self._transport.close()
+
+    def eof_received(self) -> None:
+        """Say what the peer left unfinished, and close."""
+        answer = self._session.eof()
+        if answer:
+            self._transport.write(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer's producer goes with it."""
+        self._session.close()
+        self._peers.connected.discard(self)
+        self._peers.counts.peers = len(self._peers.connected)
+
+    def pause_writing(self) -> None:
+        """It asks faster than it takes answers: let it wait."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        self._transport.abort()
