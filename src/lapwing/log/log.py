@@ -284,12 +284,12 @@ class DiskLog:
 
     def load(self, sequence: int, place: Place | None, max_bytes: int = BLOCK_BYTES) -> Block:
         """The block that holds `sequence`: first, end, frames, and where to go on; frames None: quarantined."""
-        window = self._window
-        if window.firsts and window.firsts[0] <= sequence < window.end:
-            first, end, frames = window.block(sequence, max_bytes)
-            return first, end, frames, None
         if not self.first <= sequence < self.end:
             raise OutOfRange(f"{self.directory}: sequence {sequence} of [{self.first}, {self.end})")
+        window = self._window
+        if window.firsts and window.firsts[0] <= sequence:
+            first, end, frames = window.block(sequence, max_bytes)
+            return first, end, frames, None
         at = bisect_right(self._firsts, sequence) - 1
         segment = self._segments[at]
         if sequence >= segment.end:
@@ -334,7 +334,7 @@ class DiskLog:
     def frame(self, sequence: int) -> Frames:
         """One frame, as it was first delivered; raises `OutOfRange` or `CorruptChunk`."""
         first, end, frames = self._memo
-        if not first <= sequence < end:
+        if not first <= sequence < end or sequence < self.first:
             first, end, loaded, _ = self.load(sequence, None, 0)
             if loaded is None:
                 path, offset = self._place(sequence)

@@ -40,10 +40,10 @@ class Stretch:
             sound = self._in_order(data, positions)
             after = self.at + positions[sound]
             if sound and not self._fits(after, self.expected + sound) and self.resync:
-                # its length leads nowhere, so the length itself may be damaged: look for its successor inside it
+                # the length of the last one leads nowhere: it is damaged if its own successor lies somewhere else
                 suspect = self.at + positions[sound - 1]
                 place, sequence = self._next_sound(suspect, self.expected + sound - 1)
-                if place:
+                if place and (place < after or sequence == self.expected + sound):
                     yield from self._emit(data[: positions[sound - 1]], sound - 1)
                     yield self._quarantine(place, sequence, say)
                     continue
