@@ -120,6 +120,7 @@ class Channel:
         self._ahead.add(sequence, sequence + 1)
         self.attempts[sequence] = 0
         self.deferred.defer(sequence, until=until)
+        self._schedule(until)
 
     def _drop_overflow(self, stop: int) -> None:
         """Drop the newest that an ephemeral channel has no room for."""
