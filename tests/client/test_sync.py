@@ -1,0 +1,62 @@
+"""The facade for code that has no event loop."""
+
+import asyncio
+
+import pytest
+from nsqd_double import NsqdDouble
+
+from lapwing.client.errors import Unreachable
+from lapwing.client.sync import SyncConsumer
+from lapwing.wire import commands as c
+
+
+async def test_messages_are_taken_one_by_one_in_batches_and_by_iteration():
+    def script(address):
+        with SyncConsumer("t", "c", nsqd=address, max_in_flight=10) as consumer:
+            first = consumer.get(timeout=10)
+            assert first is not None
+            first.finish()
+            batch = consumer.take(3, timeout=10)
+            while len(batch) < 3:
+                batch += consumer.take(3 - len(batch), timeout=10)
+            for message in batch:
+                with message:
+                    pass
+            for message in consumer:
+                message.requeue(1.0, backoff=False)
+                break
+            assert consumer.get(timeout=0.05) is None
+            return [first.body, *(message.body for message in batch)]
+
+    async with NsqdDouble() as nsqd:
+        running = asyncio.create_task(asyncio.to_thread(script, nsqd.address))
+        peer = await nsqd.subscriber(10)
+        peer.deliver(b"1", b"2", b"3", b"4", b"5")
+
+        assert await running == [b"1", b"2", b"3", b"4"]
+        await nsqd.until(lambda: len(nsqd.said(c.Fin)) == 4 and len(nsqd.said(c.Req)) == 1)
+        await nsqd.until(lambda: not nsqd.live)
+        assert nsqd.said(c.Cls)
+
+
+async def test_closing_gives_back_what_was_not_answered():
+    def script(address):
+        consumer = SyncConsumer("t", "c", nsqd=address, max_in_flight=10)
+        assert consumer.get(timeout=10) is not None
+        consumer.close()
+        consumer.close()
+        assert consumer.get() is None
+
+    async with NsqdDouble() as nsqd:
+        running = asyncio.create_task(asyncio.to_thread(script, nsqd.address))
+        peer = await nsqd.subscriber(10)
+        delivered = peer.deliver(b"1", b"2")
+        await running
+        await nsqd.until(lambda: not nsqd.live)
+
+        assert sorted(request.id for request in nsqd.said(c.Req)) == delivered
+
+
+def test_an_nsqd_that_is_not_there_is_named():
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        SyncConsumer("t", "c", nsqd="127.0.0.1:1")
