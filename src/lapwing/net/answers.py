@@ -20,12 +20,13 @@ _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep",
 
 
 class Refused(LapwingError):
-    """A route cannot do what was asked: answered as `status` and `{"message": code}`."""
+    """A route cannot do what was asked: answered as `status` and `{"message": code}`, with `details` beside it."""
 
-    def __init__(self, status: int, code: str) -> None:
+    def __init__(self, status: int, code: str, **details: Any) -> None:
         super().__init__(f"{status} {code}")
         self.status = status
         self.code = code
+        self.details = details
 
 
 @dataclass(slots=True, eq=False)

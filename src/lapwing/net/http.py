@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from lapwing.net.answers import INTERNAL_ERROR, Answer, Refused, failure
+from lapwing.net.answers import INTERNAL_ERROR, Answer, Refused, failure, value
 from lapwing.net.conversation import HttpConnection
 from lapwing.net.requests import Head, Request
 from lapwing.net.routes import Table
@@ -92,6 +92,8 @@ class HttpServer:
     def failed(self, request: Request, error: BaseException) -> Answer:
         """The answer to a request whose route raised."""
         if isinstance(error, Refused):
+            if error.details:
+                return value({"message": error.code, **error.details}, error.status)
             return failure(error.status, error.code)
         if self.broken is not None:
             self.broken(f"{request.method} {request.target}", error)

@@ -26,6 +26,7 @@ class Turn:
         self.alarm = Alarm(broker, clock, loop, self.stir)
         self.on_changes: Callable[[], None] = lambda: None
         self.on_unsynced: Callable[[], None] = lambda: None
+        self.watchers: list[Callable[[], None]] = []  # called when logs may have grown
         self._loop = loop
         self._talkers: dict[Talker, None] = {}
         self._stirred = False
@@ -49,6 +50,8 @@ class Turn:
         broker = self.broker
         if broker.restless:
             broker.commit(self.clock.now())
+            for watch in self.watchers:
+                watch()
         if broker.unsynced:
             self.on_unsynced()
         if broker.changes:

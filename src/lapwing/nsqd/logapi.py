@@ -1,0 +1,283 @@
+"""`/log/...` and `/channel/commit`: a topic's log read by ranges, and channels moved by those who read so.
+
+What Spark, `peek` and `replay` stand on. Plain NSQ clients never see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import struct
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from typing import Any, Final
+
+from lapwing import kernel, names
+from lapwing.broker.broker import Broker
+from lapwing.broker.channel import Channel
+from lapwing.broker.topic import Topic
+from lapwing.errors import BrokerError, CorruptChunk, CursorConflict, LapwingError, NoSuchTopic, OutOfRange
+from lapwing.net.answers import Answer, Refused, Stream, value
+from lapwing.net.requests import Query, Request
+from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.publishing import named
+
+FRAMES: Final = "application/vnd.lapwing.frames"
+BLOCK: Final = struct.Struct("<4sIQII")  # kind, count, first sequence, bytes of frames, bytes of extras
+MESSAGES: Final = b"LWB1"
+QUARANTINED: Final = b"LWQ1"
+
+LONGEST_WAIT: Final = 30_000  # ms
+MOST_MESSAGES: Final = 10_000  # of a JSON answer
+MOST_BYTES: Final = 16 << 20  # of bodies in a JSON answer
+
+_BLOCK_BYTES: Final = 1 << 20
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+class LogApi:
+    """The routes."""
+
+    def __init__(
+        self, broker: Broker, now: Callable[[], int], stir: Callable[[], None], about: Callable[[], dict[str, Any]]
+    ) -> None:
+        """`about` says who this node is: `node_id`, `broadcast_address` and `http_port`."""
+        self._broker = broker
+        self._now = now
+        self._stir = stir
+        self._about = about
+        self._waiting: dict[asyncio.Future[None], dict[str, int]] = {}
+
+    def routes(self) -> list[Route]:
+        """For the table."""
+        return [
+            Route("GET", "/log/offsets", self.offsets, logged=False),
+            Route("GET", "/log/read", self.read, logged=False),
+            Route("POST", "/channel/commit", self.commit, logged=False),
+        ]
+
+    # --- where logs begin and end ------------------------------------------------------------------------------
+
+    def offsets(self, request: Request) -> Reply:
+        """Where the logs of all topics, or of those that are named, begin and end; at once or when one has grown."""
+        query = request.query
+        wait = min(_number(query, "wait_ms", 0), LONGEST_WAIT)
+        if "after" not in query or wait <= 0:
+            return self._offsets(query)
+        after = _after(query["after"])
+        if self._grown(after):
+            return self._offsets(query)
+        return self._offsets_later(query, after, wait / 1000)
+
+    async def _offsets_later(self, query: Query, after: dict[str, int], seconds: float) -> Answer:
+        loop = asyncio.get_running_loop()
+        grown: asyncio.Future[None] = loop.create_future()
+        self._waiting[grown] = after
+        timer = loop.call_later(seconds, _wake, grown)
+        try:
+            await grown
+        finally:
+            timer.cancel()
+            del self._waiting[grown]
+        return self._offsets(query)
+
+    def look(self) -> None:
+        """Wake those who wait for logs that have grown; to be called when a turn has ended."""
+        for grown, after in self._waiting.items():
+            if not grown.done() and self._grown(after):
+                grown.set_result(None)
+
+    @property
+    def watched(self) -> bool:
+        """Whether `look` has anything to do."""
+        return bool(self._waiting)
+
+    def _grown(self, after: dict[str, int]) -> bool:
+        topics = self._broker.topics
+        return any(name in topics and topics[name].log.end > sequence for name, sequence in after.items())
+
+    def _offsets(self, query: Query) -> Answer:
+        at = _number(query, "at", -1)
+        times = query.get("times") not in ("false", "0")
+        wanted = query.all("topic")
+        topics = self._broker.topics
+        found = [topics[name] for name in dict.fromkeys(wanted) if name in topics] if wanted else list(topics.values())
+        return value({**self._about(), "topics": [_facts(topic, at, times) for topic in found]})
+
+    # --- ranges ------------------------------------------------------------------------------------------------
+
+    def read(self, request: Request) -> Answer:
+        """Messages [from, to) as raw frames with their positions, or as JSON for people."""
+        query = request.query
+        topic = self._topic(request)
+        log = topic.log
+        _same_log(topic, query.get("log_id"))
+        start = _number(query, "from", log.first)
+        if start < 0:
+            start = max(log.end + start, log.first)
+        stop = min(_number(query, "to", log.end), log.end)
+        if not log.first <= start <= log.end:
+            raise Refused(416, "OUT_OF_RANGE", first=log.first, next=log.end)
+        if (moment := _number(query, "time_from", -1)) >= 0:
+            start = max(start, log.at_time(moment))
+        headers = query.get("headers") not in ("false", "0")
+        form = query.get("format", "json")
+        if form == "json":
+            limit = min(_number(query, "limit", 100), MOST_MESSAGES)
+            most = min(_number(query, "max_bytes", MOST_BYTES), MOST_BYTES)
+            return value(_for_people(topic, start, min(stop, start + limit), most, headers))
+        if form != "raw":
+            raise Refused(400, "INVALID_ARG_FORMAT")
+        if "limit" in query:
+            stop = min(stop, start + _number(query, "limit", 0))
+        return Stream(200, content_type=FRAMES, pieces=_blocks(topic, start, stop, headers))
+
+    # --- cursors -----------------------------------------------------------------------------------------------
+
+    def commit(self, request: Request) -> Answer:
+        """Move a channel's cursor: all before `sequence` is done, all from it on is to be delivered."""
+        query = request.query
+        topic = self._topic(request)
+        name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
+        _same_log(topic, query.get("log_id"))
+        log = topic.log
+        sequence = _number(query, "sequence", -1)
+        if not log.first <= sequence <= log.end:
+            raise Refused(416, "OUT_OF_RANGE", first=log.first, next=log.end)
+        back = query.get("back") in ("true", "1")
+        channel = topic.channels.get(name)
+        if channel is None:
+            if query.get("create") not in ("true", "1"):
+                raise Refused(404, "CHANNEL_NOT_FOUND")
+            channel = self._create(topic, name)
+            back = True  # it has no past that could be lost
+        try:
+            channel.seek(sequence, back=back)
+        except CursorConflict as error:
+            raise Refused(409, "CURSOR_CONFLICT", cursor=channel.cursor) from error
+        self._stir()
+        return value({"cursor": channel.cursor})
+
+    def _create(self, topic: Topic, name: str) -> Channel:
+        try:
+            return self._broker.create_channel(topic, name, now=self._now())
+        except BrokerError as error:
+            raise Refused(503, "EXITING") from error
+        except LapwingError as error:
+            raise Refused(403, "TOO_MANY_CHANNELS") from error
+
+    def _topic(self, request: Request) -> Topic:
+        name = named(request.head, "topic", "INVALID_ARG_TOPIC")
+        try:
+            return self._broker.existing(name)
+        except NoSuchTopic as error:
+            raise Refused(404, "TOPIC_NOT_FOUND") from error
+
+
+def _same_log(topic: Topic, expected: str | None) -> None:
+    if expected and expected != topic.log.identity:
+        raise Refused(409, "LOG_ID_MISMATCH", log_id=topic.log.identity)
+
+
+def _facts(topic: Topic, at: int, times: bool) -> dict[str, Any]:
+    log = topic.log
+    facts: dict[str, Any] = {
+        "topic": topic.name,
+        "log_id": log.identity,
+        "first": log.first,
+        "next": log.end,
+        "bytes": log.bytes,
+        "channels": [
+            {"channel": channel.name, "cursor": channel.cursor, "depth": channel.depth}
+            for channel in topic.channels.values()
+        ],
+    }
+    if times:
+        facts["first_timestamp"] = _time(topic, log.first)
+        facts["last_timestamp"] = _time(topic, log.end - 1)
+    if at >= 0:
+        facts["at"] = log.at_time(at)
+    return facts
+
+
+def _time(topic: Topic, sequence: int) -> int | None:
+    """When a message was published; None when there is none or it cannot be read."""
+    try:
+        return topic.log.timestamp(sequence)
+    except (OutOfRange, CorruptChunk):
+        return None
+
+
+async def _blocks(topic: Topic, start: int, stop: int, headers: bool) -> AsyncIterator[bytes]:
+    for first, count, frames in topic.log.blocks(start, stop, _BLOCK_BYTES):
+        if not frames:
+            reason = b"quarantined: the bytes on disk do not match their checksum"
+            yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
+            continue
+        positions, _ = kernel.scan_frames(frames, 0, len(frames))
+        extras = _extras(topic, first, first + count) if headers else b""
+        yield b"".join((BLOCK.pack(MESSAGES, count, first, len(frames), len(extras)), positions, frames, extras))
+
+
+def _extras(topic: Topic, start: int, stop: int) -> bytes:
+    found = [[extra.sequence, extra.headers] for extra in topic.log.extras(start, stop) if extra.headers]
+    return json.dumps(found, separators=(",", ":")).encode() if found else b""
+
+
+def _for_people(topic: Topic, start: int, stop: int, max_bytes: int, with_headers: bool) -> dict[str, Any]:
+    log = topic.log
+    messages: list[dict[str, Any]] = []
+    headers = {extra.sequence: extra.headers for extra in log.extras(start, stop)} if with_headers else {}
+    size = 0
+    reached = start
+    for first, count, frames in log.blocks(start, stop, _BLOCK_BYTES):
+        reached = first + count
+        decoded, _ = kernel.decode_messages(frames, 0, len(frames))
+        for sequence, (timestamp, attempts, message_id, body) in enumerate(decoded, first):
+            if messages and size + len(body) > max_bytes:
+                reached = sequence
+                break
+            size += len(body)
+            message: dict[str, Any] = {
+                "sequence": sequence,
+                "id": message_id.decode(),
+                "timestamp": timestamp,
+                "attempts": attempts,
+                "body": None,
+            }
+            try:
+                message["body"] = body.decode()
+            except UnicodeDecodeError:
+                message["body_base64"] = base64.b64encode(body).decode()
+            message["headers"] = headers.get(sequence, {})
+            messages.append(message)
+        if reached < first + count:
+            break
+    return {"log_id": log.identity, "first": log.first, "next": log.end, "resume": reached, "messages": messages}
+
+
+def _number(query: Query, name: str, default: int) -> int:
+    text = query.get(name)
+    if text is None or text == "":
+        return default
+    if _NUMBER.fullmatch(text) is None:
+        raise Refused(400, f"INVALID_ARG_{name.upper()}")
+    return int(text)
+
+
+def _after(text: str) -> dict[str, int]:
+    """The sequences that are known already, by topic: `T:5,S:7`."""
+    known = {}
+    for entry in islice(text.split(","), 10_000):
+        name, _, sequence = entry.rpartition(":")
+        if not names.valid(name) or _NUMBER.fullmatch(sequence) is None:
+            raise Refused(400, "INVALID_ARG_AFTER")
+        known[name] = int(sequence)
+    return known
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
