@@ -1,0 +1,93 @@
+"""One raw connection to an nsqd: the handshake in blocking calls, then a bare non-blocking socket."""
+
+import json
+import socket
+import struct
+from typing import Final
+
+from lapwing.client.address import Address
+from lapwing.errors import LapwingError
+from lapwing.wire import commands, frames
+
+_HEAD: Final = struct.Struct(">II")
+_PATIENCE: Final = 10.0  # seconds for each step of the handshake
+
+
+class BenchError(LapwingError):
+    """The load cannot be put on; the text names the address and what to do."""
+
+
+class Line:
+    """A connection past IDENTIFY (and SUB), with heartbeats off; `sock` never blocks."""
+
+    def __init__(self, address: Address, *, subscribe: tuple[str, str] | None = None) -> None:
+        self.address = address
+        self.sock = self._connect()
+        identity = {"client_id": "lapwing-bench", "user_agent": "lapwing-bench", "feature_negotiation": True,
+                    "heartbeat_interval": -1}
+        self.sock.sendall(commands.MAGIC + commands.Identify(json.dumps(identity).encode()).encode())
+        self._answer("IDENTIFY")
+        if subscribe is not None:
+            self.sock.sendall(commands.Sub(*subscribe).encode())
+            self._answer("SUB")
+        self.sock.setblocking(False)
+
+    def _connect(self) -> socket.socket:
+        address = self.address
+        try:
+            if address.unix:
+                sock = socket.socket(socket.AF_UNIX)
+                sock.settimeout(_PATIENCE)
+                sock.connect(address.host)
+                return sock
+            sock = socket.create_connection((address.host, address.port), _PATIENCE)
+        except OSError as error:
+            raise BenchError(f"no nsqd at {address}: {error.strerror or error}; "
+                             "start one (`nsqd` or `lapwing up`), or name another with --nsqd-tcp-address") from error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def _answer(self, step: str) -> bytes:
+        """The payload that answers a step of the handshake."""
+        size, kind = _HEAD.unpack(self._exactly(8, step))
+        if not 4 <= size < 1 << 20:
+            raise BenchError(f"{self.address} does not speak NSQ's protocol: is this its TCP port (default 4150)?")
+        payload = self._exactly(size - 4, step)
+        if kind == frames.ERROR:
+            raise BenchError(f"{self.address} refused {step}: {payload.decode('utf-8', 'replace')}")
+        return payload
+
+    def _exactly(self, count: int, step: str) -> bytes:
+        data = b""
+        while len(data) < count:
+            try:
+                more = self.sock.recv(count - len(data))
+            except OSError as error:
+                raise BenchError(f"{self.address} did not answer {step}: {error}") from error
+            if not more:
+                raise BenchError(f"{self.address} hung up instead of answering {step}; its log says why")
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Hang up."""
+        self.sock.close()
+
+    def hung_up(self) -> BenchError:
+        """What to raise when the other end is gone."""
+        return BenchError(f"{self.address} hung up under load; its log says why")
+
+
+def other_frame(line: Line, data: bytes | bytearray | memoryview, at: int, stop: int) -> int:
+    """Step over one frame that is no message: where it ends, or `at` when it is not whole yet; an error is raised."""
+    if stop - at < 8:
+        return at
+    size, kind = _HEAD.unpack_from(data, at)
+    if kind not in (frames.RESPONSE, frames.ERROR, frames.MESSAGE) or not 4 <= size < 1 << 30:
+        raise BenchError(f"{line.address} sent no frame: {bytes(data[at : at + 16])!r}")
+    if stop - at < 4 + size or kind == frames.MESSAGE:
+        return at
+    if kind == frames.ERROR:
+        payload = bytes(data[at + 8 : at + 4 + size])
+        raise BenchError(f"{line.address} answered: {payload.decode('utf-8', 'replace')}")
+    return int(at + 4 + size)

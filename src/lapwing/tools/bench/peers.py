@@ -1,0 +1,138 @@
+"""The same load on another server, started beside ours for as long as it takes."""
+
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from lapwing.client.address import Address
+from lapwing.errors import ConfigError
+from lapwing.tools.bench.line import BenchError
+from lapwing.tools.bench.loads import Settings, Target, Watch, measured
+from lapwing.tools.bench.report import Result
+
+Beside = Callable[[Result, Settings], Result]
+
+_START: Final = 10.0  # seconds
+_PIPELINE: Final = 200
+_ENTRY: Final = re.compile(rb"\$\d+\r\n(\d{13}-\d+)\r\n")
+
+
+def named(name: str) -> Beside:
+    """How to run a load on this peer. Raises `ConfigError` when it is unknown or not installed."""
+    if name == "redis":
+        _program("redis-server", "redis-server")
+        _program("redis-benchmark", "redis-tools")
+        return redis
+    if name == "nats":
+        from lapwing.tools.bench.nats import nats
+
+        _program("nats-server", "nats-server")
+        return nats
+    raise ConfigError(f"--peer {name}: not known; expected redis or nats")
+
+
+def _program(name: str, package: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise ConfigError(f"{name} is not installed: apt-get install {package}")
+    return path
+
+
+@contextmanager
+def running(command: Callable[[str, int], list[str]]) -> Iterator[Target]:
+    """A server on a free port of the loopback with a temporary folder, until the block ends."""
+    with tempfile.TemporaryDirectory(prefix="lapwing-peer-") as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        arguments = command(folder, port)
+        with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                _await_port(process, arguments[0], port)
+                yield Target(Address("127.0.0.1", port), "", process.pid)
+            finally:
+                process.terminate()
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def _await_port(process: "subprocess.Popen[bytes]", name: str, port: int) -> None:
+    deadline = time.monotonic() + _START
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BenchError(f"{name} did not start on port {port}: run it by hand to see why") from error
+            time.sleep(0.02)
+
+
+def redis(ours: Result, settings: Settings) -> Result:
+    """Streams in redis, written to its append-only file without waiting for the disk, as `durability os` does."""
+    with running(_redis_command) as target:
+        watch = Watch(target.pid)
+        if ours.load == "pub":
+            with watch:
+                _redis_fill(target.tcp.port, settings, ours.messages, settings.publishers)
+            shown = {"connections": settings.publishers, "pipeline": _PIPELINE}
+        elif ours.load == "sub":
+            _redis_fill(target.tcp.port, settings, ours.messages, 2)
+            with watch:
+                _redis_drain(target.tcp.port, ours.messages)
+            shown = {"consumers": 1, "count": _PIPELINE}
+        else:
+            raise ConfigError("--peer redis knows the loads pub and sub")
+        result = measured(ours.load, target, settings, watch, ours.messages, shown, None)
+        return replace(result, server="redis", durability="os: appendonly, appendfsync no")
+
+
+def _redis_command(folder: str, port: int) -> list[str]:
+    return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "",
+            "--appendonly", "yes", "--appendfsync", "no"]
+
+
+def _redis_fill(port: int, settings: Settings, messages: int, connections: int) -> None:
+    command = ["redis-benchmark", "-p", str(port), "-n", str(messages), "-P", str(_PIPELINE), "-c", str(connections),
+               "-q", "XADD", "bench", "*", "body", "x" * settings.size]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"redis-benchmark failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _redis_drain(port: int, messages: int) -> None:
+    """Read everything as a consumer group and acknowledge it, `_PIPELINE` at a time."""
+    with socket.create_connection(("127.0.0.1", port), 30) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(_resp(b"XGROUP", b"CREATE", b"bench", b"group", b"0"))
+        sock.recv(1 << 16)
+        left = messages
+        read = _resp(b"XREADGROUP", b"GROUP", b"group", b"one", b"COUNT", b"%d" % _PIPELINE, b"STREAMS", b"bench", b">")
+        sock.sendall(read)
+        data = b""
+        while left > 0:
+            more = sock.recv(1 << 18)
+            if not more:
+                raise BenchError("redis hung up")
+            data += more
+            wanted = min(_PIPELINE, left)
+            if data.count(b"\r\nbody\r\n") < wanted or not data.endswith(b"\r\n"):
+                continue
+            ids = _ENTRY.findall(data)
+            left -= len(ids)
+            # the answer to an acknowledgement comes before that to the read behind it, and says nothing new
+            sock.sendall(_resp(b"XACK", b"bench", b"group", *ids) + (read if left > 0 else b""))
+            data = b""
+
+
+def _resp(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
