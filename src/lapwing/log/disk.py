@@ -133,8 +133,8 @@ class File:
             disk.write(fd, data, offset)
 
     def truncate(self, size: int) -> None:
-        """Make the file `size` bytes long."""
-        self.table.disk.truncate(self.table.reach(self), size)
+        """Make the file `size` bytes long; one of no bytes is created when it is not there."""
+        self.table.disk.truncate(self.table.reach(self, create=not size), size)
 
     def size(self) -> int:
         """How long the file is; 0 when there is none."""

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lapwing.errors import WriteFailed
 from lapwing.log import records
 from lapwing.log.disk import File, OpenFiles
+from lapwing.log.records import RecordFile
 
 PROGRESS: Final = 1
 DEFERRED: Final = 2
@@ -67,12 +67,11 @@ class Journal:
     def __init__(
         self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False
     ) -> None:
-        self.files = OpenFiles() if files is None else files
-        self.file = File(os.path.join(os.fspath(directory), "journal"), self.files)
-        self.sync = sync  # whether a rewritten journal is synced before it takes the old one's place
+        self.path = os.path.join(os.fspath(directory), "journal")
         self.notes: list[str] = []
-        self._size = -1  # not known before the first look
-        self._torn = False
+        self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
+        self._sync = sync  # at compaction; a lost append only means that something is delivered again
+        self._known = False  # whether the file was looked at
         self._progress: dict[str, bytes] = {}
         self._entries: list[bytes] = []
         self._fanned: int | None = None
@@ -122,28 +121,19 @@ class Journal:
         """
         if not self._progress and not self._entries and self._fanned is None:
             return
-        if self._size < 0:
+        if not self._known:
             self._fold()
         parts = list(self._entries)
         parts += self._progress.values()
         if self._fanned is not None:
             parts.append(_entry(FANNED, "") + _SEQUENCE.pack(self._fanned))
-        data = records.encode(b"".join(parts))
-        try:
-            if self._torn:
-                self.file.truncate(self._size)
-            self._torn = True
-            self.file.write(data, self._size)
-            self._torn = False
-        except OSError as error:
-            raise WriteFailed(self.file.path, self._size, error) from error
-        self._size += len(data)
+        self._file.append(records.encode(b"".join(parts)), sync=False)
         for channel, entry in self._progress.items():
             self._live[channel] = len(entry)
         self._progress.clear()
         self._entries.clear()
         self._fanned = None
-        if self._size > _COMPACT_BYTES and self._size > _COMPACT_RATIO * self._live_bytes():
+        if self._file.size > max(_COMPACT_BYTES, _COMPACT_RATIO * self._live_bytes()):
             self._compact()
 
     def close(self) -> None:
@@ -151,7 +141,7 @@ class Journal:
         try:
             self.flush()
         finally:
-            self.file.close()
+            self._file.file.close()
 
     # --- the file ----------------------------------------------------------------------------------------------
 
@@ -159,18 +149,14 @@ class Journal:
         return sum(self._live.values()) + 24 * sum(self._live_deferred.values())
 
     def _fold(self) -> tuple[int | None, dict[str, _Told]]:
-        size = self.file.size()
         fanned: int | None = None
         told: dict[str, _Told] = {}
-        good = 0
-        for begin, payload, end in records.stream(self.file, 0, size):
+        for begin, payload, end in self._file.read():
             if payload is None:
-                self.notes.append(f"{self.file.path}: offset {begin}: skipped {end - begin} damaged bytes")
+                self.notes.append(f"{self.path}: offset {begin}: skipped {end - begin} damaged bytes")
             else:
                 fanned = _apply(payload, told, fanned)
-                good = end
-        self._torn = good < size
-        self._size = good
+        self._known = True
         self._live = {name: 64 + 16 * (len(one.runs) + len(one.attempts)) for name, one in told.items()}
         self._live_deferred = {name: len(one.deferred) for name, one in told.items()}
         return fanned, told
@@ -186,15 +172,10 @@ class Journal:
                 parts.append(_deferred_entry(name, added, ())[0])
         if fanned is not None:
             parts.append(_entry(FANNED, "") + _SEQUENCE.pack(fanned))
-        data = records.encode(b"".join(parts))
         try:
-            self.files.disk.replace(self.file.path, [data], sync=self.sync)
+            self._file.replace([records.encode(b"".join(parts))], sync=self._sync)
         except OSError as error:
-            self.notes.append(f"{self.file.path}: could not be compacted: {error}")
-            return
-        self.file.close()  # it is the descriptor of the file that is no more
-        self._size = len(data)
-        self._torn = False
+            self.notes.append(f"{self.path}: could not be compacted: {error}")
 
 
 def _entry(kind: int, channel: str) -> bytes:

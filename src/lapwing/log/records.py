@@ -3,11 +3,13 @@
     magic 4 | length u32 | crc32c of the payload u32 | payload         (little-endian)
 """
 
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from lapwing import kernel
+from lapwing.errors import WriteFailed
 from lapwing.log.disk import File
 
 MAGIC: Final = b"LWR1"
@@ -62,12 +64,12 @@ def stream(file: File, start: int, size: int) -> Iterator[Found]:
         last = at + len(data) >= size
         if not data:
             return
+        begin = 0
         for begin, payload, end in scan(data):
             if payload is None and end == len(data) and not last:
                 break
             yield at + begin, payload, at + end
-        else:
-            return
+            begin = end
         if begin:
             at += begin  # what goes on beyond this block is read from its beginning
         else:
@@ -82,3 +84,55 @@ def _missing(data: bytes, room: int) -> int:
         return 0
     length = HEAD + int.from_bytes(data[4:8], "little")
     return max(length - len(data), 0) if length <= room else 0
+
+
+class RecordFile:
+    """A file of records that is only appended to, or replaced as a whole."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.size = 0  # bytes that are known to be good
+        self._torn = False  # there is more in the file than that, to be cut off first
+
+    def read(self) -> Iterator[Found]:
+        """Everything in the file; afterwards appending goes on behind the last sound record."""
+        length = self.file.size()
+        self.size = 0
+        for begin, payload, end in stream(self.file, 0, length):
+            if payload is not None:
+                self.size = end
+            yield begin, payload, end
+        self._torn = self.size < length
+
+    def append(self, data: bytes, *, sync: bool) -> None:
+        """Write records, with `sync` so that they survive a power loss; or, raising `WriteFailed`, do not."""
+        disk = self.file.table.disk
+        try:
+            if self._torn:
+                self.file.truncate(self.size)
+            self._torn = True
+            self.file.write(data, self.size)
+            if sync:
+                disk.fsync(self.file.table.reach(self.file))
+                if not self.size:
+                    disk.sync_directory(os.path.dirname(self.file.path))
+        except OSError as error:
+            raise WriteFailed(self.file.path, self.size, error) from error
+        self._torn = False
+        self.size += len(data)
+
+    def empty(self) -> None:
+        """Make it a file without records; raises `WriteFailed`."""
+        try:
+            self.file.truncate(0)
+        except OSError as error:
+            raise WriteFailed(self.file.path, 0, error) from error
+        self.size = 0
+        self._torn = False
+
+    def replace(self, parts: Iterable[bytes], *, sync: bool) -> None:
+        """Make other records the content, in one step; raises `OSError`, and then nothing is changed."""
+        self.file.table.disk.replace(self.file.path, parts, sync=sync)
+        self.file.close()  # it is the descriptor of the file that is no more
+        self.size = self.file.size()
+        self._torn = False

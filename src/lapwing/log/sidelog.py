@@ -8,10 +8,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
+from lapwing.errors import CorruptChunk, OutOfRange
 from lapwing.log import records
 from lapwing.log.datapath import folder
 from lapwing.log.disk import File, OpenFiles
+from lapwing.log.records import RecordFile
 
 PUT: Final = 1
 DROP: Final = 2
@@ -40,17 +41,15 @@ class SideLog:
         files: OpenFiles | None = None,
         sync: bool = False,
     ) -> None:
-        self.files = OpenFiles() if files is None else files
-        self.file = File(side_path(directory, channel), self.files)
-        self.sync = sync  # whether what was flushed must survive a power loss
+        self.path = side_path(directory, channel)
         self.notes: list[str] = []
+        self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
+        self._sync = sync  # whether what was flushed must survive a power loss: its segment may go next
         self._places: dict[int, int] = {}  # sequence -> offset of its record
         self._fresh: dict[int, bytes] = {}
         self._dropped: list[int] = []
         self._puts = 0  # frames in the file, wanted or not
-        self._size = 0
-        self._torn = False
-        os.makedirs(os.path.dirname(self.file.path), mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         self._open()
 
     def __len__(self) -> int:
@@ -71,12 +70,12 @@ class SideLog:
             return fresh
         place = self._places.get(sequence)
         if place is None:
-            raise OutOfRange(f"{self.file.path}: no frame of sequence {sequence}")
-        head = self.file.read(records.HEAD, place)
-        data = head + self.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
+            raise OutOfRange(f"{self.path}: no frame of sequence {sequence}")
+        head = self._file.file.read(records.HEAD, place)
+        data = head + self._file.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
         payload = records.payload_at(data, 0)
         if payload is None or _PUT.unpack_from(payload) != (PUT, sequence):
-            raise CorruptChunk(self.file.path, place, f"not the frame of sequence {sequence}")
+            raise CorruptChunk(self.path, place, f"not the frame of sequence {sequence}")
         return payload[_PUT.size :]
 
     def drop(self, sequences: Iterable[int]) -> None:
@@ -94,12 +93,14 @@ class SideLog:
         """
         if not self._fresh and not self._dropped:
             return
-        if not self._places and not self._fresh and self._size:
-            self._truncate()
+        if not self._places and not self._fresh and self._file.size:
+            self._file.empty()
+            self._puts = 0
+            self._dropped.clear()
             return
         parts: list[bytes] = []
         places: dict[int, int] = {}
-        at = self._size
+        at = self._file.size
         if self._dropped:  # before the frames: one of them may be of a sequence that was dropped and came back
             parts.append(records.encode(struct.pack(f"<B{len(self._dropped)}Q", DROP, *self._dropped)))
             at += len(parts[-1])
@@ -107,24 +108,12 @@ class SideLog:
             places[sequence] = at
             parts.append(records.encode(_PUT.pack(PUT, sequence) + frame))
             at += len(parts[-1])
-        try:
-            if self._torn:
-                self.file.truncate(self._size)
-            self._torn = True
-            self.file.write(b"".join(parts), self._size)
-            if self.sync:
-                self.files.disk.fsync(self.files.reach(self.file))
-                if not self._size:
-                    self.files.disk.sync_directory(os.path.dirname(self.file.path))
-            self._torn = False
-        except OSError as error:
-            raise WriteFailed(self.file.path, self._size, error) from error
-        self._size = at
+        self._file.append(b"".join(parts), sync=self._sync)
         self._places |= places
         self._puts += len(places)
         self._fresh.clear()
         self._dropped.clear()
-        if self._size > _COMPACT_BYTES and self._puts > _COMPACT_RATIO * len(self._places):
+        if self._file.size > _COMPACT_BYTES and self._puts > _COMPACT_RATIO * len(self._places):
             self._compact()
 
     def close(self) -> None:
@@ -132,30 +121,25 @@ class SideLog:
         try:
             self.flush()
         finally:
-            self.file.close()
+            self._file.file.close()
 
     def destroy(self) -> None:
         """Remove the file."""
         self._places.clear()
         self._fresh.clear()
         self._dropped.clear()
-        self._size = self._puts = 0
-        self._torn = False
-        self.file.unlink()
+        self._puts = 0
+        self._file.size = 0
+        self._file.file.unlink()
 
     # --- the file ----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        size = self.file.size()
-        good = 0
-        for begin, payload, end in records.stream(self.file, 0, size):
+        for begin, payload, end in self._file.read():
             if payload is None:
-                self.notes.append(f"{self.file.path}: offset {begin}: skipped {end - begin} damaged bytes")
+                self.notes.append(f"{self.path}: offset {begin}: skipped {end - begin} damaged bytes")
             else:
                 self._learn(payload, begin)
-                good = end
-        self._size = good
-        self._torn = good < size
 
     def _learn(self, payload: bytes, place: int) -> None:
         if payload[0] == PUT:
@@ -164,16 +148,6 @@ class SideLog:
         else:
             for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
                 self._places.pop(sequence, None)
-
-    def _truncate(self) -> None:
-        """Nothing is wanted any more: an empty file says so best."""
-        try:
-            self.file.truncate(0)
-        except OSError as error:
-            raise WriteFailed(self.file.path, 0, error) from error
-        self._size = self._puts = 0
-        self._torn = False
-        self._dropped.clear()
 
     def _compact(self) -> None:
         """Write the frames still wanted to a new file, which takes the old one's place; on error the old one stays."""
@@ -193,11 +167,9 @@ class SideLog:
                 yield part
 
         try:
-            self.files.disk.replace(self.file.path, wanted(), sync=self.sync)
+            self._file.replace(wanted(), sync=self._sync)
         except OSError as error:
-            self.notes.append(f"{self.file.path}: could not be compacted: {error}")
+            self.notes.append(f"{self.path}: could not be compacted: {error}")
             return
-        self.file.close()
         self._places = places
         self._puts = len(places)
-        self._size = self.file.size()

@@ -1,0 +1,102 @@
+"""One process per data path, and a place for every topic that no name can leave."""
+
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapwing import names
+from lapwing.errors import DataPathInUse, LogError
+from lapwing.log.datapath import DataPath, folder, unfold
+from lapwing.log.log import DiskLog
+
+from .writing import NODE
+
+NAMES = st.from_regex(r"[.a-zA-Z0-9_-]{1,54}(#ephemeral)?", fullmatch=True)
+
+
+def _hold(path: str, pipe: Connection) -> None:
+    held = DataPath(path)
+    pipe.send("held")
+    pipe.recv()
+    held.release()
+
+
+def test_a_second_process_is_turned_away_and_told_who_holds_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_hold, args=(str(tmp_path), theirs))
+    process.start()
+    try:
+        assert ours.recv() == "held"
+        with pytest.raises(DataPathInUse) as caught:
+            DataPath(tmp_path)
+    finally:
+        ours.send("enough")
+        process.join()
+
+    assert str(caught.value) == (
+        f"failed to lock data-path: cannot flock directory {tmp_path} - resource temporarily unavailable"
+        f" (possibly in use by another instance of nsqd, process {process.pid})"
+    )
+    DataPath(tmp_path).release()
+
+
+def test_the_same_process_cannot_have_it_twice_either(tmp_path: Path) -> None:
+    path = DataPath(tmp_path)
+    with pytest.raises(DataPathInUse, match=str(os.getpid())):
+        DataPath(tmp_path)
+    path.release()
+    path.release()
+    DataPath(tmp_path).release()
+
+
+def test_a_data_path_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="nowhere"):
+        DataPath(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "-", "a", "A", "aB", "a+b".replace("+", "-"), "x#ephemeral"])
+def test_every_topic_lies_inside_the_data_path(tmp_path: Path, name: str) -> None:
+    path = DataPath(tmp_path)
+    directory = Path(path.topic_dir(name))
+
+    assert directory.resolve().parent == tmp_path / "topics"
+    DiskLog(directory, NODE)
+    assert path.topics_on_disk() == [name]
+    path.release()
+
+
+@given(NAMES, NAMES)
+def test_no_two_names_meet_even_where_case_does_not_count(one: str, other: str) -> None:
+    assert (folder(one).lower() == folder(other).lower()) == (one == other)
+
+
+@given(NAMES)
+def test_a_name_is_found_back_from_its_folder(name: str) -> None:
+    assert names.valid(name)
+    assert unfold(folder(name)) == name
+    assert unfold(folder(name, "c-"), "c-") == name
+
+
+@given(st.text(max_size=20))
+def test_a_folder_that_no_topic_has_is_no_topic(text: str) -> None:
+    name = unfold(text)
+    assert name is None or folder(name) == text
+
+
+def test_a_topic_that_was_being_deleted_is_swept_away(tmp_path: Path) -> None:
+    path = DataPath(tmp_path)
+    DiskLog(path.topic_dir("stays"), NODE)
+    DiskLog(path.topic_dir("goes"), NODE)
+    os.rename(path.topic_dir("goes"), tmp_path / "topics" / "gone-0123")
+    (tmp_path / "topics" / "stranger").mkdir()
+
+    assert path.topics_on_disk() == ["stays"]
+    assert sorted(os.listdir(tmp_path / "topics")) == ["stranger", "t-stays"]
+    path.release()

@@ -1,0 +1,158 @@
+"""What channels had finished is known after a restart."""
+
+from pathlib import Path
+
+import pytest
+
+from lapwing.errors import WriteFailed
+from lapwing.log.disk import OpenFiles
+from lapwing.log.journal import ChannelState, Journal, JournalState
+
+from .faulty import FaultyDisk
+
+
+def loaded(directory: Path) -> JournalState:
+    return Journal(directory).load()
+
+
+def test_a_fresh_journal_knows_nothing(tmp_path: Path) -> None:
+    assert loaded(tmp_path) == JournalState(None, {})
+    journal = Journal(tmp_path)
+    journal.flush()
+    assert not (tmp_path / "journal").exists()
+
+
+def test_what_was_said_last_counts(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.fanned_out(7)
+    journal.progress("c", 5, [(1, 2), (3, 5)], {3: 2})
+    journal.progress("d", 1, [], {})
+    journal.flush()
+    journal.progress("c", 9, [(4, 5)], {4: 1})
+    journal.fanned_out(9)
+    journal.flush()
+
+    assert loaded(tmp_path) == JournalState(
+        9, {"c": ChannelState(9, [(4, 5)], {4: 1}, {}), "d": ChannelState(1, [], {}, {})}
+    )
+
+
+def test_nothing_counts_before_a_flush(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 5, [], {})
+
+    assert loaded(tmp_path).channels == {}
+    journal.close()
+    assert loaded(tmp_path).channels["c"].cursor == 5
+
+
+def test_deferrals_add_up(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 50, [], {20: 4})
+    journal.deferred("c", [(1, 1000, 2), (2, 2000, 0)], [])
+    journal.flush()
+    journal.deferred("c", [(3, 3000, 1)], [1])
+    journal.progress("c", 60, [], {})
+    journal.flush()
+
+    assert loaded(tmp_path).channels["c"] == ChannelState(60, [], {3: 1}, {2: 2000, 3: 3000})
+
+
+def test_a_forgotten_channel_begins_anew(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 50, [(1, 9)], {})
+    journal.deferred("c", [(1, 1000, 2)], [])
+    journal.flush()
+    journal.forget("c")
+    journal.progress("c", 3, [], {})
+    journal.flush()
+
+    assert loaded(tmp_path).channels == {"c": ChannelState(3, [], {}, {})}
+    journal.forget("c")
+    journal.flush()
+    assert loaded(tmp_path).channels == {}
+
+
+def test_a_torn_record_is_as_if_it_was_never_written_and_the_journal_goes_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 1, [], {})
+    journal.flush()
+    before = (tmp_path / "journal").read_bytes()
+    journal.progress("c", 2, [(0, 1)], {0: 1})
+    journal.flush()
+    after = (tmp_path / "journal").read_bytes()
+    for length in range(len(before), len(after)):
+        (tmp_path / "journal").write_bytes(after[:length])
+
+        torn = Journal(tmp_path)
+        assert torn.load().channels["c"].cursor == 1
+        torn.progress("d", 7, [], {})
+        torn.flush()
+        again = Journal(tmp_path)
+        assert {name: channel.cursor for name, channel in again.load().channels.items()} == {"c": 1, "d": 7}
+        assert again.notes == []
+
+
+def test_a_flipped_bit_costs_one_record(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for name in ("a", "b", "c"):
+        journal.progress(name, 5, [], {})
+        journal.flush()
+    whole = (tmp_path / "journal").read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / "journal").write_bytes(damaged)
+
+        journal = Journal(tmp_path)
+        assert len(journal.load().channels) == 2
+        assert len(journal.notes) == 1
+
+
+def test_the_file_stays_small_however_long_it_is_used(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    waiting = [(sequence, 10**18 + sequence, 1) for sequence in range(500)]
+    journal.deferred("c", waiting, [])
+    for cursor in range(0, 400_000, 200):
+        journal.progress("c", cursor, [(run, run + 1) for run in range(cursor, cursor + 100, 2)], {})
+        journal.progress("d", cursor, [], {})
+        journal.fanned_out(cursor)
+        journal.flush()
+        assert (tmp_path / "journal").stat().st_size < 1_100_000
+
+    state = loaded(tmp_path)
+    assert state.fanned_out == 399_800
+    assert state.channels["c"].cursor == 399_800
+    assert len(state.channels["c"].unfinished) == 50
+    assert state.channels["c"].deferred == {sequence: due for sequence, due, _ in waiting}
+
+
+def test_a_refused_write_is_said_again_at_the_next_flush(tmp_path: Path) -> None:
+    disk = FaultyDisk(short=9)
+    journal = Journal(tmp_path, files=OpenFiles(disk))
+    journal.progress("c", 1, [], {})
+    journal.flush()
+    disk.arm(0, 3)
+    journal.progress("c", 2, [], {})
+    journal.deferred("c", [(1, 5, 1)], [])
+    for _ in range(3):
+        with pytest.raises(WriteFailed):
+            journal.flush()
+    journal.flush()
+
+    assert loaded(tmp_path).channels["c"] == ChannelState(2, [], {1: 1}, {1: 5})
+
+
+def test_a_journal_that_cannot_be_compacted_is_still_a_journal(tmp_path: Path) -> None:
+    disk = FaultyDisk(only=("rename",))
+    disk.arm(0, 10**9)
+    journal = Journal(tmp_path, files=OpenFiles(disk))
+    for cursor in range(40):
+        journal.progress("c", cursor, [(run, run + 1) for run in range(4000)], {})
+        journal.flush()
+        journal.progress("c", cursor, [], {})
+        journal.flush()
+
+    assert loaded(tmp_path).channels["c"].cursor == 39
+    assert any("could not be compacted" in note for note in journal.notes)
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
