@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import kernel, names
 from lapwing.broker.channel import Channel
@@ -28,6 +28,16 @@ class Publisher(Protocol):
 
     def published(self, token: int, error: LapwingError | None) -> None:
         """The publish that was given `token` is in the log, or is not, and why."""
+
+
+class _Nobody:
+    """Who does not wait for an answer."""
+
+    def published(self, token: int, error: LapwingError | None) -> None:
+        """It is known otherwise."""
+
+
+_NOBODY: Final = _Nobody()
 
 
 class Topic:
@@ -111,6 +121,19 @@ class Topic:
         if headers:
             extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
         self._append(frames, len(bodies), sum(map(len, bodies)), publisher, token, extras, now)
+
+    def publish_frames(self, frames: bytes, count: int, size: int, extras: Sequence[Extra], *, now: int) -> None:
+        """Take frames that carry the ids from the log's `next` on, and write them now; raises `WriteFailed`.
+
+        `size` is that of the bodies. Where publishes wait for a sync, the caller sees to that.
+        """
+        self._append(frames, count, size, _NOBODY, 0, extras, now)
+        self.write_pending(now=now)
+
+    def write_pending(self, *, now: int) -> None:
+        """Write what this turn has brought so far, before its end."""
+        if self.waiting:
+            self.commit(now)
 
     def _append(
         self, frames: bytes, count: int, size: int, publisher: Publisher, token: int, extras: Sequence[Extra], now: int
