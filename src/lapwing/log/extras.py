@@ -83,16 +83,23 @@ class ExtrasFile:
         return found
 
     def cut(self, end: int) -> int:
-        """Cut off a torn tail, and records of sequences from `end` on, which no message has; how many bytes."""
+        """Cut off a torn tail, and what is said of sequences from `end` on, which no message has; how many bytes."""
         size = self.file.size()
         good = 0
+        kept: list[Extra] = []
         if size:
             for _, payload, after in records.stream(self.file, 0, size):
                 if payload is not None:
                     if _last_sequence(payload) >= end:
+                        # of a write that was torn: its first messages may be there, and need what they carry
+                        kept = [extra for extra in decode(payload) if extra.sequence < end]
                         break
                     good = after
             if good < size:
                 self.file.truncate(good)
+            if kept:
+                record = encode(kept)
+                self.file.write(record, good)
+                good += len(record)
         self.size = good
         return size - good
