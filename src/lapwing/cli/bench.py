@@ -11,7 +11,7 @@ import typer
 from lapwing.client.address import parse
 from lapwing.errors import ConfigError
 from lapwing.tools.bench import latency as timing
-from lapwing.tools.bench import loads, peers, report, server
+from lapwing.tools.bench import loads, peers, report, server, web
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None,
@@ -162,3 +162,13 @@ def latency(
     """Publish at a steady rate and time each message from when it was due until it is delivered."""
     _run(timing.latency, tcp=tcp, http=http, pid=pid, peer="", as_json=as_json, plot=plot, topic=topic, count=None,
          seconds=seconds, size=size, rate=rate, ready=ready)
+
+
+@app.command(epilog="Example: lapwing bench http --connections 32 --count 100000")
+def http(
+    tcp: Tcp = "127.0.0.1:4150", http: Http = "", pid: Pid = 0, topic: Topic = "", size: Size = 200,
+    count: Count = 100_000, seconds: Seconds = 0, connections: Connections = 32, as_json: Json = False, plot: Plot = "",
+) -> None:
+    """Publish over HTTP, a message a request."""
+    _run(web.publish, tcp=tcp, http=http, pid=pid, peer="", as_json=as_json, plot=plot, topic=topic, count=count,
+         seconds=seconds, size=size, publishers=connections)

@@ -10,6 +10,7 @@ from lapwing.errors import LapwingError
 from lapwing.wire import commands, frames
 
 _HEAD: Final = struct.Struct(">II")
+_HEARTBEAT: Final = 60_000  # ms
 _PATIENCE: Final = 10.0  # seconds for each step of the handshake
 
 
@@ -17,22 +18,14 @@ class BenchError(LapwingError):
     """The load cannot be put on; the text names the address and what to do."""
 
 
-class Line:
-    """A connection past IDENTIFY (and SUB), with heartbeats off; `sock` never blocks."""
+class Wire:
+    """A socket to a server; it never blocks once the load begins."""
 
-    def __init__(self, address: Address, *, subscribe: tuple[str, str] | None = None) -> None:
+    def __init__(self, address: Address, what: str = "nsqd", flag: str = "--nsqd-tcp-address") -> None:
         self.address = address
-        self.sock = self._connect()
-        identity = {"client_id": "lapwing-bench", "user_agent": "lapwing-bench", "feature_negotiation": True,
-                    "heartbeat_interval": -1}
-        self.sock.sendall(commands.MAGIC + commands.Identify(json.dumps(identity).encode()).encode())
-        self._answer("IDENTIFY")
-        if subscribe is not None:
-            self.sock.sendall(commands.Sub(*subscribe).encode())
-            self._answer("SUB")
-        self.sock.setblocking(False)
+        self.sock = self._connect(what, flag)
 
-    def _connect(self) -> socket.socket:
+    def _connect(self, what: str, flag: str) -> socket.socket:
         address = self.address
         try:
             if address.unix:
@@ -42,10 +35,33 @@ class Line:
                 return sock
             sock = socket.create_connection((address.host, address.port), _PATIENCE)
         except OSError as error:
-            raise BenchError(f"no nsqd at {address}: {error.strerror or error}; "
-                             "start one (`nsqd` or `lapwing up`), or name another with --nsqd-tcp-address") from error
+            raise BenchError(f"no {what} at {address}: {error.strerror or error}; "
+                             f"start one (`nsqd` or `lapwing up`), or name another with {flag}") from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
+
+    def close(self) -> None:
+        """Hang up."""
+        self.sock.close()
+
+    def hung_up(self) -> BenchError:
+        """What to raise when the other end is gone."""
+        return BenchError(f"{self.address} hung up under load; its log says why")
+
+
+class Line(Wire):
+    """A connection past IDENTIFY and perhaps SUB; heartbeats are off, or seldom where a consumer must have them."""
+
+    def __init__(self, address: Address, *, subscribe: tuple[str, str] | None = None) -> None:
+        super().__init__(address)
+        identity = {"client_id": "lapwing-bench", "user_agent": "lapwing-bench", "feature_negotiation": True,
+                    "heartbeat_interval": -1 if subscribe is None else _HEARTBEAT}
+        self.sock.sendall(commands.MAGIC + commands.Identify(json.dumps(identity).encode()).encode())
+        self._answer("IDENTIFY")
+        if subscribe is not None:
+            self.sock.sendall(commands.Sub(*subscribe).encode())
+            self._answer("SUB")
+        self.sock.setblocking(False)
 
     def _answer(self, step: str) -> bytes:
         """The payload that answers a step of the handshake."""
@@ -68,14 +84,6 @@ class Line:
                 raise BenchError(f"{self.address} hung up instead of answering {step}; its log says why")
             data += more
         return data
-
-    def close(self) -> None:
-        """Hang up."""
-        self.sock.close()
-
-    def hung_up(self) -> BenchError:
-        """What to raise when the other end is gone."""
-        return BenchError(f"{self.address} hung up under load; its log says why")
 
 
 def other_frame(line: Line, data: bytes | bytearray | memoryview, at: int, stop: int) -> int:

@@ -8,19 +8,21 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from lapwing import kernel
-from lapwing.tools.bench.line import BenchError, Line, other_frame
+from lapwing.tools.bench.line import BenchError, Line, Wire, other_frame
 from lapwing.wire import commands, frames
 
 STALL: Final = 30.0  # seconds without any progress before we give up
 _READ: Final = 1 << 16
 _ROOM: Final = 1 << 20
 _OK: Final = len(frames.OK)
+_NOP: Final = commands.Nop().encode()
 
 
 class Part(Protocol):
     """One connection's share in a load."""
 
-    line: Line
+    @property
+    def line(self) -> Wire: ...
     blocked: bool  # the socket took less than we have
 
     def begin(self) -> None: ...
@@ -80,7 +82,7 @@ class Publisher:
 
     def readable(self) -> None:
         """Count OKs, and send as many commands more."""
-        data = self._torn + _receive(self.line)
+        data = self._torn + receive(self.line)
         count, rest = divmod(len(data), _OK)
         if not self._oks.startswith(data):
             at = 0
@@ -137,8 +139,8 @@ class Consumer:
         self.line = line
         self.blocked = False
         self.received = 0
+        self.ready = ready
         self._tally = tally
-        self._ready = ready
         self._buffer = bytearray(max(_ROOM, 4 * size))
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -146,7 +148,7 @@ class Consumer:
 
     def begin(self) -> None:
         """Ask for messages."""
-        self._send(commands.Rdy(self._ready).encode())
+        self._send(commands.Rdy(self.ready).encode())
 
     def readable(self) -> None:
         """Finish every whole message that has arrived."""
@@ -170,6 +172,7 @@ class Consumer:
                 end = other_frame(self.line, self._buffer, at, stop)
                 if end == at:
                     break
+                answers.append(_NOP)  # the only thing a broker says unasked is a heartbeat
             at = end
         self._filled = stop - at
         if self._filled and at:
@@ -201,7 +204,8 @@ class Consumer:
         self._unsent = data
 
 
-def _receive(line: Line) -> bytes:
+def receive(line: Wire) -> bytes:
+    """What has arrived; nothing is not an error, the end is."""
     try:
         data = line.sock.recv(_READ)
     except BlockingIOError:

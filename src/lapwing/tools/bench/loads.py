@@ -5,7 +5,7 @@ import math
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -122,7 +122,9 @@ def _deadline(settings: Settings) -> float | None:
     return None if settings.seconds is None else time.monotonic() + settings.seconds
 
 
-def _publish(target: Target, settings: Settings, watch: Watch, what: str) -> tuple[int, "array[int]"]:
+def _publish(
+    target: Target, settings: Settings, watch: Watch, what: str, others: Sequence[Part] = ()
+) -> tuple[int, "array[int]"]:
     budget = Budget(settings.commands)
     command = publish_command(settings.topic, settings.size, settings.batch)
     with _lines(target.tcp, settings.publishers) as lines:
@@ -133,7 +135,7 @@ def _publish(target: Target, settings: Settings, watch: Watch, what: str) -> tup
 
         with watch:
             turn(
-                publishers,
+                [*others, *publishers],
                 lambda: budget.spent and all(publisher.done for publisher in publishers),
                 moved=acknowledged, deadline=_deadline(settings), on_deadline=budget.close,
                 tell=lambda done: settings.tell(what, done, settings.count),
@@ -159,10 +161,12 @@ def consume(target: Target, settings: Settings) -> Result:
     if settings.count is None:
         raise BenchError("consuming needs to know how many messages to put there first: give --count")
     with _lines(target.tcp, settings.consumers, _subscriptions(settings)) as lines:
-        published, _ = _publish(target, settings, Watch(None), "filling")
-        wanted = published * settings.channels
         tally = Tally()
-        consumers = [Consumer(line, tally, ready=settings.ready, size=settings.size) for line in lines]
+        consumers = [Consumer(line, tally, ready=0, size=settings.size) for line in lines]
+        published, _ = _publish(target, settings, Watch(None), "filling", consumers)
+        wanted = published * settings.channels
+        for consumer in consumers:
+            consumer.ready = settings.ready
         watch = Watch(target.pid)
         with watch:
             turn(consumers, lambda: tally.received >= wanted, moved=lambda: tally.received,

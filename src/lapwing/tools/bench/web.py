@@ -1,0 +1,134 @@
+"""Requests over HTTP, kept-alive, one at a time on each connection."""
+
+import time
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+from lapwing.client.address import Address
+from lapwing.client.address import parse as parse_address
+from lapwing.tools.bench.line import BenchError, Wire
+from lapwing.tools.bench.load import receive, turn
+from lapwing.tools.bench.loads import Settings, Target, Watch, measured
+from lapwing.tools.bench.report import Result, percentiles
+
+_END: Final = b"\r\n\r\n"
+_LENGTH: Final = b"content-length:"
+
+
+class Caller:
+    """Sends the next request as soon as the last one is answered."""
+
+    def __init__(self, line: Wire, requests: Iterator[bytes]) -> None:
+        self.line = line
+        self.blocked = False
+        self.answered = 0
+        self.done = False
+        self.latencies = array("q")
+        self._requests = requests
+        self._unsent = b""
+        self._data = b""
+        self._known = b""  # an answer as it came last time: most of them are alike to the byte
+        self._sent_at = 0
+
+    def begin(self) -> None:
+        """Send the first request."""
+        self._next()
+
+    def readable(self) -> None:
+        """Take the answer, and go on."""
+        self._data += receive(self.line)
+        if self._data != self._known and not self._whole():
+            return
+        self._known, self._data = self._data, b""
+        self.answered += 1
+        self.latencies.append(time.perf_counter_ns() - self._sent_at)
+        self._next()
+
+    def _whole(self) -> bool:
+        """Whether all of the answer is here; raises when it is no success."""
+        head, end, body = self._data.partition(_END)
+        if not end:
+            return False
+        if not head.startswith(b"HTTP/1.1 200"):
+            status = head.partition(b"\r\n")[0].decode("latin-1")
+            raise BenchError(f"{self.line.address} answered {status}: {body[:200]!r}")
+        for field in head.lower().split(b"\r\n"):
+            if field.startswith(_LENGTH):
+                return len(body) >= int(field[len(_LENGTH) :])
+        raise BenchError(f"{self.line.address} answered without a length: {head!r}")
+
+    def writable(self) -> None:
+        """Send on where the socket was full."""
+        self._send()
+
+    def _next(self) -> None:
+        request = next(self._requests, None)
+        if request is None:
+            self.done = True
+            return
+        self._unsent = request
+        self._sent_at = time.perf_counter_ns()
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            self._unsent = self._unsent[self.line.sock.send(self._unsent) :]
+        except BlockingIOError:
+            self.blocked = True
+            return
+        except OSError as error:
+            raise self.line.hung_up() from error
+        self.blocked = bool(self._unsent)
+
+
+def post(address: Address, path: str, body: bytes = b"") -> bytes:
+    """The bytes of a POST."""
+    return b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        path.encode(), str(address).encode(), len(body), body)
+
+
+def call_all(address: Address, requests: Iterator[bytes], *, connections: int, settings: Settings, watch: Watch,
+             total: int) -> list[Caller]:
+    """Have all requests answered, over several connections."""
+    lines = [Wire(address, "nsqd's HTTP", "--nsqd-http-address") for _ in range(connections)]
+    try:
+        callers = [Caller(line, requests) for line in lines]
+        for line in lines:
+            line.sock.setblocking(False)
+
+        def answered() -> int:
+            return sum(caller.answered for caller in callers)
+
+        with watch:
+            turn(callers, lambda: all(caller.done for caller in callers), moved=answered,
+                 tell=lambda done: settings.tell("calling", done, total))
+        return callers
+    finally:
+        for line in lines:
+            line.close()
+
+
+def publish(target: Target, settings: Settings) -> Result:
+    """Publish with POST /pub, a message a request."""
+    target = target.seen()
+    address = parse_address(target.http)
+    request = post(address, f"/pub?topic={settings.topic}", b"x" * settings.size)
+    watch = Watch(target.pid)
+    callers = call_all(address, _requests(request, settings), connections=settings.publishers, settings=settings,
+                       watch=watch, total=settings.count or 0)
+    latencies = array("q")
+    for caller in callers:
+        latencies.extend(caller.latencies)
+    return measured("http", target, settings, watch, len(latencies), {"connections": settings.publishers},
+                    percentiles(latencies, "sent to OK"))
+
+
+def _requests(request: bytes, settings: Settings) -> Iterator[bytes]:
+    if settings.count is not None:
+        for _ in range(settings.count):
+            yield request
+        return
+    deadline = time.monotonic() + (settings.seconds or 5.0)
+    while time.monotonic() < deadline:
+        yield request
