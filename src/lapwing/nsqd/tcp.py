@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER)
         peer = transport.get_extra_info("peername")
@@ -99,6 +99,8 @@ class Connection(asyncio.Protocol):
         about.client_id = about.hostname = host
         about.remote_address = address
         about.connected = now // _SECOND
+        if self._door.auth is not None:
+            self._wire.authorize = self._authorize
         limit = self._door.options.max_connections
         if limit and len(self._door.connections) >= limit:
             self._session.refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time"))
@@ -109,7 +111,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
-        if self._ending:
+        if self._ending or self._session.doomed:
             return
         if self._handshake is not None:
             self._shake(data)
@@ -327,7 +329,6 @@ class Connection(asyncio.Protocol):
         self._grants = grants
         about = self._session.about
         about.authed, about.auth_identity, about.auth_identity_url = True, grants.identity, grants.identity_url
-        self._wire.authorize = self._authorize
         answer = {
             "identity": grants.identity,
             "identity_url": grants.identity_url,
@@ -449,10 +450,13 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what this turn brought; then end the conversation if it is over."""
+        if self._ending:
+            self._session.outbox.clear()
+            return
         if self._transport is None or self._session.holds:
             return
         self._write()
-        if self._session.doomed and not self._ending:
+        if self._session.doomed:
             self._farewell()
 
     def _write(self) -> None:

@@ -1,0 +1,43 @@
+"""nsqd: the broker."""
+
+import asyncio
+import platform
+import sys
+
+from lapwing import kernel
+from lapwing.broker.options import VERSION, Options
+from lapwing.cli.flags import Parsed, read, replaced
+from lapwing.net.logs import Level, Log
+
+EXAMPLE = "nsqd --data-path=/var/lib/nsqd --lookupd-tcp-address=127.0.0.1:4160"
+
+
+def version_text(program: str) -> str:
+    """What `--version` prints; clients take it apart."""
+    twin = "compiled" if kernel.COMPILED else "pure"
+    return f"{program} v{VERSION} (built w/python{platform.python_version()}-{twin})"
+
+
+def effective(parsed: Parsed[Options]) -> Options:
+    """The options with what follows from them: a memory limit that was asked for, TLS that client certificates need."""
+    options = parsed.options
+    if parsed.given("mem_queue_size"):
+        options = replaced(options, deferred_limit=options.mem_queue_size)
+    if options.tls_client_auth_policy and not options.tls_required:
+        options = replaced(options, tls_required=2)
+    return options
+
+
+def main() -> None:
+    """The program."""
+    parsed = read(Options, "nsqd", example=EXAMPLE)
+    if parsed.options.version:
+        print(version_text("nsqd"))
+        return
+    from lapwing.nsqd.daemon import new_event_loop, run
+
+    options = effective(parsed)
+    log = Log(options.log_prefix, Level(options.log_level))
+    log.info(version_text("nsqd"))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        sys.exit(runner.run(run(options, log)))

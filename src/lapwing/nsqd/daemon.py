@@ -1,0 +1,313 @@
+"""Builds all of nsqd from its options; starts it, drains it, stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import ssl
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final
+
+from lapwing.broker.broker import Broker
+from lapwing.broker.options import VERSION, Options
+from lapwing.broker.storage import DiskStorage
+from lapwing.errors import ConfigError, LogError
+from lapwing.net.http import HttpServer
+from lapwing.net.listen import Listener, bind
+from lapwing.net.logs import Log
+from lapwing.net.routes import Router, Table, TlsRequired
+from lapwing.net.tls import server_context
+from lapwing.nsqd.clock import Clock
+from lapwing.nsqd.sync import Syncer
+from lapwing.nsqd.tcp import Connection, Door
+from lapwing.nsqd.turn import Turn
+from lapwing.wire.identify import Terms
+
+_TRIM: Final = 2.0  # seconds between two looks at which segments may go
+_TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
+_GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
+
+
+class Daemon:
+    """One nsqd."""
+
+    def __init__(self, options: Options, log: Log) -> None:
+        self.options = options
+        self.log = log
+        self.clock = Clock()
+        self.started = self.clock.now()
+        self.tcp: Listener | None = None
+        self.http: Listener | None = None
+        self.https: Listener | None = None
+        self._servers: list[HttpServer] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping: list[Callable[[], Awaitable[None]]] = []
+        self._connections: set[Connection] = set()
+
+    # --- starting ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Lock the data path, bind, bring back what was there, serve. Raises `ConfigError`, `LogError` or `OSError`."""
+        options = self.options
+        _check(options)
+        _raise_file_limit()
+        self.storage = DiskStorage(
+            options.data_path, options.node_id, options.log_options, now=self.clock.now, report=self.log.warn
+        )
+        try:
+            tls = self._tls()
+            self.tcp = bind(options.tcp_address)
+            self.http = bind(options.http_address) if options.http_address else None
+            self.https = bind(options.https_address) if tls is not None and options.https_address else None
+            self.options = options = self._with_ports(options)
+            self.broker = Broker(options, self.storage, report=self.log.error)
+            self.broker.restore(now=self.clock.now())
+        except BaseException:
+            self.close_listeners()
+            self.storage.close()
+            raise
+        self.broker.save_catalog()
+        loop = asyncio.get_running_loop()
+        self.turn = Turn(self.broker, self.clock, loop)
+        await self._build(tls)
+        self._say_addresses()
+        _settle_garbage()
+        self.turn.stir()
+
+    async def _build(self, tls: ssl.SSLContext | None) -> None:
+        """Put together the doors and those who talk to outside parties."""
+        options, broker, turn = self.options, self.broker, self.turn
+        from lapwing.nsqd.http import Http
+        from lapwing.nsqd.logapi import LogApi
+        from lapwing.nsqd.metrics import FsyncTimes
+        from lapwing.nsqd.staged import Staged
+
+        times = FsyncTimes()
+        self.syncer = Syncer(broker, turn.stir, times.observe)
+        turn.on_unsynced = self.syncer.kick
+        self._stopping.append(self.syncer.stop)
+        auth = None
+        if options.auth_http_addresses:
+            from lapwing.nsqd.auth import Authenticator
+
+            auth = Authenticator(options, self.clock.now)
+        door = Door(broker, turn, options, options.limits, self._terms(tls), self.log, tls, auth, self._connections)
+        await self._start_peers()
+        http = Http(self, times)
+        log_api = LogApi(broker, self.clock.now, turn.stir, self._about)
+        turn.watchers.append(log_api.look)
+        staged = Staged(broker, turn, self.syncer, self.log)
+        staged.recover()
+        staged.start()
+        self._stopping.append(staged.stop)
+        table: Table = Router([*http.routes(), *log_api.routes(), *staged.routes()])
+        plain: Table = table
+        if options.tls_required == 2:
+            plain = TlsRequired(self.https.port if self.https else 0)
+        if self.http is not None:
+            await self._serve_http(self.http, plain, None)
+        if self.https is not None:
+            await self._serve_http(self.https, table, tls)
+        assert self.tcp is not None
+        await self.tcp.serve(door.protocol)
+        self._every(options.checkpoint_interval / 1e9, self._checkpoint)
+        self._every(_TRIM, self._trim)
+        self._every(_TRIM_ALL, self._trim_all)
+        self._every(options.sync_timeout / 1e9, self.syncer.sync_all)
+        self._every(1.0, self._align)
+        if options.statsd_address:
+            from lapwing.nsqd.statsd import Statsd
+
+            statsd = Statsd(broker, options, self.clock.now, self.log)
+            await statsd.start()
+            self._stopping.append(statsd.stop)
+
+    async def _start_peers(self) -> None:
+        from lapwing.nsqd.peer import Peers
+
+        self.peers = Peers(self.broker, self.options, self.clock.now, self.turn.stir, self.log)
+        await self.peers.start()
+        self.turn.on_changes = self.peers.tell
+        self._stopping.append(self.peers.stop)
+
+    async def _serve_http(self, listener: Listener, table: Table, tls: ssl.SSLContext | None) -> None:
+        server = HttpServer(table, log=self.log.info, broken=self._broken)
+        self._servers.append(server)
+        await listener.serve(server.protocol, tls=tls)
+
+    def _broken(self, request: str, error: BaseException) -> None:
+        self.log.error(f"{request}: {type(error).__name__}: {error}")
+
+    def _tls(self) -> ssl.SSLContext | None:
+        options = self.options
+        if not options.tls_cert and not options.tls_key:
+            return None
+        return server_context(
+            options.tls_cert,
+            options.tls_key,
+            least=options.tls_min_version,
+            client_auth=options.tls_client_auth_policy,
+            root_ca=options.tls_root_ca_file,
+        )
+
+    def _with_ports(self, options: Options) -> Options:
+        assert self.tcp is not None
+        return replace(
+            options,
+            broadcast_tcp_port=options.broadcast_tcp_port or max(self.tcp.port, 0),
+            broadcast_http_port=options.broadcast_http_port or (max(self.http.port, 0) if self.http else 0),
+        )
+
+    def _terms(self, tls: ssl.SSLContext | None) -> Terms:
+        options = self.options
+        return Terms(
+            version=VERSION,
+            max_rdy=options.max_rdy_count,
+            msg_timeout=options.msg_timeout,
+            max_msg_timeout=options.max_msg_timeout,
+            max_heartbeat_interval=options.max_heartbeat_interval,
+            max_output_buffer_size=options.max_output_buffer_size,
+            output_buffer_timeout=options.output_buffer_timeout,
+            min_output_buffer_timeout=options.min_output_buffer_timeout,
+            max_output_buffer_timeout=options.max_output_buffer_timeout,
+            tls=tls is not None,
+            snappy=options.snappy,
+            deflate=options.deflate,
+            max_deflate_level=options.max_deflate_level,
+            auth_required=bool(options.auth_http_addresses),
+            topology_region=options.topology_region,
+            topology_zone=options.topology_zone,
+        )
+
+    def _about(self) -> dict[str, object]:
+        """Who this is, for those who read logs by ranges."""
+        options = self.options
+        port = options.broadcast_http_port
+        return {"node_id": options.node_id, "broadcast_address": options.broadcast_address, "http_port": port}
+
+    def _say_addresses(self) -> None:
+        for name, listener in (("TCP", self.tcp), ("HTTP", self.http), ("HTTPS", self.https)):
+            if listener is not None:
+                self.log.info(f"{name}: listening on {listener.address}")
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                await action()
+
+        self._tasks.append(asyncio.get_running_loop().create_task(repeat()))
+
+    async def _checkpoint(self) -> None:
+        self.broker.checkpoint()
+
+    async def _trim(self) -> None:
+        self.broker.trim(now=self.clock.now())
+
+    async def _trim_all(self) -> None:
+        self.broker.trim(now=self.clock.now(), everywhere=True)
+
+    async def _align(self) -> None:
+        gap = self.clock.align()
+        if abs(gap) > 1_000_000_000:
+            self.log.debug(f"the machine's clock is {gap / 1e9:.1f} s away; following it slowly")
+
+    # --- stopping ----------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Take no more, let go of clients, write everything down, release the data path."""
+        self.close_listeners()
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.hang_up()
+        for server in self._servers:
+            await server.shutdown(_GRACE)
+        self.turn.alarm.stop()
+        for stop in reversed(self._stopping):
+            await stop()
+        await asyncio.sleep(0)  # connections say goodbye, and give back what they held
+        self.broker.close(now=self.clock.now())
+
+    def close_listeners(self) -> None:
+        """Stop listening everywhere."""
+        for listener in (self.tcp, self.http, self.https):
+            if listener is not None:
+                listener.close()
+
+
+def _check(options: Options) -> None:
+    """Refuse what cannot work. Raises `ConfigError`."""
+    if not 1 <= options.max_deflate_level <= 9:
+        raise ConfigError("--max-deflate-level must be [1,9]")
+    if not 0 <= options.node_id < 1024:
+        raise ConfigError("--node-id must be [0,1024)")
+    if options.auth_http_request_method.lower() not in ("get", "post"):
+        raise ConfigError("--auth-http-request-method must be post or get")
+    for quantile in options.e2e_processing_latency_percentiles:
+        if not 0 < quantile <= 1:
+            raise ConfigError(f"invalid E2E processing latency percentile: {quantile}")
+    if options.tls_required and not (options.tls_cert and options.tls_key):
+        raise ConfigError("cannot require TLS client connections without TLS key and cert")
+    if options.max_bytes_per_file < 4096:
+        raise ConfigError("--max-bytes-per-file must be at least 4096")
+
+
+def _raise_file_limit() -> None:
+    """Let as many clients in as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _settle_garbage() -> None:
+    """Take what start-up made out of the collector's sight, and have it look seldom: there are next to no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1000)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def run(options: Options, log: Log) -> int:
+    """Run nsqd until it is told to stop; the exit status."""
+    import os
+    import signal
+
+    loop = asyncio.get_running_loop()
+    daemon = Daemon(options, log)
+    stop = asyncio.Event()
+
+    def told() -> None:
+        if stop.is_set():
+            log.warn("told to stop again: not waiting any longer")
+            os._exit(1)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told)
+    loop.add_signal_handler(signal.SIGHUP, lambda: log.info("SIGHUP: lines go to stderr, there is no file to reopen"))
+    try:
+        await daemon.start()
+    except (ConfigError, LogError, OSError) as error:
+        log.fatal(f"failed to instantiate nsqd - {error}")
+        return 1
+    await stop.wait()
+    log.info("stopping")
+    await daemon.stop()
+    log.info("bye")
+    log.drain()
+    sys.stderr.flush()
+    return 0
