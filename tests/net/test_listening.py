@@ -132,6 +132,12 @@ async def test_a_host_that_is_not_ours_cannot_be_listened_on():
         bind("192.0.2.1:0")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:http"])
+def test_a_port_that_is_none_is_no_path_either(address):
+    with pytest.raises(CannotListen, match="no such port"):
+        bind(address)
+
+
 async def test_a_unix_socket_has_the_umasks_mode_and_goes_with_its_listener(tmp_path):
     path = str(tmp_path / "http.sock")
     before = os.umask(0o027)

@@ -42,6 +42,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
         self._remote = "@"
+        self._tls = False
         self._output: list[bytes] = []
         self._in_turn = False  # within data_received: output is gathered
         self._slots: deque[_Slot] = deque()  # answers not yet sent, in order
@@ -67,6 +68,7 @@ class HttpConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._remote = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+        self._tls = transport.get_extra_info("ssl_object") is not None
         self._transport.set_write_buffer_limits(high=262144)
         if not self._server.joined(self, self._loop):
             self.ended = self._closing = self._linger = True
@@ -97,7 +99,7 @@ class HttpConnection(asyncio.Protocol):
             self._pause()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it still gets its answers."""
+        """The client sends no more: it still gets its answers, but over TLS, which knows no half of a close."""
         self._eof = True
         head = self._incoming.head
         if head is not None and not self.ended:
@@ -110,7 +112,7 @@ class HttpConnection(asyncio.Protocol):
                 answer = self._server.failed(request, error)
             self._in_order(request, answer)
         self.finish()
-        return not self._closing
+        return not self._closing and not self._tls
 
     def pause_writing(self) -> None:
         """The client takes its answers too slowly: read no further requests, stream no further pieces."""
@@ -288,9 +290,10 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.write(output[0] if len(output) == 1 else b"".join(output))
         if self._closing and not self._closed:
             self._closed = True
-            if self._linger and not self._eof and self._transport.can_write_eof():
+            if self._linger and not self._eof:
                 with suppress(OSError, RuntimeError):  # the client may be gone already
-                    self._transport.write_eof()
+                    if self._transport.can_write_eof():
+                        self._transport.write_eof()
                 self._loop.call_later(_LINGER, self._transport.close)
             else:
                 self._transport.close()

@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 import ssl
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -74,6 +73,9 @@ class Listener:
                     return
                 await asyncio.sleep(0.1)  # out of file descriptors, most likely: others may free some
                 continue
+            if len(self._handshakes) >= _BACKLOG:
+                client.close()
+                continue
             task = loop.create_task(_begin_tls(loop, client, factory, tls))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
@@ -112,8 +114,11 @@ async def _begin_tls(
             await loop.connect_accepted_socket(
                 factory, client, ssl=tls, ssl_handshake_timeout=_HANDSHAKE, ssl_shutdown_timeout=1.0
             )
-    except (OSError, TimeoutError, asyncio.CancelledError):  # a failed handshake is an OSError too; nobody to tell
+    except (OSError, TimeoutError):  # a failed handshake is an OSError too; there is nobody to tell
         client.close()
+    except asyncio.CancelledError:
+        client.close()
+        raise
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, client: socket.socket) -> None:
@@ -131,6 +136,8 @@ def bind(address: str) -> Listener:
     Bound first and served later, so that a daemon knows all its ports before it tells anybody.
     """
     parts = split(address)
+    if parts is None and ":" in address and "/" not in address:
+        raise CannotListen(errno.EINVAL, f"listen ({address}) failed - no such port")
     try:
         if parts is None:
             return Listener([_bind_unix(address)], address, -1)
@@ -148,10 +155,7 @@ def _reason(error: OSError) -> str:
 def _bind_unix(path: str) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listening.bind(path)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(path, stat.S_IMODE(0o777 & ~mask))
+        listening.bind(path)  # makes the file with mode 0777 less the umask
         listening.listen(_BACKLOG)
         listening.setblocking(False)
     except OSError:
