@@ -71,9 +71,7 @@ def understand(document: Any, secret: bytes, *, now: int) -> Authorizations:
     ttl = document.get("ttl")
     if type(ttl) is not int or ttl <= 0:
         raise AuthFailed(f"ttl {ttl!r}, an integer above 0 needed")
-    listed = document.get("authorizations") or []
-    if not isinstance(listed, list):
-        raise AuthFailed("authorizations is no list")
+    listed = _list(document, "authorizations")
     return Authorizations(
         secret=secret,
         identity=_text(document, "identity"),
@@ -107,9 +105,18 @@ def _text(entry: dict[str, Any], key: str) -> str:
 
 
 def _texts(entry: dict[str, Any], key: str) -> Sequence[str]:
-    found = entry.get(key) or []
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    found = _list(entry, key)
+    if not all(isinstance(each, str) for each in found):
         raise AuthFailed(f"{key} is no list of strings")
+    return found
+
+
+def _list(entry: dict[str, Any], key: str) -> list[Any]:
+    found = entry.get(key)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise AuthFailed(f"{key} is no list")
     return found
 
 

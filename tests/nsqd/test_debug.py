@@ -1,0 +1,78 @@
+"""`/debug`."""
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+from doors import Node
+
+from lapwing.nsqd.debug import Sampler
+
+
+async def test_the_profile_shows_where_the_time_went() -> None:
+    def spin_here(until: float) -> None:
+        while time.monotonic() < until:
+            sum(range(100))
+
+    spinner = threading.Thread(target=spin_here, args=(time.monotonic() + 0.5,), name="spinner")
+    spinner.start()
+    status, text = await Node().ask("GET", "/debug/pprof/profile?seconds=0.3")
+    spinner.join()
+
+    lines = [line.rpartition(" ") for line in text.splitlines()]
+    assert status == 200
+    assert all(count.isdigit() for _, _, count in lines)
+    assert any(stack.startswith("spinner;") and "spin_here" in stack for stack, _, _ in lines)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "x", "301"])
+async def test_a_profile_over_a_senseless_time_is_refused(seconds: str) -> None:
+    assert (await Node().ask("GET", f"/debug/pprof/profile?seconds={seconds}"))[0] == 400
+
+
+async def test_one_profile_at_a_time() -> None:
+    node = Node()
+    first = asyncio.ensure_future(node.ask("GET", "/debug/pprof/profile?seconds=300"))
+    await asyncio.sleep(0)  # it begins
+    assert any(isinstance(thread, Sampler) for thread in threading.enumerate())
+    second = await node.ask("GET", "/debug/pprof/profile?seconds=0.1")
+    first.cancel()
+
+    assert second == (503, "another profile is being taken\n")
+
+
+async def test_stacks_name_tasks_and_threads() -> None:
+    async def wait_in_vain() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    task = asyncio.ensure_future(wait_in_vain())
+    await asyncio.sleep(0)
+    stacks = (await Node().ask("GET", "/debug/pprof/goroutine"))[1]
+    places = (await Node().ask("GET", "/debug/pprof/block"))[1]
+    task.cancel()
+
+    assert "wait_in_vain" in stacks
+    assert "thread MainThread" in stacks
+    assert "wait_in_vain" in places
+
+
+async def test_the_index_names_every_page_and_each_is_there() -> None:
+    node = Node()
+    status, index = await node.ask("GET", "/debug/pprof/")
+
+    assert status == 200
+    for page in ("cmdline", "heap", "goroutine", "block", "threadcreate", "symbol"):
+        assert f'href="{page}"' in index
+        assert (await node.ask("GET", f"/debug/pprof/{page}"))[0] == 200
+    assert (await node.ask("GET", "/debug/pprof/cmdline"))[1] == "\0".join(sys.argv)
+    assert (await node.ask("POST", "/debug/pprof/symbol", b"0x1"))[0] == 200
+
+
+async def test_memory_can_be_freed_and_a_block_rate_set() -> None:
+    node = Node()
+
+    assert await node.ask("POST", "/debug/freememory") == (200, "")
+    assert await node.ask("PUT", "/debug/setblockrate?rate=100") == (200, "")
+    assert (await node.ask("PUT", "/debug/setblockrate?rate=x"))[1].startswith("invalid block rate : ")

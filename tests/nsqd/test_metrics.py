@@ -1,0 +1,100 @@
+"""`/metrics`."""
+
+import re
+
+from doors import Node, settle
+
+from lapwing.nsqd.metrics import CONTENT_TYPE, FsyncTimes, escape, line
+
+SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? (\S+)')
+
+
+def parsed(text: str) -> dict[str, float]:
+    """Every sample by name and labels; complains of what Prometheus would complain of."""
+    found: dict[str, float] = {}
+    described: list[str] = []
+    for row in text.splitlines():
+        if row.startswith("# HELP "):
+            described.append(row.split()[2])
+            continue
+        if row.startswith("# TYPE "):
+            assert row.split()[2] == described[-1]
+            assert row.split()[3] in ("gauge", "counter", "histogram")
+            continue
+        match = SAMPLE.fullmatch(row)
+        assert match, row
+        assert re.sub("_(bucket|sum|count)$", "", match[1]) == described[-1] or match[1] == described[-1]
+        assert match[1] + (match[2] or "") not in found
+        found[match[1] + (match[2] or "")] = float(match[3])
+    assert len(described) == len(set(described))
+    return found
+
+
+async def test_topics_and_channels_are_counted() -> None:
+    node = Node()
+    await node.ask("POST", "/mpub?topic=t", b"aa\nbbb")
+    await node.ask("POST", "/channel/create?topic=t&channel=c")
+    await node.ask("POST", "/pub?topic=t&defer=60000", b"later")
+    await node.ask("POST", "/topic/create?topic=empty")
+    node.wall.ns += 2_500_000_000
+    answer = await settle(node.request("GET", "/metrics"))
+    found = parsed((await node.ask("GET", "/metrics"))[1])
+
+    here = '{topic="t",channel="c"}'
+    assert answer.content_type == CONTENT_TYPE
+    assert found['lapwing_topic_messages_total{topic="t"}'] == 3
+    assert found['lapwing_topic_bytes_total{topic="t"}'] == 10
+    assert found['lapwing_topic_log_next{topic="t"}'] == 3
+    assert found[f"lapwing_channel_depth{here}"] == 2
+    assert found[f"lapwing_channel_deferred{here}"] == 1
+    assert found[f"lapwing_channel_in_flight{here}"] == 0
+    assert found[f"lapwing_channel_clients{here}"] == 0
+    assert found[f"lapwing_channel_oldest_message_age_seconds{here}"] == 2.5
+    assert found["lapwing_topics"] == 2
+    assert found["lapwing_channels"] == 1
+    assert found["lapwing_healthy"] == 1
+    assert found["process_cpu_seconds_total"] > 0
+    assert found["process_resident_memory_bytes"] > 1e6
+
+
+async def test_percentiles_are_there_when_they_are_asked_for() -> None:
+    node = Node(e2e_processing_latency_percentiles=(0.99, 0.5))
+    await node.ask("POST", "/topic/create?topic=t")
+    await node.ask("POST", "/channel/create?topic=t&channel=c")
+
+    found = parsed((await node.ask("GET", "/metrics"))[1])
+    assert found['lapwing_channel_e2e_latency_seconds{topic="t",channel="c",quantile="0.99"}'] == 0
+
+
+async def test_a_broken_disk_shows() -> None:
+    node = Node()
+    node.broker.problem = "no space"
+
+    assert parsed((await node.ask("GET", "/metrics"))[1])["lapwing_healthy"] == 0
+
+
+async def test_many_topics_make_one_text() -> None:
+    node = Node()
+    for number in range(250):
+        node.broker.topic(f"t{number}")
+
+    found = parsed((await node.ask("GET", "/metrics"))[1])
+    assert sum(1 for name in found if name.startswith("lapwing_topic_depth{")) == 250
+
+
+def test_sync_times_add_up_from_bucket_to_bucket() -> None:
+    times = FsyncTimes()
+    for seconds in (0.0001, 0.0002, 0.004, 30.0):
+        times.observe(seconds)
+
+    rows = {(suffix, labels.get("le")): number for suffix, labels, number in times.samples()}
+    assert rows["_bucket", "0.0001"] == 1
+    assert rows["_bucket", "0.00025"] == 2
+    assert rows["_bucket", "5.0"] == 3
+    assert rows["_bucket", "+Inf"] == rows["_count", None] == 4
+    assert rows["_sum", None] == 30.0043
+
+
+def test_labels_are_escaped() -> None:
+    assert escape('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
+    assert line("m", {"topic": 't"'}, 1) == 'm{topic="t\\""} 1\n'
