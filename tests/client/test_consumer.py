@@ -466,7 +466,7 @@ async def test_one_of_two_nsqds_is_enough_to_start_unless_every_one_is_asked_for
             assert consumer.connections == [nsqd.address]
             assert address in consumer.errors[0]
         with pytest.raises(Unreachable):
-            await Consumer("t", "c", Recorder(), nsqd=[nsqd.address, address]).start(every=True)
+            await Consumer("t", "c", Recorder(), nsqd=[nsqd.address, address]).start(need="every")
 
 
 async def test_a_refused_subscription_is_told_with_nsqds_own_words():

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from lapwing import names
 from lapwing.client.address import Address, parse
@@ -130,8 +130,8 @@ class Consumer:
 
     # -- life
 
-    async def start(self, *, every: bool = False) -> None:
-        """Connect. Raises `Unreachable` when none of the given nsqds can be reached (with `every`: when any cannot).
+    async def start(self, *, need: Literal["one", "every", "none"] = "one") -> None:
+        """Connect. Raises `Unreachable` when fewer of the given nsqds can be reached than it `need`s.
 
         After that, what fails is tried again in the background for as long as the consumer lives. Addresses from
         nsqlookupd never fail a start: a topic may come later.
@@ -145,7 +145,7 @@ class Consumer:
         self._stopped = self._loop.create_future()
         self._start_workers()
         try:
-            await self._connect_all(every)
+            await self._connect_all(need)
         except BaseException:
             await self.stop()
             raise
@@ -153,7 +153,7 @@ class Consumer:
         if self.options.auto_touch:
             self._touch_again()
 
-    async def _connect_all(self, every: bool) -> None:
+    async def _connect_all(self, need: str) -> None:
         links = [self._link(address) for address in dict.fromkeys(self._direct)]
         if self._lookupds:
             self._discovery = Discovery(self._lookupds, self.options, self._found, topic=self.topic)
@@ -162,7 +162,7 @@ class Consumer:
             results = await asyncio.gather(*(link.first_attempt() for link in links))
             errors = [error for error in results if error is not None]
             refused = [error for error in errors if isinstance(error, Refused)]
-            if errors and (every or (len(errors) == len(links) and not self._lookupds)):
+            if errors and (need == "every" or (need == "one" and len(errors) == len(links) and not self._lookupds)):
                 raise (refused or errors)[0]
 
     async def stop(self) -> None:
@@ -345,7 +345,12 @@ class Consumer:
 
     def _link(self, address: Address) -> Link:
         link = Link(
-            address, self._subscribe, longest=self.options.max_reconnect_delay, wanted=self._wanted, gone=self._gone
+            address,
+            self._subscribe,
+            longest=self.options.max_reconnect_delay,
+            label=f"{self.topic}/{self.channel}",
+            wanted=self._wanted,
+            gone=self._gone,
         )
         self._links[address] = link
         return link

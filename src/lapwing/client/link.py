@@ -29,12 +29,14 @@ class Link:
         make: Callable[[Address], Awaitable[Awaitable[str]]],
         *,
         longest: float,
+        label: str = "",
         wanted: Callable[[Address], bool],
         gone: Callable[[Address], None],
     ) -> None:
         self.address = address
         self.error: Unreachable | None = None  # of the last attempt
         self.connected = False
+        self._label = f"[{label}] ({address})" if label else f"({address})"
         self._make = make
         self._wanted = wanted
         self._gone = gone
@@ -79,7 +81,7 @@ class Link:
                 if self._loop.time() - began >= SETTLED:
                     self._delays.reset()
                 self.error = Unreachable(str(self.address), reason)
-                log.warning("(%s) %s; connecting again", self.address, reason)
+                log.warning("%s %s; connecting again", self._label, reason)
                 self._gone(self.address)
             self._attempted()
             await self._pause(self._delays.next())
@@ -93,9 +95,9 @@ class Link:
     def _tell(self, error: Unreachable) -> None:
         # a refusal repeats itself until somebody acts; an outage is told when it begins, then now and then
         if isinstance(error, Refused) or self._delays.failures % 10 == 0:
-            log.error("(%s) %s", self.address, error.reason)
+            log.error("%s %s", self._label, error.reason)
         else:
-            log.info("(%s) %s", self.address, error.reason)
+            log.info("%s %s", self._label, error.reason)
 
     async def _pause(self, seconds: float) -> None:
         if seconds <= RARELY:

@@ -1,0 +1,19 @@
+"""nsq_tail: prints the messages of topics."""
+
+import sys
+
+from lapwing.cli.flags import read
+from lapwing.tools.nsq_tail import Options, tail
+from lapwing.tools.program import end
+
+EXAMPLE = "nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150"
+
+
+def main() -> None:
+    """The program."""
+    options = read(Options, "nsq_tail", example=EXAMPLE).options
+    sys.exit(end("nsq_tail", options, tail))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""nsq_to_file: writes topics to files; a message is finished only once its bytes are safe."""
+
+import sys
+
+from lapwing.cli.flags import read
+from lapwing.tools.nsq_to_file import Options, archive
+from lapwing.tools.program import end
+
+EXAMPLE = "nsq_to_file --topic=orders --output-dir=archive --nsqd-tcp-address=127.0.0.1:4150"
+
+
+def main() -> None:
+    """The program."""
+    parsed = read(Options, "nsq_to_file", example=EXAMPLE)
+    sys.exit(end("nsq_to_file", parsed.options, lambda options: archive(options, parsed.rest)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""nsq_to_nsq: republishes topics to other nsqds."""
+
+import sys
+
+from lapwing.cli.flags import read
+from lapwing.tools.nsq_to_nsq import Options, republish
+from lapwing.tools.program import end
+
+EXAMPLE = "nsq_to_nsq --topic=orders --nsqd-tcp-address=a:4150 --destination-nsqd-tcp-address=b:4150"
+
+
+def main() -> None:
+    """The program."""
+    options = read(Options, "nsq_to_nsq", example=EXAMPLE).options
+    sys.exit(end("nsq_to_nsq", options, republish))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""One topic's current file: opened, written, synced, rotated, moved when done. Blocking; the time is an argument.
+
+What `write` has taken is safe only after `sync`, `rotate` or `close` has returned.
+"""
+
+import errno
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lapwing.tools.filenames import Names
+
+BUFFER: Final = 1 << 20
+GZIP: Final = 31  # zlib's word for deflate in a gzip wrapper
+DIRECTORY_MODE: Final = 0o770
+FILE_MODE: Final = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a file ends, and where it goes."""
+
+    output_dir: Path
+    work_dir: Path
+    gzip_level: int = 0  # 0: plain
+    rotate_size: int = 0  # bytes; 0: off
+    rotate_interval: float = 0.0  # s; 0: off
+    skip_empty_files: bool = False
+
+    @property
+    def moves(self) -> bool:
+        return self.work_dir != self.output_dir
+
+
+class FileLog:
+    """The file that a topic's messages go to now."""
+
+    def __init__(self, names: Names, rules: Rules) -> None:
+        self._names = names
+        self._rules = rules
+        self._fd = -1
+        self._name = ""  # by the clock, with its <REV>
+        self._second = -1
+        self._current = ""
+        self._revision = 0
+        self._relative = ""
+        self._opened = 0.0
+        self._size = 0  # uncompressed bytes, those found at opening included
+        self._buffer = bytearray()
+        self._gzip: zlib._Compress | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._fd >= 0
+
+    @property
+    def path(self) -> Path:
+        """The file being written."""
+        return self._rules.work_dir / self._relative
+
+    def write(self, body: bytes, now: float) -> bool:
+        """Add a message; whether it went to a newly opened file, with all before it safe in the last one."""
+        fresh = self._make_ready(now)
+        data = body + b"\n"
+        self._size += len(data)
+        self._put(data)
+        return fresh
+
+    def tick(self, now: float) -> bool:
+        """What the clock wants: a first file, the next file, or none; whether anything changed."""
+        if not self.open:
+            return False if self._rules.skip_empty_files else self._make_ready(now)
+        if not self._due(now):
+            return False
+        if self._rules.skip_empty_files:
+            self.close()
+            return True
+        return self._make_ready(now)
+
+    def sync(self) -> None:
+        """Make all that was written safe. A gzip member ends here, so that what lies on disk can be read."""
+        if not self.open:
+            return
+        self._end_member()
+        self._drain()
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Make it safe, close it, and move it to the output directory if it is not there."""
+        if not self.open:
+            return
+        self.sync()
+        os.close(self._fd)
+        self._fd = -1
+        if self._rules.moves:
+            self._move()
+
+    # -- opening
+
+    def _make_ready(self, now: float) -> bool:
+        name = self._name_at(now)
+        if self.open and not self._due(now):
+            return False
+        again = name == self._name
+        rotating = self.open
+        self.close()
+        self._revision = self._revision + (1 if rotating else 0) if again else 0
+        self._name = name
+        self._open(now)
+        return True
+
+    def _due(self, now: float) -> bool:
+        rules = self._rules
+        return (
+            self._name_at(now) != self._name
+            or (rules.rotate_interval > 0 and now - self._opened > rules.rotate_interval)
+            or (rules.rotate_size > 0 and self._size > rules.rotate_size)
+        )
+
+    def _name_at(self, now: float) -> str:
+        second = int(now)
+        if second != self._second:  # no code of a name changes within a second
+            self._second = second
+            self._current = self._names.at(now)
+        return self._current
+
+    def _open(self, now: float) -> None:
+        rules = self._rules
+        must_be_new = rules.gzip_level > 0 or rules.rotate_interval > 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if must_be_new else os.O_APPEND)
+        while True:
+            self._relative = self._names.revision(self._name, self._revision)
+            if rules.moves and (rules.output_dir / self._relative).exists():
+                self._next_revision()
+                continue
+            _make_directory(self.path.parent)
+            try:
+                fd = os.open(self.path, flags, FILE_MODE)
+            except FileExistsError:
+                self._next_revision()
+                continue
+            size = os.fstat(fd).st_size
+            if rules.rotate_size and size > rules.rotate_size:
+                os.close(fd)
+                self._next_revision()
+                continue
+            break
+        if not size:
+            _sync_directory(self.path.parent)  # a file whose name is lost in a crash is lost too
+        self._fd = fd
+        self._size = size
+        self._opened = now
+
+    def _next_revision(self) -> None:
+        if not self._names.revisions:
+            raise FileExistsError(errno.EEXIST, "file exists, and its name has no <REV>", str(self.path))
+        self._revision += 1
+
+    # -- writing
+
+    def _put(self, data: bytes) -> None:
+        if self._rules.gzip_level:
+            if self._gzip is None:
+                self._gzip = zlib.compressobj(self._rules.gzip_level, zlib.DEFLATED, GZIP)
+            data = self._gzip.compress(data)
+        self._buffer += data
+        if len(self._buffer) >= BUFFER:
+            self._drain()
+
+    def _end_member(self) -> None:
+        if self._gzip is not None:
+            self._buffer += self._gzip.flush(zlib.Z_FINISH)
+            self._gzip = None
+
+    def _drain(self) -> None:
+        view = memoryview(self._buffer)
+        done = 0
+        while done < len(view):
+            done += os.write(self._fd, view[done:])
+        view.release()
+        self._buffer.clear()
+
+    # -- moving
+
+    def _move(self) -> None:
+        """A hard link into the output directory, then away with the old name: nothing is ever overwritten."""
+        source = self.path
+        revision = self._revision
+        while True:
+            target = self._rules.output_dir / self._names.revision(self._name, revision)
+            _make_directory(target.parent)
+            try:
+                os.link(source, target)
+            except FileExistsError:
+                revision += 1
+                continue
+            break
+        os.unlink(source)
+        _sync_directory(target.parent)
+        self._revision = revision
+
+
+def _make_directory(path: Path) -> None:
+    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,55 @@
+"""How nsq_to_file names its files. Pure: the time is an argument."""
+
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from lapwing.tools.program import Failure
+
+_KNOWN: Final = re.compile(r"%[YymBbdAaHIMSpZz%]")
+
+
+def datetime_text(pattern: str, now: float) -> str:
+    """`pattern` with the known codes replaced by the local time; everything else stays as it is."""
+    local = time.localtime(now)
+    return _KNOWN.sub(lambda code: "%" if code[0] == "%%" else time.strftime(code[0], local), pattern)
+
+
+def host_text(identifier: str, hostname: str | None = None) -> str:
+    """What stands for `<HOST>`: the short host name unless told otherwise."""
+    hostname = hostname or socket.gethostname()
+    short = hostname.partition(".")[0]
+    return identifier.replace("<SHORT_HOST>", short).replace("<HOSTNAME>", hostname) if identifier else short
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one topic's files."""
+
+    pattern: str  # --filename-format with everything filled in but the time and the revision
+    datetime_format: str
+    revisions: bool
+    gzip: bool
+
+    @classmethod
+    def of(
+        cls, topic: str, *, filename_format: str, datetime_format: str, host: str, revisions: bool, gzip: bool
+    ) -> "Names":
+        """Raises `Failure` when revisions are needed and the format has no place for them."""
+        if revisions and "<REV>" not in filename_format:
+            raise Failure("missing <REV> in --filename-format when gzip, rotation, or work dir enabled")
+        pattern = filename_format.replace("<TOPIC>", topic).replace("<HOST>", host).replace("<PID>", str(os.getpid()))
+        if gzip and not pattern.endswith(".gz"):
+            pattern += ".gz"
+        return cls(pattern, datetime_format, revisions, gzip)
+
+    def at(self, now: float) -> str:
+        """The name for now, still with its `<REV>`."""
+        return self.pattern.replace("<DATETIME>", datetime_text(self.datetime_format, now))
+
+    def revision(self, name: str, number: int) -> str:
+        """That name's file with this number."""
+        return name.replace("<REV>", f"-{number:06d}" if self.revisions else "")

@@ -1,0 +1,130 @@
+"""nsq_tail: prints the messages of topics."""
+
+import asyncio
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from lapwing import names
+from lapwing.client.consumer import Consumer
+from lapwing.client.message import Message, Requeue
+from lapwing.net.options import option
+from lapwing.tools.program import (
+    CLIENT_OPTIONS,
+    Signals,
+    check,
+    check_addresses,
+    client_options,
+    log_to_stderr,
+    run,
+    say,
+)
+
+STDOUT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of nsq_tail."""
+
+    channel: str = option("", "NSQ channel", shown="tail<6 digits>#ephemeral")
+    consumer_opt: tuple[str, ...] = option((), "consumer option, `name,value`", kind=CLIENT_OPTIONS)
+    lookupd_http_address: tuple[str, ...] = option((), "lookupd HTTP address")
+    nsqd_tcp_address: tuple[str, ...] = option((), "nsqd TCP address")
+    max_in_flight: int = option(200, "max number of messages to allow in flight")
+    n: int = option(0, "total messages to show (will wait if starved)")
+    print_topic: bool = option(False, "print topic name where message was received")
+    topic: tuple[str, ...] = option((), "NSQ topic")
+    version: bool = option(False, "print version string")
+
+
+class Screen:
+    """Standard output, shared by the consumers of all topics; a message is one write."""
+
+    def __init__(self, limit: int, full: Callable[[], None], failed: Callable[[OSError], None]) -> None:
+        self._limit = limit
+        self._full = full
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._shown: dict[str, int] = {}
+        self._ended = False
+
+    def show(self, topic: str, prefix: bytes, message: Message) -> None:
+        """Print it, unless enough was printed already: then it goes back, unseen."""
+        with self._lock:
+            if self._ended:
+                raise Requeue(0, backoff=False)
+            try:
+                _write_all(b"%b%b\n" % (prefix, message.body))
+            except OSError as error:
+                self._ended = True
+                self._failed(error)
+                raise Requeue(0, backoff=False) from error
+            count = self._shown[topic] = self._shown.get(topic, 0) + 1
+            if self._limit and count >= self._limit:
+                self._ended = True
+                self._full()
+
+
+def _write_all(data: bytes) -> None:
+    while data:
+        data = data[os.write(STDOUT, data) :]
+
+
+def tail(options: Options) -> int:
+    """Print until enough is printed or the operator ends it; the exit status."""
+    check_addresses(options.nsqd_tcp_address, options.lookupd_http_address)
+    check(options.topic, "--topic required")
+    check(all(names.valid(topic) for topic in options.topic), "invalid topic name")
+    channel = options.channel or f"tail{random.randrange(10**6):06d}{names.EPHEMERAL}"
+    check(names.valid(channel), "invalid channel name")
+    log_to_stderr()
+    return run(lambda signals: _tail(options, channel, signals))
+
+
+async def _tail(options: Options, channel: str, signals: Signals) -> int:
+    loop = asyncio.get_running_loop()
+    failures: list[OSError] = []
+
+    def full() -> None:
+        loop.call_soon_threadsafe(signals.stop.set)
+
+    def failed(error: OSError) -> None:
+        failures.append(error)
+        full()
+
+    in_flight = min(options.max_in_flight, options.n) if options.n > 0 else options.max_in_flight
+    settings = client_options(options.consumer_opt, tool="nsq_tail", max_in_flight=in_flight)
+    screen = Screen(max(0, options.n), full, failed)
+    consumers: list[Consumer] = []
+    try:
+        for topic in dict.fromkeys(options.topic):
+            consumer = Consumer(
+                topic,
+                channel,
+                _shower(screen, topic, options.print_topic),
+                nsqd=options.nsqd_tcp_address,
+                lookupd=options.lookupd_http_address,
+                run="threads",  # a stdout that blocks must not cost the connection
+                options=settings,
+            )
+            consumers.append(consumer)
+            await consumer.start(need="every")
+            if not consumer.connections:
+                say(f"no nsqd has topic {topic} yet; waiting for one")
+        await signals.stop.wait()
+    finally:
+        await asyncio.gather(*(consumer.stop() for consumer in consumers))
+    if failures:
+        sys.stderr.write(f"failed to write to stdout: {failures[0].strerror}\n")
+        return 1
+    return 0
+
+
+def _shower(screen: Screen, topic: str, print_topic: bool) -> Callable[[Message], None]:
+    prefix = f"{topic} | ".encode() if print_topic else b""
+    return lambda message: screen.show(topic, prefix, message)

@@ -1,0 +1,300 @@
+"""nsq_to_file: writes topics to files; a message is finished only once its bytes are safe."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lapwing import names
+from lapwing.client.consumer import Consumer
+from lapwing.client.http import CallFailed, DaemonHttp
+from lapwing.client.message import Message
+from lapwing.client.options import Options as ClientOptions
+from lapwing.client.options import parse_option
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.net.logs import Level, Log, parse_level
+from lapwing.net.options import DURATION, option
+from lapwing.tools.filelog import FileLog, Rules
+from lapwing.tools.filenames import Names, host_text
+from lapwing.tools.program import Failure, Signals, check, check_addresses, client_options, log_to_stderr, run
+
+_CLIENT_LEVELS: Final = {
+    Level.DEBUG: logging.DEBUG,
+    Level.INFO: logging.INFO,
+    Level.WARN: logging.WARNING,
+    Level.ERROR: logging.ERROR,
+    Level.FATAL: logging.CRITICAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of nsq_to_file."""
+
+    channel: str = option("nsq_to_file", "nsq channel")
+    consumer_opt: tuple[str, ...] = option((), "consumer option, `name,value`")
+    datetime_format: str = option("%Y-%m-%d_%H", "strftime compatible format for <DATETIME> in filename format")
+    filename_format: str = option(
+        "<TOPIC>.<HOST><REV>.<DATETIME>.log",
+        "output filename format (<TOPIC>, <HOST>, <PID>, <DATETIME>, <REV> are replaced; <REV> is needed for"
+        " gzip, rotation and a work dir)",
+    )
+    gzip: bool = option(False, "gzip output files")
+    gzip_level: int = option(6, "gzip compression level, 1 (fastest) to 9 (best)")
+    host_identifier: str = option(
+        "", "value for <HOST>; may contain <SHORT_HOST> and <HOSTNAME>", shown="the short host name"
+    )
+    http_client_connect_timeout: int = option("2s", "timeout for HTTP connect", kind=DURATION)
+    http_client_request_timeout: int = option("5s", "timeout for HTTP request", kind=DURATION)
+    log_level: str = option("info", "set log verbosity: debug, info, warn, error, or fatal")
+    log_prefix: str = option("[nsq_to_file] ", "log message prefix")
+    lookupd_http_address: tuple[str, ...] = option((), "lookupd HTTP address")
+    nsqd_tcp_address: tuple[str, ...] = option((), "nsqd TCP address")
+    max_in_flight: int = option(200, "max number of messages to allow in flight; also the most between two syncs")
+    output_dir: str = option("/tmp", "directory to write output files to")
+    rotate_interval: int = option("0s", "rotate the file every duration", kind=DURATION)
+    rotate_size: int = option(0, "rotate the file when it grows bigger than this many bytes")
+    skip_empty_files: bool = option(False, "skip writing empty files")
+    sync_interval: int = option("30s", "sync file to disk every duration", kind=DURATION)
+    topic: tuple[str, ...] = option((), "nsq topic")
+    topic_pattern: str = option("", "only log topics matching the following pattern")
+    topic_refresh: int = option("1m", "how frequently the topic list should be refreshed", kind=DURATION)
+    version: bool = option(False, "print version string")
+    work_dir: str = option("", "directory for in-progress files before moving to output-dir", shown="the output dir")
+
+
+def archive(options: Options, rest: list[str] | None = None) -> int:
+    """Write until the operator ends it; the exit status."""
+    check(not rest, f"unknown arguments: [{' '.join(rest or [])}]")
+    try:
+        level = parse_level(options.log_level)
+    except ValueError:
+        raise Failure("--log-level is invalid") from None
+    check(options.channel, "--channel is required")
+    check(names.valid(options.channel), "--channel is not a valid name")
+    check(options.http_client_connect_timeout > 0, "--http-client-connect-timeout should be positive")
+    check(options.http_client_request_timeout > 0, "--http-client-request-timeout should be positive")
+    check_addresses(options.nsqd_tcp_address, options.lookupd_http_address)
+    bad_level = f"invalid --gzip-level value ({options.gzip_level}), should be 1-9"
+    check(1 <= options.gzip_level <= 9, bad_level)
+    check(options.topic or options.topic_pattern, "--topic or --topic-pattern required")
+    without = "--lookupd-http-address must be specified when no --topic specified"
+    check(options.topic or options.lookupd_http_address, without)
+    check(options.max_in_flight > 0, "--max-in-flight should be positive")
+    check(options.sync_interval > 0, "--sync-interval should be positive")
+    check(options.topic_refresh > 0, "--topic-refresh should be positive")
+    try:
+        pattern = re.compile(options.topic_pattern)
+    except re.error as error:
+        raise Failure(f"--topic-pattern is invalid: {error}") from error
+    log_to_stderr(_CLIENT_LEVELS[level])
+    return run(lambda signals: Archive(options, pattern, Log(options.log_prefix, level)).run(signals))
+
+
+class TopicArchive:
+    """One topic: its consumer, its current file, and the messages that are written but not yet safe."""
+
+    def __init__(self, topic: str, options: Options, settings: ClientOptions) -> None:
+        self.topic = topic
+        self._options = options
+        output_dir = Path(options.output_dir)
+        work_dir = Path(options.work_dir) if options.work_dir else output_dir
+        rules = Rules(
+            output_dir,
+            work_dir,
+            gzip_level=options.gzip_level if options.gzip else 0,
+            rotate_size=options.rotate_size,
+            rotate_interval=options.rotate_interval / 1e9,
+            skip_empty_files=options.skip_empty_files,
+        )
+        revisions = bool(options.gzip or options.rotate_size or options.rotate_interval or rules.moves)
+        self._file = FileLog(
+            Names.of(
+                topic,
+                filename_format=options.filename_format,
+                datetime_format=options.datetime_format,
+                host=host_text(options.host_identifier),
+                revisions=revisions,
+                gzip=options.gzip,
+            ),
+            rules,
+        )
+        self.consumer = Consumer(
+            topic,
+            options.channel,
+            self._take,
+            nsqd=options.nsqd_tcp_address,
+            lookupd=options.lookupd_http_address,
+            run="loop",
+            auto_finish=False,
+            options=settings,
+        )
+        self._arrived: list[Message] = []
+        self._unsafe: list[Message] = []
+        self._wake = asyncio.Event()
+        self._hung_up = False
+        self._stopping: asyncio.Task[None] | None = None
+
+    def _take(self, message: Message) -> None:
+        self._arrived.append(message)
+        self._wake.set()
+
+    def hang_up(self) -> None:
+        """Close the current file soon; the next message begins another."""
+        self._hung_up = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End soon: consume no more, make everything safe, close."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self.consumer.stop())
+            self._stopping.add_done_callback(lambda _: self._wake.set())
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Write what arrives until `stop`; any `OSError` ends it, with nothing finished that is not safe."""
+        loop = asyncio.get_running_loop()
+        interval = self._options.sync_interval / 1e9
+        tick = loop.time() + interval
+        await self.consumer.start(need="none")
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(tick):
+                    await self._wake.wait()
+            self._wake.clear()
+            fresh = await self._write_arrived()
+            ticked = loop.time() >= tick
+            if ticked:
+                tick = loop.time() + interval
+                fresh = await asyncio.to_thread(self._file.tick, time.time()) or fresh
+            full = len(self._unsafe) >= self._options.max_in_flight
+            if fresh or ticked or full or self._hung_up or self._stopping or (self._unsafe and self.consumer.starved):
+                await self._make_safe()
+            if self._hung_up:
+                self._hung_up = False
+                await asyncio.to_thread(self._file.close)
+            if self._stopping is not None and self._stopping.done() and not self._arrived:
+                await asyncio.to_thread(self._file.close)
+                await self._stopping
+                return
+
+    async def _write_arrived(self) -> bool:
+        arrived, self._arrived = self._arrived, []
+        if not arrived:
+            return False
+        fresh = await asyncio.to_thread(self._write, [message.body for message in arrived])
+        self._unsafe += arrived
+        return fresh
+
+    def _write(self, bodies: list[bytes]) -> bool:
+        now = time.time()
+        fresh = False
+        for body in bodies:
+            fresh = self._file.write(body, now) or fresh
+        return fresh
+
+    async def _make_safe(self) -> None:
+        await asyncio.to_thread(self._file.sync)
+        for message in reversed(self._unsafe):
+            message.finish()
+        self._unsafe.clear()
+
+
+class Archive:
+    """All topics, those that are found later included."""
+
+    def __init__(self, options: Options, pattern: re.Pattern[str], log: Log) -> None:
+        self._options = options
+        self._pattern = pattern
+        self._log = log
+        self._topics: dict[str, TopicArchive] = {}
+        usable = [text for text in options.consumer_opt if _usable(text)]
+        self._settings = client_options(usable, tool="nsq_to_file", max_in_flight=options.max_in_flight)
+
+    async def run(self, signals: Signals) -> int:
+        """Until the operator ends it; the exit status."""
+        signals.hangup_stops = False
+        self._add_given()
+        status = 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                for topic in self._topics.values():
+                    group.create_task(topic.run())
+                helpers = [group.create_task(self._hang_up_when_told(signals))]
+                if not self._options.topic:
+                    helpers.append(group.create_task(self._refresh(group)))
+                await signals.stop.wait()
+                for helper in helpers:
+                    helper.cancel()
+                for topic in self._topics.values():
+                    topic.stop()
+        except* OSError as errors:
+            for error in errors.exceptions:
+                self._log.fatal(str(error))
+            status = 1
+        return status
+
+    def _add_given(self) -> None:
+        for topic in dict.fromkeys(self._options.topic):
+            if self._options.topic_pattern and not self._pattern.search(topic):
+                self._log.warn(f"skipping topic {topic} (doesn't match pattern {self._options.topic_pattern})")
+                continue
+            self._add(topic)
+        if self._options.topic and not self._topics:
+            raise Failure("no topic to write: all that were given were refused or skipped")
+
+    def _add(self, topic: str) -> TopicArchive | None:
+        try:
+            added = self._topics[topic] = TopicArchive(topic, self._options, self._settings)
+        except LapwingError as error:
+            self._log.error(f"couldn't create logger for new topic {topic}: {error}")
+            return None
+        return added
+
+    async def _hang_up_when_told(self, signals: Signals) -> None:
+        while True:
+            await signals.hangup.wait()
+            signals.hangup.clear()
+            for topic in self._topics.values():
+                topic.hang_up()
+
+    async def _refresh(self, group: asyncio.TaskGroup) -> None:
+        http = DaemonHttp(
+            connect_timeout=self._options.http_client_connect_timeout / 1e9,
+            request_timeout=self._options.http_client_request_timeout / 1e9,
+            user_agent="nsq_to_file",
+        )
+        try:
+            while True:  # at once, then at intervals: the first interval need not be spent idle
+                for topic in await self._known(http):
+                    if topic in self._topics or not self._pattern.search(topic):
+                        continue
+                    if (added := self._add(topic)) is not None:
+                        group.create_task(added.run())
+                await asyncio.sleep(self._options.topic_refresh / 1e9)
+        finally:
+            await http.aclose()
+
+    async def _known(self, http: DaemonHttp) -> list[str]:
+        found: dict[str, None] = {}
+        for lookupd in dict.fromkeys(self._options.lookupd_http_address):
+            try:
+                answer = await http.get(lookupd, "/topics")
+            except CallFailed as error:
+                self._log.error(f"could not retrieve topic list: {error}")
+                continue
+            found.update(dict.fromkeys(answer.get("topics") or ()))
+        return sorted(found)
+
+
+def _usable(text: str) -> bool:
+    try:
+        name, value = parse_option(text)
+        ClientOptions.of({name: value})  # type: ignore[misc]
+    except ConfigError:
+        return False
+    return True

@@ -1,0 +1,174 @@
+"""nsq_to_http: sends each message to HTTP endpoints."""
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_plus
+
+from lapwing import names
+from lapwing.client.consumer import Consumer
+from lapwing.client.message import Message, Requeue
+from lapwing.net.options import DURATION, Kind, option
+from lapwing.tools.hostpool import pool_of
+from lapwing.tools.program import (
+    CLIENT_OPTIONS,
+    VERSION,
+    Signals,
+    check,
+    check_addresses,
+    client_options,
+    log_to_stderr,
+    run,
+    say,
+)
+from lapwing.tools.status import Status
+
+if TYPE_CHECKING:
+    import httpx
+
+FLOAT: Final = Kind("float", float, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of nsq_to_http."""
+
+    channel: str = option("nsq_to_http", "nsq channel")
+    consumer_opt: tuple[str, ...] = option((), "consumer option, `name,value`", kind=CLIENT_OPTIONS)
+    content_type: str = option("application/octet-stream", "the Content-Type used for POST requests")
+    get: tuple[str, ...] = option((), "HTTP address to make a GET request to; %s is the message")
+    header: tuple[str, ...] = option((), "header for HTTP requests, `Name: value`")
+    http_client_connect_timeout: int = option("2s", "timeout for HTTP connect", kind=DURATION)
+    http_client_request_timeout: int = option("20s", "timeout for HTTP request", kind=DURATION)
+    lookupd_http_address: tuple[str, ...] = option((), "lookupd HTTP address")
+    nsqd_tcp_address: tuple[str, ...] = option((), "nsqd TCP address")
+    max_in_flight: int = option(200, "max number of messages to allow in flight")
+    mode: str = option("hostpool", "round-robin, hostpool or epsilon-greedy; anything else: every address gets all")
+    n: int = option(100, "number of concurrent publishers")
+    post: tuple[str, ...] = option((), "HTTP address to make a POST request to")
+    sample: float = option(1.0, "share of messages to publish, 0.0 to 1.0", kind=FLOAT)
+    status_every: int = option(250, "the # of requests between logging status; 0: off")
+    topic: str = option("", "nsq topic")
+    version: bool = option(False, "print version string")
+
+
+def headers_of(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Names and values of `Name: value`; raises `Failure`."""
+    pairs = []
+    for text in texts:
+        name, _, value = text.partition(":")
+        check(name.strip() and value.strip(), "--header value format should be 'key=value'")
+        pairs.append((name.strip(), value.strip()))
+    return pairs
+
+
+def forward(options: Options, *, content_type_given: bool = False) -> int:
+    """Send until the operator ends it; the exit status."""
+    headers = headers_of(options.header)
+    check(options.topic and options.channel, "--topic and --channel are required")
+    check(names.valid(options.topic), "invalid topic name")
+    check(names.valid(options.channel), "invalid channel name")
+    check(not (content_type_given and not options.post), "--content-type only used with --post")
+    check(options.content_type, "--content-type requires a value when used")
+    check_addresses(options.nsqd_tcp_address, options.lookupd_http_address)
+    check(options.get or options.post, "--get or --post required")
+    check(not (options.get and options.post), "use --get or --post not both")
+    for address in options.get:
+        check(address.count("%s") == 1, "invalid GET address - must be a printf string")
+    check(0.0 <= options.sample <= 1.0, "ERROR: --sample must be between 0.0 and 1.0")
+    check(options.n > 0, "-n must be positive")
+    log_to_stderr()
+    return run(lambda signals: _forward(options, headers, signals))
+
+
+class Sender:
+    """Sends one message to the addresses that the mode says."""
+
+    def __init__(self, options: Options, client: "httpx.AsyncClient") -> None:
+        import httpx
+
+        self._errors = (httpx.HTTPError, httpx.InvalidURL)
+        self._options = options
+        self._client = client
+        self._addresses = list(dict.fromkeys(options.post or options.get))
+        self._pool = pool_of(options.mode, self._addresses)
+        self._status = Status(options.status_every, "aggregate", say)
+        every = options.status_every if len(self._addresses) > 1 else 0
+        self._each = {address: Status(every, address, say) for address in self._addresses}
+
+    async def __call__(self, message: Message) -> None:
+        if self._options.sample < 1.0 and random.random() > self._options.sample:
+            return
+        began = time.monotonic()
+        if self._pool is None:
+            for address in self._addresses:
+                await self._send(address, message)
+        else:
+            address = self._pool.choose(time.monotonic())
+            try:
+                seconds = await self._send(address, message)
+            except Requeue:
+                self._pool.failed(address, time.monotonic())
+                raise
+            self._pool.succeeded(address, seconds, time.monotonic())
+        self._status.done(time.monotonic() - began)
+
+    async def _send(self, address: str, message: Message) -> float:
+        began = time.monotonic()
+        try:
+            # one deadline for all of it: httpx's own are per read and per write
+            async with asyncio.timeout(self._options.http_client_request_timeout / 1e9):
+                if self._options.post:
+                    response = await self._client.post(
+                        address, content=message.body, headers={"Content-Type": self._options.content_type}
+                    )
+                    good = 200 <= response.status_code < 300
+                else:
+                    response = await self._client.get(address.replace("%s", quote_plus(message.body)))
+                    good = response.status_code == 200
+        except TimeoutError as error:
+            raise self._failed(address, message, "no answer within --http-client-request-timeout") from error
+        except self._errors as error:
+            raise self._failed(address, message, f"{error or type(error).__name__}") from error
+        if not good:
+            raise self._failed(address, message, f"got status code {response.status_code}")
+        seconds = time.monotonic() - began
+        self._each[address].done(seconds)
+        return seconds
+
+    def _failed(self, address: str, message: Message, reason: str) -> Requeue:
+        say(f"ERROR: failed to send message {message.id.decode('latin-1')} to {address}: {reason}")
+        return Requeue()
+
+
+async def _forward(options: Options, headers: list[tuple[str, str]], signals: Signals) -> int:
+    import httpx
+
+    settings = client_options(options.consumer_opt, tool="nsq_to_http", max_in_flight=options.max_in_flight)
+    limits = httpx.Limits(max_connections=options.n, max_keepalive_connections=options.n)
+    whole, connect = options.http_client_request_timeout / 1e9, options.http_client_connect_timeout / 1e9
+    async with httpx.AsyncClient(
+        headers=[("User-Agent", f"nsq_to_http v{VERSION}"), *headers],
+        limits=limits,
+        timeout=httpx.Timeout(whole, connect=connect),
+        follow_redirects=True,
+    ) as client:
+        consumer = Consumer(
+            options.topic,
+            options.channel,
+            Sender(options, client),
+            nsqd=options.nsqd_tcp_address,
+            lookupd=options.lookupd_http_address,
+            concurrency=options.n,
+            options=settings,
+        )
+        try:
+            await consumer.start(need="every")
+            if not consumer.connections:
+                say(f"no nsqd has topic {options.topic} yet; waiting for one")
+            await signals.stop.wait()
+        finally:
+            await consumer.stop()
+    return 0

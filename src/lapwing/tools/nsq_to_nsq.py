@@ -1,0 +1,130 @@
+"""nsq_to_nsq: republishes topics to other nsqds."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from lapwing import names
+from lapwing.client.consumer import Consumer
+from lapwing.client.errors import ClientError
+from lapwing.client.message import Message, Requeue
+from lapwing.client.producer import Producer
+from lapwing.net.options import option
+from lapwing.tools.hostpool import RoundRobin, pool_of
+from lapwing.tools.program import (
+    CLIENT_OPTIONS,
+    Signals,
+    check,
+    check_addresses,
+    client_options,
+    log_to_stderr,
+    run,
+    say,
+)
+from lapwing.tools.selection import Fate, Selection
+from lapwing.tools.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of nsq_to_nsq."""
+
+    channel: str = option("nsq_to_nsq", "nsq channel")
+    consumer_opt: tuple[str, ...] = option((), "consumer option, `name,value`", kind=CLIENT_OPTIONS)
+    destination_nsqd_tcp_address: tuple[str, ...] = option((), "destination nsqd TCP address")
+    destination_topic: str = option("", "destination topic for all consumed topics (default: the topic consumed)")
+    lookupd_http_address: tuple[str, ...] = option((), "lookupd HTTP address")
+    nsqd_tcp_address: tuple[str, ...] = option((), "nsqd TCP address")
+    max_in_flight: int = option(200, "max number of messages to allow in flight, per topic")
+    mode: str = option("hostpool", "round-robin, hostpool or epsilon-greedy; anything else: round-robin")
+    producer_opt: tuple[str, ...] = option((), "producer option, `name,value`", kind=CLIENT_OPTIONS)
+    require_json_field: str = option("", "for JSON messages: only pass those that contain this field")
+    require_json_value: str = option("", "for JSON messages: only pass those whose required field has this value")
+    status_every: int = option(250, "the # of requests between logging status; 0: off")
+    topic: tuple[str, ...] = option((), "nsq topic")
+    version: bool = option(False, "print version string")
+    whitelist_json_field: tuple[str, ...] = option((), "for JSON messages: pass this field")
+
+
+def republish(options: Options) -> int:
+    """Republish until the operator ends it; the exit status."""
+    check(options.topic and options.channel, "--topic and --channel are required")
+    check(all(names.valid(topic) for topic in options.topic), "--topic is invalid")
+    check(not options.destination_topic or names.valid(options.destination_topic), "--destination-topic is invalid")
+    check(names.valid(options.channel), "--channel is invalid")
+    check_addresses(options.nsqd_tcp_address, options.lookupd_http_address)
+    check(options.destination_nsqd_tcp_address, "--destination-nsqd-tcp-address required")
+    log_to_stderr()
+    return run(lambda signals: _republish(options, signals))
+
+
+class Republisher:
+    """Publishes one message at the destination that the mode says."""
+
+    def __init__(self, options: Options, producers: dict[str, Producer]) -> None:
+        self._destination = options.destination_topic
+        self._selection = Selection(
+            field=options.require_json_field, value=options.require_json_value, whitelist=options.whitelist_json_field
+        )
+        self._producers = producers
+        self._pool = pool_of(options.mode, list(producers)) or RoundRobin(list(producers))
+        self._status = Status(options.status_every, "aggregate", say)
+        every = options.status_every if len(producers) > 1 else 0
+        self._each = {address: Status(every, address, say) for address in producers}
+
+    async def __call__(self, message: Message) -> None:
+        topic, body = self._destination or message.topic, message.body
+        if self._selection.active:
+            try:
+                selected = self._selection.apply(body)
+            except ValueError as error:
+                say(f"ERROR: Unable to decode json: {error}")
+                return
+            if selected is Fate.RETRY:
+                raise Requeue()
+            if isinstance(selected, Fate):
+                return
+            body = selected
+        began = time.monotonic()
+        address = self._pool.choose(began)
+        try:
+            await self._producers[address].publish(topic, body)
+        except ClientError as error:
+            self._pool.failed(address, time.monotonic())
+            say(f"ERROR: failed to publish message {message.id.decode('latin-1')}: {error}")
+            raise Requeue() from error
+        now = time.monotonic()
+        self._pool.succeeded(address, now - began, now)
+        self._status.done(now - began)
+        self._each[address].done(now - began)
+
+
+async def _republish(options: Options, signals: Signals) -> int:
+    consuming = client_options(options.consumer_opt, tool="nsq_to_nsq", max_in_flight=options.max_in_flight)
+    # an unreachable destination is the pool's business: it must fail soon, so that another can be tried
+    producing = client_options(options.producer_opt, tool="nsq_to_nsq", publish_timeout=10.0)
+    producers = {
+        address: Producer(address, options=producing) for address in dict.fromkeys(options.destination_nsqd_tcp_address)
+    }
+    republisher = Republisher(options, producers)
+    consumers: list[Consumer] = []
+    try:
+        for topic in dict.fromkeys(options.topic):
+            consumer = Consumer(
+                topic,
+                options.channel,
+                republisher,
+                nsqd=options.nsqd_tcp_address,
+                lookupd=options.lookupd_http_address,
+                concurrency=max(1, options.max_in_flight),  # what is under way together travels as one batch
+                options=consuming,
+            )
+            consumers.append(consumer)
+            await consumer.start(need="every")
+            if not consumer.connections:
+                say(f"no nsqd has topic {topic} yet; waiting for one")
+        await signals.stop.wait()
+    finally:
+        await asyncio.gather(*(consumer.stop() for consumer in consumers))
+        await asyncio.gather(*(producer.stop(timeout=5.0) for producer in producers.values()))
+    return 0

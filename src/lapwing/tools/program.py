@@ -1,0 +1,166 @@
+"""What the nsq_* programs share: checks, log lines, signals, and how they end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from lapwing import __version__
+from lapwing.client.options import Options as ClientOptions
+from lapwing.client.options import parse_option
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.net.options import Kind
+
+VERSION: Final = "1.3.0"  # of NSQ, whose programs these stand in for
+
+_SHORT: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNING: "WRN", logging.ERROR: "ERR"}
+
+
+class Failure(LapwingError):
+    """The program cannot go on: one line on stderr, exit 1."""
+
+
+def _client_option(text: str) -> tuple[str, ...]:
+    try:
+        name, value = parse_option(text)
+        ClientOptions.of({name: value})  # type: ignore[misc]
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return (text,)
+
+
+CLIENT_OPTIONS: Final = Kind(
+    "option", _client_option, lambda value: tuple(value), ",".join, list, repeatable=True
+)  # `name,value`; a bad one is a bad flag
+
+
+def client_options(texts: Iterable[str], *, tool: str, **fixed: Any) -> ClientOptions:
+    """The options of a tool's consumer or producer: its own, then what the operator asked for."""
+    settings: dict[str, Any] = {"user_agent": f"{tool}/{VERSION} lapwing/{__version__}", **fixed}
+    settings.update(parse_option(text) for text in texts)
+    try:
+        return ClientOptions.of(settings)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise Failure(str(error)) from error
+
+
+def stamp() -> str:
+    """The time as every line on stderr begins with it."""
+    return time.strftime("%Y/%m/%d %H:%M:%S")
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"{stamp()} {text}\n")
+    sys.stderr.flush()
+
+
+class _Lines(logging.Formatter):
+    """The client library's lines: `2026/11/15 06:46:22 INF    1 [topic/channel] (host:port) text`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = _SHORT.get(record.levelno, record.levelname[:3])
+        text = record.getMessage()
+        return f"{time.strftime('%Y/%m/%d %H:%M:%S', time.localtime(record.created))} {level} {1:4d} {text}"
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Show what the client library has to say."""
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(_Lines())
+    client = logging.getLogger("lapwing.client")
+    client.handlers = [lines]
+    client.setLevel(level)
+    client.propagate = False
+
+
+def check(holds: object, text: str) -> None:
+    """Raise `Failure` with `text` unless it holds."""
+    if not holds:
+        raise Failure(text)
+
+
+def check_addresses(nsqds: Iterable[str], lookupds: Iterable[str], *, nsqd_flag: str = "--nsqd-tcp-address") -> None:
+    """One kind of address, and at least one of it."""
+    check([*nsqds, *lookupds], f"{nsqd_flag} or --lookupd-http-address required")
+    check(not ([*nsqds] and [*lookupds]), f"use {nsqd_flag} or --lookupd-http-address not both")
+
+
+def run(work: Callable[["Signals"], Awaitable[int]]) -> int:
+    """Run a tool until it is done or told to stop; its exit status. What fails is told in one line."""
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_with_signals(work))
+    except (LapwingError, OSError) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return make
+
+
+class Signals:
+    """What the operator wants: to end (SIGINT, SIGTERM), or to begin new files (SIGHUP)."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hangup = asyncio.Event()
+        self.hangup_stops = True  # as when a terminal closes; a tool with files takes it for rotation
+
+    def _hung_up(self) -> None:
+        (self.stop if self.hangup_stops else self.hangup).set()
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+
+
+async def _with_signals(work: Callable[[Signals], Awaitable[int]]) -> int:
+    signals = Signals()
+    signals.listen()
+    return await work(signals)
+
+
+async def first_of(*works: Awaitable[Any]) -> None:
+    """Return when any of `works` is done; the others are cancelled, and the error of a failed one is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                if not task.done():
+                    await task
+    for task in done:
+        task.result()
+
+
+AnyOptions = TypeVar("AnyOptions")
+
+
+def end(tool: str, options: AnyOptions, work: Callable[[AnyOptions], int]) -> int:
+    """The exit status of a tool's `work`, or of its `-version`; a failed check is told in one line."""
+    if getattr(options, "version", False):
+        print(f"{tool} v{VERSION}")
+        return 0
+    try:
+        return work(options)
+    except (LapwingError, OSError) as error:
+        say(str(error))
+        return 1
