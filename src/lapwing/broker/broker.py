@@ -30,7 +30,9 @@ class Broker:
     only then do messages and answers leave.
     """
 
-    def __init__(self, options: Options, storage: Storage, *, report: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, options: Options, storage: Storage, *, report: Callable[[str], None] = lambda text: None
+    ) -> None:
         self.options = options
         self.storage = storage
         self.report = report
@@ -81,7 +83,11 @@ class Broker:
 
     def create_channel(self, topic: Topic, name: str, *, now: int) -> Channel:
         """The channel of that name, made if there is none."""
-        if name not in topic.channels and self.options.max_channels and len(topic.channels) >= self.options.max_channels:
+        if (
+            name not in topic.channels
+            and self.options.max_channels
+            and len(topic.channels) >= self.options.max_channels
+        ):
             raise LapwingError(f"topic {topic.name} may have {self.options.max_channels} channels and has them all")
         return topic.create_channel(name, now=now)
 

@@ -32,14 +32,18 @@ SLICE: Final = 256 * 1024  # bytes given to one consumer at a time
 class Channel:
     """One channel of one topic."""
 
-    def __init__(self, name: str, topic: Topic, options: Options, *, cursor: int, touched: Callable[[Channel], None]) -> None:
+    def __init__(
+        self, name: str, topic: Topic, options: Options, *, cursor: int, touched: Callable[[Channel], None]
+    ) -> None:
         self.name = name
         self.topic = topic
         self.ephemeral = names.ephemeral(name)
         self.paused = False
         self.exiting = False
         self.subscribers: list[Subscriber] = []
-        self.requeued: deque[tuple[int, int]] = deque()  # sequence, and the cursor it waits for: behind what waited before it
+        self.requeued: deque[tuple[int, int]] = (
+            deque()
+        )  # sequence, and the cursor it waits for: behind what waited before it
         self.deferred = Deferred()
         self.attempts: dict[int, int] = {}  # deliveries so far of what is not on its first one
         self.settings: dict[str, object] = {}
@@ -486,7 +490,9 @@ class Channel:
                 if sequence >= log.first or sequence in sided:
                     self.attempts.setdefault(sequence, 1)
                     self.requeued.append((sequence, 0))
-        due = {sequence: until for sequence, until in state.deferred.items() if sequence >= log.first or sequence in sided}
+        due = {
+            sequence: until for sequence, until in state.deferred.items() if sequence >= log.first or sequence in sided
+        }
         for sequence in due:
             self.attempts.setdefault(sequence, 0)
         self.deferred.restore({sequence: until for sequence, until in due.items() if sequence < self.cursor})

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lapwing.broker.subscriber import Subscriber
 
-SHARED: Final = 5_000_000  # ns within which deliveries to one consumer share a lease; their deadlines are late by that at most
+SHARED: Final = (
+    5_000_000  # ns within which deliveries to one consumer share a lease; their deadlines are late by that at most
+)
 
 
 @dataclass(slots=True)

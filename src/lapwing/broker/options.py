@@ -60,7 +60,7 @@ class Options:
         kind=INTEGER,
     )
     worker_id: bool = option(False, "accepted, no effect", key="")
-    tcp_address: str = option("0.0.0.0:4150", "address (host:port) or path of a Unix socket to listen on for TCP clients")
+    tcp_address: str = option("0.0.0.0:4150", "host:port or path of a Unix socket to listen on for TCP clients")
     http_address: str = option("0.0.0.0:4151", "address (host:port) or path of a Unix socket for HTTP; empty: none")
     https_address: str = option("0.0.0.0:4152", "address (host:port) for HTTPS, with a certificate; empty: none")
     broadcast_address: str = option(
@@ -83,21 +83,21 @@ class Options:
     enable_experiment: tuple[str, ...] = option((), f"experimental feature: {TOPOLOGY_AWARE}", kind=STRINGS)
 
     data_path: str = option("", "where logs and metadata live", shown="the current directory")
-    durability: Durability = option(
+    durability: Durability = option(  # noqa: RUF009 - a Literal makes ruff take it for a call like any other
         "os", "when a publish is acknowledged: memory (as NSQ), os (written to the log), fsync", kind=DURABILITY
     )
-    mem_queue_size: int = option(10000, "messages in memory per topic and channel: ephemeral ones, and --durability=memory")
+    mem_queue_size: int = option(10000, "messages kept in memory: of ephemeral topics, and with --durability=memory")
     max_bytes_per_file: int = option(104857600, "size at which a log segment is closed and the next one begun")
     sync_every: int = option(2500, "accepted for compatibility; what is written is synced every --sync-timeout")
     sync_timeout: int = option("2s", "longest time between two fsyncs of a log that was written to", kind=DURATION)
     retention_bytes: int = option(0, "bytes per topic to keep for replay although every channel is done with them")
-    retention_age: int = option("0s", "how long to keep messages for replay although every channel is done", kind=DURATION)
+    retention_age: int = option("0s", "time to keep messages for replay although every channel is done", kind=DURATION)
     min_free_bytes: int = option(
         67108864, "disk space to keep free: kept-for-replay segments go first, then publishes are refused; 0: no guard"
     )
     checkpoint_interval: int = option("250ms", "how often finished messages are written to the journal", kind=DURATION)
     requeue_on_disconnect: bool = option(
-        True, "what a consumer held is ready again when it disconnects; false: only at its timeout, as NSQ does", kind=BOOLEAN
+        True, "what a consumer held is ready again as it disconnects; false: at its timeout, as NSQ does", kind=BOOLEAN
     )
 
     queue_scan_worker_pool_max: int = option(4, "accepted for compatibility; deadlines are kept in one exact agenda")
@@ -111,8 +111,8 @@ class Options:
     max_heartbeat_interval: int = option("1m", "longest heartbeat interval that a client may ask for", kind=DURATION)
     max_rdy_count: int = option(2500, "largest RDY")
     max_output_buffer_size: int = option(65536, "largest output buffer that a client may ask for, in bytes")
-    max_output_buffer_timeout: int = option("30s", "longest output buffer timeout that a client may ask for", kind=DURATION)
-    min_output_buffer_timeout: int = option("25ms", "shortest output buffer timeout that a client may ask for", kind=DURATION)
+    max_output_buffer_timeout: int = option("30s", "longest output buffer timeout a client may ask for", kind=DURATION)
+    min_output_buffer_timeout: int = option("25ms", "shortest output buffer timeout of a client", kind=DURATION)
     output_buffer_timeout: int = option("250ms", "output buffer timeout that clients are told", kind=DURATION)
     max_channel_consumers: int = option(0, "most consumers of one channel; 0: no limit")
     max_connections: int = option(0, "most TCP connections at a time; 0: no limit")
@@ -135,9 +135,9 @@ class Options:
 
     tls_cert: str = option("", "path to the certificate (PEM)")
     tls_key: str = option("", "path to its key (PEM)")
-    tls_client_auth_policy: str = option("", "client certificates: require, or require-verify (signed by --tls-root-ca-file)")
+    tls_client_auth_policy: str = option("", "client certificates: require, or require-verify (by --tls-root-ca-file)")
     tls_root_ca_file: str = option("", "path to the certificate authorities (PEM)")
-    tls_required: int = option("false", "require TLS of clients: true, false, or tcp-https (TCP only)", kind=TLS_REQUIRED)
+    tls_required: int = option("false", "require TLS: true, false, or tcp-https (not of HTTP)", kind=TLS_REQUIRED)
     tls_min_version: int = option("tls1.0", "lowest TLS version: tls1.0, tls1.1, tls1.2 or tls1.3", kind=TLS_VERSION)
     deflate: bool = option(True, "allow deflate compression")
     max_deflate_level: int = option(6, "highest deflate level that a client may ask for, 1 to 9")

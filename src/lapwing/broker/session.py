@@ -60,7 +60,9 @@ class Session:
     `stirred` is called when there is something to send that no command of this turn asked for.
     """
 
-    def __init__(self, broker: Broker, limits: Limits, *, stirred: Callable[[], None], hang_up: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: Broker, limits: Limits, *, stirred: Callable[[], None], hang_up: Callable[[], None]
+    ) -> None:
         self.broker = broker
         self.limits = limits
         self.outbox: list[bytes] = []

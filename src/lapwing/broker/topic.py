@@ -278,7 +278,7 @@ class Topic:
     # --- what survives a crash ---------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Write down how far topic and channels have come. Raises `WriteFailed`; what was not written is kept for later."""
+        """Write down how far topic and channels have come. Raises `WriteFailed`, and tries again the next time."""
         journal = self.store.journal
         if journal is None:
             return

@@ -94,8 +94,10 @@ class Daemon:
             from lapwing.nsqd.auth import Authenticator
 
             auth = Authenticator(options, self.clock.now)
-        door = Door(broker, turn, options, options.limits, self._terms(tls), self.log, tls, auth, self._connections)
         await self._start_peers()
+        door = Door(
+            broker, turn, options, options.limits, self._terms(tls), self.log, tls, auth, self._connections, self.peers
+        )
         http = Http(self, times)
         log_api = LogApi(broker, self.clock.now, turn.stir, self._about)
         turn.watchers.append(log_api.look)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from lapwing.broker.broker import Broker
+from lapwing.broker.broker import Broker, Change
 from lapwing.broker.options import Options
 from lapwing.broker.session import Session
 from lapwing.errors import ProtocolError
@@ -25,6 +25,7 @@ from lapwing.wire.state import State
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator, Authorizations
+    from lapwing.nsqd.publishing import Newcomers
 
 _SECOND: Final = 1_000_000_000
 _LINGER: Final = 1.0  # seconds a refused client has to read why
@@ -52,6 +53,7 @@ class Door:
     tls: ssl.SSLContext | None
     auth: Authenticator | None
     connections: set[Connection]
+    newcomers: Newcomers | None = None
 
     def protocol(self) -> Connection:
         """A protocol for one more connection."""
@@ -79,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._busy: asyncio.Task[None] | None = None  # a question to the auth server that commands wait for
         self._blocked = False  # the socket takes no more
         self._half_closed = False
+        self._unsettled = 0  # topics this client made that others cannot find yet
         self._ending = False
         self._grants: Authorizations | None = None
         self._common_name = ""
@@ -103,7 +106,9 @@ class Connection(asyncio.Protocol):
             self._wire.authorize = self._authorize
         limit = self._door.options.max_connections
         if limit and len(self._door.connections) >= limit:
-            self._session.refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time"))
+            self._session.refuse(
+                ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time")
+            )
             self._turn.add(self)
             return
         self._door.connections.add(self)
@@ -127,9 +132,8 @@ class Connection(asyncio.Protocol):
         """The client sends no more; what it still gets is flushed at the end of the turn."""
         if self._handshake is not None:
             self._handshake_failed("EOF")
-        elif self._busy is not None:
-            self._half_closed = True
-        else:
+        self._half_closed = True
+        if self._busy is None:
             self._end_of_input()
         self._turn.add(self)
         return True
@@ -166,7 +170,28 @@ class Connection(asyncio.Protocol):
     # --- commands ----------------------------------------------------------------------------------------------
 
     def _carry_out(self) -> None:
-        """Carry out what has come, up to the first error or question to somebody else."""
+        """Carry out what has come; who makes a topic hears of it when others can find it."""
+        changes = self._door.broker.changes
+        before = len(changes)
+        self._obey()
+        if len(changes) > before:
+            self._await_settled(changes[before:])
+
+    def _await_settled(self, changes: list[Change]) -> None:
+        newcomers = self._door.newcomers
+        for kind, topic, _, created in changes:
+            made = created and kind == "topic"
+            settling = newcomers.settling(topic) if newcomers is not None and made else None
+            if settling is not None:
+                self._unsettled += 1
+                settling.add_done_callback(self._settled)
+
+    def _settled(self, _: object) -> None:
+        self._unsettled -= 1
+        self._turn.add(self)
+
+    def _obey(self) -> None:
+        """Carry out commands up to the first error or question to somebody else."""
         session = self._session
         now = self._clock.now()
         checked = self._door.auth is not None
@@ -453,7 +478,7 @@ class Connection(asyncio.Protocol):
         if self._ending:
             self._session.outbox.clear()
             return
-        if self._transport is None or self._session.holds:
+        if self._transport is None or self._session.holds or self._unsettled:
             return
         self._write()
         if self._session.doomed:
@@ -485,7 +510,9 @@ class Connection(asyncio.Protocol):
         """Close so that the last frame is read: bytes of the peer that nobody reads would turn it into a reset."""
         assert self._transport is not None
         self._ending = True
-        if self._layers or not self._transport.can_write_eof():
+        self._session.leave(now=self._clock.now())
+        self._turn.stir()
+        if self._half_closed or self._layers or not self._transport.can_write_eof():
             self._transport.close()
             return
         try:
