@@ -1,0 +1,86 @@
+"""Options that several commands of `lapwing` have, each said once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from lapwing.errors import ConfigError, LapwingError
+
+T = TypeVar("T")
+
+NSQD_HTTP: Final = "127.0.0.1:4151"
+NSQD_TCP: Final = "127.0.0.1:4150"
+
+NsqdHttp = Annotated[
+    list[str] | None,
+    typer.Option("--nsqd-http-address", envvar="LAPWING_NSQD_HTTP", metavar="HOST:PORT", show_default=False,
+                 help=f"An nsqd's HTTP address; may be repeated. Default: {NSQD_HTTP}."),
+]
+NsqdTcp = Annotated[
+    list[str] | None,
+    typer.Option("--nsqd-tcp-address", envvar="LAPWING_NSQD_TCP", metavar="HOST:PORT", show_default=False,
+                 help=f"An nsqd's TCP address; may be repeated. Default: {NSQD_TCP}."),
+]
+LookupdHttp = Annotated[
+    list[str] | None,
+    typer.Option("--lookupd-http-address", envvar="LAPWING_LOOKUPD_HTTP", metavar="HOST:PORT", show_default=False,
+                 help="An nsqlookupd to ask for all nsqds, instead of naming them; may be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def app(help: str, example: str) -> typer.Typer:
+    """A command's own application; each command has an example."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, help=help, epilog=f"Example: {example}")
+
+
+def chosen(nsqds: list[str] | None, lookupds: list[str] | None, default: str) -> tuple[list[str], list[str]]:
+    """Which addresses are meant: those of nsqds, or those of nsqlookupds. Raises `ConfigError`."""
+    if nsqds and lookupds:
+        raise ConfigError("give nsqd addresses or nsqlookupd addresses, not both")
+    return (nsqds or ([] if lookupds else [default])), (lookupds or [])
+
+
+def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a command's work; Ctrl-C and SIGTERM end it in order."""
+    import signal
+
+    async def told() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work()
+
+    try:
+        return asyncio.run(told())
+    except asyncio.CancelledError:
+        raise typer.Exit(143) from None
+
+
+def asked(
+    nsqds: list[str] | None, lookupds: list[str] | None, question: Callable[[Any], Awaitable[T]]
+) -> T:
+    """The answer of `question` to the chosen cluster (a `tools.picture.Cluster`)."""
+    from lapwing.client.http import DaemonHttp
+    from lapwing.tools.picture import Cluster
+
+    direct, discovered = chosen(nsqds, lookupds, NSQD_HTTP)
+
+    async def ask() -> T:
+        http = DaemonHttp()
+        try:
+            return await question(Cluster(http, nsqds=direct, lookupds=discovered))
+        finally:
+            await http.aclose()
+
+    return run(ask)
+
+
+class NobodyAnswered(LapwingError):
+    """None of the daemons could be asked."""
+
+    def __init__(self, errors: list[str]) -> None:
+        advice = "is it running? `lapwing up` starts everything; --nsqd-http-address names another"
+        super().__init__("\n  ".join(["nobody answered:", *errors, advice]))

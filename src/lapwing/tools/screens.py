@@ -1,0 +1,139 @@
+"""What the commands show on a terminal: tables of topics, channels, pipelines and programs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lapwing.client.cluster import Json
+from lapwing.tools.moments import short, spoken
+from lapwing.tools.picture import Flow, Picture
+from lapwing.tools.supervisor import Child, State
+
+Flows = Mapping[tuple[str, str], Flow]
+
+_STYLES: Final = {State.RUNNING: "green", State.STARTING: "yellow", State.DEAD: "bold red", State.STOPPING: "yellow",
+                  State.STOPPED: "dim"}
+
+
+def console(*, error: bool = False) -> Console:
+    """Where tables go; wide enough for a pipe to get whole lines."""
+    made = Console(stderr=error, highlight=False)
+    return made if made.is_terminal else Console(stderr=error, highlight=False, width=200)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0),
+                  header_style="bold", title_style="bold cyan")
+    for column in columns:
+        left = column in ("topic", "channel", "program", "state", "address", "pipeline", "note", "node", "health")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _rate(flow: Flow | None, which: str) -> str:
+    return "" if flow is None else short(getattr(flow, which))
+
+
+def topics_table(picture: Picture, flows: Flows | None, *, title: str = "", most: int = 1000) -> Table:
+    """A line a topic; rates when there are any."""
+    rates = ("in/s", "out/s") if flows is not None else ()
+    table = _table(title, "topic", *rates, "waiting", "messages", "channels", "nodes", "note")
+    for name, topic in list(_busiest(picture, flows))[:most]:
+        flow = (flows or {}).get((name, ""))
+        shown = (_rate(flow, "arriving"), _rate(flow, "leaving")) if flows is not None else ()
+        note = "paused" if topic["paused"] else "" if topic["channels"] else "no channel: messages are kept"
+        waiting = topic["depth"] + sum(channel["depth"] for channel in topic["channels"])
+        table.add_row(Text(name), *shown, short(waiting), f"{topic['message_count']:,}", str(len(topic["channels"])),
+                      str(len(topic["nodes"])), note)
+    return table
+
+
+def _busiest(picture: Picture, flows: Flows | None) -> list[tuple[str, Json]]:
+    if not flows:
+        return list(picture.topics.items())
+    return sorted(picture.topics.items(), key=lambda pair: (-flows.get((pair[0], ""), Flow(0, 0)).arriving, pair[0]))
+
+
+def channels_table(picture: Picture, flows: Flows | None, *, topic: str = "", title: str = "", most: int = 1000,
+                   with_topic: bool = True) -> Table:
+    """A line a channel."""
+    rates = ("in/s", "out/s") if flows is not None else ()
+    ages = ("oldest",) if picture.ages else ()
+    table = _table(title, *(("topic",) if with_topic else ()), "channel", *rates, "waiting", "in flight", "deferred",
+                   "requeued", "timed out", *ages, "clients", "note")
+    for channel in picture.channels(topic)[:most]:
+        key = (channel["topic_name"], channel["channel_name"])
+        flow = (flows or {}).get(key)
+        shown = (_rate(flow, "arriving"), _rate(flow, "leaving")) if flows is not None else ()
+        age = (spoken(picture.ages[key]) if picture.ages.get(key) else "",) if ages else ()
+        note = "paused" if channel["paused"] else ""
+        if not note and channel["depth"] and not channel["client_count"]:
+            note = "nobody consumes"
+        table.add_row(*((Text(key[0]),) if with_topic else ()), Text(key[1]), *shown, short(channel["depth"]),
+                      short(channel["in_flight_count"]), short(channel["deferred_count"]),
+                      short(channel["requeue_count"]), short(channel["timeout_count"]), *age,
+                      str(channel["client_count"]), Text(note, style="yellow" if note else ""))
+    return table
+
+
+def pipelines_table(pipelines: Sequence[Json], *, title: str = "") -> Table:
+    """A line a pipeline, as it told its broker last."""
+    table = _table(title, "pipeline", "state", "rows/s", "lag", "batch", "note")
+    for pipeline in pipelines:
+        table.add_row(Text(str(pipeline.get("name", ""))), str(pipeline.get("state", "")),
+                      _number(pipeline, "processed_per_second", "input_per_second", "rows_per_second"),
+                      _number(pipeline, "lag", "behind"), _number(pipeline, "batch", "batch_id"),
+                      Text(str(pipeline.get("error") or pipeline.get("message") or ""), style="red"))
+    return table
+
+
+def _number(values: Mapping[str, Any], *names: str) -> str:
+    for name in names:
+        if isinstance(values.get(name), (int, float)):
+            return short(values[name])
+    return ""
+
+
+def programs_table(children: Sequence[Child], usage: Mapping[str, str], *, title: str = "") -> Table:
+    """A line a program."""
+    table = _table(title, "program", "state", "since", "uses", "address")
+    for child in children:
+        state = child.state.value + (f", restarted {child.restarts}x" if child.restarts else "")
+        table.add_row(child.service.name, Text(state, style=_STYLES[child.state]),
+                      spoken(time.monotonic() - child.since), usage.get(child.service.name, ""), child.service.address)
+    return table
+
+
+def errors_text(errors: Sequence[str]) -> list[RenderableType]:
+    """Who could not be asked."""
+    return [Text(f"! {error}", style="red") for error in errors]
+
+
+def whole_picture(picture: Picture, flows: Flows, *, rows: int = 20) -> Group:
+    """Topics, channels and pipelines together."""
+    parts: list[RenderableType] = [topics_table(picture, flows, title="topics", most=rows), "",
+                                   channels_table(picture, flows, title="channels", most=rows)]
+    if picture.pipelines:
+        parts += ["", pipelines_table(picture.pipelines, title="pipelines")]
+    return Group(*parts, *errors_text(picture.errors))
+
+
+def one_line(picture: Picture, flows: Flows, children: Sequence[Child] = ()) -> str:
+    """The same in one line, for a log."""
+    topics = [flow for (_, channel), flow in flows.items() if not channel]
+    channels = picture.channels()
+    parts = [f"in {short(sum(flow.arriving for flow in topics))}/s",
+             f"out {short(sum(flow.leaving for flow in topics))}/s",
+             f"waiting {short(sum(channel['depth'] for channel in channels))}",
+             f"in flight {short(sum(channel['in_flight_count'] for channel in channels))}",
+             f"deferred {short(sum(channel['deferred_count'] for channel in channels))}",
+             f"topics {len(picture.topics)}"]
+    parts += [f"{pipeline.get('name')}: lag {_number(pipeline, 'lag', 'behind') or '?'}"
+              for pipeline in picture.pipelines]
+    parts += [f"{child.service.name} {child.state.value}" for child in children if child.state is not State.RUNNING]
+    parts += [f"! {error}" for error in picture.errors]
+    return "  ".join(parts)

@@ -1,0 +1,171 @@
+"""The whole stack on one machine: which programs, with which flags, on which ports, with their data where."""
+
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from lapwing.errors import ConfigError
+from lapwing.tools.supervisor import Service
+
+PORTS: Final = {"lookupd_tcp": 4160, "lookupd_http": 4161, "nsqd_tcp": 4150, "nsqd_http": 4151, "admin": 4171}
+REPLAY: Final = ("--retention-age=24h", "--retention-bytes=1073741824")  # so that peek, tail and replay find something
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will run where."""
+
+    data: Path
+    host: str
+    ports: dict[str, int]
+    admin: bool
+    pipelines: tuple[str, ...]
+    demo: bool
+    demo_rate: int = 40
+    durability: str = "os"
+    notes: tuple[str, ...] = field(default=())  # what the operator should know before
+
+    def address(self, port: str) -> str:
+        """`host:port` at which the machine itself reaches a program."""
+        return f"{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.ports[port]}"
+
+    def listen(self, port: str) -> str:
+        """`host:port` at which a program listens."""
+        return f"{self.host}:{self.ports[port]}"
+
+
+def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool = True, demo: bool = False,
+         demo_rate: int = 40, durability: str = "os") -> Plan:
+    """A plan with ports that are free and programs that can be run, and notes on what is not as usual."""
+    notes: list[str] = []
+    ports: dict[str, int] = {}
+    for name, usual in PORTS.items():
+        if name == "admin" and not admin:
+            continue
+        ports[name] = free_port(host, usual, set(ports.values()))
+        if ports[name] != usual:
+            notes.append(f"port {usual} ({name.replace('_', ' ')}) is taken: using {ports[name]} instead")
+    if admin and find_spec("nicegui") is None:
+        notes.append("nsqadmin is left out: its web UI is not installed (pip install 'lapwing[admin]')")
+        admin = False
+    pipelines: tuple[str, ...] = ()
+    if spark:
+        missing = without_spark()
+        if missing:
+            notes.append(f"the data pipelines are left out: {missing}")
+        else:
+            pipelines = ("archive", "flow")
+    return Plan(data, host, ports, admin, pipelines, demo, demo_rate, durability, tuple(notes))
+
+
+def without_spark() -> str:
+    """What is missing to run pipelines, and how to get it; empty when nothing is."""
+    if find_spec("lapwing.cli.pipeline") is None:
+        return "this build of lapwing has no `lapwing pipeline` command"
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        return "Spark is not installed (pip install 'lapwing[spark]')"
+    return ""
+
+
+def free_port(host: str, usual: int, taken: set[int]) -> int:
+    """The usual port if it can be had, any free one otherwise. Raises `ConfigError` for a host that is not ours."""
+    for port in (usual, 0):
+        if port in taken:
+            continue
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if port == 0:
+                    raise ConfigError(f"--host {host}: cannot listen there: {error.strerror or error}") from error
+                continue
+            found: int = probe.getsockname()[1]
+            return found
+    raise ConfigError(f"no free port on {host}")
+
+
+def services(plan: Plan) -> list[list[Service]]:
+    """The programs in groups, each group needing those before it."""
+    broadcast = "127.0.0.1" if plan.host in ("127.0.0.1", "localhost") else socket.gethostname()
+    lookupd = Service(
+        "nsqlookupd",
+        (*program("nsqlookupd"), f"--tcp-address={plan.listen('lookupd_tcp')}",
+         f"--http-address={plan.listen('lookupd_http')}", f"--broadcast-address={broadcast}"),
+        address=f"tcp {plan.address('lookupd_tcp')}, http {plan.address('lookupd_http')}",
+        ping=plan.address("lookupd_http"),
+    )
+    nsqd = Service(
+        "nsqd",
+        (*program("nsqd"), f"--tcp-address={plan.listen('nsqd_tcp')}", f"--http-address={plan.listen('nsqd_http')}",
+         f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
+         f"--data-path={plan.data / 'nsqd'}", f"--durability={plan.durability}", *REPLAY),
+        address=f"tcp {plan.address('nsqd_tcp')}, http {plan.address('nsqd_http')}",
+        ping=plan.address("nsqd_http"), patience=10.0,
+    )
+    beside: list[Service] = []
+    if plan.admin:
+        beside.append(Service(
+            "nsqadmin",
+            (*program("nsqadmin"), f"--http-address={plan.listen('admin')}",
+             f"--lookupd-http-address={plan.address('lookupd_http')}"),
+            address=f"http://{plan.address('admin')}/", ping=plan.address("admin"),
+        ))
+    beside += [pipeline(plan, name) for name in plan.pipelines]
+    groups = [[lookupd], [nsqd], beside]
+    if plan.demo:
+        groups.append([Service(
+            "demo",
+            (sys.executable, "-m", "lapwing.tools.demo", f"--nsqd-tcp-address={plan.address('nsqd_tcp')}",
+             f"--rate={plan.demo_rate}"),
+            address=f"{plan.demo_rate} orders/s",
+        )])
+    return groups
+
+
+def pipeline(plan: Plan, name: str) -> Service:
+    """One of the pipelines that come with lapwing, on a local Spark."""
+    output = plan.data / name
+    return Service(
+        f"pipeline-{name}",
+        (*program("lapwing", "main"), "pipeline", "run", name, "--set", f"nsqd={plan.address('nsqd_http')}",
+         "--set", f"path={output}", "--set", f"checkpoint={plan.data / 'checkpoints' / name}"),
+        address=str(output), patience=10.0,
+    )
+
+
+def program(name: str, module: str = "") -> tuple[str, ...]:
+    """How to run one of our programs: the script beside this Python, or the module."""
+    script = Path(sys.executable).parent / name
+    if script.exists():
+        return (str(script),)
+    return (sys.executable, "-c", f"from lapwing.cli.{module or name} import main; main()")
+
+
+@contextmanager
+def data_folder(path: Path) -> Iterator[None]:
+    """The folder of the stack's data, made if need be, for this stack alone. Raises `ConfigError`."""
+    try:
+        (path / "nsqd").mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / "up.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(f"--data {path}: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            raise ConfigError(f"another `lapwing up` (pid {holder}) runs on {path}: stop it, or give --data "
+                              "another folder") from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
