@@ -48,7 +48,7 @@ class Files:
 @pytest.fixture
 def stages(tmp_path: Path) -> list[Files]:
     """The files of one log after each batch."""
-    log = DiskLog(tmp_path / "made", NODE)
+    log = DiskLog(tmp_path / "made", NODE, options=LogOptions(merge_bytes=0))
     stages = []
     for number, batch in enumerate(BATCHES):
         publish(log, batch, extras=EXTRAS[number], now=100 + number)

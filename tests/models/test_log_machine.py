@@ -25,43 +25,43 @@ class Crash(BaseException):
 
 
 class WhimsicalDisk(Disk):
-    """Does `budget` more changes, the last of them in part; then refuses, or ends the process."""
+    """Does `budget` more changes, then one in part; then ends the process, or is full: refuses to write any more."""
 
     def __init__(self) -> None:
         self.budget: int | None = None
         self.part = 0
         self.crash = False
 
-    def _spend(self) -> bool:
+    def _spent(self) -> bool:
         if self.budget is None:
-            return True
+            return False
         self.budget -= 1
-        return self.budget >= 0
+        return self.budget < 0
 
-    def _end(self) -> None:
-        if self.crash:
+    def _perhaps_crash(self) -> None:
+        if self.crash and self._spent():
             raise Crash
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:  # type: ignore[override]
-        if not self._spend():
-            os.pwrite(fd, bytes(data)[: self.part], offset)
-            self._end()
+        if self._spent():
+            grows = max(0, offset + len(data) - os.fstat(fd).st_size)
+            if self.crash or grows:  # what is there already can be written over on a full disk
+                os.pwrite(fd, bytes(data)[: self.part], offset)
+                if self.crash:
+                    raise Crash
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return os.pwrite(fd, data, offset)
 
     def truncate(self, fd: int, length: int) -> None:  # type: ignore[override]
-        if not self._spend():
-            self._end()
+        self._perhaps_crash()
         os.ftruncate(fd, length)
 
     def unlink(self, path: str) -> None:  # type: ignore[override]
-        if not self._spend():
-            self._end()
+        self._perhaps_crash()
         os.unlink(path)
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
-        if not self._spend():
-            self._end()
+        self._perhaps_crash()
         os.replace(source, target)
 
 
@@ -72,19 +72,25 @@ class LogMachine(RuleBasedStateMachine):
         durability=st.sampled_from(["os", "fsync", "memory"]),
         segment_bytes=st.sampled_from([60, 300, 5000]),
         tail_bytes=st.sampled_from([0, 100, 10_000]),
+        merge_bytes=st.sampled_from([0, 200, 16384]),
         descriptors=st.sampled_from([1, 3, 100]),
     )
-    def begin(self, durability: Any, segment_bytes: int, tail_bytes: int, descriptors: int) -> None:
+    def begin(
+        self, durability: Any, segment_bytes: int, tail_bytes: int, merge_bytes: int, descriptors: int
+    ) -> None:
         self.root = tempfile.mkdtemp()
         self.descriptors = descriptors
         self.options = LogOptions(
-            durability=durability, segment_bytes=segment_bytes, tail_bytes=tail_bytes, mem_queue_size=5
+            durability=durability,
+            segment_bytes=segment_bytes,
+            tail_bytes=tail_bytes,
+            merge_bytes=merge_bytes,
+            mem_queue_size=5,
         )
         self.kept: list[tuple[bytes, int]] = []  # body, time
         self.carried: list[Extra] = []
         self.first = 0
         self.time = 0
-        self.written = 0  # with durability "memory", what is certain to be on disk
         self.identity = ""
         self.open()
 

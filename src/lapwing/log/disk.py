@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
@@ -165,18 +166,26 @@ class Sheds(Protocol):
         """Let go of them."""
 
 
+class _Kept:
+    __slots__ = ("owner", "size")
+
+    def __init__(self, owner: "weakref.ref[Sheds]") -> None:
+        self.owner = owner
+        self.size = 0
+
+
 class OpenFiles:
     """What all logs of a process share: a bounded number of descriptors, and of bytes kept in memory.
 
     Least recently used goes first, in both. One table belongs to one thread.
     """
 
-    def __init__(self, disk: Disk = DISK, *, limit: int = 512, cache_bytes: int = 64 << 20) -> None:
+    def __init__(self, disk: Disk = DISK, *, limit: int = 512, cache_bytes: int = 32 << 20) -> None:
         self.disk = disk
         self.limit = limit
         self.cache_bytes = cache_bytes
         self._open: OrderedDict[File, None] = OrderedDict()
-        self._kept: OrderedDict[Sheds, int] = OrderedDict()
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self._kept_bytes = 0
 
     def __len__(self) -> int:
@@ -202,11 +211,27 @@ class OpenFiles:
 
     def keep(self, owner: Sheds, size: int) -> None:
         """Note that `owner` now keeps `size` bytes; when all keep too much, the longest unheard of sheds."""
-        kept = self._kept
-        self._kept_bytes += size - kept.pop(owner, 0)
-        if size:
-            kept[owner] = size
-        while self._kept_bytes > self.cache_bytes and kept:
-            oldest, freed = kept.popitem(last=False)
-            self._kept_bytes -= freed
-            oldest.shed()
+        key = id(owner)
+        known = self._kept.get(key)
+        if known is None:
+            if not size:
+                return
+            known = self._kept[key] = _Kept(weakref.ref(owner, lambda _: self._forget(key)))
+        self._kept_bytes += size - known.size
+        known.size = size
+        if not size:
+            del self._kept[key]
+            return
+        self._kept.move_to_end(key)
+        while self._kept_bytes > self.cache_bytes and len(self._kept) > 1:  # not who is just about to use it
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.size
+            holder = oldest.owner()
+            if holder is not None:
+                holder.shed()
+
+    def _forget(self, key: int) -> None:
+        """An owner is no more, and what it kept is gone with it."""
+        known = self._kept.pop(key, None)
+        if known is not None:
+            self._kept_bytes -= known.size

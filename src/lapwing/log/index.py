@@ -1,9 +1,11 @@
 """sequence -> place, time -> sequence: one record of fixed size per chunk, searched where it lies on disk.
 
-    first u64 | offset u64 | time i64 | count u32 | length u32 | crc of frames u32 | flags u32 | crc of record u32
+    first u64 | offset u64 | time i64 | count u32 | length u32 | crc of frames u32 | flags u32 | 20 zeros | crc u32
 
-Little-endian. `offset` and `length` are bytes in the segment's file; `time` is that of the chunk's first message, or
-of an earlier chunk's if the clock was set back, so that it never falls. Nothing of a file is kept in memory.
+Little-endian. `offset` and `length` are bytes in the segment's file; `time` is that of the newest message so far, so
+that it never falls even if the clock was set back; the last crc is that of the record before it. The zeros make it 64
+bytes: a record never lies across two sectors, and the last one can be written over in place. Nothing of a file is
+kept in memory.
 """
 
 import struct
@@ -13,10 +15,10 @@ from typing import Final
 from lapwing import kernel
 from lapwing.log.disk import File
 
-RECORD: Final = 44  # bytes
+RECORD: Final = 64  # bytes
 QUARANTINED: Final = 1  # flag: the bytes are known to be bad, and never served
 
-_FIELDS: Final = struct.Struct("<QQqIIII")
+_FIELDS: Final = struct.Struct("<QQqIIII20x")
 _CRC: Final = struct.Struct("<I")
 _BODY: Final = RECORD - 4
 
@@ -75,10 +77,6 @@ class Index:
         self.file = file
         self.count = 0  # records known to be whole
 
-    def append(self, records: bytes) -> None:
-        """Write records behind the last; they count once `advance` is called."""
-        self.file.write(records, self.count * RECORD)
-
     def chunk(self, number: int) -> Chunk:
         """The chunk of one record; raises `BadRecord`."""
         chunk = decode(self.file.read(RECORD, number * RECORD))
@@ -115,12 +113,12 @@ class Index:
         return low
 
     def find_time(self, time: int) -> int:
-        """The number of the last record before `time`; 0 when there is none."""
-        low, high = 0, self.count
-        while high - low > 1:
+        """The number of the first record with a message at or after `time`; the last one when there is none."""
+        low, high = 0, self.count - 1
+        while low < high:
             middle = (low + high) // 2
             if self.chunk(middle).time < time:
-                low = middle
+                low = middle + 1
             else:
                 high = middle
         return low

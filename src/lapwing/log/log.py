@@ -18,7 +18,7 @@ from lapwing.log.options import BLOCK_BYTES, CHUNK_BYTES, LogOptions
 from lapwing.log.reader import EVERYTHING, Block, Place, Reader
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.salvage import node_of
-from lapwing.log.segment import DIGITS, Segment, time_of
+from lapwing.log.segment import DIGITS, Batch, Segment, joined, last_time, time_of
 from lapwing.log.sync import Sync
 from lapwing.log.topiclog import Frames, TopicLog
 from lapwing.log.window import Window
@@ -90,7 +90,7 @@ class DiskLog:
             names = []
         firsts = sorted(int(name[:DIGITS]) for name in names if name.endswith(".log") and _is_segment(name))
         self._sweep(names, set(firsts))
-        self._segments = [Segment(self.directory, first, self.files) for first in firsts]
+        self._segments = [Segment(self.directory, first, self.files, self.options.merge_bytes) for first in firsts]
         self._firsts = firsts
         self.identity, self.node = self._identify(node, now, names)
         for place, segment in enumerate(self._segments):
@@ -158,19 +158,18 @@ class DiskLog:
         """
         if not self._pending:
             return
-        chunks = self._chunks()
+        batches = self._batches()
         window = self._window
         if self.options.durability != "memory":
-            self._write_or_forget(chunks, self._pending_extras)
+            self._write_or_forget(batches, self._pending_extras)
             self._written = self.next
         elif self.next - self._written > self.options.mem_queue_size:
-            waiting = [(count, frames) for _, count, frames in window.since(self._written)]
-            self._write_or_forget(_merge(waiting + chunks), self._unwritten_extras + self._pending_extras)
+            self._write_or_forget(self._unwritten() + batches, self._unwritten_extras + self._pending_extras)
             self._written = self.next
             self._unwritten_extras = []
         else:
             self._unwritten_extras += self._pending_extras
-        for count, frames in chunks:
+        for count, frames, _ in batches:
             window.add(count, frames)
         self.end = self.next
         self._forget_pending()
@@ -178,16 +177,23 @@ class DiskLog:
             window.shrink(self.options.tail_bytes, self._written)
         self.files.keep(self, window.bytes)
 
-    def _chunks(self) -> list[tuple[int, Frames]]:
-        """What is pending, joined to chunks (count, frames) of at most a chunk's length."""
+    def _batches(self) -> list[Batch]:
+        """What is pending, joined or cut to what makes good chunks."""
+        pending = self._pending
+        if len(pending) == 1 and self._pending_bytes <= CHUNK_BYTES:
+            return [(self.next - self.end, pending[0], time_of(pending[0]))]
         if self._pending_bytes <= CHUNK_BYTES:
-            frames = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
-            return [(self.next - self.end, frames)]
-        return _merge(list(zip(self._pending_counts, self._pending, strict=True)))
+            return [(self.next - self.end, b"".join(pending), time_of(pending[-1]))]
+        counted = zip(self._pending_counts, pending, strict=True)
+        return joined([(count, frames, time_of(frames)) for count, frames in counted])
 
-    def _write_or_forget(self, chunks: list[tuple[int, Frames]], extras: Sequence[Extra]) -> None:
+    def _unwritten(self) -> list[Batch]:
+        """What with durability "memory" was flushed and is in the window alone."""
+        return joined([(count, frames, last_time(frames)) for _, count, frames in self._window.since(self._written)])
+
+    def _write_or_forget(self, batches: list[Batch], extras: Sequence[Extra]) -> None:
         try:
-            self._write(chunks, extras)
+            self._write(batches, extras)
         except WriteFailed:
             self.next = self.end
             self._forget_pending()
@@ -200,20 +206,20 @@ class DiskLog:
             self._pending_extras = []
         self._pending_bytes = 0
 
-    def _write(self, chunks: list[tuple[int, Frames]], extras: Sequence[Extra]) -> None:
+    def _write(self, batches: list[Batch], extras: Sequence[Extra]) -> None:
         size = 0
-        for _, frames in chunks:
+        for _, frames, _ in batches:
             size += len(frames)
         if self.options.min_free_bytes:
             self._check_space(size)
         segments = self._segments
         if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
-            segments[-1].write(chunks, extras)
+            segments[-1].write(batches, extras)
             self._sync.wrote(segments[-1], created=False)
         else:
             segment = self._roll()
             try:
-                segment.write(chunks, extras)
+                segment.write(batches, extras)
             except WriteFailed:
                 self._unroll(segment)
                 raise
@@ -241,7 +247,7 @@ class DiskLog:
         """A new segment, empty, that begins where the last one ends."""
         if self._segments:
             self._segments[-1].mend()
-        segment = Segment(self.directory, self._written, self.files)
+        segment = Segment(self.directory, self._written, self.files, self.options.merge_bytes)
         segment.torn = True  # what an earlier attempt left is cut off before the first write
         return segment
 
@@ -381,21 +387,14 @@ class DiskLog:
 
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""
-        before: Segment | None = None
         for segment in self._segments:
-            if not segment.index.count:
-                continue
-            if self._sure(segment, lambda: segment.index.chunk(0)).time >= timestamp:  # noqa: B023 - called at once
-                break
-            before = segment
-        if before is None:
-            return self._first_since(self.first, self.end, timestamp)
-        return self._sure(before, lambda: self._search_time(before, timestamp))
+            if segment.index.count and segment.newest >= timestamp:
+                return self._sure(segment, lambda: self._search_time(segment, timestamp))  # noqa: B023 - called at once
+        return self._first_since(self._written, self.end, timestamp)
 
     def _search_time(self, segment: Segment, timestamp: int) -> int:
-        """The same, in a segment that begins before the time."""
         chunk = segment.index.chunk(segment.index.find_time(timestamp))
-        return self._first_since(chunk.first, self.end if chunk.end == self._written else chunk.end, timestamp)
+        return self._first_since(chunk.first, chunk.end, timestamp)
 
     def _first_since(self, start: int, stop: int, timestamp: int) -> int:
         for first, _, frames in self.blocks(start, stop, BLOCK_BYTES):
@@ -447,9 +446,9 @@ class DiskLog:
         """Write what is unwritten and give the descriptors back; raises `WriteFailed`."""
         try:
             self.flush()
-            waiting = [(count, frames) for _, count, frames in self._window.since(self._written)]
+            waiting = self._unwritten()
             if waiting:
-                self._write(_merge(waiting), self._unwritten_extras)
+                self._write(waiting, self._unwritten_extras)
                 self._written = self.end
                 self._unwritten_extras = []
         finally:
@@ -472,27 +471,3 @@ class DiskLog:
 
 def _is_segment(name: str) -> bool:
     return len(name) == DIGITS + 4 and name[:DIGITS].isdigit() and name[DIGITS:] in (".log", ".idx", ".aux")
-
-
-def _merge(batches: list[tuple[int, Frames]]) -> list[tuple[int, Frames]]:
-    """Batches (count, frames) joined, and cut where one is too long, to chunks of at most a chunk's length."""
-    chunks: list[tuple[int, Frames]] = []
-    parts: list[Frames] = []
-    counted = size = 0
-    for count, frames in batches:
-        if parts and size + len(frames) > CHUNK_BYTES:
-            chunks.append((counted, b"".join(parts)))
-            parts, counted, size = [], 0, 0
-        if len(frames) <= CHUNK_BYTES:
-            parts.append(frames)
-            counted += count
-            size += len(frames)
-            continue
-        at = 0
-        while at < len(frames):
-            cut, after = kernel.take_frames(frames, at, len(frames), EVERYTHING, CHUNK_BYTES)
-            chunks.append((cut, frames[at:after]))
-            at = after
-    if parts:
-        chunks.append((counted, b"".join(parts)))
-    return chunks

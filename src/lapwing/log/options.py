@@ -18,6 +18,7 @@ class LogOptions:
 
     durability: Durability = "os"
     segment_bytes: int = 100 * MIB  # a write that would pass it starts a new segment
+    merge_bytes: int = 16 * KIB  # small batches share a chunk, and so a checksum, up to this length; 0: never
     mem_queue_size: int = 10_000  # messages kept unwritten with durability "memory"
     tail_bytes: int = 256 * KIB  # of the newest chunks, kept in memory so that delivery at the tail reads no file
     min_free_bytes: int = 0  # below it appends are refused, so that what is there stays usable; 0: never

@@ -25,7 +25,7 @@ class Readable(Protocol):
 class Reader:
     """Takes frames from a log, in order, as they lie."""
 
-    __slots__ = ("_at", "_block", "_end", "_files", "_kept", "_log", "_place", "sequence")
+    __slots__ = ("__weakref__", "_at", "_block", "_end", "_files", "_kept", "_log", "_place", "sequence")
 
     def __init__(self, log: Readable, sequence: int, files: OpenFiles | None = None) -> None:
         self._log = log

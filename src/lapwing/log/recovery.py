@@ -106,7 +106,7 @@ def _mend_tail(segment: Segment, kept: int, node: int, findings: Findings) -> No
     if chunks:
         count = stretch.expected - last.end
         findings.say(segment.frames.path, last.stop, f"found {count} whole messages that the index did not have")
-        index.append(b"".join([chunk.encode() for chunk in chunks]))
+        index.file.write(b"".join([chunk.encode() for chunk in chunks]), kept * RECORD)
         index.count += len(chunks)
     _cut(segment, stretch.at, findings)
     _learn_end(segment, chunks[-1] if chunks else last)
@@ -194,5 +194,7 @@ def _finish_last(segment: Segment, findings: Findings) -> None:
         findings.say(segment.extras.file.path, segment.extras.size, f"cut off {cut} bytes that belong to no message")
     if segment.index.count:
         chunks, frames, problem = segment.read(segment.index.count - 1, 0)
-        if frames is None and problem != "quarantined":
+        if frames is not None:
+            segment.last = chunks[0]
+        elif problem != "quarantined":
             findings.say(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")

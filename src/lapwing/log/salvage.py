@@ -26,7 +26,7 @@ class Stretch:
     stop: int
     expected: int  # the sequence that should begin at `at`
     base: int  # the node's share of an id
-    newest: int = 0  # ns, the time of the chunk before
+    newest: int = 0  # ns, the time of the newest message before
     until: int | None = None  # the sequence that follows the stretch, where that is known
     resync: bool = True  # go on behind damage; not behind a torn write, where nothing follows
 
@@ -44,11 +44,11 @@ class Stretch:
                 suspect = self.at + positions[sound - 1]
                 place, sequence = self._next_sound(suspect, self.expected + sound - 1)
                 if place and (place < after or sequence == self.expected + sound):
-                    yield from self._emit(data[: positions[sound - 1]], sound - 1)
+                    yield from self._emit(data, positions, sound - 1)
                     yield self._quarantine(place, sequence, say)
                     continue
             if sound:
-                yield from self._emit(data[: positions[sound]], sound)
+                yield from self._emit(data, positions, sound)
                 continue
             place, sequence = self._next_sound(self.at, self.expected) if self.resync else (0, 0)
             if not place:
@@ -110,9 +110,10 @@ class Stretch:
             begin += max(len(data) - kernel.HEAD, 1)
         return 0, 0
 
-    def _emit(self, frames: bytes, count: int) -> Iterator[Chunk]:
+    def _emit(self, data: bytes, positions: "array[int]", count: int) -> Iterator[Chunk]:
         if count:
-            self.newest = max(self.newest, time_of(frames))
+            frames = data[: positions[count]]
+            self.newest = max(self.newest, *[time_of(data, at) for at in positions[:count]])
             yield Chunk(self.expected, self.at, self.newest, count, len(frames), kernel.crc32c(frames))
             self.at += len(frames)
             self.expected += count

@@ -8,12 +8,15 @@ from typing import Final
 from lapwing import kernel
 from lapwing.errors import WriteFailed
 from lapwing.log import extras as extras_file
-from lapwing.log import index as index_file
 from lapwing.log.disk import File, OpenFiles
 from lapwing.log.extras import Extra, ExtrasFile
-from lapwing.log.index import QUARANTINED, BadRecord, Chunk, Index
+from lapwing.log.index import QUARANTINED, RECORD, BadRecord, Chunk, Index
+from lapwing.log.options import CHUNK_BYTES
 
 DIGITS: Final = 20
+
+Batch = tuple[int, bytes, int]  # how many messages, their frames, and the time of the newest, ns
+
 _TIME: Final = struct.Struct(">q")
 
 
@@ -23,21 +26,53 @@ def time_of(frames: bytes, at: int = 0) -> int:
     return time
 
 
+def last_time(frames: bytes) -> int:
+    """When the last message of `frames` was published."""
+    return time_of(frames, kernel.scan_frames(frames, 0, len(frames))[0][-2])
+
+
+def joined(batches: Sequence[Batch]) -> list[Batch]:
+    """Batches joined, and cut where one is too long, so that each makes a chunk of at most a chunk's length."""
+    made: list[Batch] = []
+    parts: list[bytes] = []
+    counted = size = newest = 0
+    for count, frames, time in batches:
+        if parts and size + len(frames) > CHUNK_BYTES:
+            made.append((counted, b"".join(parts), newest))
+            parts, counted, size = [], 0, 0
+        newest = max(newest, time)
+        if len(frames) <= CHUNK_BYTES:
+            parts.append(frames)
+            counted += count
+            size += len(frames)
+            continue
+        at = 0
+        while at < len(frames):
+            cut, after = kernel.take_frames(frames, at, len(frames), count, CHUNK_BYTES)
+            made.append((cut, frames[at:after], newest))
+            at = after
+    if parts:
+        made.append((counted, b"".join(parts), newest))
+    return made
+
+
 class Segment:
     """The messages [first, end) of a log: `size` bytes of frames that are known to be written.
 
     What lies beyond the known sizes is not there: a failed write is undone before the next one begins.
     """
 
-    __slots__ = ("end", "extras", "first", "frames", "index", "name", "newest", "size", "torn")
+    __slots__ = ("end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "size", "torn")
 
-    def __init__(self, directory: str, first: int, files: OpenFiles) -> None:
+    def __init__(self, directory: str, first: int, files: OpenFiles, merge_bytes: int) -> None:
         self.name = f"{first:0{DIGITS}d}"
         path = os.path.join(directory, self.name)
         self.first = first
         self.end = first
         self.size = 0
-        self.newest = 0  # ns, the time of the last chunk
+        self.newest = 0  # ns, the time of the newest message
+        self.merge_bytes = merge_bytes  # a chunk is added to by later writes up to this length
+        self.last: Chunk | None = None  # the last chunk, where it may be added to
         self.torn = False  # bytes beyond the known sizes could not be cut off yet
         self.frames = File(path + ".log", files)
         self.index = Index(File(path + ".idx", files))
@@ -45,14 +80,17 @@ class Segment:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def write(self, chunks: Sequence[tuple[int, bytes]], extras: Sequence[Extra]) -> None:
-        """Append chunks (count, frames) and their extras; all of it or, raising `WriteFailed`, nothing.
+    def write(self, batches: Sequence[Batch], extras: Sequence[Extra]) -> None:
+        """Append batches, each as a chunk, and their extras; all of it or, raising `WriteFailed`, nothing.
 
-        Extras go first and the index last: whatever a crash leaves, a message never stands without its deferral, and
-        frames without a record are found by scanning.
+        A small batch is added to the last chunk, whose record is written over. Extras go first and the index last:
+        whatever a crash leaves, a message never stands without its deferral, and frames without a record are found by
+        scanning.
         """
-        self.mend()
-        at, end, newest = self.size, self.end, self.newest
+        if self.torn:
+            self.mend()
+        at, end, newest, last = self.size, self.end, self.newest, self.last
+        number = self.index.count
         step, place = self.frames, at
         records = b""
         try:
@@ -60,15 +98,22 @@ class Segment:
                 step, place = self.extras.file, self.extras.size
                 beside = extras_file.encode(extras)
                 step.write(beside, place)
-                step, place = self.frames, at
-            for count, frames in chunks:
+                step = self.frames
+            for count, frames, time in batches:
                 place = at
                 step.write(frames, at)
-                newest = max(newest, time_of(frames))
-                records += index_file.record(end, at, newest, count, len(frames), kernel.crc32c(frames))
-                at += len(frames)
+                length = len(frames)
+                newest = max(newest, time)
+                if last is not None and last.length + length <= self.merge_bytes:
+                    crc = kernel.crc32c(frames, last.crc)
+                    last = Chunk(last.first, last.offset, newest, last.count + count, last.length + length, crc)
+                    records, number = records[:-RECORD], number if records else number - 1
+                else:
+                    last = Chunk(end, at, newest, count, length, kernel.crc32c(frames))
+                records += last.encode()
+                at += length
                 end += count
-            step, place = self.index.file, self.index.count * index_file.RECORD
+            step, place = self.index.file, number * RECORD
             step.write(records, place)
         except OSError as error:
             self.torn = True
@@ -80,23 +125,25 @@ class Segment:
             raise failure from error
         if extras:
             self.extras.size += len(beside)
-        self.index.count += len(chunks)
-        self.size, self.end, self.newest = at, end, newest
+        self.index.count = number + len(records) // RECORD
+        self.size, self.end, self.newest, self.last = at, end, newest, last
 
     def mend(self) -> None:
-        """Cut off what a failed write may have left; raises `WriteFailed` while that cannot be done."""
-        if not self.torn:
-            return
-        for file, size in (
-            (self.frames, self.size),
-            (self.index.file, self.index.count * index_file.RECORD),
-            (self.extras.file, self.extras.size),
-        ):
-            try:
-                if file.size() > size:
-                    file.truncate(size)
-            except OSError as error:
-                raise WriteFailed(file.path, size, error) from error
+        """Undo what a failed write may have left; raises `WriteFailed` while that cannot be done."""
+        file, size = self.frames, self.size
+        try:
+            if file.size() > size:
+                file.truncate(size)
+            file, size = self.extras.file, self.extras.size
+            if file.size() > size:
+                file.truncate(size)
+            file, size = self.index.file, self.index.count * RECORD
+            if self.last is not None:
+                file.write(self.last.encode(), size - RECORD)
+            if file.size() > size:
+                file.truncate(size)
+        except OSError as error:
+            raise WriteFailed(file.path, size, error) from error
         self.torn = False
 
     # --- reading -----------------------------------------------------------------------------------------------
