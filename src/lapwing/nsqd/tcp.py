@@ -126,6 +126,8 @@ class Connection(asyncio.Protocol):
             self._carry_out()
         else:
             self._unwrap(data)
+            if isinstance(self._layers[0], Encrypted) and self._layers[0].over:
+                self.eof_received()  # a TLS client closes in its own words first, and waits for us to follow
         self._turn.add(self)
 
     def eof_received(self) -> bool:

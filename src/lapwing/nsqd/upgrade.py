@@ -43,6 +43,7 @@ class Encrypted:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.over = False  # the client has said that it sends no more
 
     def handshake(self, data: bytes) -> tuple[bool, bytes]:
         """Go on with the handshake: whether it is done, and what to send. Raises `ssl.SSLError`."""
@@ -63,8 +64,10 @@ class Encrypted:
             except ssl.SSLWantReadError:
                 return
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                self.over = True
                 return
             if not piece:
+                self.over = True
                 return
             yield piece
 
