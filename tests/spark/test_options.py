@@ -101,18 +101,32 @@ def test_a_topic_pattern_must_be_one():
 
 
 def test_sparks_own_options_of_a_sink_are_none_of_ours():
-    assert sink_options({**NSQD, "topic": "t", "checkpointLocation": "/x"}).topic == "t"
+    assert sink_options({**NSQD, "topic": "t", "checkpointLocation": "/x"}, streaming=True).topic == "t"
 
 
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
         ({"topic": "a,b"}, "names one topic"),
-        ({"sinkId": "a b"}, "option sinkId"),
+        ({"sinkId": "a b", "batchId": "1"}, "option sinkId"),
+        ({"sinkId": "a", "batchId": "-1"}, "option batchId is a number"),
+        ({"sinkId": "a"}, "sinkId and batchId belong together"),
+        ({"sinkId": "a", "batchId": "1", "mode": "atleastonce"}, "option sinkId needs mode=exactlyonce"),
         ({"mode": "twice"}, "option mode is exactlyonce or atleastonce"),
         ({"startingOffsets": "latest"}, "unknown option startingOffsets"),
     ],
 )
 def test_what_a_sink_cannot_have_is_refused_by_name(raw, said):
     with pytest.raises(OptionError, match=said):
-        sink_options({**NSQD, **raw})
+        sink_options({**NSQD, **raw}, streaming=False)
+
+
+def test_a_stream_is_its_own_sink():
+    with pytest.raises(OptionError, match="option sinkId is for batch writes"):
+        sink_options({**NSQD, "sinkId": "a", "batchId": "1"}, streaming=True)
+
+
+def test_exactly_once_needs_a_fixed_list_of_brokers():
+    with pytest.raises(OptionError, match="option lookupd needs mode=atleastonce"):
+        sink_options({"lookupd": "h:4161"}, streaming=True)
+    assert sink_options({"lookupd": "h:4161", "mode": "AtLeastOnce"}, streaming=True).mode == "atleastonce"

@@ -119,7 +119,7 @@ def _big_endian(code: str, kind: pa.DataType, frames: pa.Array, start: int, stop
     return pa.Array.from_buffers(kind, len(frames), [None, pa.py_buffer(values)])
 
 
-def _native(positions: bytes) -> bytes | array[int]:
+def _native(positions: bytes) -> "bytes | array[int]":
     if sys.byteorder == "little":
         return positions
     swapped = array("i", positions)

@@ -67,6 +67,7 @@ class SinkOptions:
     topic: str | None = None
     mode: str = "exactlyonce"
     sink: str | None = None
+    batch: int | None = None
     batch_bytes: int = _BATCH_BYTES
 
 
@@ -81,7 +82,7 @@ _SOURCE: Final = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
     "includeHeaders", "includeBody", "spoolDirectory", "pollTimeout",
 )  # fmt: skip
-_SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchBytes")
+_SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
 _STREAM_ONLY: Final = (
     "channel", "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
@@ -259,20 +260,35 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     )
 
 
-def sink_options(raw: Mapping[str, str]) -> SinkOptions:
+def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of a write; raises `OptionError`."""
     given = _Given(raw, _SINK)
     topics = _topics(given.text("topic", "path"), "topic")
     if len(topics) > 1:
         raise OptionError("option topic names one topic; for several leave it out and give each row a column topic")
+    mode = given.one_of("mode", ("exactlyonce", "atleastonce"), "exactlyonce")
+    if streaming:
+        given.refuse(("sinkId", "batchId"), "is for batch writes; a stream has its query's own")
+    if mode == "atleastonce":
+        given.refuse(("sinkId", "batchId"), "needs mode=exactlyonce")
+    elif given.has("lookupd"):
+        raise OptionError(
+            "option lookupd needs mode=atleastonce; exactly once needs a fixed list of brokers, in the option nsqd"
+        )
+    if given.has("sinkId") != given.has("batchId"):
+        raise OptionError("options sinkId and batchId belong together: together they say what was written already")
     sink = given.text("sinkId")
     if sink is not None and not names.valid(sink):
         raise OptionError(f"option sinkId: letters, digits, '.', '_' and '-' expected, not {sink!r}")
+    batch = given.text("batchId")
+    if batch is not None and not (batch.isascii() and batch.isdigit()):
+        raise OptionError(f"option batchId is a number, not {batch!r}")
     return SinkOptions(
         access=_access(given),
         topic=topics[0] if topics else None,
-        mode=given.one_of("mode", ("exactlyonce", "atleastonce"), "exactlyonce"),
+        mode=mode,
         sink=sink,
+        batch=None if batch is None else int(batch),
         batch_bytes=given.count("batchBytes") or _BATCH_BYTES,
     )
 

@@ -57,7 +57,7 @@ class Setup:
             "SPARK_CONF_DIR": str(self.conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": str(self.python),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": str(self.python),  # also runs the planning workers beside the driver
         }
 
 
@@ -119,6 +119,7 @@ def local_session(
     When the class cache that makes starts quick does not exist yet, it is made in the background once this process has
     ended; `LAPWING_SPARK_WARM=0` forbids that.
     """
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # says again, in JSON, what is raised anyway
     session = session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
     if os.environ.get("LAPWING_SPARK_WARM") != "0" and not prepare().classes.exists():
         atexit.unregister(_warm_later)
@@ -146,7 +147,7 @@ def _apply(*, local: bool) -> None:
         if name == "JAVA_HOME":
             os.environ[name] = value  # find_java has already honoured what stood there
         elif name == "PYSPARK_PYTHON" and not local:
-            os.environ.setdefault(name, sys.executable)
+            os.environ.setdefault(name, sys.executable)  # other machines do not have our script
         elif local or name == "PYSPARK_DRIVER_PYTHON":
             os.environ.setdefault(name, value)
 

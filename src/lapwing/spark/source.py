@@ -79,12 +79,12 @@ class LapwingSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from lapwing.spark.writer import BatchWriter
 
-        return BatchWriter(sink_options(self.options), schema, overwrite=overwrite)
+        return BatchWriter(sink_options(self.options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from lapwing.spark.writer import StreamWriter
 
-        return StreamWriter(sink_options(self.options), schema)
+        return StreamWriter(sink_options(self.options, streaming=True), schema)
 
     def _read_options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         options = source_options(self.options, streaming=streaming)

@@ -1,0 +1,1 @@
+"""Data pipelines on Spark: archive, transform, rollup, replay and dedup, run with one command."""

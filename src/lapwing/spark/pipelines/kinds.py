@@ -1,0 +1,186 @@
+"""What each kind of pipeline can be told: the one description that files, `--set`, `init` and the documents share."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from lapwing.spark.pipelines import settings as s
+from lapwing.spark.pipelines.settings import setting
+
+OWN_TOPICS: Final = "_lapwing"  # topics whose names begin so are ours, and left out where a pattern would take them in
+STATS_TOPIC: Final = "_lapwing_stats"
+FLOW_TOPIC: Final = "_lapwing_flow"
+DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every pipeline has."""
+
+    name: str = setting(s.word, "", about="Name of the pipeline: its folder, its channel and what status shows.")
+    nsqd: tuple[str, ...] = setting(
+        s.addresses, (), about="HTTP addresses of the brokers.", example="[127.0.0.1:4151]"
+    )
+    lookupd: tuple[str, ...] = setting(
+        s.addresses, (), about="HTTP addresses of nsqlookupd, instead of nsqd.", example="[127.0.0.1:4161]"
+    )
+    retry: float = setting(s.seconds, 300.0, about="How long a broker may be away before the pipeline fails.")
+    options: dict[str, str] = setting(
+        s.mapping, None, about="Further options of the data source, such as tls.", example="{tls: true}"
+    )
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream(Settings):
+    """What every pipeline that reads topics as they grow has."""
+
+    topics: tuple[str, ...] = setting(s.topics, (), about="Topics to read.", example="[orders]")
+    pattern: str = setting(s.pattern, "", about="All topics whose whole name matches, instead of topics.")
+    channel: str = setting(s.topic, "", about="Channel that shows the pipeline's lag on the brokers (default: name).")
+    start: str = setting(
+        s.starting, "earliest", about="Where a new pipeline starts: earliest, latest or channel.",
+        fixed="the checkpoint says where the pipeline goes on",
+    )
+    trigger: float = setting(s.seconds, 1.0, about="Time from the start of one batch to the start of the next.")
+    max_messages: int = setting(s.count, 1_000_000, about="Most messages of one batch.")
+    fail_on_data_loss: bool = setting(
+        s.flag, True, about="Stop when messages are gone that were not read; false goes on with what is there."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive(Stream):
+    """Topics to Parquet files, partitioned by topic, date and hour; every message exactly once."""
+
+    trigger: float = setting(
+        s.seconds, 10.0, about="Time from the start of one batch to the start of the next; short ones make small files."
+    )
+    max_messages: int = setting(s.count, 2_000_000, about="Most messages of one batch.")
+    out: str = setting(
+        s.text, "", about="Where the files go (default: beside the data directory, under the pipeline's name).",
+        example="./lapwing-data/archive",
+        fixed="what was read is in the old place; a new place needs a new checkpoint and starts from the beginning",
+    )
+    compression: str = setting(
+        s.one_of("snappy", "zstd", "gzip", "lz4", "uncompressed"), "snappy", about="How the files are compressed."
+    )
+    headers: bool = setting(s.flag, True, about="Keep the messages' headers in a column of their own.")
+    compact_after: int = setting(
+        s.count, 32, about="Small files in one hour's folder after which they are merged into one."
+    )
+    file_bytes: int = setting(s.count, 256 << 20, about="Size up to which files are merged.")
+    rows_per_task: int = setting(s.count, 500_000, about="Messages that one task writes into one file.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed(Stream):
+    """What every pipeline that looks into bodies has."""
+
+    format: str = setting(s.one_of("json", "text", "binary"), "json", about="What the bodies are.")
+    schema: str = setting(
+        s.text, "infer", about="Fields of the JSON as SQL types; infer looks at messages once and pins what it finds.",
+        example="id bigint, amount double, country string",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform(Parsed):
+    """SQL or Python over a topic, out to another topic exactly once; what does not parse goes to a topic of its own."""
+
+    sql: str = setting(
+        s.text, "", about="A query over the view `input`.", example="select id, amount * 1.19 as gross from input"
+    )
+    to: str = setting(s.topic, "", about="Topic for the result (or a column topic says it).", example="orders.gross")
+    rejects: str = setting(
+        s.text, "", about="Topic for what does not parse (default: the first topic with .rejected behind it)."
+    )
+    drift: str = setting(
+        s.one_of("ignore", "reject"), "ignore", about="What to do with messages that have fields the schema lacks."
+    )
+
+
+_STATE: Final = "the checkpoint holds state that was made with the old value"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollup(Parsed):
+    """Event-time windows over a topic, to Parquet and to a topic; each window once, when it is complete."""
+
+    window: float = setting(s.seconds, 60.0, about="Length of a window.", fixed=_STATE)
+    slide: float = setting(s.seconds, 0.0, about="Time between the starts of windows (default: window).", fixed=_STATE)
+    watermark: float = setting(s.seconds, 60.0, about="How late a message may be and still count.")
+    time: str = setting(
+        s.text, "_timestamp", about="The time of an event: a field or SQL expression.", fixed=_STATE
+    )
+    by: tuple[str, ...] = setting(s.texts, (), about="Fields to group by.", example="[country]", fixed=_STATE)
+    values: dict[str, str] = setting(
+        s.mapping, None, fixed=_STATE, example="{orders: count, revenue: sum(amount), p95: p95(latency_ms)}",
+        about="What to compute: count, bytes, distinct(x), p50(x) .. p99(x) or any SQL aggregate, by column name.",
+    )
+    out: str = setting(
+        s.text, "", about="Where Parquet files go; none leaves them out.",
+        fixed="what was computed is in the old place; a new place needs a new checkpoint",
+    )
+    to: str = setting(s.topic, "", about="Topic for the windows as JSON.", example="orders.perminute")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dedup(Parsed):
+    """A topic without its repetitions, to another topic exactly once."""
+
+    format: str = setting(s.one_of("json", "text", "binary"), "binary", about="What the bodies are.")
+    by: str = setting(
+        s.text, "body", fixed=_STATE, example="order_id",
+        about="What makes two messages the same: body, header:NAME, or (format: json) a field or SQL expression.",
+    )
+    within: float = setting(s.seconds, 600.0, about="How far apart repetitions may be, at least.")
+    to: str = setting(s.topic, "", about="Topic for the result.", example="orders.once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Settings):
+    """Messages of an archive or of a topic's log, published again; safe to cancel and to repeat."""
+
+    topics: tuple[str, ...] = setting(s.topics, (), about="Topics whose messages to replay.", example="[orders]")
+    archive: str = setting(s.text, "", about="Directory of an archive to read from, instead of the brokers' logs.")
+    to: str = setting(s.topic, "", about="Topic to publish to.", example="orders.again")
+    id: str = setting(
+        s.word, "", about="What makes it this replay: one id publishes its messages once (default: from the settings)."
+    )
+    since: int | None = setting(s.moment, None, about="From this time on.", example="2026-11-15T00:00:00Z")
+    until: int | None = setting(s.moment, None, about="Up to this time (excluded).")
+    sequences: tuple[int, int] | None = setting(s.sequences, None, about="Only these sequences.", example="100..200")
+    where: str = setting(
+        s.text, "", about="SQL condition on topic, node, sequence, id, timestamp, body, text, headers.",
+        example="text like '%error%'",
+    )
+    select: str = setting(
+        s.text, "", about="SQL expression for the new body (default: body).", example="upper(text)"
+    )
+    rate: int | None = setting(s.count, None, about="Most messages a second.")
+    chunk: int = setting(s.count, 200_000, about="Messages published at once.")
+    origin: bool = setting(s.flag, True, about="Say in a header where each message came from.")
+    dry_run: bool = setting(s.flag, False, about="Only say what would be published.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow(Stream):
+    """The ready rollup of message flow: rates, sizes, latency and failures per topic and channel."""
+
+    topics: tuple[str, ...] = setting(s.topics, (STATS_TOPIC,), about="Topic for the samples.")
+    every: float = setting(s.seconds, 1.0, about="Time between samples of the brokers' stats.")
+    window: float = setting(s.seconds, 10.0, about="Length of a window.", fixed=_STATE)
+    watermark: float = setting(s.seconds, 5.0, about="How late a sample may be and still count.")
+    out: str = setting(
+        s.text, "", about="Where Parquet files go; none leaves them out.",
+        fixed="what was computed is in the old place; a new place needs a new checkpoint",
+    )
+    to: str = setting(s.topic, FLOW_TOPIC, about="Topic for the windows as JSON.")
+
+
+KINDS: Final[dict[str, type[Settings]]] = {
+    kind.__name__.lower(): kind for kind in (Archive, Transform, Rollup, Replay, Dedup, Flow)
+}

@@ -1,0 +1,183 @@
+"""How one setting of a pipeline is read: from YAML, from Python or from `--set key=value`, always to the same value."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from lapwing import names
+from lapwing.net import durations
+
+_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_DAYS: Final = re.compile(r"(\d+)d")
+
+
+class BadSetting(ValueError):
+    """A value that the setting cannot have; says what was expected."""
+
+
+Parse = Callable[[Any], Any]
+
+
+def setting(parse: Parse, default: Any = None, *, about: str, example: str = "", fixed: str = "") -> Any:
+    """A field of a pipeline's settings.
+
+    `about` is one line for people. `fixed` says why a run that goes on from a checkpoint cannot change it; empty where
+    it can.
+    """
+    facts = {"parse": parse, "about": about, "example": example, "fixed": fixed}
+    return field(default=default, metadata=facts)
+
+
+def text(value: Any) -> str:
+    """Any words."""
+    if not isinstance(value, str) or not value.strip():
+        raise BadSetting(f"words expected, not {value!r}")
+    return value.strip()
+
+
+def word(value: Any) -> str:
+    """A name for a pipeline: it becomes a folder."""
+    if not isinstance(value, str) or not _WORD.fullmatch(value):
+        raise BadSetting(f"letters, digits, '.', '_' and '-' expected, not {value!r}")
+    return value
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """One or several, as a list or with commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise BadSetting(f"a list expected, or words with commas, not {value!r}")
+    found = tuple(str(part).strip() for part in parts if str(part).strip())
+    if not found:
+        raise BadSetting("at least one is needed")
+    return found
+
+
+def topic(value: Any) -> str:
+    """The name of a topic."""
+    if not isinstance(value, str) or not names.valid(value.strip()):
+        raise BadSetting(f"{value!r} is no name for a topic")
+    return value.strip()
+
+
+def topics(value: Any) -> tuple[str, ...]:
+    """Names of topics."""
+    return tuple(topic(part) for part in texts(value))
+
+
+def addresses(value: Any) -> tuple[str, ...]:
+    """`host:port` of HTTP doors."""
+    found = texts(value)
+    for part in found:
+        host, colon, port = part.rpartition(":")
+        if "/" in host or not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise BadSetting(f"host:port of an HTTP address expected, not {part!r}")
+    return found
+
+
+def pattern(value: Any) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text(value))
+    except re.error as error:
+        raise BadSetting(f"{value!r} is no regular expression: {error}") from error
+    return text(value)
+
+
+def seconds(value: Any) -> float:
+    """A duration: `500ms`, `10s`, `1h30m`, `7d`; a bare number is seconds."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadSetting(f"a duration such as 10s or 5m expected, not {value!r}")
+    if isinstance(value, int | float):
+        length = float(value)
+    elif days := _DAYS.fullmatch(value.strip()):
+        length = int(days[1]) * 86400.0
+    else:
+        try:
+            length = float(value) if value.strip().replace(".", "", 1).isdigit() else durations.parse(value.strip()) / 1e9
+        except ValueError:
+            raise BadSetting(f"a duration such as 10s or 5m expected, not {value!r}") from None
+    if length < 0:
+        raise BadSetting(f"a duration is not below 0: {value!r}")
+    return length
+
+
+def count(value: Any) -> int:
+    """A number above 0; underscores may group it."""
+    number = value
+    if isinstance(value, str) and value.replace("_", "").isascii() and value.replace("_", "").isdigit():
+        number = int(value)
+    if type(number) is not int or number <= 0:
+        raise BadSetting(f"a number above 0 expected, not {value!r}")
+    return number
+
+
+def flag(value: Any) -> bool:
+    """true or false."""
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise BadSetting(f"true or false expected, not {value!r}")
+    return value
+
+
+def one_of(*choices: str) -> Parse:
+    """One of a few words."""
+
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise BadSetting(f"{' or '.join(choices)} expected, not {value!r}")
+        return str(value)
+
+    parse.choices = choices  # type: ignore[attr-defined]
+    return parse
+
+
+def mapping(value: Any) -> dict[str, str]:
+    """Names and values; on the command line `a=1;b=2`."""
+    if isinstance(value, str):
+        pairs = [part.partition("=") for part in value.split(";") if part.strip()]
+        if any(not middle for _, middle, _ in pairs):
+            raise BadSetting(f"name=value expected, several with ';' between them, not {value!r}")
+        return {name.strip(): given.strip() for name, _, given in pairs}
+    if not isinstance(value, Mapping) or not value:
+        raise BadSetting(f"names with values expected, not {value!r}")
+    return {str(name): str(given).lower() if isinstance(given, bool) else str(given) for name, given in value.items()}
+
+
+def moment(value: Any) -> int:
+    """A time as ms since 1970: that number, or ISO 8601 (UTC where no zone is said)."""
+    if type(value) is int:
+        return value
+    if isinstance(value, datetime):
+        parsed = value
+    elif isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    else:
+        try:
+            parsed = datetime.fromisoformat(str(value))
+        except ValueError:
+            raise BadSetting(f"a time such as 2026-11-15T10:00:00Z expected, not {value!r}") from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return round(parsed.timestamp() * 1000)
+
+
+def sequences(value: Any) -> tuple[int, int]:
+    """`from..to` (to excluded); either side may be left out."""
+    found = re.fullmatch(r"\s*(\d*)\s*\.\.\s*(\d*)\s*", str(value))
+    if found is None or not (found[1] or found[2]):
+        raise BadSetting(f"sequences such as 100..200, 100.. or ..200 expected, not {value!r}")
+    low, high = int(found[1] or 0), int(found[2] or 2**62)
+    if low >= high:
+        raise BadSetting(f"{value!r} holds no sequence")
+    return low, high
+
+
+def starting(value: Any) -> str:
+    """Where a new query starts: earliest, latest, channel, or the JSON of offsets."""
+    if isinstance(value, str) and (value in ("earliest", "latest", "channel") or value.lstrip().startswith("{")):
+        return value.strip()
+    raise BadSetting(f"earliest, latest, channel or JSON per topic and node expected, not {value!r}")

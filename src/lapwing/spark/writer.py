@@ -1,0 +1,262 @@
+"""Rows become messages: staged by the executors, published by the driver's commit, once."""
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from lapwing.errors import LapwingError
+from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
+from lapwing.spark.nodes import discover
+from lapwing.spark.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from lapwing.spark.batches import Batch
+
+logger = logging.getLogger(__name__)
+
+_TEXT: Final = (StringType, BinaryType)
+_NUMBER: Final = (ShortType, IntegerType, LongType)
+_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "body": _TEXT,
+    "topic": (StringType,),
+    "headers": (MapType,),
+    "defer_ms": _NUMBER,
+    "key": _TEXT,
+}
+
+
+class BadColumns(LapwingError):
+    """Columns that cannot be written."""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has left at a broker."""
+
+    address: str
+    sink: str
+    batch: int
+    key: str
+    parts: int
+    count: int
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task has published."""
+
+    count: int
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises `BadColumns` that names what is wrong."""
+    for field in schema.fields:
+        allowed = _TYPES.get(field.name)
+        if allowed is None:
+            raise BadColumns(f"unknown column {field.name}; a message is made of {', '.join(_TYPES)}")
+        if not isinstance(field.dataType, allowed):
+            wanted = " or ".join(kind.typeName() for kind in allowed)
+            raise BadColumns(f"column {field.name} is {field.dataType.simpleString()}, {wanted} expected")
+        if isinstance(field.dataType, MapType) and not (
+            isinstance(field.dataType.keyType, StringType) and isinstance(field.dataType.valueType, StringType)
+        ):
+            raise BadColumns(f"column headers is {field.dataType.simpleString()}, map<string,string> expected")
+        if options.mode == "atleastonce" and field.name in ("headers", "key"):
+            raise BadColumns(f"column {field.name} needs mode=exactlyonce; plain NSQ servers know no headers")
+    if "body" not in schema.names:
+        raise BadColumns("the column body is missing")
+    if options.topic is None and "topic" not in schema.names:
+        raise BadColumns("neither an option nor a column says topic")
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("lapwing").mode("append")`: all of the rows, or none."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        check_columns(schema, options)
+        if overwrite:
+            raise BadColumns('a topic cannot be overwritten; say .mode("append")')
+        self._options = options
+        self._sink = options.sink or f"job-{uuid.uuid4().hex}"
+        self._batch = options.batch or 0
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        if self._options.mode == "atleastonce":
+            return send(iterator, self._options)
+        return stage(iterator, self._options, self._sink, self._batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit(messages, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        abort(messages, self._options)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("lapwing")`: every micro-batch once, under the query's id and the batch's number."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        self._options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        if self._options.mode == "atleastonce":
+            return send(iterator, self._options)
+        task = TaskContext.get()
+        query = task.getLocalProperty("sql.streaming.queryId") if task else None
+        batch = task.getLocalProperty("streaming.sql.batchId") if task else None
+        if query is None or batch is None:
+            raise LapwingError("Spark does not say which query and batch this is; nothing can be written once only")
+        return stage(iterator, self._options, f"query-{query}", int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit(messages, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        abort(messages, self._options)
+
+
+def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, batch: int) -> Staged:
+    """Leave a task's rows at the broker of the batch; nothing of it can be seen until the commit."""
+    from lapwing.spark.batches import batches
+
+    task = TaskContext.get()
+    partition = task.partitionId() if task else 0
+    # of its own for every attempt: a task that is thought dead may still be writing
+    key = f"{partition}-{task.attemptNumber() if task else 0}-{uuid.uuid4().hex[:12]}"
+    address = options.access.nsqd[batch % len(options.access.nsqd)]
+    staged = Staged(address, sink, batch, key, 0, 0)
+    for record_batch in rows:
+        for part in batches(record_batch, options.topic, options.batch_bytes):
+            _stage_part(part, staged, options, partition)
+            staged.parts += 1
+            staged.count += part.count
+    return staged
+
+
+def _stage_part(part: "Batch", staged: Staged, options: SinkOptions, partition: int) -> None:
+    parameters: dict[str, str | int | list[str]] = {
+        "sink": staged.sink,
+        "batch": staged.batch,
+        "key": staged.key,
+        "part": staged.parts,
+        "topic": part.topic,
+    }
+    what = f"topic {part.topic}, batch {staged.batch}, task {partition}, at {staged.address}"
+    body, access = part.staged(), options.access
+    try:
+        patiently(what, lambda: call(staged.address, access, "POST", "/stage", parameters, body), access)
+    except BrokerRefused as error:
+        raise refusal(what, error, staged.count) from error
+
+
+def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
+    """What a broker's no to a publish means for the rows."""
+    index, size = error.details.get("index"), error.details.get("size")
+    if error.code == "MSG_TOO_BIG" and isinstance(index, int):
+        limit = error.details.get("limit")
+        return LapwingError(f"{what}: row {before + index} has a body of {size} bytes, the broker takes {limit}")
+    return LapwingError(f"{what}: {error}")
+
+
+def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """Publish what all tasks have staged; a second time does nothing."""
+    staged = [message for message in messages if isinstance(message, Staged) and message.parts]
+    if not staged:
+        return
+    address, sink, batch = staged[0].address, staged[0].sink, staged[0].batch
+    keys = [[message.key, message.parts] for message in staged]
+    order = json.dumps({"sink": sink, "batch": batch, "keys": keys}).encode()
+    what = f"committing batch {batch} of {sink} at {address}"
+    try:
+        answer = patiently(
+            what, lambda: call(address, options.access, "POST", "/stage/commit", body=order), options.access
+        )
+    except BrokerRefused as error:
+        raise LapwingError(f"{what}: {error.details.get('reason', error)}") from error
+    if answer["already"]:
+        logger.warning("%s: it was published before; nothing was published twice", what)
+
+
+def abort(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """Drop what was staged; what a broker does not hear of it sweeps away itself."""
+    for message in messages:
+        if not isinstance(message, Staged):
+            continue
+        order = json.dumps({"sink": message.sink, "batch": message.batch, "keys": [message.key]}).encode()
+        try:
+            call(message.address, options.access, "POST", "/stage/abort", body=order)
+        except (BrokerAway, BrokerRefused) as error:
+            logger.warning("what was staged for batch %s stays until it is swept: %s", message.batch, error)
+
+
+def send(rows: "Iterator[pa.RecordBatch]", options: SinkOptions) -> Sent:
+    """Publish a task's rows at once, at the first broker that takes them: at least once."""
+    from lapwing.spark.batches import batches
+
+    sent = Sent(0)
+    addresses = patiently("finding brokers", lambda: discover(options.access), options.access)
+    if not addresses:
+        raise LapwingError("nsqlookupd knows of no broker")
+    task = TaskContext.get()
+    turn = task.partitionId() if task else 0
+    for record_batch in rows:
+        for part in batches(record_batch, options.topic, options.batch_bytes):
+            turn = _send_part(part, addresses, turn, options, sent.count)
+            sent.count += part.count
+    return sent
+
+
+def _send_part(part: "Batch", addresses: list[str], turn: int, options: SinkOptions, before: int) -> int:
+    """Try the brokers in turn, beginning with the last one that worked; the one that took it."""
+    access = options.access
+    what = f"topic {part.topic}, {part.count} messages"
+
+    def publish() -> int:
+        failures = []
+        for offset in range(len(addresses)):
+            address = addresses[(turn + offset) % len(addresses)]
+            try:
+                _publish(part, address, options)
+                return turn + offset
+            except BrokerAway as error:
+                failures.append(str(error))
+        raise BrokerAway("no broker took it", "; ".join(failures))
+
+    try:
+        return patiently(what, publish, access)
+    except BrokerRefused as error:
+        raise refusal(what, error, before) from error
+
+
+def _publish(part: "Batch", address: str, options: SinkOptions) -> None:
+    if not part.extras:
+        call(address, options.access, "POST", "/mpub", {"topic": part.topic, "binary": "true"}, part.body)
+        return
+    delays = {index: defer for index, defer, _ in part.extras}
+    at = 4
+    for index in range(part.count):
+        size = int.from_bytes(part.body[at : at + 4], "big")
+        parameters: dict[str, str | int | list[str]] = {"topic": part.topic}
+        if index in delays:
+            parameters["defer"] = delays[index]
+        call(address, options.access, "POST", "/pub", parameters, part.body[at + 4 : at + 4 + size])
+        at += 4 + size

@@ -1,0 +1,189 @@
+"""`spark.readStream.format("lapwing")`: restarts, nodes that come late, logs that lose data, and the channel as lag."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from daemons import until
+
+pytestmark = pytest.mark.spark
+
+
+class Query:
+    """One query that may be run again and again: a topic into Parquet, with one checkpoint."""
+
+    def __init__(self, spark, tmp_path, brokers, **options):
+        self.spark = spark
+        self.out = str(tmp_path / "out")
+        self.checkpoint = str(tmp_path / "checkpoint")
+        self.options = {"nsqd": ",".join(broker.address for broker in brokers), "startingOffsets": "earliest"}
+        self.options |= {"topic": "orders", "retryTimeout": "5s"} | options
+
+    def start(self, **trigger):
+        frame = self.spark.readStream.format("lapwing").options(**self.options).load()
+        writer = frame.writeStream.format("parquet").option("path", self.out)
+        return writer.option("checkpointLocation", self.checkpoint).trigger(**trigger).start()
+
+    def run(self):
+        """Read all there is; the progress of each batch."""
+        query = self.start(availableNow=True)
+        query.awaitTermination()
+        return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+    def bodies(self):
+        rows = self.spark.read.parquet(self.out).select("node", "sequence", "body").collect()
+        assert len({(row.node, row.sequence) for row in rows}) == len(rows), "a message came twice"
+        return sorted(bytes(row.body).decode() for row in rows)
+
+    def forget_last_commit(self):
+        """As if the driver had died before Spark wrote down that the last batch was done."""
+        commits = sorted((path for path in Path(self.checkpoint, "commits").glob("[0-9]*")), key=lambda p: int(p.name))
+        commits[-1].unlink()
+        Path(commits[-1].parent, f".{commits[-1].name}.crc").unlink(missing_ok=True)
+
+
+def test_a_query_reads_what_is_there_and_goes_on_where_it_stopped(spark, broker, tmp_path):
+    query = Query(spark, tmp_path, [broker], maxMessagesPerTrigger="4")
+    broker.publish("orders", *(b"a%d" % n for n in range(10)))
+    assert [progress["numInputRows"] for progress in query.run()] == [4, 4, 2]
+    assert query.run() == []
+
+    broker.publish("orders", b"b0", b"b1")
+    assert [progress["numInputRows"] for progress in query.run()] == [2]
+    assert query.bodies() == sorted([f"a{n}" for n in range(10)] + ["b0", "b1"])
+
+
+def test_a_batch_that_is_done_again_has_the_same_messages(spark, broker, tmp_path):
+    query = Query(spark, tmp_path, [broker])
+    broker.publish("orders", *(b"%d" % n for n in range(5)))
+    query.run()
+    query.forget_last_commit()
+    broker.publish("orders", b"late")
+
+    query.run()
+
+    assert query.bodies() == ["0", "1", "2", "3", "4", "late"]
+
+
+def test_the_channel_stands_at_what_the_query_has_finished(spark, broker, tmp_path):
+    query = Query(spark, tmp_path, [broker], channel="lake")
+    broker.publish("orders", *(b"%d" % n for n in range(5)))
+    query.run()
+    assert broker.depth("orders", "lake") == 0
+
+    broker.publish("orders", b"5", b"6")
+    assert broker.depth("orders", "lake") == 2
+    query.run()
+    assert broker.depth("orders", "lake") == 0
+
+
+def test_a_new_query_can_begin_where_a_channel_stands(spark, broker, tmp_path):
+    broker.publish("orders", *(b"%d" % n for n in range(5)))
+    broker.ask("/channel/commit?topic=orders&channel=lake&sequence=3&create=true", b"")
+    query = Query(spark, tmp_path, [broker], channel="lake", startingOffsets="channel")
+
+    query.run()
+
+    assert query.bodies() == ["3", "4"]
+
+
+def test_a_running_query_sees_new_messages_and_new_nodes_and_shows_its_lag(spark, start_broker, tmp_path):
+    first = start_broker()
+    first.publish("orders", b"one")
+    second = start_broker()
+    query = Query(spark, tmp_path, [first, second], channel="lake")
+    running = query.start(processingTime="0 seconds")
+    try:
+        until(lambda: first.depth("orders", "lake") == 0, seconds=60)
+        first.publish("orders", b"two")
+        second.publish("orders", b"three", b"four")
+        until(lambda: second.depth("orders", "lake") == 0, seconds=60)
+        until(lambda: first.depth("orders", "lake") == 0, seconds=60)
+        latest = json.loads(running.lastProgress["sources"][0]["latestOffset"])
+        assert {node: place["sequence"] for node, place in latest["orders"].items()} == {"1": 2, "2": 2}
+    finally:
+        running.stop()
+    assert query.bodies() == ["four", "one", "three", "two"]
+
+
+def test_a_topic_that_does_not_exist_yet_is_read_from_its_first_message(spark, broker, tmp_path):
+    query = Query(spark, tmp_path, [broker], startingOffsets="latest")
+    query.run()
+    broker.publish("orders", b"first")
+
+    query.run()
+
+    assert query.bodies() == ["first"]
+
+
+def test_a_broker_that_is_killed_in_mid_batch_is_waited_for(spark, broker, tmp_path):
+    for start in range(0, 40_000, 10_000):
+        broker.publish("orders", *(b"%06d" % n + b"." * 500 for n in range(start, start + 10_000)))
+    query = Query(spark, tmp_path, [broker], retryTimeout="30s", channel="lake")
+    running = query.start(availableNow=True)
+    until(lambda: broker.depth("orders", "lake") is not None, seconds=60)
+    broker.daemon.kill()
+    broker.daemon.restart()
+
+    running.awaitTermination()
+
+    assert len(query.bodies()) == 40_000
+    assert broker.depth("orders", "lake") == 0
+
+
+def test_a_wiped_node_is_a_loss_that_stops_the_query_until_told_otherwise(spark, start_broker, tmp_path):
+    broker = start_broker()
+    broker.publish("orders", b"old0", b"old1")
+    query = Query(spark, tmp_path, [broker])
+    query.run()
+    broker.daemon.kill()
+    shutil.rmtree(tmp_path / "broker0")
+    (tmp_path / "broker0").mkdir()
+    broker.daemon.restart()
+    broker.publish("orders", b"new0", b"new1", b"new2")
+
+    with pytest.raises(Exception, match=r"topic orders, node 1: the log \w+ was read up to 2, now there is a new log"):
+        query.run()
+    query.options["failOnDataLoss"] = "false"
+    query.run()
+
+    assert sorted(bytes(row.body) for row in spark.read.parquet(query.out).select("body").collect()) == [
+        b"new0", b"new1", b"new2", b"old0", b"old1",
+    ]  # fmt: skip
+
+
+def test_messages_that_retention_took_are_a_loss(spark, start_broker, tmp_path):
+    broker = start_broker("--max-bytes-per-file=4096")
+    query = Query(spark, tmp_path, [broker])
+    broker.publish("orders", b"seen")
+    query.run()
+    for _ in range(20):
+        broker.publish("orders", *(b"." * 300 for _ in range(10)))
+    end = broker.facts("orders")["next"]
+    broker.ask(f"/channel/commit?topic=orders&channel=done&sequence={end}&create=true", b"")
+    until(lambda: broker.facts("orders")["first"] > 1, seconds=20)
+    first = broker.facts("orders")["first"]
+
+    with pytest.raises(Exception, match=rf"topic orders, node 1 .*the log begins at {first}"):
+        query.run()
+    query.options["failOnDataLoss"] = "false"
+    query.run()
+
+    assert len(query.bodies()) == 1 + end - first
+
+
+def test_a_channel_keeps_what_its_query_has_not_read(spark, start_broker, tmp_path):
+    broker = start_broker("--max-bytes-per-file=4096")
+    query = Query(spark, tmp_path, [broker], channel="lake", maxMessagesPerTrigger="50")
+    broker.publish("orders", b"seen")
+    query.run()
+    for _ in range(20):
+        broker.publish("orders", *(b"." * 300 for _ in range(10)))
+    end = broker.facts("orders")["next"]
+    broker.ask(f"/channel/commit?topic=orders&channel=done&sequence={end}&create=true", b"")
+
+    assert sum(progress["numInputRows"] for progress in query.run()) == 200
+    assert len(query.bodies()) == 201
+    until(lambda: broker.facts("orders")["first"] > 1, seconds=20)
