@@ -6,7 +6,7 @@ import socket
 from doors import Node, options, quiet
 
 from lapwing.broker import stats
-from lapwing.nsqd.statsd import Differences, Statsd, datagrams, memory_samples, prefix, topic_samples
+from lapwing.nsqd.statsd import Datagrams, Differences, Statsd, memory_samples, prefix, topic_samples
 
 
 def test_the_prefix_names_host_and_port_and_ends_in_a_dot() -> None:
@@ -72,10 +72,12 @@ def test_collections_are_a_counter_and_other_memory_figures_gauges() -> None:
 
 
 def test_datagrams_hold_as_many_whole_lines_as_fit() -> None:
-    lines = [b"aaaa\n", b"bbbb\n", b"cc\n", b"d" * 20 + b"\n", b"e\n"]
+    packets = Datagrams(12)
+    packets.add([b"aaaa\n", b"bbbb\n", b"cc\n", b"d" * 20 + b"\n"])
+    packets.add([b"e\n"])
 
-    assert datagrams(lines, 12) == [b"aaaa\nbbbb\n", b"cc\n", b"d" * 20 + b"\n", b"e\n"]
-    assert datagrams([], 12) == []
+    assert packets.all() == [b"aaaa\nbbbb\n", b"cc\n", b"d" * 20 + b"\n", b"e\n"]
+    assert Datagrams(12).all() == []
 
 
 async def test_lines_arrive_at_the_server_interval_after_interval() -> None:

@@ -31,7 +31,8 @@ from lapwing.nsqd.turn import Turn
 BUILT: Final = f"python{'.'.join(map(str, sys.version_info[:3]))}-{'compiled' if kernel.COMPILED else 'pure'}"
 
 _SECOND: Final = 1_000_000_000
-_AT_ONCE: Final = 200  # topics counted before others get their turn
+_AT_ONCE: Final = 20  # topics counted before others get their turn
+_MANY: Final = 200  # topics beyond which they do
 
 _HEALTHY: Final = plain("OK")
 _DONE: Final = nothing()
@@ -145,7 +146,7 @@ class Http:
             producers=stats.producers(self._broker) if clients else (),
             topic=chosen,
         )
-        if not chosen and len(self._broker.topics) > _AT_ONCE:
+        if not chosen and len(self._broker.topics) > _MANY:
             pieces = self._pieces(page, snapshot, channel, clients)
             return Stream(200, content_type=page.content_type, pieces=pieces)
         topics = stats.topic_stats(self._broker, now=snapshot.now, topic=chosen, channel=channel, clients=clients)

@@ -19,7 +19,7 @@ from lapwing.nsqd import memory
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_AT_ONCE: Final = 100  # topics counted before others get their turn
+_AT_ONCE: Final = 20  # topics counted before others get their turn
 _SECOND: Final = 1_000_000_000
 _BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

@@ -17,7 +17,7 @@ from lapwing.net.listen import split
 from lapwing.net.logs import Log
 from lapwing.nsqd import memory
 
-_AT_ONCE: Final = 100  # topics counted before others get their turn
+_AT_ONCE: Final = 20  # topics counted before others get their turn
 _SECOND: Final = 1_000_000_000
 
 Sample = tuple[str, int, str]  # key without prefix, value, type
@@ -87,18 +87,26 @@ def memory_samples(figures: dict[str, int], since: Differences) -> Iterable[Samp
     yield "mem.gc_runs", since.since("mem.gc_runs", figures["gc_total_runs"]), "c"
 
 
-def datagrams(lines: Iterable[bytes], size: int) -> list[bytes]:
+class Datagrams:
     """Lines packed into as few datagrams as hold them in order; one longer than `size` travels alone."""
-    packed: list[bytes] = []
-    current = bytearray()
-    for line in lines:
-        if current and len(current) + len(line) > size:
-            packed.append(bytes(current))
-            current.clear()
-        current += line
-    if current:
-        packed.append(bytes(current))
-    return packed
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._packed: list[bytes] = []
+        self._current = bytearray()
+
+    def add(self, lines: Iterable[bytes]) -> None:
+        """Some more lines."""
+        current = self._current
+        for line in lines:
+            if current and len(current) + len(line) > self._size:
+                self._packed.append(bytes(current))
+                current.clear()
+            current += line
+
+    def all(self) -> list[bytes]:
+        """What is to be sent."""
+        return [*self._packed, bytes(self._current)] if self._current else self._packed
 
 
 class Statsd:
@@ -145,13 +153,15 @@ class Statsd:
         with sock:
             packets = await self._packets()
             pause = max(self._interval - 1.0, 0.0) / max(len(packets), 1)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             refused = 0
-            for packet in packets:
+            for number, packet in enumerate(packets):
+                await asyncio.sleep(max(began + number * pause - loop.time(), 0.0))
                 try:
                     sock.send(packet)
                 except OSError:  # a full buffer, or a server that is not there: this is statsd, the next push counts
                     refused += 1
-                await asyncio.sleep(pause)
             if refused:
                 self._log.debug(f"statsd: {refused} of {len(packets)} datagrams not sent")
 
@@ -173,18 +183,18 @@ class Statsd:
 
     async def _packets(self) -> list[bytes]:
         options, since = self._options, self._since
-        lines: list[bytes] = []
+        packets = Datagrams(options.statsd_udp_packet_size)
         for number, name in enumerate(sorted(self._broker.topics)):
             found = stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False)
             for topic in found or ():
                 samples = topic_samples(topic, since, exclude_ephemeral=options.statsd_exclude_ephemeral)
-                lines += map(self._line, samples)
+                packets.add(map(self._line, samples))
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)  # others get their turn
         if self._pauses is not None:
-            lines += map(self._line, memory_samples(memory.figures(self._pauses), since))
+            packets.add(map(self._line, memory_samples(memory.figures(self._pauses), since)))
         since.turn()
-        return datagrams(lines, options.statsd_udp_packet_size)
+        return packets.all()
 
     def _line(self, sample: Sample) -> bytes:
         key, number, kind = sample
