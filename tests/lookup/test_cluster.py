@@ -52,16 +52,14 @@ class Cluster:
             )
 
 
-@contextlib.contextmanager
-def cluster(tmp_path):
+@pytest.fixture(scope="module")
+def it(tmp_path_factory):
+    """The cluster; each test leaves it whole, and has topics of its own."""
     with contextlib.ExitStack() as stack:
         lookups = [stack.enter_context(daemons.start_nsqlookupd()) for _ in range(2)]
         addresses = tuple(lookup.tcp for lookup in lookups)
-        brokers = []
-        for number in range(3):
-            path = tmp_path / str(number)
-            path.mkdir()
-            brokers.append(stack.enter_context(daemons.start_nsqd(path, lookupd_tcp_addresses=addresses)))
+        paths = [tmp_path_factory.mktemp("nsqd") for _ in range(3)]
+        brokers = [stack.enter_context(daemons.start_nsqd(path, lookupd_tcp_addresses=addresses)) for path in paths]
         yield Cluster(brokers, lookups)
 
 
@@ -97,74 +95,70 @@ def consuming(script, topic, lookups):
         process.stdout.close()
 
 
-def test_topics_and_channels_appear_in_both_and_go_with_their_nsqd(tmp_path):
-    with cluster(tmp_path) as it:
-        first, second, third = it.brokers
-        for broker in it.brokers:
-            post(broker, "/topic/create?topic=orders")
-        post(first, "/channel/create?topic=orders&channel=billing")
-        post(second, "/topic/create?topic=only_second")
-        it.everywhere("orders", it.brokers)
-        it.everywhere("only_second", [second])
-        for lookup in it.lookups:
-            daemons.until(lambda lookup=lookup: get(lookup.http, "/channels?topic=orders") == {"channels": ["billing"]})
-            assert len(get(lookup.http, "/nodes")["producers"]) == 3
+def test_topics_and_channels_appear_in_both_and_go_with_their_nsqd(it):
+    first, second, third = it.brokers
+    for broker in it.brokers:
+        post(broker, "/topic/create?topic=orders")
+    post(first, "/channel/create?topic=orders&channel=billing")
+    post(second, "/topic/create?topic=only_second")
+    it.everywhere("orders", it.brokers)
+    it.everywhere("only_second", [second])
+    for lookup in it.lookups:
+        daemons.until(lambda lookup=lookup: get(lookup.http, "/channels?topic=orders") == {"channels": ["billing"]})
+        assert len(get(lookup.http, "/nodes")["producers"]) == 3
 
-        third.kill()
-        it.everywhere("orders", [first, second])
-        post(second, "/topic/delete?topic=only_second")
-        it.everywhere("only_second", [])
-        third.restart()
-        it.everywhere("orders", it.brokers)
-
-
-def test_a_killed_and_restarted_nsqlookupd_is_filled_again(tmp_path):
-    with cluster(tmp_path) as it:
-        for broker in it.brokers:
-            post(broker, "/topic/create?topic=t")
-            post(broker, "/channel/create?topic=t&channel=c")
-        it.everywhere("t", it.brokers)
-        victim = it.lookups[0]
-        victim.kill()
-        victim.restart()
-        for broker in it.brokers:
-            post(broker, "/topic/create?topic=fresh")  # the next command reconnects; a PING would, 15 s later
-
-        it.everywhere("t", it.brokers)
-        it.everywhere("fresh", it.brokers)
-        assert get(victim.http, "/channels?topic=t") == {"channels": ["c"]}
+    third.kill()
+    it.everywhere("orders", [first, second])
+    post(second, "/topic/delete?topic=only_second")
+    it.everywhere("only_second", [])
+    third.restart()
+    it.everywhere("orders", it.brokers)
 
 
-def test_a_topic_made_anew_gets_the_channels_that_the_others_have(tmp_path):
-    with cluster(tmp_path) as it:
-        first, second, _ = it.brokers
-        post(first, "/topic/create?topic=t")
-        post(first, "/channel/create?topic=t&channel=c")
-        for lookup in it.lookups:
-            daemons.until(lambda lookup=lookup: get(lookup.http, "/channels?topic=t") == {"channels": ["c"]})
-        publish(second, "t", "x")
+def test_a_killed_and_restarted_nsqlookupd_is_filled_again(it):
+    for broker in it.brokers:
+        post(broker, "/topic/create?topic=refilled")
+        post(broker, "/channel/create?topic=refilled&channel=c")
+    it.everywhere("refilled", it.brokers)
+    victim = it.lookups[0]
+    victim.kill()
+    victim.restart()
+    for broker in it.brokers:
+        post(broker, "/topic/create?topic=fresh")  # the next command reconnects; a PING would, 15 s later
 
-        stats = get(second.http, "/stats?format=json&topic=t")
-        assert [channel["channel_name"] for channel in stats["topics"][0]["channels"]] == ["c"]
+    it.everywhere("refilled", it.brokers)
+    it.everywhere("fresh", it.brokers)
+    assert get(victim.http, "/channels?topic=refilled") == {"channels": ["c"]}
+
+
+def test_a_topic_made_anew_gets_the_channels_that_the_others_have(it):
+    first, second, _ = it.brokers
+    post(first, "/topic/create?topic=anew")
+    post(first, "/channel/create?topic=anew&channel=c")
+    for lookup in it.lookups:
+        daemons.until(lambda lookup=lookup: get(lookup.http, "/channels?topic=anew") == {"channels": ["c"]})
+    publish(second, "anew", "x")
+
+    stats = get(second.http, "/stats?format=json&topic=anew")
+    assert [channel["channel_name"] for channel in stats["topics"][0]["channels"]] == ["c"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [PYNSQ, OURS], ids=["pynsq", "ours"])
-def test_a_consumer_finds_all_producers_and_follows_when_they_change(tmp_path, script):
-    with cluster(tmp_path) as it:
-        first, second, third = it.brokers
-        publish(first, "t", "from first")
-        publish(second, "t", "from second")
-        it.everywhere("t", [first, second])
-        with consuming(script, "t", it.lookups) as heard:
-            daemons.until(lambda: {"from first", "from second"} <= set(heard), seconds=30, what="the first two")
-            publish(third, "t", "from third")
-            daemons.until(lambda: "from third" in heard, seconds=30, what="the third")
+@pytest.mark.parametrize(("topic", "script"), [("followed_by_pynsq", PYNSQ), ("followed_by_ours", OURS)])
+def test_a_consumer_finds_all_producers_and_follows_when_they_change(it, topic, script):
+    first, second, third = it.brokers
+    publish(first, topic, "from first")
+    publish(second, topic, "from second")
+    it.everywhere(topic, [first, second])
+    with consuming(script, topic, it.lookups) as heard:
+        daemons.until(lambda: {"from first", "from second"} <= set(heard), seconds=30, what="the first two")
+        publish(third, topic, "from third")
+        daemons.until(lambda: "from third" in heard, seconds=30, what="the third")
 
-            first.kill()
-            it.everywhere("t", [second, third])
-            publish(second, "t", "second again")
-            daemons.until(lambda: "second again" in heard, seconds=30, what="the second again")
-            first.restart()
-            publish(first, "t", "first again")
-            daemons.until(lambda: "first again" in heard, seconds=30, what="the restarted first")
+        first.kill()
+        it.everywhere(topic, [second, third])
+        publish(second, topic, "second again")
+        daemons.until(lambda: "second again" in heard, seconds=30, what="the second again")
+        first.restart()
+        publish(first, topic, "first again")
+        daemons.until(lambda: "first again" in heard, seconds=30, what="the restarted first")
