@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 from lookupclient import IDENTITY, Peer, get, identify
@@ -123,3 +124,9 @@ def test_a_restarted_one_knows_nothing_until_it_is_told_again():
         assert get(daemon.http, "/topics") == {"topics": []}
     finally:
         daemon.kill()
+
+
+def test_the_documented_settings_are_the_real_ones():
+    page = Path(__file__).parents[2] / "docs" / "discovery.md"
+
+    assert flags.table(Options) in page.read_text()
