@@ -1,6 +1,7 @@
 """`/metrics`."""
 
 import re
+from pathlib import Path
 
 from doors import Node, settle
 
@@ -98,3 +99,15 @@ def test_sync_times_add_up_from_bucket_to_bucket() -> None:
 def test_labels_are_escaped() -> None:
     assert escape('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
     assert line("m", {"topic": 't"'}, 1) == 'm{topic="t\\""} 1\n'
+
+
+async def test_every_metric_is_documented_and_no_other() -> None:
+    node = Node(e2e_processing_latency_percentiles=(0.99,))
+    await node.ask("POST", "/topic/create?topic=t")
+    await node.ask("POST", "/channel/create?topic=t&channel=c")
+    text = (await node.ask("GET", "/metrics"))[1]
+    documented = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    table = "\n".join(row for row in documented.splitlines() if row.startswith("| `"))
+
+    names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert sorted(names) == sorted(re.findall(r"`((?:lapwing|process)_[a-z0-9_]+)`", table))

@@ -160,7 +160,10 @@ class Peer:
         place = split(self.address)
         if place is None:
             raise ValueError("not an address of the form host:port")
-        connecting = asyncio.get_running_loop().create_connection(lambda: _Line(self._largest), *place)
+        host, port = place
+        connecting = asyncio.get_running_loop().create_connection(
+            lambda: _Line(self._largest), host or "localhost", port
+        )
         try:
             _, line = await asyncio.wait_for(connecting, _PATIENCE)
         except TimeoutError as error:

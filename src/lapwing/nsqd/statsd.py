@@ -170,7 +170,8 @@ class Statsd:
         place = split(self._options.statsd_address)
         if place is None:
             raise OSError("not an address of the form host:port")
-        found = await asyncio.get_running_loop().getaddrinfo(*place, type=socket.SOCK_DGRAM)
+        host, port = place
+        found = await asyncio.get_running_loop().getaddrinfo(host or "localhost", port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
         sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
