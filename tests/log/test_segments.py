@@ -304,3 +304,37 @@ def test_age_counts_from_the_newest_message_of_a_chunk_that_grew_slowly(tmp_path
     again = DiskLog(tmp_path / "topic", NODE, options=SMALL)
     assert again.release(3, now=2100, limits=RetentionLimits(age=200)) == []
     assert again.release(3, now=2300, limits=RetentionLimits(age=200)) == [f"{0:020d}"]
+
+
+def test_room_that_was_reserved_is_given_back(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE)
+    for _ in range(60):
+        publish(log, [b"x" * 50_000])
+    path = tmp_path / "topic" / f"{0:020d}.log"
+    size = path.stat().st_size
+
+    crashed = DiskLog(tmp_path / "topic", NODE)  # as after a kill
+    assert path.stat().st_blocks * 512 < size + 100_000
+    assert crashed.notes == []
+    publish(log, [b"x" * 50_000])
+    log.close()
+    assert path.stat().st_blocks * 512 < size + 200_000
+    assert path.stat().st_size == log.bytes
+
+
+def test_a_disk_that_cannot_reserve_room_is_written_to_all_the_same(tmp_path: Path) -> None:
+    class Plain(FaultyDisk):
+        asked = 0
+
+        def reserve(self, fd: int, offset: int, length: int) -> bool:  # type: ignore[override]
+            self.asked += 1
+            return False
+
+    disk = Plain()
+    log = DiskLog(tmp_path / "topic", NODE, files=OpenFiles(disk))
+    for _ in range(60):
+        publish(log, [b"x" * 50_000])
+    log.close()
+
+    assert disk.asked == 1
+    assert len(bodies(DiskLog(tmp_path / "topic", NODE))) == 60

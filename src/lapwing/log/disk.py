@@ -1,14 +1,31 @@
 """Every call that touches a file, in one place where tests can make it fail; and which files are open."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 MODE: Final = 0o600
+
+
+_KEEP_SIZE: Final = 1
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """The system's call to reserve room beyond a file's end, which Python does not offer."""
+    call = getattr(ctypes.CDLL(None), "fallocate64", None)
+    if call is None:
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    reserve: Callable[[int, int, int, int], int] = call
+    return reserve
+
+
+_FALLOCATE: Final = _find_fallocate()
 
 
 class Disk:
@@ -26,6 +43,14 @@ class Disk:
     rmdir = staticmethod(os.rmdir)
     mkdir = staticmethod(os.mkdir)
     listdir = staticmethod(os.listdir)
+
+    @staticmethod
+    def reserve(fd: int, offset: int, length: int) -> bool:
+        """Set room aside for writes to come, which makes them cheaper and keeps a file in one piece; its size stays.
+
+        Whether that worked: not every system and filesystem can.
+        """
+        return _FALLOCATE is not None and _FALLOCATE(fd, _KEEP_SIZE, offset, length) == 0
 
     @staticmethod
     def free(path: str) -> int:
@@ -133,6 +158,10 @@ class File:
         if disk.pwrite(fd, data, offset) != len(data):
             disk.write(fd, data, offset)
 
+    def reserve(self, offset: int, length: int) -> bool:
+        """Set room aside for writes to come; whether that worked."""
+        return self.table.disk.reserve(self.table.reach(self), offset, length)
+
     def truncate(self, size: int) -> None:
         """Make the file `size` bytes long; one of no bytes is created when it is not there."""
         self.table.disk.truncate(self.table.reach(self, create=not size), size)
@@ -141,6 +170,13 @@ class File:
         """How long the file is; 0 when there is none."""
         try:
             return os.fstat(self.fd).st_size if self.fd >= 0 else os.stat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def room(self) -> int:
+        """The bytes that the file takes on disk, those reserved beyond its end included; 0 when there is none."""
+        try:
+            return os.stat(self.path).st_blocks * 512
         except FileNotFoundError:
             return 0
 

@@ -62,6 +62,7 @@ class DiskLog:
         self.files = OpenFiles() if files is None else files
         self.on_corrupt = on_corrupt
         self.notes: list[str] = []
+        self._lazy = self.options.durability == "memory"
         self._told: set[tuple[str, int]] = set()
         self._segments: list[Segment] = []
         self._firsts: list[int] = []
@@ -160,7 +161,7 @@ class DiskLog:
             return
         batches = self._batches()
         window = self._window
-        if self.options.durability != "memory":
+        if not self._lazy:
             self._write_or_forget(batches, self._pending_extras)
             self._written = self.next
         elif self.next - self._written > self.options.mem_queue_size:
@@ -223,6 +224,8 @@ class DiskLog:
             except WriteFailed:
                 self._unroll(segment)
                 raise
+            if segments:
+                segments[-1].give_back()
             segments.append(segment)
             self._firsts.append(segment.first)
             self._sync.wrote(segment, created=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 from lapwing.log.index import RECORD, Chunk, decode
 from lapwing.log.salvage import Stretch
-from lapwing.log.segment import Segment
+from lapwing.log.segment import SPARE, Segment
 
 _RECORDS_AT_ONCE: Final = 4096
 
@@ -189,12 +189,15 @@ def _learn_end(segment: Segment, last: Chunk) -> None:
 
 def _finish_last(segment: Segment, findings: Findings) -> None:
     """What only the segment that is appended to needs: no extras of messages to come, and a look at the last chunk."""
+    if segment.frames.room() > segment.size + SPARE:
+        segment.frames.truncate(segment.size)  # to its own length: gives back what a killed process had reserved
     cut = segment.extras.cut(segment.end)
     if cut:
         findings.say(segment.extras.file.path, segment.extras.size, f"cut off {cut} bytes that belong to no message")
     if segment.index.count:
         chunks, frames, problem = segment.read(segment.index.count - 1, 0)
         if frames is not None:
-            segment.last = chunks[0]
+            last = chunks[0]
+            segment.last = (last.first, last.offset, last.count, last.length, last.crc)
         elif problem != "quarantined":
             findings.say(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")

@@ -1,5 +1,6 @@
 """One file of wire frames, back to back, with its index and its extras beside it: written as one, read in blocks."""
 
+import contextlib
 import os
 import struct
 from collections.abc import Sequence
@@ -10,12 +11,17 @@ from lapwing.errors import WriteFailed
 from lapwing.log import extras as extras_file
 from lapwing.log.disk import File, OpenFiles
 from lapwing.log.extras import Extra, ExtrasFile
-from lapwing.log.index import QUARANTINED, RECORD, BadRecord, Chunk, Index
+from lapwing.log.index import QUARANTINED, RECORD, BadRecord, Chunk, Index, record
 from lapwing.log.options import CHUNK_BYTES
 
 DIGITS: Final = 20
+EVERYTHING: Final = 1 << 62
+_BUSY: Final = 1 << 20  # bytes; a segment of that length will likely get more
+_STEP: Final = 4 << 20
+SPARE: Final = 1 << 20  # more room than this beyond its end is not left to a file
 
 Batch = tuple[int, bytes, int]  # how many messages, their frames, and the time of the newest, ns
+Last = tuple[int, int, int, int, int]  # first, offset, count, length, crc
 
 _TIME: Final = struct.Struct(">q")
 
@@ -24,6 +30,11 @@ def time_of(frames: bytes, at: int = 0) -> int:
     """When the message whose frame begins at `at` was published."""
     time: int = _TIME.unpack_from(frames, at + 8)[0]
     return time
+
+
+def _record(last: Last, newest: int) -> bytes:
+    first, offset, count, length, crc = last
+    return record(first, offset, newest, count, length, crc)
 
 
 def last_time(frames: bytes) -> int:
@@ -62,7 +73,9 @@ class Segment:
     What lies beyond the known sizes is not there: a failed write is undone before the next one begins.
     """
 
-    __slots__ = ("end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "size", "torn")
+    __slots__ = (
+        "end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "reserved", "size", "torn",
+    )
 
     def __init__(self, directory: str, first: int, files: OpenFiles, merge_bytes: int) -> None:
         self.name = f"{first:0{DIGITS}d}"
@@ -72,7 +85,8 @@ class Segment:
         self.size = 0
         self.newest = 0  # ns, the time of the newest message
         self.merge_bytes = merge_bytes  # a chunk is added to by later writes up to this length
-        self.last: Chunk | None = None  # the last chunk, where it may be added to
+        self.last: Last | None = None  # the last chunk, where it may be added to
+        self.reserved = _BUSY  # up to here no more room need be reserved
         self.torn = False  # bytes beyond the known sizes could not be cut off yet
         self.frames = File(path + ".log", files)
         self.index = Index(File(path + ".idx", files))
@@ -103,14 +117,20 @@ class Segment:
                 place = at
                 step.write(frames, at)
                 length = len(frames)
-                newest = max(newest, time)
-                if last is not None and last.length + length <= self.merge_bytes:
-                    crc = kernel.crc32c(frames, last.crc)
-                    last = Chunk(last.first, last.offset, newest, last.count + count, last.length + length, crc)
-                    records, number = records[:-RECORD], number if records else number - 1
+                if at + length > self.reserved:
+                    self._reserve(at + length)
+                if time > newest:
+                    newest = time
+                if last is not None and last[3] + length <= self.merge_bytes:
+                    first, offset, known, held, crc = last
+                    last = (first, offset, known + count, held + length, kernel.crc32c(frames, crc))
+                    if records:
+                        records = records[:-RECORD]
+                    else:
+                        number -= 1
                 else:
-                    last = Chunk(end, at, newest, count, length, kernel.crc32c(frames))
-                records += last.encode()
+                    last = (end, at, count, length, kernel.crc32c(frames))
+                records += _record(last, newest)
                 at += length
                 end += count
             step, place = self.index.file, number * RECORD
@@ -128,6 +148,17 @@ class Segment:
         self.index.count = number + len(records) // RECORD
         self.size, self.end, self.newest, self.last = at, end, newest, last
 
+    def _reserve(self, size: int) -> None:
+        """Let a busy segment grow in large steps; a disk that cannot do that is not asked again."""
+        self.reserved = size + _STEP if self.frames.reserve(size, _STEP) else EVERYTHING
+
+    def give_back(self) -> None:
+        """Free the room that was reserved and is not needed any more; no matter if that fails."""
+        if _BUSY < self.reserved < EVERYTHING:
+            self.reserved = _BUSY
+            with contextlib.suppress(OSError):
+                self.frames.truncate(self.size)
+
     def mend(self) -> None:
         """Undo what a failed write may have left; raises `WriteFailed` while that cannot be done."""
         file, size = self.frames, self.size
@@ -139,7 +170,7 @@ class Segment:
                 file.truncate(size)
             file, size = self.index.file, self.index.count * RECORD
             if self.last is not None:
-                file.write(self.last.encode(), size - RECORD)
+                file.write(_record(self.last, self.newest), size - RECORD)
             if file.size() > size:
                 file.truncate(size)
         except OSError as error:
@@ -188,7 +219,8 @@ class Segment:
     # --- leaving -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Give the descriptors and the reserved room back."""
+        self.give_back()
         self.frames.close()
         self.index.file.close()
         self.extras.file.close()
