@@ -15,9 +15,16 @@ from lapwing.wire.lookup import Identify, PeerInfo, Ping, Register, Unregister
 
 
 @asynccontextmanager
-async def peers(*lookups: LookupDouble, **settings: Any) -> AsyncIterator[tuple[Node, Peers]]:
+async def peers(
+    *lookups: LookupDouble, topics: dict[str, list[str]] | None = None, **settings: Any
+) -> AsyncIterator[tuple[Node, Peers]]:
     addresses = tuple(lookup.address for lookup in lookups)
     node = Node(lookupd_tcp_addresses=addresses, broadcast_tcp_port=4150, **settings)
+    for topic, channels in (topics or {}).items():
+        made_topic = node.broker.topic(topic)
+        for channel in channels:
+            node.broker.create_channel(made_topic, channel, now=0)
+    node.broker.changes.clear()
     made = Peers(node.broker, node.options, node.clock.now, node.turn.stir, node.log)
     node.peers = made  # type: ignore[assignment]
     node.api._publishing._newcomers = made
@@ -36,12 +43,8 @@ async def until(claim: Callable[[], object]) -> None:
 
 
 async def test_an_nsqlookupd_is_told_who_we_are_and_all_we_have() -> None:
-    async with LookupDouble() as lookup, peers(lookup, topology_zone="z") as (node, _):
-        for topic in ("b", "a"):
-            node.broker.topic(topic)
-        node.broker.create_channel(node.broker.topics["a"], "c1", now=0)
-        node.broker.create_channel(node.broker.topics["a"], "c2#ephemeral", now=0)
-        node.broker.changes.clear()
+    topics: dict[str, list[str]] = {"b": [], "a": ["c1", "c2#ephemeral"]}
+    async with LookupDouble() as lookup, peers(lookup, topics=topics, topology_zone="z"):
         await lookup.until(lambda: len(lookup.told) == 4)
 
     about = lookup.told[0]
@@ -100,6 +103,14 @@ async def test_a_lost_connection_is_made_again_and_everything_told_again() -> No
 
         assert isinstance(lookup.told[0], Identify)
         assert lookup.told[1] == Register("t")
+
+
+async def test_a_start_waits_for_them_but_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "_HEAD_START", 0.05)
+    async with LookupDouble() as ready, LookupDouble() as slow:
+        slow.silent = True
+        async with peers(ready, slow) as (_, made):
+            assert [peer.address for peer in made.connected] == [ready.address]
 
 
 async def test_an_nsqlookupd_that_starts_later_is_found() -> None:
@@ -224,14 +235,8 @@ async def test_a_topic_that_is_deleted_while_others_are_asked_stays_deleted() ->
 
 
 async def test_ten_thousand_topics_are_told_within_moments() -> None:
-    async with LookupDouble() as lookup:
-        node = Node(lookupd_tcp_addresses=(lookup.address,), broadcast_tcp_port=4150)
-        for number in range(10_000):
-            node.broker.topic(f"t{number}")
-        made = Peers(node.broker, node.options, node.clock.now, node.turn.stir, node.log)
-        await made.start()
+    topics: dict[str, list[str]] = {f"t{number}": [] for number in range(10_000)}
+    async with LookupDouble() as lookup, peers(lookup, topics=topics) as (_, made):
         await lookup.until(lambda: len(lookup.told) == 10_001)
-        await asyncio.sleep(0.05)
 
         assert len(made.connected) == 1
-        await made.stop()

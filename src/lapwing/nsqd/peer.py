@@ -28,6 +28,7 @@ _FIRST_PAUSE: Final = 0.05  # seconds before a lost connection is tried again, d
 _LONGEST_PAUSE: Final = 5.0
 _SETTLED: Final = 5.0  # seconds that a connection must have lasted to be tried again without a pause
 _WAIT: Final = 1.0  # seconds for which the client who made a topic may wait until it is known everywhere
+_HEAD_START: Final = 0.1  # seconds for which a start may wait for them, so that the first topic made is known to them
 _PING_COMMAND: Final = lookup.Ping().encode()
 
 Heard = Callable[[bytes | None], None]  # gets the answer; None when the connection was lost before it
@@ -103,6 +104,7 @@ class Peer:
         """`about` is what it is told of us, `everything` what we have at the moment of a connection."""
         self.address = address
         self.info: PeerInfo | None = None  # what it said of itself, while it is connected
+        self.tried = asyncio.Event()  # the first attempt has succeeded or failed
         self._about = about
         self._everything = everything
         self._log = log
@@ -129,6 +131,7 @@ class Peer:
                 if not self._complained:  # one line per outage
                     self._log.error(f"LOOKUPD({self.address}): {error or 'no connection'}")
                     self._complained = True
+                self.tried.set()
             if loop.time() - began > _SETTLED:
                 pause = _FIRST_PAUSE
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -147,6 +150,7 @@ class Peer:
                 line.say(register.encode(), _ignore)
             self._log.info(f"LOOKUPD({self.address}): peer info {info.broadcast_address} {info.version}")
             self._complained = False
+            self.tried.set()
             while not line.lost.done():
                 await asyncio.wait((line.lost,), timeout=_PING)
                 if not line.lost.done():
@@ -239,9 +243,13 @@ class Peers:
         self._questions: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Connect to all of them, and be there when a topic is made."""
+        """Connect to all of them, and be there when a topic is made; waits for them no longer than a moment."""
         self._broker.on_new_topic = self._new_topic
         self.use(self._addresses)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HEAD_START):
+                for peer, _ in list(self._peers.values()):
+                    await peer.tried.wait()
 
     async def stop(self) -> None:
         """Let go of all of them; they notice."""
