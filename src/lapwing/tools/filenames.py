@@ -9,6 +9,7 @@ from typing import Final
 
 from lapwing.tools.program import Failure
 
+MISSING_REVISION: Final = "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
 _KNOWN: Final = re.compile(r"%[YymBbdAaHIMSpZz%]")
 
 
@@ -40,7 +41,7 @@ class Names:
     ) -> "Names":
         """Raises `Failure` when revisions are needed and the format has no place for them."""
         if revisions and "<REV>" not in filename_format:
-            raise Failure("missing <REV> in --filename-format when gzip, rotation, or work dir enabled")
+            raise Failure(MISSING_REVISION)
         pattern = filename_format.replace("<TOPIC>", topic).replace("<HOST>", host).replace("<PID>", str(os.getpid()))
         if gzip and not pattern.endswith(".gz"):
             pattern += ".gz"

@@ -19,7 +19,7 @@ from lapwing.errors import ConfigError, LapwingError
 from lapwing.net.logs import Level, Log, parse_level
 from lapwing.net.options import DURATION, option
 from lapwing.tools.filelog import FileLog, Rules
-from lapwing.tools.filenames import Names, host_text
+from lapwing.tools.filenames import MISSING_REVISION, Names, host_text
 from lapwing.tools.program import Failure, Signals, check, check_addresses, client_options, log_to_stderr, run
 
 _CLIENT_LEVELS: Final = {
@@ -87,6 +87,7 @@ def archive(options: Options, rest: list[str] | None = None) -> int:
     check(options.max_in_flight > 0, "--max-in-flight should be positive")
     check(options.sync_interval > 0, "--sync-interval should be positive")
     check(options.topic_refresh > 0, "--topic-refresh should be positive")
+    check("<REV>" in options.filename_format or not _revisions(options), MISSING_REVISION)
     try:
         pattern = re.compile(options.topic_pattern)
     except re.error as error:
@@ -111,14 +112,13 @@ class TopicArchive:
             rotate_interval=options.rotate_interval / 1e9,
             skip_empty_files=options.skip_empty_files,
         )
-        revisions = bool(options.gzip or options.rotate_size or options.rotate_interval or rules.moves)
         self._file = FileLog(
             Names.of(
                 topic,
                 filename_format=options.filename_format,
                 datetime_format=options.datetime_format,
                 host=host_text(options.host_identifier),
-                revisions=revisions,
+                revisions=_revisions(options),
                 gzip=options.gzip,
             ),
             rules,
@@ -289,6 +289,12 @@ class Archive:
                 continue
             found.update(dict.fromkeys(answer.get("topics") or ()))
         return sorted(found)
+
+
+def _revisions(options: Options) -> bool:
+    """Whether a name may need more than one file."""
+    moves = bool(options.work_dir) and Path(options.work_dir) != Path(options.output_dir)
+    return bool(options.gzip or options.rotate_size or options.rotate_interval or moves)
 
 
 def _usable(text: str) -> bool:
