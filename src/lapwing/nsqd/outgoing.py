@@ -20,7 +20,9 @@ from lapwing.errors import LapwingError
 _ACCEPT: Final = "application/vnd.nsq; version=1.0"
 _HOPS: Final = 5  # redirects followed
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
-_BROKEN: Final = (OSError, EOFError, httptools.HttpParserError, ssl.CertificateError, UnicodeError, ValueError)
+_BROKEN: Final = (
+    OSError, EOFError, ValueError, RecursionError, httptools.HttpParserError, httptools.HttpParserUpgrade
+)  # fmt: skip
 
 
 class AskFailed(LapwingError):
