@@ -1,18 +1,13 @@
 """Asking other daemons."""
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from others import HttpDouble, reply
 
+import certificates
 from lapwing.nsqd.outgoing import Asker, AskFailed
 
 
@@ -21,30 +16,8 @@ def asker(**settings: object) -> Asker:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate and key for 127.0.0.1 in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "pair.pem"
-    path.write_bytes(
-        made.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return path
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certificates.self_signed(tmp_path_factory.mktemp("tls"))
 
 
 async def test_the_json_of_an_answer_is_given_back() -> None:
@@ -123,14 +96,14 @@ async def test_redirects_are_followed() -> None:
         assert await asker().ask(f"http://{server.address}/here") == {"at": "/there"}
 
 
-async def test_a_daemon_that_wants_tls_is_asked_over_tls(certificate: Path) -> None:
+async def test_a_daemon_that_wants_tls_is_asked_over_tls(pair: tuple[Path, Path]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(*pair)
     async with (
         HttpDouble(lambda *_: reply({"secure": True}), tls=context) as secure,
         HttpDouble(lambda *_: reply({"message": "TLS_REQUIRED", "https_port": secure.port}, "403 Forbidden")) as plain,
     ):
-        found = await asker(root_ca=str(certificate)).ask(f"http://{plain.address}/channels?topic=t")
+        found = await asker(root_ca=str(pair[0])).ask(f"http://{plain.address}/channels?topic=t")
         with pytest.raises(AskFailed):
             await asker().ask(f"http://{plain.address}/channels?topic=t")  # nobody vouches for it
 
