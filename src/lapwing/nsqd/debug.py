@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import signal
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -18,12 +18,12 @@ from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd import memory
 
-_RATE: Final = 0.01  # seconds between two samples
+_RATE: Final = 0.01  # seconds of processor time between two samples
 _LONGEST: Final = 300.0  # seconds of one profile
 _DEFAULT: Final = 30.0
 _PAGES: Final = {
     "cmdline": "the command line, words separated by NUL",
-    "profile": "where time goes: a sampled profile as collapsed stacks (?seconds=N), for flamegraph.pl or speedscope",
+    "profile": "where processor time goes over ?seconds=N, as collapsed stacks for speedscope or flamegraph.pl",
     "goroutine": "the stacks of all tasks and threads",
     "block": "where tasks wait, and how many at each place",
     "heap": "memory and garbage collection in figures",
@@ -86,31 +86,35 @@ def free_memory(request: Request) -> Answer:
 # --- profile ---------------------------------------------------------------------------------------------------
 
 
-class Sampler(threading.Thread):
-    """Looks at every thread's stack a hundred times a second, and counts what it sees."""
+class Profile:
+    """Looks at the event loop's stack each time the process has used 10 ms of processor time, and counts what it sees.
 
-    def __init__(self, seconds: float, done: Callable[[], None]) -> None:
-        super().__init__(name="profile", daemon=True)
+    By a signal rather than from a thread: a thread sees the others only where they give up the interpreter's lock,
+    which is where they wait, and not where they work. Signals come to the main thread, which is where the loop runs;
+    the others only sync files.
+    """
+
+    running = False  # there is one timer for all of the process
+
+    def __init__(self) -> None:
         self.counts: Counter[tuple[str, ...]] = Counter()
-        self._seconds = seconds
-        self._done = done
-        self._stop = threading.Event()
+        self._labels: dict[CodeType, str] = {}
 
-    def run(self) -> None:
-        """Sample until the time is over."""
-        end = time.monotonic() + self._seconds
-        me = threading.get_ident()
-        labels: dict[CodeType, str] = {}
-        while time.monotonic() < end and not self._stop.wait(_RATE):
-            names = {thread.ident: thread.name for thread in threading.enumerate()}
-            for ident, frame in sys._current_frames().items():
-                if ident != me:
-                    self.counts[(names.get(ident, str(ident)), *_stack(frame, labels))] += 1
-        self._done()
+    def __enter__(self) -> Profile:
+        """Begin."""
+        Profile.running = True
+        signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, _RATE, _RATE)
+        return self
 
-    def stop(self) -> None:
-        """Nobody waits for it any more."""
-        self._stop.set()
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)  # one may still be on its way; its default is to kill
+        Profile.running = False
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        self.counts[tuple(_stack(frame, self._labels))] += 1
 
     def collapsed(self) -> str:
         """One line a stack, outermost first, and how often it was seen."""
@@ -138,22 +142,11 @@ async def profile(request: Request) -> Answer:
         seconds = -1.0
     if not 0 < seconds <= _LONGEST:
         return _text(f"seconds must be above 0 and at most {_LONGEST:.0f}\n", 400)
-    if any(isinstance(thread, Sampler) for thread in threading.enumerate()):
+    if Profile.running:
         return _text("another profile is being taken\n", 503)
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-
-    def done() -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(over.set)
-
-    sampler = Sampler(seconds, done)
-    sampler.start()
-    try:
-        await over.wait()
-    finally:
-        sampler.stop()
-    return _text(sampler.collapsed())
+    with Profile() as taken:
+        await asyncio.sleep(seconds)
+    return _text(taken.collapsed())
 
 
 # --- stacks ----------------------------------------------------------------------------------------------------
