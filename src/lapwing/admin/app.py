@@ -219,7 +219,7 @@ async def _serve(admin: Admin, listener: socket.socket) -> None:
     import uvicorn
     from starlette.middleware.gzip import GZipMiddleware
 
-    from lapwing.admin.pages import mount
+    from lapwing.admin.pages.site import mount
 
     class Server(uvicorn.Server):
         """Signals are ours: the library would raise them again after a clean stop."""

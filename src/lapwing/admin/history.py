@@ -137,6 +137,7 @@ class History:
         self.topic_flow: dict[str, Flow] = {}
         self.channel_flow: dict[tuple[str, str], Flow] = {}
         self.node_flow: dict[str, float] = {}
+        self.part_flow: dict[tuple[str, str], float] = {}  # a topic on a node, messages a second
         self._counts: Counts = {}  # counter, backlog at the last sample
         self._arrived: dict[tuple[str, str], float] = {}
         self._at: float | None = None
@@ -146,6 +147,7 @@ class History:
         span = at - self._at if self._at is not None else 0.0
         counts: Counts = {}
         self.node_flow = {}
+        self.part_flow = {}
         flow_in = flow_out = 0.0
         waiting = ready = in_flight = deferred = 0
         for name, topic in topics.items():
@@ -154,6 +156,7 @@ class History:
                 arrived, _ = self._moved(counts, (name, part["node"]), part["message_count"], 0)
                 into += arrived
                 if span > 0:
+                    self.part_flow[name, part["node"]] = arrived / span
                     self.node_flow[part["node"]] = self.node_flow.get(part["node"], 0.0) + arrived / span
             backlog = 0
             for channel in topic["channels"]:
@@ -163,14 +166,16 @@ class History:
                 flow_out += self._sample_channel(at, span, channel, counts)
             rate = into / span if span > 0 else 0.0
             self.topic_flow[name] = Flow(rate)
-            self._track(self.topics, name, TOPIC_FIELDS).add(at, (rate, topic["depth"], backlog))
+            if span > 0:  # the first look has no rates yet
+                self._track(self.topics, name, TOPIC_FIELDS).add(at, (rate, topic["depth"], backlog))
             flow_in += rate
             waiting += topic["depth"]
             ready += backlog
         self._forget(at, topics, counts)
         self._at = at
         oldest, lag = self._worst(at, topics)
-        self.cluster.add(at, (flow_in, flow_out, waiting, ready, in_flight, deferred, oldest, lag))
+        if span > 0:
+            self.cluster.add(at, (flow_in, flow_out, waiting, ready, in_flight, deferred, oldest, lag))
 
     def _sample_channel(self, at: float, span: float, channel: Json, counts: Counts) -> float:
         key = (channel["topic_name"], channel["channel_name"])

@@ -106,7 +106,9 @@ class Poller:
 
     async def _pause(self) -> None:
         """Wait for the next turn; a page that opens, or a change, ends the wait early."""
-        until = time.monotonic() + max(WATCHED if self._watchers else UNWATCHED, self.busy / SHARE)
+        fresh = self.history.cluster.ends() == 0.0  # rates need a second look
+        usual = 1.0 if fresh else WATCHED if self._watchers else UNWATCHED
+        until = time.monotonic() + max(usual, self.busy / SHARE)
         soonest = time.monotonic() + max(0.1, self.busy / SHARE / 4)
         try:
             await asyncio.wait_for(self._wake.wait(), until - time.monotonic())

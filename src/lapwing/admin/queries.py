@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
-from lapwing.client.http import Asked, CallFailed, DaemonHttp
+from lapwing.client.http import Asked, DaemonHttp
 from lapwing.errors import LapwingError
 
 T = TypeVar("T")
@@ -196,6 +196,3 @@ class Queries:
         if asked.nobody:
             raise UpstreamFailed("failed to query any nsqd: " + "\n".join(asked.errors))
         return asked
-
-
-__all__ = ["CallFailed", "Found", "NoSuchNode", "NothingThere", "Queries", "UpstreamFailed", "warning"]

@@ -190,7 +190,9 @@ async def send_answer(
         {
             "type": "http.response.start",
             "status": answer.status,
-            "headers": [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers],
+            "headers": [
+                (name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers
+            ],
         }
     )
     await send({"type": "http.response.body", "body": b"" if bodiless else body})

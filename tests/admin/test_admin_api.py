@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from admin_stage import Cluster
 
-from conftest import Cluster
 from daemons import Daemon
 
 TOPIC_KEYS = [

@@ -1,0 +1,66 @@
+"""Who changed what, and when."""
+
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.audit import Entry
+from lapwing.admin.pages.columns import Column, Links, Row
+from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.parts import Table, notice, panel, say
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+COLUMNS = (
+    Column("action", "Action", "text"),
+    Column("at", "When", "time"),
+    Column("user", "Who", "text"),
+    Column("address", "From", "text"),
+    Column("what", "What", "link", wide=True),
+    Column("node", "Node", "text"),
+    Column("outcome", "Outcome", "labels"),
+    Column("detail", "Detail", "text"),
+)
+
+
+def install(admin: "Admin") -> None:
+    """`/audit`"""
+
+    @ui.page("/audit")
+    async def page(request: Request) -> None:
+        await admin.poller.first()
+        above = (
+            f"Kept in {admin.options.audit_file}."
+            if admin.options.audit_file
+            else "Kept in memory until nsqadmin ends; --audit-file keeps it for good."
+        )
+        with frame(admin, request, "Audit", "/audit", above=above) as view:
+            trouble = notice("", "error")
+            with panel():
+                table = Table("audit", "Changes", COLUMNS, order="at:down", empty="Nobody has changed anything yet.")
+
+            def refresh() -> None:
+                audit = admin.actions.audit
+                say(trouble, audit.trouble)
+                trouble.set_visibility(bool(audit.trouble))
+                entries = audit.entries()
+                table.show([_row(entry, len(entries) - index, view.links) for index, entry in enumerate(entries)])
+
+            view.live(refresh)
+
+
+def _row(entry: Entry, number: int, links: Links) -> Row:
+    what = f"{entry.topic}/{entry.channel}" if entry.channel else entry.topic
+    return [
+        str(number),
+        entry.action.replace("_", " "),
+        entry.at,
+        entry.user or "anybody",
+        entry.address,
+        [what, links.topic(entry.topic, entry.channel), "", []] if entry.topic else ["", "", "", []],
+        entry.node,
+        [[entry.outcome, "bad", entry.outcome] if entry.outcome else ["done", "good", ""]],
+        entry.detail,
+    ]

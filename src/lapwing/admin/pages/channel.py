@@ -1,0 +1,120 @@
+"""One channel: on each node, and who is connected."""
+
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.pages.charts import Lines, charts
+from lapwing.admin.pages.clients import Finishing, client_table_rows
+from lapwing.admin.pages.columns import Links, channel_node_columns, channel_node_row, client_columns, quantiles
+from lapwing.admin.pages.dialogs import ask_act
+from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.parts import Table, button, link_button, notice, panel
+from lapwing.admin.pages.topic import node_actions
+from lapwing.client.cluster import locality
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+CHARTS: Final = (
+    Lines("Messages a second", "rate", (("in", "arrived", "c1"), ("out", "finished", "c2"))),
+    Lines("Waiting messages", "count", (("depth", "ready", "c1"), ("in_flight", "in flight", "c2")), stack=True),
+)
+
+
+def install(admin: "Admin") -> None:
+    """`/topics/<topic>/<channel>`"""
+
+    @ui.page("/topics/{topic}/{channel}")
+    async def page(request: Request, topic: str, channel: str) -> None:
+        await admin.poller.first()
+        crumbs = (("Topics", f"{admin.base}/topics"), (topic, Links(admin.base).topic(topic)))
+        with frame(admin, request, channel, "/topics", crumbs=crumbs) as view:
+            _buttons(view, topic, channel)
+            _nodes(view, topic, channel)
+            _clients(view, topic, channel)
+            charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS)
+
+
+def _buttons(view: View, topic: str, channel: str) -> None:
+    absent = notice("This channel is on no nsqd.")
+    with view.buttons:
+        link_button("Messages of the topic", view.links.messages(topic), sign="mail_outline")
+        pause = unpause = None
+        if view.visitor.may_change:
+            pause = button("Pause channel", lambda: ask_act(view, "pause", topic, channel), sign="pause")
+            unpause = button("Unpause channel", lambda: ask_act(view, "unpause", topic, channel), sign="play_arrow")
+            button("Empty queue", lambda: ask_act(view, "empty", topic, channel), tone="danger", sign="delete_sweep")
+            button(
+                "Delete channel",
+                lambda: ask_act(view, "delete", topic, channel, then=lambda: view.go(view.links.topic(topic))),
+                tone="danger",
+                sign="delete_outline",
+            )
+
+    def refresh() -> None:
+        found = view.picture.channel(topic, channel)
+        absent.set_visibility(found is None)
+        if pause is not None and unpause is not None:
+            pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
+            unpause.set_visibility(found is not None and found["paused"])
+
+    view.live(refresh)
+
+
+def _nodes(view: View, topic: str, channel: str) -> None:
+    with panel("Channel", "on each nsqd"):
+        table = Table(
+            "nodes",
+            f"{topic}/{channel} on each nsqd",
+            channel_node_columns([], delivery=False),
+            plain=True,
+            empty="On no node.",
+            on_act=lambda action, node: ask_act(view, action, topic, channel, node),
+        )
+
+    def refresh() -> None:
+        found = view.picture.channel(topic, channel)
+        if found is None:
+            table.show([])
+            return
+        points = quantiles([found])
+        delivery = "delivery_msg_count" in found
+        table.set_columns(channel_node_columns(points, delivery=delivery))
+        rows = [
+            channel_node_row(
+                part,
+                view.links,
+                points,
+                node_actions(view, topic, paused=part["paused"], channel=channel),
+                delivery=delivery,
+            )
+            for part in found["nodes"]
+        ]
+        table.show(rows, total=channel_node_row(found, view.links, points, [], delivery=delivery))
+
+    view.live(refresh)
+
+
+def _clients(view: View, topic: str, channel: str) -> None:
+    with panel("Client connections"):
+        table = Table(
+            "clients",
+            f"Connections to {topic}/{channel}",
+            client_columns(where=False),
+            order="host",
+            empty="Nobody is connected.",
+        )
+    finishing = Finishing()
+
+    def refresh() -> None:
+        found = view.admin.poller.channels.get((topic, channel))
+        if found is None:
+            return
+        clients = [(client, topic, channel) for client in found["clients"] or ()]
+        rows = client_table_rows(clients, finishing, view.links, view.picture.at, where=False)
+        tint = {row[0]: locality(client) for row, (client, _, _) in zip(rows, clients, strict=True)}
+        table.show(rows, tint=tint)
+
+    view.live(refresh, channel=(topic, channel))

@@ -1,0 +1,79 @@
+"""Every connected consumer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.pages.columns import Links, Row, client_columns, client_key, client_row
+from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.parts import Table, panel
+from lapwing.admin.poller import EVERYWHERE
+from lapwing.client.cluster import Json
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+
+@dataclass(slots=True)
+class Finishing:
+    """How fast each connection finishes messages, from one look to the next."""
+
+    _before: dict[str, tuple[float, int]] = field(default_factory=dict)
+    _rates: dict[str, float] = field(default_factory=dict)
+
+    def rate(self, key: str, finished: int, at: float) -> float | None:
+        """Messages a second since the look before; None at the first."""
+        before = self._before.get(key)
+        if before is None:
+            self._before[key] = (at, finished)
+            return None
+        if at - before[0] >= 1.0:
+            self._rates[key] = max(0, finished - before[1]) / (at - before[0])
+            self._before[key] = (at, finished)
+        return self._rates.get(key)
+
+
+def is_slow(client: Json, rate: float | None) -> bool:
+    """Whether a consumer holds all that it asked for and hardly finishes any."""
+    full = client["ready_count"] > 0 and client["in_flight_count"] >= client["ready_count"]
+    return full and rate is not None and rate < 1.0
+
+
+def client_table_rows(
+    clients: Iterable[tuple[Json, str, str]], finishing: Finishing, links: Links, at: float, *, where: bool
+) -> list[Row]:
+    """Rows of (client, topic, channel)."""
+    rows: list[Row] = []
+    for client, topic, channel in clients:
+        speed = finishing.rate(client_key(client, topic, channel), client["finish_count"], at)
+        rows.append(
+            client_row(client, topic, channel, links, where=where, rate=speed or 0.0, slow=is_slow(client, speed))
+        )
+    return rows
+
+
+def install(admin: "Admin") -> None:
+    """`/clients`"""
+
+    @ui.page("/clients")
+    async def page(request: Request) -> None:
+        await admin.poller.first()
+        with frame(admin, request, "Clients", "/clients", above="Every consumer that is connected to an nsqd.") as view:
+            with panel():
+                table = Table(
+                    "clients", "Connections", client_columns(where=True), order="host", empty="Nobody is connected."
+                )
+            finishing = Finishing()
+
+            def refresh() -> None:
+                clients = [
+                    (client, channel["topic_name"], channel["channel_name"])
+                    for channel in view.picture.channels()
+                    for client in channel["clients"] or ()
+                ]
+                table.show(client_table_rows(clients, finishing, view.links, view.picture.at, where=True))
+
+            view.live(refresh, clients=EVERYWHERE)

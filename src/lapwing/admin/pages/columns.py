@@ -1,0 +1,446 @@
+"""What stands in the tables: columns, and rows made from the API's objects. Pure, so that it can be tested as such.
+
+A row is a list: its key, then one value per column. The kinds, and what a value of each looks like:
+
+    text code          a string             num rate dur bytes     a number (dur in seconds)
+    time stamp         Unix seconds         mem                    [memory, disk]
+    latency            [average, min, max] in ns, or None
+    link               [text, href, line below, labels]            labels    [[text, tone, tooltip], ...]
+    links              [[text, href, tone], ...]                   share     [[name, percent], ...]
+    actions            [[action, label, tone], ...]
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from lapwing.admin.history import History
+from lapwing.admin.picture import NodeState, Picture
+from lapwing.admin.words import duration, quantile
+from lapwing.client.cluster import Json, locality
+
+Row = list[Any]
+Label = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    key: str
+    label: str
+    kind: str = "num"
+    title: str | None = None
+    wide: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """For the browser."""
+        return {"key": self.key, "label": self.label, "kind": self.kind, "title": self.title, "wide": self.wide}
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where things are shown, below the base path."""
+
+    base: str = ""
+
+    def topic(self, topic: str, channel: str = "") -> str:
+        """A topic's page, or a channel's."""
+        path = f"{self.base}/topics/{quote(topic, safe='')}"
+        return f"{path}/{quote(channel, safe='')}" if channel else path
+
+    def node(self, name: str) -> str:
+        """A node's page."""
+        return f"{self.base}/nodes/{quote(name, safe='[]:')}"
+
+    def messages(self, topic: str) -> str:
+        """A topic's messages."""
+        return f"{self.base}/messages?topic={quote(topic, safe='')}"
+
+    def page(self, path: str) -> str:
+        """Any page of ours."""
+        return self.base + path if path != "/" else self.base or "/"
+
+
+PAUSED: Label = ["paused", "warn", "Nothing is delivered until it is unpaused"]
+NAME_ACTIONS = "actions"
+
+
+def quantiles(objects: Iterable[Json]) -> list[float]:
+    """The percentiles that any of these objects has, highest first."""
+    found = {point["quantile"] for each in objects for point in each["e2e_processing_latency"]["percentiles"] or ()}
+    return sorted(found, reverse=True)
+
+
+def latency_columns(points: Sequence[float]) -> list[Column]:
+    """One column per percentile."""
+    return [
+        Column(
+            f"q{point}",
+            quantile(point),
+            "latency",
+            f"End-to-end latency, {quantile(point)} percentile: average over nodes",
+        )
+        for point in points
+    ]
+
+
+def latencies(each: Json, points: Sequence[float]) -> Row:
+    """The cells of those columns."""
+    known = {point["quantile"]: point for point in each["e2e_processing_latency"]["percentiles"] or ()}
+    return [[known[q]["average"], known[q]["min"], known[q]["max"]] if q in known else None for q in points]
+
+
+def host_cell(part: Json, links: Links, labels: list[Label]) -> Row:
+    """`hostname:port` linked to its node; the broadcast address too when it is another."""
+    host, _, port = part["node"].rpartition(":")
+    below = part["node"] if host.strip("[]") != part["hostname"] else ""
+    return [f"{part['hostname']}:{port}", links.node(part["node"]), below, labels]
+
+
+# ---- topics ----
+
+TOPICS = (
+    Column("topic", "Topic", "link", wide=True),
+    Column("depth", "Depth", title="Messages that wait in the topic itself, because it is paused or has no channel"),
+    Column("backlog", "In channels", title="Messages that wait in its channels, summed"),
+    Column("in_flight", "In flight", title="Delivered and not yet finished"),
+    Column("rate", "Rate", "rate", "Messages published a second"),
+    Column("messages", "Messages", title="Published since the nodes started"),
+    Column("channels", "Channels"),
+    Column("clients", "Connections"),
+    Column("nodes", "Nodes", title="nsqds that have the topic"),
+)
+
+
+def topic_rows(picture: Picture, history: History, links: Links) -> list[Row]:
+    """Every topic, those that only nsqlookupd knows at the end."""
+    rows: list[Row] = []
+    for name, topic in picture.topics.items():
+        channels = topic["channels"]
+        labels = [PAUSED] if topic["paused"] else []
+        if not channels:
+            labels.append(
+                ["no channel", "warn" if topic["depth"] else "", "Messages wait in the topic until there is one"]
+            )
+        flow = history.topic_flow.get(name)
+        rows.append(
+            [
+                name,
+                [name, links.topic(name), "", labels],
+                topic["depth"],
+                sum(channel["depth"] for channel in channels),
+                sum(channel["in_flight_count"] for channel in channels),
+                round(flow.into, 2) if flow else 0,
+                topic["message_count"],
+                len(channels),
+                sum(channel["client_count"] for channel in channels),
+                len(topic["nodes"]),
+            ]
+        )
+    idle: Label = ["no producer", "", "nsqlookupd knows it, no nsqd has it"]
+    rows += [[name, [name, links.topic(name), "", [idle]], 0, 0, 0, 0, 0, 0, 0, 0] for name in picture.idle_topics]
+    return rows
+
+
+def topic_node_columns(points: Sequence[float]) -> list[Column]:
+    """A topic on each of its nodes."""
+    return [
+        Column("host", "NSQd host", "link", wide=True),
+        Column("depth", "Depth"),
+        Column("queue", "Memory + disk", "mem"),
+        Column("messages", "Messages"),
+        Column("rate", "Rate", "rate", "Messages published a second, over all nodes in the last row"),
+        Column("channels", "Channels"),
+        *latency_columns(points),
+        Column("actions", "Actions", "actions"),
+    ]
+
+
+def topic_node_rows(
+    topic: Json,
+    rates: Mapping[tuple[str, str], float],
+    links: Links,
+    points: Sequence[float],
+    actions: Callable[[Json], Row],
+) -> list[Row]:
+    """One row per nsqd that has the topic."""
+    return [
+        [
+            part["node"],
+            host_cell(part, links, [PAUSED] if part["paused"] else []),
+            part["depth"],
+            [part["memory_depth"], part["backend_depth"]],
+            part["message_count"],
+            round(rates.get((part["topic_name"], part["node"]), 0.0), 2),
+            len(part["channels"]),
+            *latencies(part, points),
+            actions(part),
+        ]
+        for part in topic["nodes"]
+    ]
+
+
+def topic_total(topic: Json, rate: float, points: Sequence[float]) -> Row:
+    """The row below them."""
+    return [
+        "total",
+        ["Total", "", "", []],
+        topic["depth"],
+        [topic["memory_depth"], topic["backend_depth"]],
+        topic["message_count"],
+        round(rate, 2),
+        len(topic["channels"]),
+        *latencies(topic, points),
+        [],
+    ]
+
+
+# ---- channels ----
+
+_QUEUE = (
+    Column("depth", "Depth", title="Waiting; not in flight, not deferred"),
+    Column("queue", "Memory + disk", "mem"),
+    Column("in_flight", "In flight", title="Delivered and not yet finished"),
+    Column("deferred", "Deferred", title="Waiting for their time"),
+    Column("requeued", "Requeued"),
+    Column("timed_out", "Timed out"),
+    Column("messages", "Messages"),
+)
+
+
+def _queue(channel: Json) -> Row:
+    return [
+        channel["depth"],
+        [channel["memory_depth"], channel["backend_depth"]],
+        channel["in_flight_count"],
+        channel["deferred_count"],
+        channel["requeue_count"],
+        channel["timeout_count"],
+        channel["message_count"],
+    ]
+
+
+def channel_columns(points: Sequence[float], *, with_topic: bool = False) -> list[Column]:
+    """The channels of a topic, or of the whole cluster."""
+    return [
+        *([Column("topic", "Topic", "link")] if with_topic else []),
+        Column("channel", "Channel", "link", wide=True),
+        *_QUEUE,
+        Column("rate", "Rate", "rate", "Messages finished a second"),
+        Column("age", "Oldest", "dur", "How long the oldest unfinished message has waited, as far as we watched"),
+        Column("clients", "Connections"),
+        *latency_columns(points),
+    ]
+
+
+def channel_rows(
+    channels: Iterable[Json], history: History, links: Links, points: Sequence[float], now: float
+) -> list[Row]:
+    """One row per channel, summed over nodes."""
+    rows: list[Row] = []
+    for channel in channels:
+        topic, name = channel["topic_name"], channel["channel_name"]
+        flow = history.channel_flow.get((topic, name))
+        age = history.age(channel, now)
+        rows.append(
+            [
+                name,
+                [name, links.topic(topic, name), "", [PAUSED] if channel["paused"] else []],
+                *_queue(channel),
+                round(flow.out, 2) if flow else 0,
+                round(age.seconds) if age else 0,
+                channel["client_count"],
+                *latencies(channel, points),
+            ]
+        )
+    return rows
+
+
+def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[Column]:
+    """A channel on each of its nodes."""
+    return [
+        Column("host", "NSQd host", "link", wide=True),
+        *_QUEUE,
+        Column("clients", "Connections"),
+        *([Column("delivery", "Delivery", "share", "Zone-local, region-local and other share")] if delivery else []),
+        *latency_columns(points),
+        Column("actions", "Actions", "actions"),
+    ]
+
+
+def channel_node_row(part: Json, links: Links, points: Sequence[float], actions: Row, *, delivery: bool) -> Row:
+    """One nsqd's part of a channel, or the total."""
+    total = part["node"] == "*"
+    host = ["Total", "", "", []] if total else host_cell(part, links, [PAUSED] if part["paused"] else [])
+    return [
+        part["node"],
+        host,
+        *_queue(part),
+        part["client_count"],
+        *([_share(part)] if delivery else []),
+        *latencies(part, points),
+        actions,
+    ]
+
+
+def _share(part: Json) -> Row | None:
+    whole = part.get("delivery_msg_count", 0)
+    if not whole:
+        return None
+    zone, region = part.get("zone_local_msg_count", 0), part.get("region_local_msg_count", 0)
+    counts = (("zone", zone), ("region", region), ("other", whole - zone - region))
+    return [[name, round(100 * number / whole, 1)] for name, number in counts]
+
+
+# ---- clients ----
+
+
+def client_columns(*, where: bool, slow: bool = True) -> list[Column]:
+    """The consumers of one channel, or, with `where`, of everything."""
+    return [
+        Column("host", "Client host", "link", wide=True),
+        *([Column("channel", "Channel", "link")] if where else []),
+        Column("agent", "User agent", "text"),
+        Column("attributes", "Attributes", "labels"),
+        Column("node", "NSQd host", "link"),
+        Column("in_flight", "In flight"),
+        Column("ready", "Ready count", title="RDY: how many more it will take"),
+        Column("finished", "Finished"),
+        Column("requeued", "Requeued"),
+        Column("messages", "Messages"),
+        Column("rate", "Rate", "rate", "Messages finished a second since the last look"),
+        Column("connected", "Connected", "dur"),
+    ]
+
+
+def client_key(client: Json, topic: str, channel: str) -> str:
+    """Names a connection among all."""
+    return f"{client['node']} {client['remote_address']} {topic} {channel}"
+
+
+def client_row(client: Json, topic: str, channel: str, links: Links, *, where: bool, rate: float, slow: bool) -> Row:
+    """One connection."""
+    hostname, ident = client["hostname"], client["client_id"]
+    port = client["remote_address"].rpartition(":")[2]
+    below = ident if ident not in (hostname, hostname.partition(".")[0]) else ""
+    return [
+        client_key(client, topic, channel),
+        [f"{hostname}:{port}", "", below, [["slow", "warn", SLOW]] if slow else []],
+        *([[f"{topic}/{channel}", links.topic(topic, channel), "", []]] if where else []),
+        client["user_agent"],
+        client_attributes(client),
+        [client["node"], links.node(client["node"]), "", []],
+        client["in_flight_count"],
+        client["ready_count"],
+        client["finish_count"],
+        client["requeue_count"],
+        client["message_count"],
+        round(rate, 2),
+        client["connected"] // 1_000_000_000,
+    ]
+
+
+SLOW = "Holds all that it asked for and finishes less than one message a second, or nothing"
+
+
+def client_attributes(client: Json) -> list[Label]:
+    """Labels: sampled, TLS, compressed, who, where."""
+    labels: list[Label] = []
+    if client["sample_rate"]:
+        labels.append([f"Sampled {client['sample_rate']}%", "info", "Gets only this share of the messages"])
+    if client["tls"]:
+        details = (client["tls_version"], client["tls_cipher_suite"], client["tls_negotiated_protocol"])
+        labels.append(["TLS", "good", " ".join(text for text in details if text)])
+    labels += [[name, "", ""] for name, key in (("Deflate", "deflate"), ("Snappy", "snappy")) if client[key]]
+    if client["authed"]:
+        identity = client["auth_identity"] or "authenticated"
+        labels.append([identity, "info", client["auth_identity_url"] or "Authenticated"])
+    labels += [
+        [client[key], "", title]
+        for key, title in (("topology_region", "Region"), ("topology_zone", "Zone"))
+        if client.get(key)
+    ]
+    near = locality(client)
+    if near:
+        labels.append([f"{near}Local", "good", f"In the {near} of its nsqd"])
+    return labels
+
+
+# ---- nodes ----
+
+
+def is_placed(picture: Picture) -> bool:
+    """Whether any node says where it stands."""
+    return any(state.node.region or state.node.zone for state in picture.nodes)
+
+
+def node_columns(*, direct: bool, placed: bool) -> list[Column]:
+    """Every nsqd."""
+    return [
+        Column("host", "Hostname", "text"),
+        Column("address", "Broadcast address", "link"),
+        Column("tcp", "TCP port", "text"),
+        Column("http", "HTTP port", "text"),
+        Column("version", "Version", "text"),
+        *([Column("place", "Region / zone", "text")] if placed else []),
+        *([] if direct else [Column("lookupds", "Lookupd conns.", "labels", "nsqlookupds that know it")]),
+        Column("state", "State", "labels"),
+        Column("uptime", "Up for", "dur"),
+        Column("depth", "Depth", title="In its topics and channels"),
+        Column("rate", "Rate", "rate", "Messages published a second"),
+        Column("clients", "Connections"),
+        Column("count", "Topics"),
+        Column("topics", "Topic names", "links"),
+    ]
+
+
+_MOST_TOPICS = 3
+
+
+def node_row(state: NodeState, picture: Picture, history: History, links: Links) -> Row:
+    """One nsqd."""
+    node = state.node
+    topics = sorted(node.topics)
+    shown = [[name, links.topic(name), "warn" if tombstoned else ""] for name, tombstoned in topics[:_MOST_TOPICS]]
+    if len(topics) > _MOST_TOPICS:
+        shown.append([f"{len(topics) - _MOST_TOPICS} more", links.node(node.name), "info"])
+    known = node.remote_addresses or ()
+    complete = len(known) == len(picture.lookupds)
+    return [
+        node.name,
+        node.hostname,
+        [node.broadcast_address, links.node(node.name), "", []],
+        str(node.tcp_port),
+        str(node.http_port),
+        node.version,
+        *([" / ".join(text for text in (node.region, node.zone) if text)] if is_placed(picture) else []),
+        *(
+            []
+            if picture.direct
+            else [[[f"{len(known)} of {len(picture.lookupds)}", "" if complete else "warn", "\n".join(known)]]]
+        ),
+        state_labels(state, picture.at),
+        round(picture.at - state.started) if state.started else None,
+        state.depth,
+        round(history.node_flow.get(node.name, 0.0), 2),
+        state.clients,
+        len(topics),
+        shown,
+    ]
+
+
+def state_labels(state: NodeState, now: float) -> list[Label]:
+    """Healthy, or what is wrong; out of date; lapwing."""
+    if state.gone_since:
+        labels: list[Label] = [[f"left {duration(now - state.gone_since)} ago", "bad", "Discovery no longer names it"]]
+    elif state.error:
+        labels = [["does not answer", "bad", state.error]]
+    elif state.health != "OK":
+        labels = [["unhealthy", "bad", state.health]]
+    else:
+        labels = [["healthy", "good", state.health]]
+    if state.node.out_of_date:
+        labels.append(["out of date", "warn", "Others run a newer version"])
+    return labels

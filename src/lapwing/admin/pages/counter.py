@@ -1,0 +1,37 @@
+"""One large number: messages processed."""
+
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.pages.charts import Lines, charts
+from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.parts import Counter, element, say
+from lapwing.admin.words import rate
+
+CHANNELS: Final = (("out", "finished", "c1"),)
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+
+def install(admin: "Admin") -> None:
+    """`/counter`"""
+
+    @ui.page("/counter")
+    async def page(request: Request) -> None:
+        await admin.poller.first()
+        with frame(admin, request, "Counter", "/counter") as view:
+            with element("section", None, "lw-counter-page", aria_label="Messages processed"):
+                counter = Counter()
+                said = element("p", "")
+
+            def refresh() -> None:
+                total = sum(channel["message_count"] for channel in view.picture.channels())
+                speed = sum(flow.into for flow in admin.poller.history.channel_flow.values())
+                counter.show(total, speed)
+                say(said, f"messages processed, {rate(speed)} a second")
+
+            view.live(refresh)
+            charts(view, lambda: admin.poller.history.cluster, (Lines("Messages a second", "rate", CHANNELS),))

@@ -1,0 +1,171 @@
+"""Questions before something is changed. What cannot be undone needs its name typed."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from lapwing.admin.actions import Forbidden
+from lapwing.admin.changes import Outcome
+from lapwing.admin.pages.frame import View
+from lapwing.admin.pages.parts import Dialog, Field, button, element, put, say
+from lapwing.admin.queries import NoSuchNode, UpstreamFailed
+from lapwing.client.http import CallFailed
+from lapwing.errors import LapwingError
+from lapwing.names import valid
+
+Doing = Callable[[], Awaitable[Outcome]]
+
+
+async def carry_out(view: View, doing: Doing, done: str) -> bool:
+    """Do it, tell how it went, and have the numbers fetched again; whether it was done, if only in part."""
+    try:
+        outcome = await doing()
+    except LapwingError as error:
+        view.tell(in_words(error), bad=True)
+        return False
+    view.tell(outcome.message or done, bad=bool(outcome.message))
+    view.admin.poller.soon()
+    return True
+
+
+def in_words(error: LapwingError) -> str:
+    """A domain error as a user reads it."""
+    if isinstance(error, Forbidden):
+        return "You may look, but not change anything here."
+    if isinstance(error, NoSuchNode):
+        return f"The node {error} is not known, or does not have this topic."
+    if isinstance(error, UpstreamFailed | CallFailed):
+        return f"The cluster refused or did not answer: {error}"
+    return str(error)
+
+
+def ask(
+    view: View,
+    title: str,
+    text: str,
+    doing: Doing,
+    *,
+    yes: str,
+    done: str,
+    type_name: str = "",
+    then: Callable[[], None] | None = None,
+) -> None:
+    """Ask before `doing`; with `type_name`, that name has to be typed first."""
+    with view.client.content:
+        dialog = Dialog(title)
+    with dialog, element("div", None, "lw-dialog"):
+        element("h2", title)
+        element("p", text)
+
+        async def go() -> None:
+            if type_name and field.value != type_name:
+                say(problem, f"Type {type_name} to go on.")
+                return
+            dialog.close()
+            if await carry_out(view, doing, done) and then is not None:
+                then()
+
+        def typed(value: str) -> None:
+            put(confirm, disabled=value != type_name)
+
+        if type_name:
+            field = Field(f"Type the name to confirm: {type_name}", focus=True, on_change=typed, on_enter=go)
+        problem = element("p", "", role="alert")
+        with element("div", None, "lw-buttons"):
+            button("Cancel", dialog.close)
+            confirm = button(yes, go, tone="kill" if type_name else "main")
+            if type_name:
+                put(confirm, disabled=True)
+    dialog.on("hide", lambda: dialog.delete(), args=[])
+    dialog.open()
+
+
+def ask_act(
+    view: View, action: str, topic: str, channel: str = "", node: str = "", *, then: Callable[[], None] | None = None
+) -> None:
+    """Ask about one of pause, unpause, empty, delete, tombstone on a topic or channel, everywhere or on one node."""
+    actions, visitor = view.admin.actions, view.visitor
+    what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
+    where = f" on {node}" if node else " on every node"
+    name = channel or topic
+    if action == "tombstone":
+        ask(
+            view,
+            f"Take {topic} away from {node}?",
+            "Discovery hides this node for the topic, then the topic is deleted there, with its channels and messages. "
+            "Consumers stop connecting to it.",
+            lambda: actions.tombstone(visitor, topic, node),
+            yes="Tombstone",
+            done=f"{topic} is gone from {node}",
+            type_name=topic,
+            then=then,
+        )
+        return
+    if action == "delete":
+        lost = (
+            "Its messages are lost, and its consumers are disconnected."
+            if channel
+            else "All its channels and messages are lost, and consumers are disconnected."
+        )
+        ask(
+            view,
+            f"Delete {what}{where}?",
+            lost,
+            lambda: actions.delete(visitor, topic, channel, node=node),
+            yes="Delete",
+            done=f"Deleted {what}{where}",
+            type_name=name,
+            then=then,
+        )
+        return
+    words = {
+        "pause": "No message is delivered until it is unpaused. Nothing is lost: messages wait.",
+        "unpause": "Messages flow again.",
+        "empty": "Every waiting message is thrown away. This cannot be undone.",
+    }
+    past = {"pause": "Paused", "unpause": "Unpaused", "empty": "Emptied"}
+    ask(
+        view,
+        f"{action.capitalize()} {what}{where}?",
+        words[action],
+        lambda: actions.act(visitor, action, topic, channel, node=node),
+        yes=action.capitalize(),
+        done=f"{past[action]} {what}{where}",
+        type_name=name if action == "empty" else "",
+        then=then,
+    )
+
+
+def ask_create(view: View, *, topic: str = "", nodes: Sequence[str] = ()) -> None:
+    """A form for a new topic or, with `topic`, a new channel of it; ahead of use, or on one node."""
+    title = f"New channel of {topic}" if topic else "New topic"
+    with view.client.content:
+        dialog = Dialog(title)
+    everywhere = (
+        [] if view.picture.direct else [("", "all: known to discovery" if not topic else "all that have the topic")]
+    )
+    choices = [*everywhere, *((name, f"only {name}") for name in nodes)]
+    with dialog, element("div", None, "lw-dialog"):
+        element("h2", title)
+        element("p", "A topic also comes into being with its first message; a channel with its first consumer.")
+
+        async def go() -> None:
+            names = (topic or topic_field.value, channel_field.value)
+            if not valid(names[0]) or (names[1] and not valid(names[1])) or (topic and not names[1]):
+                say(problem, "A name has 1 to 64 letters, digits, dots, dashes or underscores.")
+                return
+            dialog.close()
+            words = f"Created {'/'.join(name for name in names if name)}"
+            await carry_out(view, lambda: view.admin.actions.create(view.visitor, *names, node=where.value), words)
+
+        topic_field = (
+            Field("Topic", focus=not topic, value=topic) if not topic else Field("Topic", value=topic, kind="text")
+        )
+        if topic:
+            topic_field.set_visibility(False)
+        channel_field = Field("Channel" if topic else "Channel (may be empty)", focus=bool(topic), on_enter=go)
+        where = Field("Where", kind="select", options=choices, value=choices[0][0] if choices else "")
+        problem = element("p", "", role="alert")
+        with element("div", None, "lw-buttons"):
+            button("Cancel", dialog.close)
+            button("Create", go, tone="main")
+    dialog.on("hide", lambda: dialog.delete(), args=[])
+    dialog.open()

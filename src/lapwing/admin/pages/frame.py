@@ -1,0 +1,235 @@
+"""What surrounds every page: navigation, search, warnings, and the pulse that keeps it live."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from fastapi import Request
+from nicegui import ui
+from nicegui.client import Client
+from nicegui.element import Element
+from nicegui.events import GenericEventArguments
+
+from lapwing.admin.access import Visitor
+from lapwing.admin.door import VISITOR
+from lapwing.admin.pages.columns import Links
+from lapwing.admin.pages.parts import element, icon, notice, put, say
+from lapwing.admin.picture import Picture
+from lapwing.admin.poller import Watcher
+from lapwing.admin.static import PACKAGED
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+# section, then: name, path, key behind `g`, icon
+NAVIGATION: Final = (
+    (
+        "Watch",
+        (
+            ("Overview", "/", "o", "dashboard"),
+            ("Topics", "/topics", "t", "topic"),
+            ("Clients", "/clients", "c", "lan"),
+            ("Counter", "/counter", "k", "speed"),
+        ),
+    ),
+    ("Data", (("Messages", "/messages", "m", "mail_outline"), ("Pipelines", "/pipelines", "p", "account_tree"))),
+    (
+        "Cluster",
+        (
+            ("Nodes", "/nodes", "n", "dns"),
+            ("Lookup", "/lookup", "l", "travel_explore"),
+            ("Audit", "/audit", "a", "history"),
+        ),
+    ),
+)
+FOUND_AT_MOST: Final = 12
+THEMES: Final = {"light": False, "dark": True, "auto": None}
+
+
+class Shell(Element, component=PACKAGED / "lw_shell.js"):
+    """Search box, keys, theme; see the component."""
+
+
+@dataclass(slots=True)
+class View:
+    """A page while it is drawn: who looks, and at what."""
+
+    admin: "Admin"
+    request: Request
+    client: Client
+    visitor: Visitor
+    links: Links
+    buttons: Element  # beside the title
+    _refreshes: list[Callable[[], None]]
+    _watcher: Watcher
+
+    @property
+    def picture(self) -> Picture:
+        """The newest picture."""
+        return self.admin.poller.picture
+
+    def live(self, refresh: Callable[[], None], *, clients: str = "", channel: tuple[str, str] | None = None) -> None:
+        """Draw now, and again with every new picture; name the details that have to be fetched for it."""
+        self._refreshes.append(refresh)
+        if clients:
+            self._watcher.clients = clients
+        if channel is not None:
+            self._watcher.channel = channel
+        refresh()
+
+    def asked(self, name: str, default: str = "") -> str:
+        """A parameter of the address."""
+        return self.request.query_params.get(name, default)
+
+    def go(self, href: str) -> None:
+        """Take the browser to another page of ours."""
+        # the library puts the base path in front of local paths itself
+        base = self.links.base
+        self.client.open(href[len(base) :] or "/" if base and href.startswith(base) else href)
+
+    def tell(self, text: str, *, bad: bool = False) -> None:
+        """A passing word in the corner."""
+        with self.client:
+            ui.notify(text, type="negative" if bad else "positive", timeout=8000 if bad else 3500, multi_line=True)
+
+
+@contextmanager
+def frame(
+    admin: "Admin",
+    request: Request,
+    title: str,
+    current: str,
+    *,
+    crumbs: tuple[tuple[str, str], ...] = (),
+    above: str = "",
+) -> Iterator[View]:
+    """The page around what is made inside; `crumbs` are names and links of what it lies in."""
+    client = ui.context.client
+    client.title = f"{title} · nsqadmin"
+    links = Links(admin.base)
+    theme = request.cookies.get("lapwing_theme", "auto")
+    theme = theme if theme in THEMES else "auto"
+    ui.dark_mode(THEMES[theme])
+    visitor: Visitor = request.scope[VISITOR]
+    refreshes: list[Callable[[], None]] = []
+    watcher = Watcher(lambda: _run(refreshes))
+    with element("div", None, "lw-frame"):
+        element("a", "Skip to the content", "lw-skip", href="#content")
+        badge = _navigation(admin, links, current)
+        with element("div", None, "lw-side"):
+            with element("header", None, "lw-top"):
+                shell = Shell()
+            with element("main", None, "lw-main", id="content", tabindex=-1):
+                warnings = notice("", "warning", role="alert")
+                with element("div", None, "lw-heading"):
+                    with element("div"):
+                        if crumbs:
+                            with element("nav", None, "lw-crumbs", aria_label="Where this is"):
+                                for name, href in crumbs:
+                                    element("a", name, href=href)
+                                element("span", title)
+                        element("h1", title)
+                        if above:
+                            element("p", above, "lw-faint")
+                    buttons = element("div", None, "lw-buttons")
+                view = View(admin, request, client, visitor, links, buttons, refreshes, watcher)
+                _shell(view, shell, theme)
+                _warn(view, warnings, badge)
+                yield view
+    client.on_connect(lambda: admin.poller.watch(watcher))
+    client.on_disconnect(lambda: admin.poller.unwatch(watcher))
+    client.on_delete(lambda: admin.poller.unwatch(watcher))
+
+
+def _run(refreshes: list[Callable[[], None]]) -> None:
+    for refresh in refreshes:
+        refresh()
+
+
+def _navigation(admin: "Admin", links: Links, current: str) -> Element:
+    with element("nav", None, "lw-nav", aria_label="Pages"):
+        with element("a", None, "lw-brand", href=links.page("/")):
+            element("img", src=f"{links.base}/static/favicon.svg", alt="")
+            element("span", "nsqadmin")
+        badge: Element | None = None
+        for section, pages in NAVIGATION:
+            element("h2", section)
+            for name, path, _, sign in pages:
+                if path == "/pipelines" and admin.poller.picture.pipelines is None and current != path:
+                    continue  # no node keeps account of any
+                with element(
+                    "a", None, "lw-item", href=links.page(path), aria_current="page" if path == current else None
+                ):
+                    icon(sign)
+                    element("span", name)
+                    if path == "/":
+                        badge = element("span", "", "lw-badge")
+        with element("footer"):
+            element("span", "read-only" if admin.options.read_only else "lapwing · v1.3.0")
+    assert badge is not None
+    return badge
+
+
+def _shell(view: View, shell: Shell, theme: str) -> None:
+    pages = [[name, path, key] for _, pages in NAVIGATION for name, path, key, _ in pages]
+    logins = view.admin.access.logins is not None
+    put(shell, base=view.links.base, found=[], theme=theme, pages=pages, user=view.visitor.user, logout=logins)
+    dark = next(iter(each for each in view.client.elements.values() if isinstance(each, ui.dark_mode)))
+
+    def search(event: GenericEventArguments) -> None:
+        put(shell, found=found(view.picture, str(event.args), view.links))
+
+    def turn(event: GenericEventArguments) -> None:
+        dark.value = THEMES.get(str(event.args))
+
+    def seen(event: GenericEventArguments) -> None:
+        if event.args:
+            view.admin.poller.watch(view._watcher)
+        else:  # nobody sees a hidden tab: it need not be kept up to date
+            view.admin.poller.unwatch(view._watcher)
+
+    shell.on("search", search, throttle=0.15, leading_events=False)
+    shell.on("theme", turn)
+    shell.on("seen", seen)
+
+
+def found(picture: Picture, text: str, links: Links) -> list[list[str]]:
+    """What fits a search: name, kind, link; names that begin with it first."""
+    words = text.lower().split()
+    if not words:
+        return []
+    fits: list[tuple[int, str, str, str]] = []
+
+    def consider(name: str, kind: str, href: str) -> None:
+        low = name.lower()
+        if all(word in low for word in words):
+            fits.append((0 if low.startswith(words[0]) else 1, name, kind, href))
+
+    for name, topic in picture.topics.items():
+        consider(name, "topic", links.topic(name))
+        for channel in topic["channels"]:
+            consider(f"{name}/{channel['channel_name']}", "channel", links.topic(name, channel["channel_name"]))
+    for name in picture.idle_topics:
+        consider(name, "topic", links.topic(name))
+    for state in picture.nodes:
+        consider(f"{state.node.hostname} {state.node.name}", "node", links.node(state.node.name))
+    for pipeline in picture.pipelines or ():
+        consider(
+            str(pipeline["name"]), "pipeline", links.page(f"/pipelines?name={quote(str(pipeline['name']), safe='')}")
+        )
+    return [[name, kind, href] for _, name, kind, href in sorted(fits)[:FOUND_AT_MOST]]
+
+
+def _warn(view: View, warnings: Element, badge: Element) -> None:
+    def refresh() -> None:
+        trouble = view.picture.trouble
+        text = "What follows is not all: " + "; ".join(trouble) + "." if trouble else ""
+        say(warnings, text)
+        warnings.set_visibility(bool(text))
+        serious = sum(alarm.severity != "info" for alarm in view.admin.poller.alarms)
+        say(badge, str(serious))
+        badge.set_visibility(serious > 0)
+
+    view.live(refresh)

@@ -1,0 +1,97 @@
+"""Discovery: who is asked, and topics that only it still knows."""
+
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from nicegui import ui
+from nicegui.element import Element
+
+from lapwing.admin.pages.columns import Column, Row
+from lapwing.admin.pages.dialogs import ask_act, ask_create
+from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.parts import Table, button, element, notice, panel
+from lapwing.admin.queries import UpstreamFailed
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+HOSTS = (Column("host", "nsqlookupd host", "text", wide=True), Column("state", "State", "labels"))
+INACTIVE = (
+    Column("topic", "Topic", "link", wide=True),
+    Column("channel", "Channel", "text"),
+    Column("actions", "Actions", "actions"),
+)
+
+
+def install(admin: "Admin") -> None:
+    """`/lookup`"""
+
+    @ui.page("/lookup")
+    async def page(request: Request) -> None:
+        await admin.poller.first()
+        with frame(admin, request, "Lookup", "/lookup") as view:
+            if view.picture.direct:
+                notice("nsqadmin asks the nsqds themselves (--nsqd-http-address): there is no nsqlookupd to show.")
+                return
+            with panel("nsqlookupd hosts"):
+                hosts = Table("hosts", "nsqlookupd hosts", HOSTS, plain=True)
+            view.live(
+                lambda: hosts.show(
+                    [
+                        [address, address, [["does not answer", "bad", error] if error else ["answers", "good", ""]]]
+                        for address, error in view.picture.lookupds
+                    ]
+                )
+            )
+            await _inactive(view)
+
+
+async def _inactive(view: View) -> None:
+    async def change(action: str, row: str) -> None:
+        topic, _, channel = row.partition("/")
+        ask_act(view, action, topic, channel, then=lambda: again())
+
+    with panel("Inactive topics", "known to nsqlookupd, on no nsqd"):
+        with element("div", None, "lw-buttons lw-pad"):
+            if view.visitor.may_change:
+                button("Create topic or channel", lambda: ask_create(view), tone="main", sign="add")
+            button("Refresh", lambda: load(), sign="refresh")
+        failure: Element = notice("", "error")
+        failure.set_visibility(False)
+        table = Table(
+            "inactive", "Inactive topics", INACTIVE, order="topic", empty="Every topic has a producer.", on_act=change
+        )
+
+    async def load() -> None:
+        try:
+            found = await view.admin.queries.inactive_topics()
+        except UpstreamFailed as error:
+            failure._text = str(error)
+            failure.set_visibility(True)
+            failure.update()
+            return
+        failure.set_visibility(False)
+        rows: list[Row] = []
+        delete = [["delete", "Delete …", "danger"]] if view.visitor.may_change else []
+        for topic, channels in found.value.items():
+            rows.append([topic, [topic, view.links.topic(topic), "", []], "", delete])
+            rows += [
+                [f"{topic}/{channel}", [topic, view.links.topic(topic), "", []], channel, delete]
+                for channel in channels or ()
+            ]
+        table.show(rows)
+
+    def again() -> None:
+        ui.timer(0.1, load, once=True)
+
+    known: list[tuple[str, ...]] = [()]
+
+    def refresh() -> None:
+        if view.picture.idle_topics != known[0]:  # something came or went: look closer
+            known[0] = view.picture.idle_topics
+            if view.client.has_socket_connection:
+                with table:
+                    again()
+
+    await load()
+    view.live(refresh)

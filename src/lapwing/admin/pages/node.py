@@ -1,0 +1,171 @@
+"""One nsqd: its topics, their channels, and who is connected."""
+
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.pages.clients import Finishing, client_table_rows
+from lapwing.admin.pages.columns import PAUSED, Column, Links, Row, client_columns, state_labels
+from lapwing.admin.pages.dialogs import ask_act
+from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.parts import Table, element, notice, panel, say, tile
+from lapwing.admin.pages.topic import node_actions
+from lapwing.admin.picture import Picture
+from lapwing.admin.words import count, duration, rate
+from lapwing.client.cluster import Json
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+TOPIC_COLUMNS = (
+    Column("topic", "Topic", "link", wide=True),
+    Column("depth", "Depth"),
+    Column("queue", "Memory + disk", "mem"),
+    Column("messages", "Messages"),
+    Column("channels", "Channels"),
+    Column("actions", "Actions", "actions"),
+)
+CHANNEL_COLUMNS = (
+    Column("channel", "Channel", "link", wide=True),
+    Column("topic", "Topic", "link"),
+    Column("depth", "Depth"),
+    Column("queue", "Memory + disk", "mem"),
+    Column("in_flight", "In flight"),
+    Column("deferred", "Deferred"),
+    Column("requeued", "Requeued"),
+    Column("timed_out", "Timed out"),
+    Column("messages", "Messages"),
+    Column("clients", "Connections"),
+)
+
+
+def install(admin: "Admin") -> None:
+    """`/nodes/<node>`"""
+
+    @ui.page("/nodes/{name}")
+    async def page(request: Request, name: str) -> None:
+        await admin.poller.first()
+        with frame(admin, request, name, "/nodes", crumbs=(("Nodes", f"{admin.base}/nodes"),)) as view:
+            _state(view, name)
+            _topics(view, name)
+            _channels(view, name)
+            _clients(view, name)
+
+
+def parts_of(picture: Picture, node: str) -> list[Json]:
+    """The topics that a node has, as it has them."""
+    return [part for topic in picture.topics.values() for part in topic["nodes"] if part["node"] == node]
+
+
+def _state(view: View, name: str) -> None:
+    absent = notice("No nsqd of this name is known.", "warning")
+    trouble = notice("", "error")
+    with element("dl", None, "lw-tiles") as tiles:
+        health = tile("Health")
+        version = tile("Version")
+        uptime = tile("Up for")
+        topics = tile("Topics")
+        messages = tile("Messages", "Published since it started")
+        flow = tile("Published", "Messages a second")
+        clients = tile("Consumers")
+
+    def refresh() -> None:
+        state = view.picture.node(name)
+        absent.set_visibility(state is None)
+        tiles.set_visibility(state is not None)
+        if state is None:
+            trouble.set_visibility(False)
+            return
+        wrong = state.error or (state.health if state.health != "OK" else "")
+        say(trouble, wrong)
+        trouble.set_visibility(bool(wrong))
+        say(health, state_labels(state, view.picture.at)[0][0])
+        say(version, state.node.version or "-")
+        say(uptime, duration(round(view.picture.at - state.started)) if state.started else "-")
+        say(topics, count(state.topics))
+        say(messages, count(state.messages))
+        say(flow, f"{rate(view.admin.poller.history.node_flow.get(name, 0.0))}/s")
+        say(clients, count(state.clients))
+
+    view.live(refresh)
+
+
+def _queue_cells(each: Json) -> Row:
+    return [each["depth"], [each["memory_depth"], each["backend_depth"]]]
+
+
+def _topics(view: View, name: str) -> None:
+    with panel("Topics"):
+        table = Table(
+            "topics",
+            f"Topics on {name}",
+            TOPIC_COLUMNS,
+            order="topic",
+            empty="This node has no topics.",
+            on_act=lambda action, topic: ask_act(view, action, topic, node=name),
+        )
+
+    def refresh() -> None:
+        table.show(
+            [
+                [
+                    part["topic_name"],
+                    [part["topic_name"], view.links.topic(part["topic_name"]), "", [PAUSED] if part["paused"] else []],
+                    *_queue_cells(part),
+                    part["message_count"],
+                    len(part["channels"]),
+                    node_actions(view, part["topic_name"], paused=part["paused"]),
+                ]
+                for part in parts_of(view.picture, name)
+            ]
+        )
+
+    view.live(refresh)
+
+
+def _channel_row(channel: Json, links: Links) -> Row:
+    topic, name = channel["topic_name"], channel["channel_name"]
+    return [
+        f"{topic}/{name}",
+        [name, links.topic(topic, name), "", [PAUSED] if channel["paused"] else []],
+        [topic, links.topic(topic), "", []],
+        *_queue_cells(channel),
+        channel["in_flight_count"],
+        channel["deferred_count"],
+        channel["requeue_count"],
+        channel["timeout_count"],
+        channel["message_count"],
+        channel["client_count"],
+    ]
+
+
+def _channels(view: View, name: str) -> None:
+    with panel("Channels"):
+        table = Table(
+            "channels", f"Channels on {name}", CHANNEL_COLUMNS, order="topic", empty="This node has no channels."
+        )
+    view.live(
+        lambda: table.show(
+            [_channel_row(channel, view.links) for part in parts_of(view.picture, name) for channel in part["channels"]]
+        )
+    )
+
+
+def _clients(view: View, name: str) -> None:
+    with panel("Client connections"):
+        table = Table(
+            "clients", f"Connections to {name}", client_columns(where=True), order="host", empty="Nobody is connected."
+        )
+    finishing = Finishing()
+
+    def refresh() -> None:
+        clients = [
+            (client, channel["topic_name"], channel["channel_name"])
+            for part in parts_of(view.picture, name)
+            for channel in part["channels"]
+            for client in channel["clients"] or ()
+        ]
+        table.show(client_table_rows(clients, finishing, view.links, view.picture.at, where=True))
+
+    view.live(refresh, clients=name)

@@ -1,0 +1,170 @@
+"""How the cluster is, at a glance."""
+
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from nicegui import ui
+from nicegui.element import Element
+
+from lapwing.admin.alarms import Alarm, spoken_age
+from lapwing.admin.history import Age
+from lapwing.admin.pages.charts import Lines, charts
+from lapwing.admin.pages.columns import channel_columns, channel_rows
+from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.parts import Table, element, icon, panel, say, tile
+from lapwing.admin.words import count, rate
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+CHARTS: Final = (
+    Lines("Messages a second", "rate", (("in", "published", "c1"), ("out", "finished", "c2"))),
+    Lines(
+        "Waiting messages",
+        "count",
+        (
+            ("ready", "in channels", "c1"),
+            ("waiting", "in topics", "c3"),
+            ("in_flight", "in flight", "c2"),
+            ("deferred", "deferred", "c4"),
+        ),
+        stack=True,
+    ),
+    Lines("Oldest message", "duration", (("oldest", "waits for", "c3"),)),
+    Lines("Lag of the slowest channel", "count", (("lag", "unfinished", "c4"),)),
+)
+SIGNS: Final = {"error": "error", "warning": "warning", "info": "info"}
+FEW_ALARMS: Final = 5  # more are shown when asked for: the charts should stay in sight
+MOST_ALARMS: Final = 100
+BUSIEST: Final = 8
+
+
+def install(admin: "Admin") -> None:
+    """`/`"""
+
+    @ui.page("/")
+    async def overview(request: Request) -> None:
+        await admin.poller.first()
+        with frame(admin, request, "Overview", "/") as view:
+            _health(view)
+            _tiles(view)
+            _alarms(view)
+            charts(view, lambda: admin.poller.history.cluster, CHARTS)
+            _busiest(view)
+
+
+def _health(view: View) -> None:
+    with element("div", None, "lw-health lw-good", role="status") as box:
+        sign = icon("check_circle")
+        with element("div"):
+            verdict = element("h2", "")
+            facts = element("p", "", "lw-faint")
+
+    def refresh() -> None:
+        picture, alarms = view.picture, view.admin.poller.alarms
+        worst = alarms[0].severity if alarms else "info"
+        serious = sum(alarm.severity != "info" for alarm in alarms)
+        tone = worst if serious else "good"
+        say(sign, {"error": "error", "warning": "warning"}.get(tone, "check_circle"))
+        box.classes(replace=f"lw-health lw-{tone}")
+        say(
+            verdict,
+            "All is well"
+            if not serious
+            else "1 thing needs a look"
+            if serious == 1
+            else f"{serious} things need a look",
+        )
+        up = sum(state.reachable for state in picture.nodes)
+        parts = [f"{up} of {len(picture.nodes)} nsqd up"]
+        if picture.lookupds:
+            answering = sum(not error for _, error in picture.lookupds)
+            parts.append(f"{answering} of {len(picture.lookupds)} nsqlookupd up")
+        channels = sum(len(topic["channels"]) for topic in picture.topics.values())
+        parts += [f"{count(len(picture.topics))} topics", f"{count(channels)} channels"]
+        say(facts, " · ".join(parts))
+
+    view.live(refresh)
+
+
+def _tiles(view: View) -> None:
+    with element("dl", None, "lw-tiles"):
+        into = tile("Published", "Messages published a second, all topics")
+        out = tile("Finished", "Messages finished a second, all channels")
+        waiting = tile("Waiting", "Messages in topics and channels, not in flight and not deferred")
+        in_flight = tile("In flight", "Delivered and not yet finished")
+        deferred = tile("Deferred", "Waiting for their time")
+        oldest = tile("Oldest", "How long the oldest unfinished message has waited, as far as we watched")
+        clients = tile("Consumers", "Connections that are subscribed")
+
+    def refresh() -> None:
+        track = view.admin.poller.history.cluster
+        say(into, f"{rate(track.last('in'))}/s")
+        say(out, f"{rate(track.last('out'))}/s")
+        say(waiting, count(track.last("waiting") + track.last("ready")))
+        say(in_flight, count(track.last("in_flight")))
+        say(deferred, count(track.last("deferred")))
+        say(oldest, spoken_age(Age(round(track.last("oldest")))) if track.last("oldest") else "-")
+        say(clients, count(sum(channel["client_count"] for channel in view.picture.channels())))
+
+    view.live(refresh)
+
+
+def _alarms(view: View) -> None:
+    most = [FEW_ALARMS]
+
+    def show_all() -> None:
+        most[0] = MOST_ALARMS
+        refresh()
+
+    with panel("Alarms") as box:
+        listed = element("ul", None, "lw-alarms")
+        with element("div", None, "lw-more") as more:
+            words = element("button", "", "lw-quiet", type="button")
+            words.on("click", show_all, args=[])
+    shown: list[list[Alarm]] = [[]]
+
+    def refresh() -> None:
+        alarms = view.admin.poller.alarms
+        box.set_visibility(bool(alarms))
+        if alarms[: most[0]] != shown[0]:
+            shown[0] = alarms[: most[0]]
+            listed.clear()
+            with listed:
+                for alarm in shown[0]:
+                    _alarm(view, alarm)
+        hidden = len(alarms) - most[0]
+        say(words, f"Show {hidden} more")
+        more.set_visibility(hidden > 0 and most[0] < MOST_ALARMS)
+
+    view.live(refresh)
+
+
+def _alarm(view: View, alarm: Alarm) -> Element:
+    with element("li", None, f"lw-{alarm.severity}") as item:
+        icon(SIGNS[alarm.severity])
+        with element("div"):
+            element("span", f"{alarm.severity}: ", "lw-hidden")
+            element("a", alarm.text, "lw-what", href=view.links.page(alarm.link))
+            element("p", alarm.advice)
+    return item
+
+
+def _busiest(view: View) -> None:
+    history = view.admin.poller.history
+    with panel("Deepest channels", "those with the most waiting messages"):
+        columns = channel_columns([], with_topic=False)
+        table = Table("deepest", "Deepest channels", columns, plain=True, empty="No channel has a message waiting.")
+
+    def refresh() -> None:
+        picture = view.picture
+        deep = sorted(
+            (channel for channel in picture.channels() if channel["depth"]), key=lambda channel: -channel["depth"]
+        )
+        rows = channel_rows(deep[:BUSIEST], history, view.links, [], picture.at)
+        for row, channel in zip(rows, deep, strict=False):
+            row[0] = f"{channel['topic_name']}/{channel['channel_name']}"
+            row[1][0] = row[0]
+        table.show(rows)
+
+    view.live(refresh)

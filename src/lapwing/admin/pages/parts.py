@@ -1,0 +1,241 @@
+"""The pieces that pages are made of. All text goes in as text: nothing here can turn it into markup."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import nicegui.elements.echart  # noqa: F401  # brings the charts' library into the browser's import map
+from nicegui.element import Element
+from nicegui.elements.mixins.value_element import ValueElement
+from nicegui.events import GenericEventArguments
+
+from lapwing.admin.pages.columns import Column, Row
+from lapwing.admin.static import PACKAGED
+
+Click = Callable[[], Awaitable[None] | None]
+
+
+def element(tag: str, text: str | None = None, classes: str = "", **attributes: Any) -> Element:
+    """A plain element; attributes are given with `_` for `-`, and a trailing `_` where Python wants one."""
+    made = Element(tag)
+    made._text = text
+    if classes:
+        made.classes(classes)
+    for name, value in attributes.items():
+        if value is not None:
+            made._props[name.rstrip("_").replace("_", "-")] = value
+    return made
+
+
+def say(target: Element, text: str) -> None:
+    """Change an element's text, if it is another one."""
+    if target._text != text:
+        target._text = text
+        target.update()
+
+
+def put(target: Element, **attributes: Any) -> None:
+    """Change an element's attributes, and tell the browser only if one is another."""
+    named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+    changed = {name: value for name, value in named.items() if target._props.get(name) != value}
+    if changed:
+        target._props.update(changed)
+        target.update()
+
+
+def icon(name: str) -> Element:
+    """An icon that says nothing to a screen reader."""
+    return element("i", name, "material-icons", aria_hidden="true")
+
+
+def button(text: str, on_click: Click, *, tone: str = "", sign: str = "", title: str | None = None) -> Element:
+    """A button; `tone` is `main`, `danger` or empty."""
+    classes = {"main": "lw-button lw-main-button", "danger": "lw-button lw-danger", "kill": "lw-button lw-danger-main"}
+    made = element("button", None, classes.get(tone, "lw-button"), type="button", title=title)
+    with made:
+        if sign:
+            icon(sign)
+        element("span", text)
+    made.on("click", lambda: on_click(), args=[])
+    return made
+
+
+def link_button(text: str, href: str, *, sign: str = "") -> Element:
+    """A link that looks like a button."""
+    made = element("a", None, "lw-button", href=href)
+    with made:
+        if sign:
+            icon(sign)
+        element("span", text)
+    return made
+
+
+@contextmanager
+def panel(title: str = "", note: str = "") -> Iterator[Element]:
+    """A framed part of the page; what is made inside stands below its title."""
+    with element("section", None, "lw-panel", aria_label=title or None) as made:
+        if title:
+            with element("header"):
+                element("h2", title)
+                if note:
+                    element("p", note)
+        yield made
+
+
+def notice(text: str, tone: str = "", *, role: str = "note") -> Element:
+    """A coloured line; `tone` is `warning`, `error` or empty for plain information."""
+    made = element("p", text, f"lw-notice {'lw-' + tone if tone else ''}".strip(), role=role)
+    return made
+
+
+def tile(term: str, title: str = "") -> Element:
+    """One number with its name, inside a `dl.lw-tiles`; the returned element's text is the number."""
+    with element("div", None, "lw-tile", title=title or None):
+        element("dt", term)
+        return element("dd", "-")
+
+
+class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(PACKAGED)}):
+    """A live table; see `columns` for what its rows look like."""
+
+    def __init__(
+        self,
+        name: str,
+        caption: str,
+        columns: Sequence[Column],
+        *,
+        empty: str = "",
+        order: str = "",
+        plain: bool = False,
+        on_act: Callable[[str, str], Awaitable[None] | None] | None = None,
+        on_pick: Callable[[str], Awaitable[None] | None] | None = None,
+    ) -> None:
+        """`name` stands in the address bar and in saved files; `plain`: no filter; `order`: `key` or `key:down`."""
+        super().__init__()
+        put(
+            self,
+            name=name,
+            caption=caption,
+            columns=[column.to_json() for column in columns],
+            rows=[],
+            empty=empty,
+            order=order,
+            plain=plain,
+            pick=on_pick is not None,
+        )
+        if on_act is not None:
+            self.on("act", lambda event: on_act(str(event.args["action"]), str(event.args["row"])))
+        if on_pick is not None:
+            self.on("pick", lambda event: on_pick(str(event.args)))
+
+    def show(self, rows: list[Row], *, total: Row | None = None, tint: dict[str, str] | None = None) -> None:
+        """Show these rows from now on; nothing is sent when they are the same."""
+        put(self, rows=rows, total=total, tint=tint)
+
+    def set_columns(self, columns: Sequence[Column]) -> None:
+        """Show other columns; rows must fit them by the next `show`."""
+        put(self, columns=[column.to_json() for column in columns])
+
+    def choose(self, row: str) -> None:
+        """Show which row is chosen."""
+        put(self, picked=row)
+
+
+class Chart(Element, component=PACKAGED / "lw_chart.js"):
+    """Lines over time, fed with `History` tracks."""
+
+    def __init__(
+        self, title: str, unit: str, series: Sequence[tuple[str, str]], *, span: float, stack: bool = False
+    ) -> None:
+        """`series` are names and colours (`c1` to `c5`); `unit` is `rate`, `count`, `duration` or `bytes`."""
+        super().__init__()
+        lines = [{"name": name, "colour": colour} for name, colour in series]
+        empty = {"whole": True, "times": [], "values": [[] for _ in lines]}
+        put(self, title=title, unit=unit, series=lines, span=span, stack=stack, points=empty)
+
+    def show(self, columns: Sequence[Sequence[tuple[float, float]]], *, whole: bool, span: float) -> None:
+        """All points, or the newest few: the browser joins on what it does not have yet."""
+        times = [round(at, 1) for at, _ in columns[0]] if columns else []
+        values = [[round(value, 3) for _, value in column] for column in columns]
+        put(self, points={"whole": whole, "times": times, "values": values}, span=span)
+
+
+class Field(Element, component=PACKAGED / "lw_field.js"):
+    """A labelled field; `value` is what stands in it."""
+
+    def __init__(
+        self,
+        label: str,
+        *,
+        kind: str = "text",
+        value: str = "",
+        options: Sequence[tuple[str, str]] = (),
+        placeholder: str = "",
+        width: str = "",
+        hint: str = "",
+        focus: bool = False,
+        on_change: Callable[[str], Awaitable[None] | None] | None = None,
+        on_enter: Click | None = None,
+    ) -> None:
+        super().__init__()
+        self.value = value
+        self._on_change = on_change
+        put(
+            self,
+            label=label,
+            kind=kind,
+            value=value,
+            options=[list(option) for option in options],
+            placeholder=placeholder,
+            width=width,
+            hint=hint,
+            focus=focus,
+        )
+        self.on("change", self._changed)
+        if on_enter is not None:
+            self.on("enter", lambda: on_enter(), args=[])
+
+    def _changed(self, event: GenericEventArguments) -> Awaitable[None] | None:
+        self.value = str(event.args)
+        return self._on_change(self.value) if self._on_change is not None else None
+
+    def set(self, value: str) -> None:
+        """Put another value into the field."""
+        self.value = value
+        put(self, value=value)
+
+    def set_options(self, options: Sequence[tuple[str, str]]) -> None:
+        """Offer other choices."""
+        put(self, options=[list(option) for option in options])
+
+
+class Counter(Element, component=PACKAGED / "lw_counter.js"):
+    """A number that counts up between polls."""
+
+    def show(self, value: int, rate: float) -> None:
+        """The number now, and by how many it grows a second."""
+        put(self, value=value, rate=round(rate, 1))
+
+
+class MessageView(Element, component=PACKAGED / "lw_message.js"):
+    """One message with its body as text, JSON tree or hex."""
+
+    def show(self, message: dict[str, Any] | None) -> None:
+        """Show this message, or none."""
+        put(self, message=message)
+
+
+class Dialog(ValueElement[bool]):
+    """A window in front of the page; what is made inside is its content. Escape closes it, focus stays in it."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(tag="q-dialog", value=False)
+        self._props["aria-label"] = label
+
+    def open(self) -> None:
+        """Show it."""
+        self.set_value(True)
+
+    def close(self) -> None:
+        """Take it away."""
+        self.set_value(False)

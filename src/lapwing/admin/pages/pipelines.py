@@ -1,0 +1,120 @@
+"""Spark queries that read or write the cluster, as they report themselves."""
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.alarms import Limits, first_line, pipeline_age, stale
+from lapwing.admin.pages.columns import Column, Label, Links, Row
+from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.parts import Table, element, notice, panel, put, say
+from lapwing.admin.picture import Picture
+from lapwing.client.cluster import Json
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+COLUMNS = (
+    Column("name", "Pipeline", "text", wide=True),
+    Column("kind", "Kind", "text"),
+    Column("state", "State", "labels"),
+    Column("channels", "Channel", "links"),
+    Column("lag", "Lag", title="Messages that the query has not read yet"),
+    Column("depth", "Channel depth", title="What its channels say is left"),
+    Column("input", "Input", "rate", "Messages read a second"),
+    Column("processed", "Processed", "rate", "Messages processed a second"),
+    Column("batch", "Last batch"),
+    Column("took", "Batch took", "dur"),
+    Column("seen", "Reported", "dur", "Time since it last reported"),
+    Column("error", "Error", "text", wide=True),
+)
+
+
+def install(admin: "Admin") -> None:
+    """`/pipelines`"""
+
+    @ui.page("/pipelines")
+    async def page(request: Request) -> None:
+        await admin.poller.first()
+        above = "Each running Spark query tells nsqd how far it is; its channel shows the same from the broker's side."
+        with frame(admin, request, "Pipelines", "/pipelines", above=above) as view:
+            absent = notice("No nsqd here keeps account of pipelines.")
+            _list(view)
+
+            def refresh() -> None:
+                absent.set_visibility(view.picture.pipelines is None)
+
+            view.live(refresh)
+
+
+def _list(view: View) -> None:
+    chosen = [view.asked("name")]
+
+    def pick(name: str) -> None:
+        chosen[0] = name
+        refresh()
+
+    with panel():
+        table = Table(
+            "pipelines",
+            "Pipelines",
+            COLUMNS,
+            order="name",
+            on_pick=pick,
+            empty="No pipeline has reported yet. Start one with `lapwing pipeline`.",
+        )
+    with panel("Last error") as box, element("div", None, "lw-pad"):
+        error = element("pre", "", "lw-body", tabindex=0)
+
+    def refresh() -> None:
+        picture, limits = view.picture, view.admin.poller.limits
+        pipelines = picture.pipelines or ()
+        table.show([pipeline_row(pipeline, picture, limits, view.links) for pipeline in pipelines])
+        table.choose(chosen[0])
+        shown = next((pipeline for pipeline in pipelines if pipeline.get("name") == chosen[0]), None)
+        text = str((shown or {}).get("error") or "")
+        say(error, text)
+        box.set_visibility(bool(text))
+        put(box, aria_label=f"Last error of {chosen[0]}")
+
+    view.live(refresh)
+
+
+def pipeline_row(pipeline: Json, picture: Picture, limits: Limits, links: Links) -> Row:
+    """One query."""
+    channel = str(pipeline.get("channel") or "")
+    topics = [str(topic) for topic in pipeline.get("topics") or ()]
+    found = [picture.channel(topic, channel) for topic in topics] if channel else []
+    channels = [
+        [f"{topic}/{channel}", links.topic(topic, channel), "" if known else "warn"]
+        for topic, known in zip(topics, found, strict=False)
+    ]
+    return [
+        pipeline["name"],
+        pipeline["name"],
+        str(pipeline.get("kind") or ""),
+        _state(pipeline, picture, limits),
+        channels or [[topic, links.topic(topic), ""] for topic in topics],
+        pipeline.get("lag"),
+        sum(known["depth"] + known["in_flight_count"] for known in found if known is not None),
+        round(_number(pipeline.get("input_rate")), 2),
+        round(_number(pipeline.get("processed_rate")), 2),
+        pipeline.get("batch_id"),
+        _number(pipeline.get("batch_ms")) / 1000,
+        round(pipeline_age(pipeline, picture.at)),
+        first_line(str(pipeline.get("error") or "")),
+    ]
+
+
+def _state(pipeline: Json, picture: Picture, limits: Limits) -> list[Label]:
+    state = str(pipeline.get("state") or "unknown")
+    if pipeline.get("error"):
+        return [["failed", "bad", str(pipeline["error"])[:300]]]
+    if stale(pipeline, picture.at, limits):
+        return [[state, "", "The last it said"], ["silent", "warn", "It should have reported by now"]]
+    return [[state, "good" if state == "running" else "", ""]]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,142 @@
+"""One topic: on each node, and its channels."""
+
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.pages.charts import Lines, charts
+from lapwing.admin.pages.columns import (
+    Row,
+    channel_columns,
+    channel_rows,
+    quantiles,
+    topic_node_columns,
+    topic_node_rows,
+    topic_total,
+)
+from lapwing.admin.pages.dialogs import ask_act, ask_create
+from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.parts import Table, button, link_button, notice, panel
+from lapwing.client.cluster import Json, sum_topic
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+CHARTS: Final = (
+    Lines("Messages a second", "rate", (("in", "published", "c1"),)),
+    Lines(
+        "Waiting messages", "count", (("backlog", "in channels", "c1"), ("waiting", "in the topic", "c3")), stack=True
+    ),
+)
+
+
+def install(admin: "Admin") -> None:
+    """`/topics/<topic>`"""
+
+    @ui.page("/topics/{topic}")
+    async def page(request: Request, topic: str) -> None:
+        await admin.poller.first()
+        with frame(admin, request, topic, "/topics", crumbs=(("Topics", f"{admin.base}/topics"),)) as view:
+            _buttons(view, topic)
+            _absent(view, topic)
+            _nodes(view, topic)
+            _channels(view, topic)
+            charts(view, lambda: admin.poller.history.topics.get(topic), CHARTS)
+
+
+def _buttons(view: View, topic: str) -> None:
+    with view.buttons:
+        link_button("Messages", view.links.messages(topic), sign="mail_outline")
+        if not view.visitor.may_change:
+            return
+        nodes = [state.node.name for state in view.picture.nodes if state.reachable]
+        button("New channel", lambda: ask_create(view, topic=topic, nodes=nodes), sign="add")
+        pause = button("Pause topic", lambda: ask_act(view, "pause", topic), sign="pause")
+        unpause = button("Unpause topic", lambda: ask_act(view, "unpause", topic), sign="play_arrow")
+        button("Empty queue", lambda: ask_act(view, "empty", topic), tone="danger", sign="delete_sweep")
+        button(
+            "Delete topic",
+            lambda: ask_act(view, "delete", topic, then=lambda: view.go(view.links.page("/topics"))),
+            tone="danger",
+            sign="delete_outline",
+        )
+
+    def refresh() -> None:
+        found = view.picture.topics.get(topic)
+        pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
+        unpause.set_visibility(found is not None and found["paused"])
+
+    view.live(refresh)
+
+
+def _absent(view: View, topic: str) -> None:
+    words = notice("No nsqd has this topic. If nsqlookupd still knows it, it can be deleted under Lookup.")
+    lonely = notice(
+        "This topic has no channel: messages wait in it until there is one, and the first channel gets them all.",
+        "warning",
+    )
+
+    def refresh() -> None:
+        found = view.picture.topics.get(topic)
+        words.set_visibility(found is None)
+        lonely.set_visibility(found is not None and not found["channels"])
+
+    view.live(refresh)
+
+
+def node_actions(view: View, topic: str, *, paused: bool, channel: str = "") -> Row:
+    """What may be done on one node alone."""
+    if not view.visitor.may_change:
+        return []
+    pause = ["unpause", "Unpause here", ""] if paused else ["pause", "Pause here", ""]
+    rest = [["empty", "Empty here …", "danger"], ["delete", "Delete here …", "danger"]]
+    return [pause, *rest] if channel else [pause, *rest, ["tombstone", "Tombstone …", "danger"]]
+
+
+def _nodes(view: View, topic: str) -> None:
+    with panel("Topic message queue", "on each nsqd"):
+        table = Table(
+            "nodes",
+            f"{topic} on each nsqd",
+            topic_node_columns([]),
+            plain=True,
+            empty="On no node.",
+            on_act=lambda action, node: ask_act(view, action, topic, node=node),
+        )
+
+    def refresh() -> None:
+        found: Json = view.picture.topics.get(topic) or sum_topic(topic, [])
+        points = quantiles([found])
+        table.set_columns(topic_node_columns(points))
+        flow = view.admin.poller.history.topic_flow.get(topic)
+        rows = topic_node_rows(
+            found,
+            view.admin.poller.history.part_flow,
+            view.links,
+            points,
+            lambda part: node_actions(view, topic, paused=part["paused"]),
+        )
+        total = topic_total(found, flow.into if flow else 0.0, points)
+        table.show(rows, total=total if rows else None)
+
+    view.live(refresh)
+
+
+def _channels(view: View, topic: str) -> None:
+    with panel("Channel message queues", "summed over all nodes"):
+        table = Table(
+            "channels",
+            f"Channels of {topic}",
+            channel_columns([]),
+            order="channel",
+            empty="No channels: messages wait in the topic until there is one.",
+        )
+
+    def refresh() -> None:
+        found: Json = view.picture.topics.get(topic) or sum_topic(topic, [])
+        points = quantiles(found["channels"])
+        table.set_columns(channel_columns(points))
+        table.show(channel_rows(found["channels"], view.admin.poller.history, view.links, points, view.picture.at))
+
+    view.live(refresh)

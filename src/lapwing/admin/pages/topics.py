@@ -1,0 +1,36 @@
+"""All topics."""
+
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+from nicegui import ui
+
+from lapwing.admin.pages.columns import TOPICS, topic_rows
+from lapwing.admin.pages.dialogs import ask_create
+from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.parts import Table, button, panel
+
+if TYPE_CHECKING:
+    from lapwing.admin.app import Admin
+
+
+def install(admin: "Admin") -> None:
+    """`/topics`"""
+
+    @ui.page("/topics")
+    async def topics(request: Request) -> None:
+        await admin.poller.first()
+        with frame(admin, request, "Topics", "/topics") as view:
+            if view.visitor.may_change:
+                with view.buttons:
+                    nodes = [state.node.name for state in view.picture.nodes if state.reachable]
+                    button("New topic", lambda: ask_create(view, nodes=nodes), tone="main", sign="add")
+            with panel():
+                table = Table(
+                    "topics",
+                    "Topics",
+                    TOPICS,
+                    order="topic",
+                    empty="No topics yet. One comes into being with its first message.",
+                )
+            view.live(lambda: table.show(topic_rows(view.picture, admin.poller.history, view.links)))

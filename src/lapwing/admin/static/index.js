@@ -1,0 +1,82 @@
+// What the components share: numbers and times as words, saving files, the place in the address bar.
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const one = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const two = new Intl.NumberFormat("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+export const count = (n) => (n === null || n === undefined ? "" : whole.format(n));
+
+export function rate(n) {
+  if (!n || n <= 0) return "0";
+  if (n < 1) return two.format(n);
+  return n < 10 ? one.format(n) : whole.format(n);
+}
+
+export function short(n) {
+  const steps = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  for (const [size, unit] of steps) if (Math.abs(n) >= size) return one.format(n / size).replace(".0", "") + unit;
+  return Math.abs(n) < 10 && n % 1 ? one.format(n) : whole.format(n);
+}
+
+export function duration(s) {
+  if (s === null || s === undefined) return "";
+  if (s === 0) return "0s";
+  if (s < 0.001) return `${Math.round(s * 1e6)}µs`;
+  if (s < 1) return `${one.format(s * 1e3).replace(".0", "")}ms`;
+  if (s < 60) return `${one.format(s).replace(".0", "")}s`;
+  const t = Math.floor(s);
+  const pair = (a, u, b, v) => (b ? `${a}${u} ${b}${v}` : `${a}${u}`);
+  if (t < 3600) return pair(Math.floor(t / 60), "m", t % 60, "s");
+  if (t < 86400) return pair(Math.floor(t / 3600), "h", Math.floor((t % 3600) / 60), "m");
+  return pair(Math.floor(t / 86400), "d", Math.floor((t % 86400) / 3600), "h");
+}
+
+export function bytes(n) {
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (n < 1024) return unit === "B" || n >= 10 ? `${whole.format(n)} ${unit}` : `${one.format(n)} ${unit}`;
+    n /= 1024;
+  }
+  return `${one.format(n)} TiB`;
+}
+
+const pad = (n, width = 2) => String(n).padStart(width, "0");
+
+export function moment(seconds, millis = false) {
+  if (!seconds) return "";
+  const d = new Date(seconds * 1000);
+  const day = `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
+  const time = `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
+  return `${day} ${time}${millis ? "." + pad(d.getMilliseconds(), 3) : ""}`;
+}
+
+// The time of day is enough for what is from today.
+export function clock(seconds) {
+  const text = moment(seconds, true);
+  return text.slice(0, 10) === moment(Date.now() / 1000).slice(0, 10) ? text.slice(11) : text;
+}
+
+export function save(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// A spreadsheet runs what begins with these signs: names come from strangers, so it is quoted away.
+export const csvCell = (text) => {
+  const safe = /^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+$/.test(text) ? "'" + text : text;
+  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+
+export const fromAddress = (key) => new URLSearchParams(location.search).get(key);
+
+export function toAddress(key, value) {
+  const params = new URLSearchParams(location.search);
+  if (value) params.set(key, value);
+  else params.delete(key);
+  const query = params.toString();
+  history.replaceState(history.state, "", location.pathname + (query ? "?" + query : "") + location.hash);
+}
+
+export const colour = (name) => getComputedStyle(document.body).getPropertyValue("--" + name).trim();

@@ -1,0 +1,89 @@
+// Live lines over time. The page gives all points once, then the newest few: what is new is joined on.
+import { echarts } from "nicegui-echart";
+import { bytes, colour, count, duration, moment, rate, short } from "lapwing-ui";
+
+const SAY = { rate: (v) => rate(v) + "/s", count, duration, bytes };
+const AXIS = { rate: short, count: short, duration, bytes };
+
+export default {
+  props: { title: String, unit: String, series: Array, points: Object, span: Number, stack: Boolean },
+  render() {
+    const now = this.series.map((s, i) => `${s.name} ${this.said[i] ?? ""}`).join(", ");
+    return Vue.h("figure", { class: "lw-chart", role: "group", "aria-label": `${this.title}: ${now}` }, [
+      Vue.h("figcaption", [
+        Vue.h("h3", this.title),
+        Vue.h("span", { class: "lw-legend" }, this.series.map((s, i) => Vue.h("span", [
+          Vue.h("i", { class: "lw-dot", style: { background: `var(--${s.colour})` } }), s.name + " ", Vue.h("b", this.said[i] ?? "")]))),
+      ]),
+      Vue.h("div", { ref: "plot", class: "lw-plot", "aria-hidden": "true" }),
+    ]);
+  },
+  data: () => ({ said: [] }),
+  created() {
+    this.times = [];
+    this.values = this.series.map(() => []);
+  },
+  mounted() {
+    this.chart = echarts.init(this.$refs.plot, null, { renderer: "canvas" });
+    this.sizes = new ResizeObserver(() => this.chart.resize());
+    this.sizes.observe(this.$refs.plot);
+    this.theme = new MutationObserver(() => this.draw());
+    this.theme.observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    this.join();
+  },
+  unmounted() {
+    this.sizes.disconnect();
+    this.theme.disconnect();
+    this.chart.dispose();
+  },
+  watch: { points() { this.join(); } },
+  methods: {
+    join() {
+      const { whole, times, values } = this.points;
+      if (whole) {
+        this.times = [...times];
+        this.values = values.map((v) => [...v]);
+      } else {
+        const last = this.times.length ? this.times[this.times.length - 1] : 0;
+        times.forEach((t, i) => {
+          if (t <= last) return;
+          this.times.push(t);
+          values.forEach((v, s) => this.values[s].push(v[i]));
+        });
+      }
+      const oldest = (this.times[this.times.length - 1] ?? 0) - this.span;
+      const drop = this.times.findIndex((t) => t >= oldest);
+      if (drop > 0) {
+        this.times.splice(0, drop);
+        this.values.forEach((v) => v.splice(0, drop));
+      }
+      this.said = this.values.map((v) => (v.length ? SAY[this.unit](v[v.length - 1]) : ""));
+      this.draw();
+    },
+    draw() {
+      if (!this.chart) return;
+      const ink = colour("ink-2"), line = colour("line"), ground = colour("panel"), say = SAY[this.unit];
+      const end = this.times[this.times.length - 1] ?? Date.now() / 1000;
+      const begin = Math.max(end - this.span, Math.min(this.times[0] ?? end - this.span, end - 60));
+      this.chart.setOption({
+        animation: false, textStyle: { fontFamily: "inherit" }, aria: { enabled: false },
+        grid: { left: 4, right: 22, top: 10, bottom: 2, containLabel: true },
+        tooltip: {
+          trigger: "axis", renderMode: "richText", confine: true, backgroundColor: ground, borderColor: line,
+          textStyle: { color: colour("ink"), fontSize: 12 }, axisPointer: { lineStyle: { color: ink, type: "dashed" } },
+          formatter: (list) => [moment(list[0].value[0] / 1000), ...list.map((p) => `${p.seriesName}: ${say(p.value[1])}`)].join("\n"),
+        },
+        xAxis: { type: "time", min: begin * 1000, max: end * 1000, splitNumber: 5, axisLine: { lineStyle: { color: line } },
+          axisTick: { show: false }, axisLabel: { color: ink, fontSize: 11, hideOverlap: true, formatter: "{HH}:{mm}" + (end - begin <= 900 ? ":{ss}" : "") } },
+        yAxis: { type: "value", min: 0, minInterval: this.unit === "count" ? 1 : 0, splitNumber: 3, axisLabel: { color: ink, fontSize: 11, formatter: AXIS[this.unit] },
+          splitLine: { lineStyle: { color: line } } },
+        series: this.series.map((s, i) => ({
+          name: s.name, type: "line", showSymbol: false, sampling: "lttb", stack: this.stack ? "all" : undefined,
+          lineStyle: { width: 1.6, color: colour(s.colour) }, itemStyle: { color: colour(s.colour) },
+          areaStyle: this.stack || this.series.length === 1 ? { color: colour(s.colour), opacity: this.stack ? 0.25 : 0.12 } : undefined,
+          data: this.times.map((t, n) => [t * 1000, this.values[i][n]]),
+        })),
+      }, { replaceMerge: ["series"] });
+    },
+  },
+};

@@ -1,0 +1,34 @@
+// One labelled field: text, number, date and time, many lines, or a choice.
+export default {
+  props: { label: String, kind: String, value: String, options: Array, placeholder: String, width: String, focus: Boolean, hint: String },
+  emits: ["change", "enter"],
+  data: () => ({ held: "" }),
+  created() {
+    this.held = this.value ?? "";
+  },
+  watch: {
+    value(now) {
+      this.held = now ?? "";
+    },
+  },
+  mounted() {
+    if (this.focus) this.$el.querySelector("input, textarea, select").focus();
+  },
+  methods: {
+    changed(event) {
+      this.held = event.target.value;
+      this.$emit("change", this.held);
+    },
+  },
+  render() {
+    const h = Vue.h;
+    const common = { value: this.held, placeholder: this.placeholder, onInput: this.changed, autocomplete: "off", spellcheck: "false" };
+    const field = this.kind === "select"
+      ? h("select", { onChange: this.changed }, this.options.map(([value, text]) => h("option", { value, selected: value === this.held }, text)))
+      : this.kind === "textarea" ? h("textarea", common)
+      : h("input", { type: this.kind || "text", step: this.kind === "datetime-local" ? "1" : undefined, ...common,
+          onKeydown: (e) => e.key === "Enter" && this.$emit("enter", this.held) });
+    return h("label", { class: "lw-field", style: this.width ? { width: this.width } : undefined },
+      [h("span", this.label), field, this.hint ? h("span", this.hint) : null]);
+  },
+};

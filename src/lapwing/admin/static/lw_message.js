@@ -1,0 +1,70 @@
+// One message: as text, as a JSON tree, as hex; its headers beside it. All of it text nodes.
+import { bytes, moment } from "lapwing-ui";
+
+const h = (...args) => Vue.h(...args);
+const WAYS = [["text", "Text"], ["json", "JSON"], ["hex", "Hex"]];
+const MOST = 200;
+
+function raw(message) {
+  if (message.body !== null && message.body !== undefined) return new TextEncoder().encode(message.body);
+  return Uint8Array.from(atob(message.body_base64 || ""), (c) => c.charCodeAt(0));
+}
+
+function parsed(message) {
+  try {
+    const value = JSON.parse(message.body);
+    return value !== null && typeof value === "object" ? { value } : null;
+  } catch {
+    return null;
+  }
+}
+
+function leaf(value) {
+  const kind = value === null ? "null" : typeof value;
+  return h("span", { class: "lw-json-" + kind }, JSON.stringify(value));
+}
+
+function tree(key, value, depth) {
+  const name = key === null ? null : [h("span", { class: "lw-json-key" }, String(key)), ": "];
+  if (value === null || typeof value !== "object") return h("li", [name, leaf(value)]);
+  const entries = Array.isArray(value) ? value.map((v, i) => [i, v]) : Object.entries(value);
+  const sum = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
+  const shown = entries.slice(0, MOST).map(([k, v]) => tree(k, v, depth + 1));
+  if (entries.length > MOST) shown.push(h("li", { class: "lw-faint" }, `… ${entries.length - MOST} more`));
+  return h("li", h("details", { open: depth < 2 }, [h("summary", [name, h("span", { class: "lw-faint" }, sum)]), h("ul", shown)]));
+}
+
+function hex(data) {
+  const lines = [];
+  for (let at = 0; at < Math.min(data.length, 16384); at += 16) {
+    const part = [...data.slice(at, at + 16)];
+    const codes = part.map((b) => b.toString(16).padStart(2, "0")).join(" ").padEnd(48);
+    const text = part.map((b) => (b >= 32 && b < 127 ? String.fromCharCode(b) : "·")).join("");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes} ${text}`);
+  }
+  if (data.length > 16384) lines.push(`… ${data.length - 16384} bytes more`);
+  return lines.join("\n");
+}
+
+export default {
+  props: { message: Object },
+  data: () => ({ way: null }),
+  render() {
+    const m = this.message;
+    if (!m) return h("p", { class: "lw-empty" }, "Choose a message to see it whole.");
+    const json = parsed(m);
+    const way = this.way && (this.way !== "json" || json) ? this.way : json ? "json" : m.body === null || m.body === undefined ? "hex" : "text";
+    const facts = [["Sequence", m.sequence], ["Id", m.id], ["Published", moment(m.timestamp / 1e9, true)], ["Attempts", m.attempts], ["Size", bytes(raw(m).length)]];
+    if (m.node) facts.push(["Node", m.node]);
+    const headers = Object.entries(m.headers || {});
+    return h("div", { class: "lw-message" }, [
+      h("dl", { class: "lw-facts" }, facts.map(([k, v]) => h("div", [h("dt", k), h("dd", String(v))]))),
+      headers.length ? h("div", [h("h3", "Headers"), h("dl", { class: "lw-facts" }, headers.map(([k, v]) => h("div", [h("dt", k), h("dd", String(v))])))]) : null,
+      h("div", { class: "lw-tabs", role: "tablist", "aria-label": "Show the body as" }, WAYS.map(([key, label]) =>
+        h("button", { type: "button", role: "tab", "aria-selected": String(way === key), disabled: key === "json" && !json,
+          onClick: () => (this.way = key) }, label))),
+      way === "json" ? h("ul", { class: "lw-json", role: "tabpanel" }, tree(null, json.value, 0))
+        : h("pre", { class: "lw-body", role: "tabpanel", tabindex: 0 }, way === "hex" ? hex(raw(m)) : m.body ?? new TextDecoder().decode(raw(m))),
+    ]);
+  },
+};
