@@ -248,6 +248,32 @@ async def test_concurrency_is_how_many_handlers_run_at_once():
     assert most == 3
 
 
+async def test_a_handler_that_is_cancelled_from_elsewhere_costs_no_worker():
+    async def handler(message):
+        if message.body == b"cancelled":
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+
+    async with NsqdDouble() as nsqd, Consumer("t", "c", handler, nsqd=nsqd.address, max_in_flight=5):
+        peer = await nsqd.subscriber(5)
+        cancelled, fine = peer.deliver(b"cancelled", b"fine")
+        await nsqd.until(lambda: nsqd.said(c.Fin))
+
+        assert ids(nsqd.said(c.Fin)) == [fine]
+        assert ids(nsqd.said(c.Req)) == [cancelled]
+
+
+async def test_a_wall_clock_set_back_does_not_stop_reconnecting(monkeypatch):
+    async with NsqdDouble() as nsqd, Consumer("t", "c", Recorder(), nsqd=nsqd.address) as consumer:
+        peer = await nsqd.subscriber()
+        monkeypatch.setattr(time, "time", lambda: 1.0)
+        peer.drop()
+        await nsqd.until(lambda: len(nsqd.live) == 1 and nsqd.live[0].rdy == 1)
+
+        assert consumer.connections == [nsqd.address]
+
+
 async def test_plain_functions_run_in_threads_and_keep_their_order():
     seen, threads = [], set()
 

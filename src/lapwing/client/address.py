@@ -1,5 +1,6 @@
 """Where a daemon is: `host:port`, or the path of a Unix socket."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lapwing.errors import ConfigError
@@ -35,3 +36,10 @@ def parse(text: str) -> Address:
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"{text}: port {port!r} is not a number from 1 to 65535")
     return Address(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+
+
+def listed(addresses: str | Iterable[str]) -> list[str]:
+    """Addresses one by one, from a list of them or from one text with commas."""
+    if isinstance(addresses, str):
+        return [part.strip() for part in addresses.split(",") if part.strip()]
+    return list(addresses)

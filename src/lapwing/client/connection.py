@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from lapwing.client.address import Address
 from lapwing.client.errors import Refused, Unreachable
@@ -175,12 +175,8 @@ class Connection(asyncio.Protocol):
     # -- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of that class
         self.heard = self._loop.time()
-        known = transport.get_extra_info("socket")
-        if known is not None and known.family in (socket.AF_INET, socket.AF_INET6):
-            known.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._watch = self._loop.call_later(self._watch_interval(), self._look)
 
     def data_received(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Unpack
 
 from lapwing import names
-from lapwing.client.address import Address, parse
+from lapwing.client.address import Address, listed, parse
 from lapwing.client.backoff import Backoff, Signal, Verdict
 from lapwing.client.connection import HANDSHAKE, connect
 from lapwing.client.discovery import Discovery
@@ -88,8 +88,8 @@ class Consumer:
         self.topic = topic
         self.channel = channel
         self.options = options.but(**settings) if options is not None else Options.of(settings)
-        self._direct = [parse(text) for text in _listed(nsqd)]
-        self._lookupds = _listed(lookupd)
+        self._direct = [parse(text) for text in listed(nsqd)]
+        self._lookupds = listed(lookupd)
         if not self._direct and not self._lookupds:
             raise ConfigError("nsqd or lookupd addresses required")
         if self.options.heartbeat_interval <= 0:
@@ -507,12 +507,6 @@ class Consumer:
         for subscription in self._subscriptions:
             subscription.touch_old()
         self._after(self._touch_interval(), self._touch_again)
-
-
-def _listed(addresses: str | Iterable[str]) -> list[str]:
-    if isinstance(addresses, str):
-        return [part.strip() for part in addresses.split(",") if part.strip()]
-    return list(addresses)
 
 
 async def _all(futures: Iterable[asyncio.Future[None]], seconds: float) -> None:

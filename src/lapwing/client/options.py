@@ -89,9 +89,9 @@ def _seconds(default: float, low: float | None = 0, high: float | None = None) -
 class Options:
     """Checked settings; raises `ConfigError` for what is out of range."""
 
-    dial_timeout: float = _seconds(1.0, 0.001)
+    dial_timeout: float = _seconds(5.0, 0.001)  # a busy machine needs more than NSQ's one
     read_timeout: float = _seconds(60.0, 0.1, 5 * MINUTE)  # silence after which a connection is given up
-    write_timeout: float = _seconds(1.0, 0.1, 5 * MINUTE)  # the same for bytes the peer does not take
+    write_timeout: float = _seconds(5.0, 0.1, 5 * MINUTE)  # the same for bytes the peer does not take
     local_addr: str | None = _setting(None)
     lookupd_poll_interval: float = _seconds(60.0, 0.01, 5 * MINUTE)
     lookupd_poll_jitter: float = _setting(0.3, 0, 1)  # share of the interval

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Unpack
 
 from lapwing import names
-from lapwing.client.address import Address, parse
+from lapwing.client.address import Address, listed, parse
 from lapwing.client.connection import Connection, connect
 from lapwing.client.discovery import Discovery
 from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Refused, Stopped
@@ -95,8 +95,8 @@ class Producer:
         **settings: Unpack[Settings],
     ) -> None:
         self.options = options.but(**settings) if options is not None else Options.of(settings)
-        self._direct = [parse(text) for text in _listed(nsqd)]
-        self._lookupds = _listed(lookupd)
+        self._direct = [parse(text) for text in listed(nsqd)]
+        self._lookupds = listed(lookupd)
         if not self._direct and not self._lookupds:
             raise ConfigError("nsqd or lookupd addresses required")
         self._limits = Limits(self.options.max_msg_size, self.options.max_body_size)
@@ -438,12 +438,6 @@ class Producer:
         if self._queue:
             self._schedule()
         return post.gone
-
-
-def _listed(addresses: str | Iterable[str]) -> list[str]:
-    if isinstance(addresses, str):
-        return [part.strip() for part in addresses.split(",") if part.strip()]
-    return list(addresses)
 
 
 def _checked(topic: str, body: bytes) -> bytes:

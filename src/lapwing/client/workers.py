@@ -61,15 +61,15 @@ class Judge:
         """The handler raised."""
         if isinstance(error, Requeue):
             message.requeue(error.delay, backoff=error.backoff)
-        elif isinstance(error, Exception):
+        elif isinstance(error, asyncio.CancelledError):
+            message.requeue(0, backoff=False)
+        else:
             log.error(
                 "[%s] (%s) handler failed for message %s: %s: %s",
                 message.topic, message.address, message.id.decode("latin-1"), type(error).__name__, error,
                 exc_info=error,
             )  # fmt: skip
             message.requeue()
-        else:
-            message.requeue(0, backoff=False)
 
 
 class LoopWorkers:
@@ -121,6 +121,8 @@ class LoopWorkers:
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
+        worker = asyncio.current_task()
+        assert worker is not None
         waiting, handler, judge = self._waiting, self._handler, self._judge
         max_attempts, auto_finish, clock = judge.max_attempts, judge.auto_finish, time.monotonic
         slice_end = clock() + SLICE
@@ -145,6 +147,11 @@ class LoopWorkers:
                 result = handler(message)
                 if result is not None and inspect.isawaitable(result):
                     await result
+            except asyncio.CancelledError as error:
+                judge.failed(message, error)
+                if worker.cancelling():
+                    raise
+                # otherwise only something that the handler waited for was cancelled
             except BaseException as error:
                 judge.failed(message, error)
                 if not isinstance(error, Exception):
