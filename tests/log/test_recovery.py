@@ -1,13 +1,17 @@
 """Whatever a crash or a bad disk leaves: nothing acknowledged is lost, nothing corrupt is served, and it is said."""
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk
 from lapwing.log.index import RECORD
+from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, Extra, LogOptions
 
 from .writing import NODE, bodies, publish
@@ -305,3 +309,37 @@ def test_a_reader_skips_a_quarantined_range_and_says_how_long_it_was(stages: lis
     assert len(corrupt) == 1
     assert [count for _, count, _ in log.blocks(0, 6, 1 << 20)] == [3, 1, 2]
     assert len(corrupt) == 1  # told once
+
+
+GARBAGE = st.one_of(
+    st.binary(max_size=300),
+    st.lists(st.sampled_from([b"\0\0\0\x02", b"LWR1", b"\0\0\0\x22", b"01c0000000000000", b"\xff" * 4])).map(b"".join),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(GARBAGE, GARBAGE, GARBAGE, GARBAGE, st.integers(0, 3), st.booleans())
+def test_any_bytes_at_all_can_be_opened_and_only_messages_are_served(
+    frames: bytes, index: bytes, extras: bytes, journal: bytes, sound: int, keep_index: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        directory = Path(root) / "topic"
+        log = DiskLog(directory, NODE, options=LogOptions(merge_bytes=0))
+        for number in range(sound):
+            publish(log, [b"sound %d" % number], extras=[Extra(number, 1)])
+        log.close()
+        for ending, garbage in (("log", frames), ("idx", index if keep_index else b""), ("aux", extras)):
+            path = directory / f"{SEGMENT}.{ending}"
+            path.write_bytes((path.read_bytes() if path.exists() else b"") + garbage)
+        (directory / "journal").write_bytes(journal)
+
+        log, _ = reopen(directory)
+        served = bodies(log)
+        assert served[:sound] == [b"sound %d" % number for number in range(sound)]
+        assert log.extras(0, sound) == [Extra(number, 1) for number in range(sound)]
+        Journal(directory).load()
+        publish(log, [b"next"])
+        log.close()
+        again, _ = reopen(directory)
+        assert bodies(again) == [*served, b"next"]
+        again.close()

@@ -52,7 +52,6 @@ class DataPath:
                 f"failed to lock data-path: cannot flock directory {self.path} - resource temporarily unavailable"
                 f" (possibly in use by another instance of nsqd{named})"
             ) from error
-        os.makedirs(os.path.join(self.path, TOPICS), mode=0o700, exist_ok=True)
 
     def release(self) -> None:
         """Let others have the data path."""
@@ -68,7 +67,7 @@ class DataPath:
         """The topics that have a folder, whatever the catalog says; folders that were being deleted are removed."""
         root = os.path.join(self.path, TOPICS)
         found = []
-        for entry in sorted(os.listdir(root)):
+        for entry in sorted(os.listdir(root)) if os.path.isdir(root) else ():
             if entry.startswith(GONE):
                 DISK.remove_tree(os.path.join(root, entry))
             elif (name := unfold(entry)) is not None:

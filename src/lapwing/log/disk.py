@@ -31,7 +31,6 @@ _FALLOCATE: Final = _find_fallocate()
 class Disk:
     """The system's file calls. A test's twin overrides some of them to run out of space or to write short."""
 
-    open = staticmethod(os.open)
     close = staticmethod(os.close)
     dup = staticmethod(os.dup)
     pread = staticmethod(os.pread)
@@ -43,6 +42,11 @@ class Disk:
     rmdir = staticmethod(os.rmdir)
     mkdir = staticmethod(os.mkdir)
     listdir = staticmethod(os.listdir)
+
+    @staticmethod
+    def open(path: str, flags: int, mode: int = MODE) -> int:
+        """A descriptor of the file at `path`."""
+        return os.open(path, flags, mode)
 
     @staticmethod
     def reserve(fd: int, offset: int, length: int) -> bool:
@@ -244,6 +248,11 @@ class OpenFiles:
             del self._open[file]
             fd, file.fd = file.fd, -1
             self.disk.close(fd)
+
+    def shut_all(self) -> None:
+        """Close every descriptor; what is reached again is opened again."""
+        while self._open:
+            self.shut(next(iter(self._open)))
 
     def keep(self, owner: Sheds, size: int) -> None:
         """Note that `owner` now keeps `size` bytes; when all keep too much, the longest unheard of sheds."""

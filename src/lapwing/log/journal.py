@@ -134,7 +134,7 @@ class Journal:
         self._entries.clear()
         self._fanned = None
         if self._file.size > max(_COMPACT_BYTES, _COMPACT_RATIO * self._live_bytes()):
-            self._compact()
+            self.compact()
 
     def close(self) -> None:
         """Write what is unwritten and give the descriptor back."""
@@ -161,7 +161,7 @@ class Journal:
         self._live_deferred = {name: len(one.deferred) for name, one in told.items()}
         return fanned, told
 
-    def _compact(self) -> None:
+    def compact(self) -> None:
         """Write the state alone to a new file, which takes the old one's place; on error the old one stays."""
         fanned, told = self._fold()
         parts: list[bytes] = []

@@ -83,20 +83,19 @@ class DiskLog:
 
     def _open(self, node: int, now: int) -> None:
         disk = self.files.disk
-        findings = recovery.Findings(self.notes)
         try:
             names = disk.listdir(self.directory)
         except FileNotFoundError:
             os.makedirs(self.directory, mode=0o700)
             names = []
-        firsts = sorted(int(name[:DIGITS]) for name in names if name.endswith(".log") and _is_segment(name))
+        firsts = segment_firsts(names)
         self._sweep(names, set(firsts))
         self._segments = [Segment(self.directory, first, self.files, self.options.merge_bytes) for first in firsts]
         self._firsts = firsts
         self.identity, self.node = self._identify(node, now, names)
         for place, segment in enumerate(self._segments):
             following = firsts[place + 1] if place + 1 < len(firsts) else None
-            recovery.open_segment(segment, node=self.node, following=following, findings=findings)
+            recovery.open_segment(segment, node=self.node, following=following, say=self._note)
         self.next = self.end = self._segments[-1].end if self._segments else 0
 
     def _sweep(self, names: list[str], firsts: set[int]) -> None:
@@ -126,6 +125,11 @@ class DiskLog:
         text = json.dumps({"id": identity, "node": node, "created": now}) + "\n"
         self.files.disk.replace(path, [text.encode()], sync=self.options.durability == "fsync")
         return identity, node
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return tuple(self._segments)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -313,12 +317,18 @@ class DiskLog:
             try:
                 return look()
             except BadRecord:
-                recovery.rebuild_index(segment, node=self.node, findings=recovery.Findings(self.notes))
+                self.rebuild(segment)
                 return look()
         except BadRecord as error:
             raise CorruptChunk(segment.index.file.path, 0, str(error)) from error
         except OSError as error:
             raise LogError(f"{segment.frames.path}: cannot be read: {error}") from error
+
+    def rebuild(self, segment: Segment) -> None:
+        """Make the index of a segment anew, keeping what is sound of it; raises `OSError`."""
+        recovery.rebuild_index(segment, node=self.node, say=self._note)
+        if segment is self._segments[-1]:
+            segment.last = None  # its record may be another one now
 
     def _load_cold(self, segment: Segment, sequence: int, place: Place | None, max_bytes: int) -> Block:
         number = -1
@@ -333,11 +343,14 @@ class DiskLog:
             self._tell(segment.frames.path, chunks[0].offset, chunks[0].first, chunks[0].count, problem)
         return chunks[0].first, chunks[-1].end, frames, (segment, number + len(chunks))
 
+    def _note(self, path: str, offset: int, what: str) -> None:
+        self.notes.append(f"{path}: offset {offset}: {what}")
+
     def _tell(self, path: str, offset: int, first: int, count: int, problem: str = "missing") -> None:
         """Report a range that cannot be served, once."""
         if (path, offset) not in self._told:
             self._told.add((path, offset))
-            self.notes.append(f"{path}: offset {offset}: messages {first} to {first + count - 1} not served: {problem}")
+            self._note(path, offset, f"messages {first} to {first + count - 1} not served: {problem}")
             self.on_corrupt(path, offset, first, count)
 
     def frame(self, sequence: int) -> Frames:
@@ -470,6 +483,11 @@ class DiskLog:
         gone = os.path.join(os.path.dirname(self.directory), GONE + os.urandom(6).hex())
         self.files.disk.rename(self.directory, gone)
         self.files.disk.remove_tree(gone)
+
+
+def segment_firsts(names: list[str]) -> list[int]:
+    """The first sequences of the segments among the names of a directory, in order."""
+    return sorted(int(name[:DIGITS]) for name in names if name.endswith(".log") and _is_segment(name))
 
 
 def _is_segment(name: str) -> bool:

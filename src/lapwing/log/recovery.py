@@ -14,25 +14,14 @@ from itertools import islice
 from typing import Final
 
 from lapwing.log.index import RECORD, Chunk, decode
-from lapwing.log.salvage import Stretch
+from lapwing.log.salvage import Say, Stretch
 from lapwing.log.segment import SPARE, Segment
 
 _RECORDS_AT_ONCE: Final = 4096
 
 
-class Findings:
-    """What was found and done, as sentences for the operator, put into `notes`."""
-
-    def __init__(self, notes: list[str]) -> None:
-        self.notes = notes
-
-    def say(self, path: str, offset: int, what: str) -> None:
-        """Note something about a place in a file."""
-        self.notes.append(f"{path}: offset {offset}: {what}")
-
-
-def open_segment(segment: Segment, *, node: int, following: int | None, findings: Findings) -> None:
-    """Learn what `segment` holds; mend it where it is not as a clean stop leaves it.
+def open_segment(segment: Segment, *, node: int, following: int | None, say: Say) -> None:
+    """Learn what `segment` holds; mend it where it is not as a clean stop leaves it, and `say` what was done.
 
     `following` is the first sequence of the next segment, None when this is the last one, to be appended to.
     Only first and last record are looked at while they fit; whoever reads finds damage in between.
@@ -41,18 +30,32 @@ def open_segment(segment: Segment, *, node: int, following: int | None, findings
     if not _fits(segment, following):
         kept = _sound_records(segment)
         if following is None and kept is not None:
-            _mend_tail(segment, kept, node, findings)
+            _mend_tail(segment, kept, node, say)
         else:
-            _rebuild(segment, node, following, findings)
+            _rebuild(segment, node, following, say)
     if following is None:
-        _finish_last(segment, findings)
+        _finish_last(segment, say)
     else:
         segment.extras.size = segment.extras.file.size()
 
 
-def rebuild_index(segment: Segment, *, node: int, findings: Findings) -> None:
+def sound_index(segment: Segment) -> bool:
+    """Whether every record of an open segment matches its checksum, and all together tell of every message."""
+    at, expected = 0, segment.first
+    for begin in range(0, segment.index.count, _RECORDS_AT_ONCE):
+        most = min(_RECORDS_AT_ONCE, segment.index.count - begin)
+        data = segment.index.file.read(most * RECORD, begin * RECORD)
+        for place in range(0, most * RECORD, RECORD):
+            chunk = decode(data, place)
+            if chunk is None or chunk.first != expected or chunk.offset != at:
+                return False
+            at, expected = chunk.stop, chunk.end
+    return at == segment.size and expected == segment.end
+
+
+def rebuild_index(segment: Segment, *, node: int, say: Say) -> None:
     """Make the index of an open segment anew, keeping every record that is sound; the frames are not touched."""
-    _replace_index(segment, _every_chunk(segment, node, segment.end, findings))
+    _replace_index(segment, every_chunk(segment, node, segment.end, say))
 
 
 def _fits(segment: Segment, following: int | None) -> bool:
@@ -92,35 +95,38 @@ def _sound_records(segment: Segment) -> int | None:
     return count
 
 
-def _mend_tail(segment: Segment, kept: int, node: int, findings: Findings) -> None:
+def _mend_tail(segment: Segment, kept: int, node: int, say: Say) -> None:
     """Go on from the last sound record: give the whole frames behind it a record, and cut off the rest."""
     index = segment.index
     last = index.chunk(kept - 1) if kept else Chunk(segment.first, 0, 0, 0, 0, 0)
     stretch = Stretch(segment.frames, last.stop, segment.size, last.end, node << 54, last.time, resync=not kept)
-    chunks = list(stretch.chunks(findings.say))
+    chunks = list(stretch.chunks(say))
     surplus = index.file.size() - kept * RECORD
     if surplus:
-        findings.say(index.file.path, kept * RECORD, f"dropped {surplus} bytes of torn records")
+        say(index.file.path, kept * RECORD, f"dropped {surplus} bytes of torn records")
         index.file.truncate(kept * RECORD)
     index.count = kept
     if chunks:
         count = stretch.expected - last.end
-        findings.say(segment.frames.path, last.stop, f"found {count} whole messages that the index did not have")
+        say(segment.frames.path, last.stop, f"found {count} whole messages that the index did not have")
         index.file.write(b"".join([chunk.encode() for chunk in chunks]), kept * RECORD)
         index.count += len(chunks)
-    _cut(segment, stretch.at, findings)
+    _cut(segment, stretch.at, say)
     _learn_end(segment, chunks[-1] if chunks else last)
 
 
-def _rebuild(segment: Segment, node: int, following: int | None, findings: Findings) -> None:
-    last = _replace_index(segment, _every_chunk(segment, node, following, findings))
-    findings.say(segment.index.file.path, 0, f"made the index anew: {segment.index.count} chunks")
+def _rebuild(segment: Segment, node: int, following: int | None, say: Say) -> None:
+    last = _replace_index(segment, every_chunk(segment, node, following, say))
+    say(segment.index.file.path, 0, f"made the index anew: {segment.index.count} chunks")
     if following is None:
-        _cut(segment, last.stop, findings)
+        _cut(segment, last.stop, say)
 
 
-def _every_chunk(segment: Segment, node: int, until: int | None, findings: Findings) -> Iterator[Chunk]:
-    """Every sound record, and new ones for what lies between them."""
+def every_chunk(segment: Segment, node: int, until: int | None, say: Say) -> Iterator[Chunk]:
+    """Every chunk of a segment whose size is known: as its sound records say, and found between those.
+
+    `until` is the sequence that follows the segment, None when nothing does. Nothing is written.
+    """
     file = segment.index.file
     known = Chunk(segment.first, 0, 0, 0, 0, 0)  # up to its end all is told
     count = file.size() // RECORD
@@ -129,13 +135,13 @@ def _every_chunk(segment: Segment, node: int, until: int | None, findings: Findi
         for place in range(0, len(data), RECORD):
             chunk = decode(data, place)
             if chunk is None or not _follows(chunk, known, segment.size, until):
-                findings.say(file.path, begin * RECORD + place, "dropped a record that is damaged or out of place")
+                say(file.path, begin * RECORD + place, "dropped a record that is damaged or out of place")
                 continue
             if chunk.offset > known.stop or chunk.first > known.end:
-                yield from _between(segment, node, known, chunk.offset, chunk.first, findings)
+                yield from _between(segment, node, known, chunk.offset, chunk.first, say)
             yield chunk
             known = chunk
-    yield from _between(segment, node, known, segment.size, until, findings)
+    yield from _between(segment, node, known, segment.size, until, say)
 
 
 def _follows(chunk: Chunk, known: Chunk, size: int, until: int | None) -> bool:
@@ -150,15 +156,15 @@ def _follows(chunk: Chunk, known: Chunk, size: int, until: int | None) -> bool:
 
 
 def _between(
-    segment: Segment, node: int, known: Chunk, stop: int, until: int | None, findings: Findings
+    segment: Segment, node: int, known: Chunk, stop: int, until: int | None, say: Say
 ) -> Iterator[Chunk]:
     stretch = Stretch(segment.frames, known.stop, stop, known.end, node << 54, known.time, until)
-    return stretch.chunks(findings.say)
+    return stretch.chunks(say)
 
 
-def _cut(segment: Segment, size: int, findings: Findings) -> None:
+def _cut(segment: Segment, size: int, say: Say) -> None:
     if size < segment.size:
-        findings.say(segment.frames.path, size, f"cut off a torn tail of {segment.size - size} bytes")
+        say(segment.frames.path, size, f"cut off a torn tail of {segment.size - size} bytes")
         segment.frames.truncate(size)
         segment.size = size
 
@@ -187,17 +193,17 @@ def _learn_end(segment: Segment, last: Chunk) -> None:
     segment.end, segment.newest = last.end, last.time
 
 
-def _finish_last(segment: Segment, findings: Findings) -> None:
+def _finish_last(segment: Segment, say: Say) -> None:
     """What only the segment that is appended to needs: no extras of messages to come, and a look at the last chunk."""
     if segment.frames.room() > segment.size + SPARE:
         segment.frames.truncate(segment.size)  # to its own length: gives back what a killed process had reserved
     cut = segment.extras.cut(segment.end)
     if cut:
-        findings.say(segment.extras.file.path, segment.extras.size, f"cut off {cut} bytes that belong to no message")
+        say(segment.extras.file.path, segment.extras.size, f"cut off {cut} bytes that belong to no message")
     if segment.index.count:
         chunks, frames, problem = segment.read(segment.index.count - 1, 0)
         if frames is not None:
             last = chunks[0]
             segment.last = (last.first, last.offset, last.count, last.length, last.crc)
         elif problem != "quarantined":
-            findings.say(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")
+            say(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")

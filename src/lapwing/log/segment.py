@@ -74,7 +74,8 @@ class Segment:
     """
 
     __slots__ = (
-        "end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "reserved", "size", "torn",
+        "end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "reserved", "size",
+        "torn",
     )
 
     def __init__(self, directory: str, first: int, files: OpenFiles, merge_bytes: int) -> None:

@@ -114,7 +114,7 @@ class SideLog:
         self._fresh.clear()
         self._dropped.clear()
         if self._file.size > _COMPACT_BYTES and self._puts > _COMPACT_RATIO * len(self._places):
-            self._compact()
+            self.compact()
 
     def close(self) -> None:
         """Write what is unwritten and give the descriptor back."""
@@ -149,7 +149,7 @@ class SideLog:
             for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
                 self._places.pop(sequence, None)
 
-    def _compact(self) -> None:
+    def compact(self) -> None:
         """Write the frames still wanted to a new file, which takes the old one's place; on error the old one stays."""
         places: dict[int, int] = {}
 

@@ -1,0 +1,181 @@
+"""lapwing log: look into the logs of a data path that no nsqd uses."""
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from lapwing.errors import ConfigError, LogError, NoSuchTopic
+from lapwing.log import offline
+from lapwing.log.datapath import DataPath
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+    help="Look into the logs of a data path; the nsqd that uses it must be stopped.\n\n"
+    "Exit codes: 0 all is well, 1 something is not, 2 asked for wrongly.",
+    epilog="Example: lapwing log verify /var/lib/nsqd --topic orders",
+)
+
+Place = Annotated[str, typer.Argument(metavar="DATA_PATH", help="The directory given to nsqd as --data-path.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+@app.command(epilog="Example: lapwing log verify /var/lib/nsqd --json | jq .problems")
+def verify(place: Place, topic: Topics = None, as_json: Json = False) -> None:
+    """Compare everything with its checksums; changes nothing. Exit code 1 when something is wrong."""
+    summaries: list[offline.Summary] = []
+    problems: list[offline.Problem] = []
+    with _data_path(place) as held, _shown(offline.verify(held, topic or ()), as_json) as events:
+        for event in events:
+            if isinstance(event, offline.Problem):
+                problems.append(event)
+                if not as_json:
+                    print(f"{event.topic or 'catalog'}: {event.path}: offset {event.offset}: {event.what}")
+            elif isinstance(event, offline.Summary):
+                summaries.append(event)
+                if not as_json:
+                    print(_line(event))
+    if as_json:
+        topics = [asdict(summary) for summary in summaries]
+        _print_json({"ok": not problems, "problems": [asdict(problem) for problem in problems], "topics": topics})
+    elif not problems:
+        print("all is well")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: lapwing log repair /var/lib/nsqd")
+def repair(place: Place, topic: Topics = None, as_json: Json = False) -> None:
+    """Put right what can be. Chunks that are damaged for good are copied to DATA_PATH/quarantine and set aside.
+
+    Whatever is sound is kept. Exit code 1 when something could not be put right.
+    """
+    repairs: list[offline.Repair] = []
+    with _data_path(place) as held, _shown(offline.repair(held, topic or ()), as_json) as events:
+        for event in events:
+            if isinstance(event, offline.Repair):
+                repairs.append(event)
+                if not as_json:
+                    print(f"{event.topic or 'catalog'}: {event.what}")
+    ok = all(one.done for one in repairs)
+    if as_json:
+        _print_json({"ok": ok, "repairs": [asdict(one) for one in repairs]})
+    elif not repairs:
+        print("nothing to repair")
+    if not ok:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: lapwing log export /var/lib/nsqd --topic orders --json --output orders.jsonl")
+def export(
+    place: Place,
+    topic: Topics = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a message, with all it has.")] = False,
+    output: Annotated[str, typer.Option(help="Write to this file instead of to the terminal.")] = "",
+    start: Annotated[int, typer.Option("--from", min=0, help="Begin at this sequence.")] = 0,
+    stop: Annotated[int | None, typer.Option("--to", min=0, help="End before this.", show_default=False)] = None,
+) -> None:
+    """Get the messages out: one body a line, or JSON. Exit code 1 when some could not be read."""
+    problems = 0
+    with _data_path(place) as held, _destination(output) as out:
+        found = offline.export(held, topic or (), start=start, stop=1 << 62 if stop is None else stop)
+        with _shown(found, quiet=not output) as events:
+            for event in events:
+                if isinstance(event, offline.Block):
+                    for message in offline.messages(event):
+                        out.write(_json_line(message) if as_json else message["body"] + b"\n")
+                elif isinstance(event, offline.Problem):
+                    problems += 1
+                    print(f"{event.topic}: {event.path}: offset {event.offset}: {event.what}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _data_path(path: str) -> Iterator[DataPath]:
+    """The data path, held; what is wrong with asking for it is said as such."""
+    if not os.path.isdir(path):
+        raise ConfigError(f"{path}: no such directory")
+    try:
+        held = DataPath(path)
+    except LogError as error:
+        raise ConfigError(f"{error}; stop it first") from error
+    try:
+        yield held
+    except NoSuchTopic as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        held.release()
+
+
+@contextmanager
+def _shown(events: Iterable[offline.Event], quiet: bool) -> Iterator[Iterator[offline.Event]]:
+    """The events, with a bar for each topic on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield (event for event in events if not isinstance(event, offline.Progress))
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        tasks: dict[str, Any] = {}
+
+        def passed() -> Iterator[offline.Event]:
+            for event in events:
+                if not isinstance(event, offline.Progress):
+                    yield event
+                    continue
+                if event.topic not in tasks:
+                    tasks[event.topic] = progress.add_task(event.topic, total=event.total)
+                progress.update(tasks[event.topic], completed=event.done)
+
+        yield passed()
+
+
+@contextmanager
+def _destination(path: str) -> Iterator[BinaryIO]:
+    if not path:
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # whoever reads has seen enough; what is still buffered must not fail a second time at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    try:
+        with open(path, "wb") as file:
+            yield file
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+
+
+def _line(summary: offline.Summary) -> str:
+    segments = "1 segment" if summary.segments == 1 else f"{summary.segments} segments"
+    held = f"{summary.messages} messages [{summary.first}, {summary.next}), {summary.bytes} bytes in {segments}"
+    text = f"{summary.topic}: {held}"
+    return text + (f", {summary.quarantined} set aside" if summary.quarantined else "")
+
+
+def _json_line(message: dict[str, Any]) -> bytes:
+    """A message as JSON; a body that is no text is given in base64."""
+    body = message["body"]
+    try:
+        message["body"] = body.decode()
+    except UnicodeDecodeError:
+        message |= {"body": None, "body_base64": base64.b64encode(body).decode()}
+    return json.dumps(message, ensure_ascii=False).encode() + b"\n"
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=2))

@@ -1,0 +1,412 @@
+"""Looking into a data path that no broker uses: verify it, repair it, get the messages out.
+
+Each is a generator of what it found, so that the caller can show progress; only `repair` changes anything.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lapwing import kernel
+from lapwing.errors import LogError, NoSuchTopic
+from lapwing.log import recovery
+from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
+from lapwing.log.datapath import DataPath, unfold
+from lapwing.log.disk import DISK, Disk, File, OpenFiles
+from lapwing.log.extras import Extra
+from lapwing.log.index import QUARANTINED, RECORD, Chunk
+from lapwing.log.journal import Journal
+from lapwing.log.log import DiskLog, segment_firsts
+from lapwing.log.records import encode, stream
+from lapwing.log.salvage import node_of
+from lapwing.log.segment import Segment
+from lapwing.log.sidelog import SideLog
+
+QUARANTINE: Final = "quarantine"  # folder of the data path where bytes that were set aside are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a topic is read."""
+
+    topic: str
+    done: int  # bytes of frames
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as a clean stop leaves it."""
+
+    topic: str
+    path: str
+    offset: int
+    what: str
+    lost: int = 0  # messages that cannot be served because of it
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Something that was put right, or could not be."""
+
+    topic: str
+    what: str
+    done: bool = True
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a topic holds."""
+
+    topic: str
+    log_id: str
+    node: int
+    first: int = 0
+    next: int = 0
+    segments: int = 0
+    bytes: int = 0
+    messages: int = 0  # that can be served
+    quarantined: int = 0  # messages known to be lost, and set aside
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Messages that were read and are sound."""
+
+    topic: str
+    first: int
+    frames: bytes
+    extras: list[Extra]
+
+
+Event = Progress | Problem | Repair | Summary | Block
+
+
+class ReadOnlyDisk(Disk):
+    """A disk on which nothing is changed, whatever anybody tries."""
+
+    @staticmethod
+    def open(path: str, flags: int, mode: int = 0) -> int:
+        """Open for reading only."""
+        return os.open(path, os.O_RDONLY)
+
+
+def topics_of(place: DataPath, chosen: Sequence[str] = ()) -> list[str]:
+    """The topics of a data path, or of them those that were `chosen`; raises `NoSuchTopic`."""
+    found = [name for entry in _entries(place.path) if (name := unfold(entry)) is not None]
+    for name in chosen:
+        if name not in found:
+            raise NoSuchTopic(f"{place.path}: no topic {name} (there is: {', '.join(found) or 'none'})")
+    return [name for name in found if not chosen or name in chosen]
+
+
+def _entries(path: str) -> list[str]:
+    topics = os.path.join(path, "topics")
+    return sorted(os.listdir(topics)) if os.path.isdir(topics) else []
+
+
+# --- verify ----------------------------------------------------------------------------------------------------
+
+
+def verify(place: DataPath, chosen: Sequence[str] = ()) -> Iterator[Event]:
+    """Read everything and compare it with its checksums; ends each topic with its `Summary`."""
+    if not chosen:
+        yield from _verify_catalog(place)
+    for topic in topics_of(place, chosen):
+        yield from _walk(place, topic, want_frames=False)
+
+
+def _verify_catalog(place: DataPath) -> Iterator[Event]:
+    catalog = Catalog(place.path)
+    try:
+        known = {entry.name for entry in catalog.load()}
+    except LogError as error:
+        yield Problem("", catalog.file, 0, str(error))
+        return
+    for warning in catalog.warnings:
+        yield Problem("", catalog.file, 0, warning)
+    if known:
+        for topic in topics_of(place):
+            if topic not in known:
+                yield Problem(topic, place.topic_dir(topic), 0, "the catalog does not know this topic")
+
+
+def _walk(place: DataPath, topic: str, *, want_frames: bool) -> Iterator[Event]:
+    """Read a topic from its first byte to its last: problems, sound blocks if wanted, progress, and a summary."""
+    directory = place.topic_dir(topic)
+    files = OpenFiles(ReadOnlyDisk(), limit=16)
+    firsts = segment_firsts(os.listdir(directory))
+    segments = [Segment(directory, first, files, 0) for first in firsts]
+    total = sum(segment.frames.size() for segment in segments)
+    summary = Summary(topic, *_identity(directory), segments=len(segments), bytes=total)
+    summary.first = summary.next = firsts[0] if firsts else 0
+    done = 0
+    try:
+        for problem in _identity_problems(topic, directory, summary):
+            summary.problems.append(problem)
+            yield problem
+        for number, segment in enumerate(segments):
+            following = firsts[number + 1] if number + 1 < len(firsts) else None
+            for event in _walk_segment(topic, segment, summary, following, want_frames):
+                if isinstance(event, Problem):
+                    summary.problems.append(event)
+                if isinstance(event, Progress):
+                    event = Progress(topic, done + event.done, total)
+                yield event
+            done += segment.size
+        for problem in _verify_records(topic, directory, files):
+            summary.problems.append(problem)
+            yield problem
+    finally:
+        files.shut_all()
+    yield summary
+
+
+def _identity(directory: str) -> tuple[str, int]:
+    try:
+        known = json.loads(DISK.read(os.path.join(directory, "identity")))
+        return str(known["id"]), int(known["node"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", -1
+
+
+def _identity_problems(topic: str, directory: str, summary: Summary) -> Iterator[Problem]:
+    if summary.node < 0:
+        files = OpenFiles(ReadOnlyDisk())
+        firsts = segment_firsts(os.listdir(directory))
+        found = [node_of(Segment(directory, first, files, 0).frames) for first in firsts]
+        summary.node = next((node for node in found if node is not None), 0)
+        files.shut_all()
+        yield Problem(topic, os.path.join(directory, "identity"), 0, "missing or not readable")
+
+
+def _walk_segment(
+    topic: str, segment: Segment, summary: Summary, following: int | None, want_frames: bool
+) -> Iterator[Event]:
+    segment.size = segment.frames.size()
+    segment.extras.size = segment.extras.file.size()
+    told: list[Problem] = []
+
+    def say(path: str, offset: int, what: str) -> None:
+        told.append(Problem(topic, path, offset, what))
+
+    known = _recorded(segment)
+    stop = 0
+    for chunk in recovery.every_chunk(segment, summary.node, following, say):
+        yield from told
+        told.clear()
+        yield from _walk_chunk(topic, segment, chunk, summary, known, want_frames)
+        stop, segment.end = chunk.stop, chunk.end
+        yield Progress(topic, stop, segment.size)
+    yield from told
+    if stop < segment.size:
+        yield Problem(topic, segment.frames.path, stop, f"{segment.size - stop} bytes that are no whole message")
+    summary.next = max(summary.next, segment.end)
+
+
+def _recorded(segment: Segment) -> set[int]:
+    """The offsets of all chunks that have a record."""
+    count = segment.index.file.size() // RECORD
+    segment.index.count = count
+    offsets: set[int] = set()
+    for begin in range(0, count, 4096):
+        data = segment.index.file.read(min(4096, count - begin) * RECORD, begin * RECORD)
+        offsets.update(int.from_bytes(data[at + 8 : at + 16], "little") for at in range(0, len(data), RECORD))
+    return offsets
+
+
+def _walk_chunk(
+    topic: str, segment: Segment, chunk: Chunk, summary: Summary, known: set[int], want_frames: bool
+) -> Iterator[Event]:
+    path = segment.frames.path
+    if chunk.flags & QUARANTINED:
+        summary.quarantined += chunk.count
+        return
+    frames = segment.frames.read(chunk.length, chunk.offset)
+    if len(frames) != chunk.length or kernel.crc32c(frames) != chunk.crc:
+        span = f"messages {chunk.first} to {chunk.end - 1}"
+        yield Problem(topic, path, chunk.offset, f"checksum is not {chunk.crc:08x}: {span}", chunk.count)
+        return
+    if chunk.offset not in known:
+        yield Problem(topic, path, chunk.offset, f"{chunk.count} messages that the index does not have")
+    if not _ids_fit(frames, chunk, summary.node):
+        yield Problem(topic, path, chunk.offset, f"ids are not those of messages {chunk.first} to {chunk.end - 1}")
+    summary.messages += chunk.count
+    if want_frames:
+        damage: list[Problem] = []
+
+        def on_damage(where: str, offset: int, length: int) -> None:
+            damage.append(Problem(topic, where, offset, f"{length} damaged bytes of headers and deferrals"))
+
+        carried = segment.extras.read(chunk.first, chunk.end, on_damage)
+        yield from damage
+        yield Block(topic, chunk.first, frames, carried)
+
+
+def _ids_fit(frames: bytes, chunk: Chunk, node: int) -> bool:
+    ids, *_, count = kernel.decode_columns(frames, 0, len(frames))
+    base = node << 54
+    ends = (b"%016x" % (base + chunk.first), b"%016x" % (base + chunk.end - 1))
+    return count == chunk.count and (ids[:16], ids[-16:]) == ends
+
+
+def _verify_records(topic: str, directory: str, files: OpenFiles) -> Iterator[Problem]:
+    """Extras, journal and side logs: every record against its checksum."""
+    paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(".aux")]
+    paths.append(os.path.join(directory, "journal"))
+    side = os.path.join(directory, "side")
+    paths += [os.path.join(side, name) for name in sorted(os.listdir(side))] if os.path.isdir(side) else []
+    for path in paths:
+        file = File(path, files)
+        for begin, payload, end in stream(file, 0, file.size()):
+            if payload is None:
+                yield Problem(topic, path, begin, f"{end - begin} damaged bytes")
+
+
+# --- export ----------------------------------------------------------------------------------------------------
+
+
+def export(place: DataPath, chosen: Sequence[str] = (), *, start: int = 0, stop: int = 1 << 62) -> Iterator[Event]:
+    """Every message that can be read, of sequences [start, stop), as `Block`s; and what could not be."""
+    for topic in topics_of(place, chosen):
+        for event in _walk(place, topic, want_frames=True):
+            if isinstance(event, Block):
+                cut = _cut(event, start, stop)
+                if cut is not None:
+                    yield cut
+            else:
+                yield event
+
+
+def _cut(block: Block, start: int, stop: int) -> Block | None:
+    positions, _ = kernel.scan_frames(block.frames, 0, len(block.frames))
+    begin = max(0, start - block.first)
+    end = min(len(positions) - 1, stop - block.first)
+    if begin >= end:
+        return None
+    extras = [extra for extra in block.extras if start <= extra.sequence < stop]
+    return Block(block.topic, block.first + begin, block.frames[positions[begin] : positions[end]], extras)
+
+
+def messages(block: Block) -> Iterator[dict[str, Any]]:
+    """The messages of a block as plain values: sequence, id, timestamp, attempts, body (bytes), headers, defer."""
+    decoded, _ = kernel.decode_messages(block.frames, 0, len(block.frames))
+    carried = {extra.sequence: extra for extra in block.extras}
+    for sequence, (timestamp, attempts, identity, body) in enumerate(decoded, block.first):
+        extra = carried.get(sequence)
+        yield {
+            "topic": block.topic,
+            "sequence": sequence,
+            "id": identity.decode("ascii"),
+            "timestamp": timestamp,
+            "attempts": attempts,
+            "body": body,
+            "headers": extra.headers if extra else {},
+            "defer": extra.defer if extra else 0,
+        }
+
+
+# --- repair ----------------------------------------------------------------------------------------------------
+
+
+def repair(place: DataPath, chosen: Sequence[str] = ()) -> Iterator[Event]:
+    """Put right what can be: what opening mends, and chunks that do not match their checksum are set aside.
+
+    The bytes of such a chunk are copied to the data path's folder `quarantine` first; its index record then says that
+    it is known to be bad, and its neighbours are served as before.
+    """
+    if not chosen:
+        yield from _repair_catalog(place)
+    for topic in topics_of(place, chosen):
+        yield from _repair(place, topic)
+
+
+def _repair_catalog(place: DataPath) -> Iterator[Event]:
+    """A catalog that cannot be read is made anew from the topics and journals that are there."""
+    catalog = Catalog(place.path)
+    try:
+        catalog.load()
+    except LogError as error:
+        topics = []
+        for topic in topics_of(place):
+            channels = Journal(place.topic_dir(topic)).load().channels
+            topics.append(TopicEntry(topic, channels=[ChannelEntry(name) for name in sorted(channels)]))
+        os.replace(catalog.file, catalog.file + ".bad")
+        catalog.save(topics)
+        yield Repair("", f"{error}: made anew from what is there, without pauses and settings")
+
+
+def _repair(place: DataPath, topic: str) -> Iterator[Event]:
+    directory = place.topic_dir(topic)
+    yield from _repair_extras(topic, directory)
+    log = DiskLog(directory, 0)
+    try:
+        total, done = log.bytes, 0
+        for segment in log.segments:
+            if not recovery.sound_index(segment):
+                log.rebuild(segment)
+            yield from (Repair(topic, note) for note in log.notes)
+            log.notes.clear()
+            number = 0
+            while number < segment.index.count:
+                chunks, frames, problem = segment.read(number, 1 << 20)
+                if frames is None and not chunks[0].flags & QUARANTINED:
+                    yield _set_aside(place, topic, segment, chunks[0], number, problem)
+                number += len(chunks)
+                yield Progress(topic, done + chunks[-1].stop, total)
+            done += segment.size
+        yield from (Repair(topic, note) for note in log.notes)
+        yield from _repair_journals(topic, directory)
+    finally:
+        log.close()
+
+
+def _set_aside(place: DataPath, topic: str, segment: Segment, chunk: Chunk, number: int, problem: str) -> Event:
+    span = f"{segment.frames.path}: offset {chunk.offset}: messages {chunk.first} to {chunk.end - 1}"
+    folder = os.path.join(place.path, QUARANTINE, os.path.basename(place.topic_dir(topic)))
+    copy = os.path.join(folder, f"{segment.name}-{chunk.offset}.frames")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        DISK.replace(copy, [segment.frames.read(chunk.length, chunk.offset)], sync=True)
+        chunk.flags |= QUARANTINED
+        segment.index.file.write(chunk.encode(), number * RECORD)
+    except OSError as error:
+        return Repair(topic, f"{span} could not be set aside: {error}", done=False)
+    return Repair(topic, f"{span} set aside to {copy}: {problem}")
+
+
+def _repair_extras(topic: str, directory: str) -> Iterator[Event]:
+    """Headers and deferrals are rewritten without what is damaged among them."""
+    files = OpenFiles()
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".aux"):
+            file = File(os.path.join(directory, name), files)
+            found = list(stream(file, 0, file.size()))
+            damaged = sum(end - begin for begin, payload, end in found if payload is None)
+            if damaged:
+                DISK.replace(file.path, [encode(payload) for _, payload, _ in found if payload is not None], sync=True)
+                yield Repair(topic, f"{file.path}: took out {damaged} damaged bytes of headers and deferrals")
+    files.shut_all()
+
+
+def _repair_journals(topic: str, directory: str) -> Iterator[Event]:
+    """Journals and side logs are rewritten without what is damaged in them."""
+    journal = Journal(directory)
+    journal.load()
+    notes = list(journal.notes)
+    if notes:
+        journal.compact()
+    journal.close()
+    side = os.path.join(directory, "side")
+    for name in sorted(os.listdir(side)) if os.path.isdir(side) else ():
+        channel = unfold(name, "c-")
+        if channel is not None:
+            log = SideLog(directory, channel)
+            notes += log.notes
+            if log.notes:
+                log.compact()
+            log.close()
+    yield from (Repair(topic, note) for note in notes)
