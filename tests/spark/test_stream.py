@@ -67,6 +67,19 @@ def test_a_batch_that_is_done_again_has_the_same_messages(spark, broker, tmp_pat
     assert query.bodies() == ["0", "1", "2", "3", "4", "late"]
 
 
+def test_a_first_batch_that_is_done_again_begins_where_it_began(spark, broker, tmp_path):
+    """With `latest`, what comes between the first attempt and the second must not be passed over."""
+    broker.publish("orders", b"old")
+    query = Query(spark, tmp_path, [broker], startingOffsets="latest")
+    query.run()
+    query.forget_last_commit()
+    broker.publish("orders", b"new")
+
+    query.run()
+
+    assert query.bodies() == ["new"]
+
+
 def test_the_channel_stands_at_what_the_query_has_finished(spark, broker, tmp_path):
     query = Query(spark, tmp_path, [broker], channel="lake")
     broker.publish("orders", *(b"%d" % n for n in range(5)))

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -78,12 +78,42 @@ class LogReader(DataSourceReader):
         return read_task(partition, self._options, self._columns)
 
 
+class FirstBatch:
+    """The first batch of a new query, in which nothing is read: it only writes down where the query begins.
+
+    Spark asks for the initial offset more than once: before the first batch, when it plans it, and again when that
+    batch was not finished and is done after a restart. What is "latest" by then would be the beginning, and the
+    messages in between would be lost. A batch that ends where it begins can be done again at any time.
+    """
+
+    def __init__(self) -> None:
+        self._initial: dict[str, Any] | None = None
+        self._over = False
+
+    def begin(self, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The initial offset: found once, and the same from then on."""
+        if self._initial is None:
+            self._initial = find()
+        return self._initial
+
+    def ends_at(self, start: dict[str, Any]) -> bool:
+        """Whether the batch that begins at `start` is the first one, and so ends there too."""
+        first = self._initial == start and not self._over
+        self._over = True
+        return first
+
+    def is_planned(self) -> bool:
+        """Whether what is being planned is a first batch that is done again, and so has no tasks."""
+        return self._initial is not None and not self._over
+
+
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream: it lives beside the driver as long as its query, and Spark calls it in series."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = schema.fieldNames()
+        self._first = FirstBatch()
         self._new_query = False
         self._committed: dict[tuple[str, int], o.Position] = {}
         self._away: frozenset[str] = frozenset()
@@ -92,7 +122,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_at = time.monotonic()  # when a batch was last given out
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts; one that is restarted goes on from its checkpoint and never asks."""
+        """Where a new query starts; one that is restarted goes on from its checkpoint."""
+        return self._first.begin(self._begin)
+
+    def _begin(self) -> dict[str, Any]:
         self._new_query = True
         found = _survey_all(self._options, self._options.starting_timestamp)
         for topic in self._options.topics:
@@ -119,6 +152,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         With nothing to read, waits at the brokers for a while; Spark asks again after that.
         """
+        if self._first.ends_at(start):
+            return start
         position = o.from_json(start)
         found = self._look(position)
         self._commit(position, found)
@@ -179,6 +214,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of one batch; also asked for a batch that is done again after a restart."""
+        if self._first.is_planned():
+            return []
         since, until = o.from_json(start), o.from_json(end)
 
         def planned() -> tuple[list[Range], list[str], Survey]:
