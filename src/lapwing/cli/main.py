@@ -1,5 +1,6 @@
 """lapwing: one program for people; each command is a module that is imported when it is called."""
 
+import logging
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -75,6 +76,7 @@ def root(
 
 def main() -> None:
     """The program: 0 done, 1 it failed, 2 it was asked for wrongly, 130 stopped by Ctrl-C."""
+    logging.getLogger("lapwing").addHandler(logging.NullHandler())  # what fails is told once, by the command itself
     try:
         app()
     except ConfigError as error:

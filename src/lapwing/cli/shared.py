@@ -1,12 +1,16 @@
 """Options that several commands of `lapwing` have, each said once."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from lapwing.errors import ConfigError, LapwingError
+from lapwing.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lapwing.tools.picture import Cluster
 
 T = TypeVar("T")
 
@@ -31,16 +35,27 @@ LookupdHttp = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
-def app(help: str, example: str) -> typer.Typer:
-    """A command's own application; each command has an example."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, help=help, epilog=f"Example: {example}")
+def app() -> typer.Typer:
+    """A command's own application."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def chosen(nsqds: list[str] | None, lookupds: list[str] | None, default: str) -> tuple[list[str], list[str]]:
-    """Which addresses are meant: those of nsqds, or those of nsqlookupds. Raises `ConfigError`."""
+    """Which addresses are meant: those of nsqds, or those of nsqlookupds. Raises `ConfigError`.
+
+    What the environment says gives way to what the command line says.
+    """
     if nsqds and lookupds:
+        if _from_environment(lookupds, "LAPWING_LOOKUPD_HTTP"):
+            return nsqds, []
+        if _from_environment(nsqds, "LAPWING_NSQD_HTTP") or _from_environment(nsqds, "LAPWING_NSQD_TCP"):
+            return [], lookupds
         raise ConfigError("give nsqd addresses or nsqlookupd addresses, not both")
     return (nsqds or ([] if lookupds else [default])), (lookupds or [])
+
+
+def _from_environment(addresses: list[str], name: str) -> bool:
+    return addresses == os.environ.get(name, "").split()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -57,12 +72,23 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run(told())
     except asyncio.CancelledError:
         raise typer.Exit(143) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def tell_of_trouble() -> None:
+    """Have the client library say on stderr what keeps it from its work, for commands that wait in silence."""
+    import logging
+
+    lines = logging.StreamHandler()
+    lines.setLevel(logging.WARNING)
+    logging.getLogger("lapwing.client").handlers = [lines]
 
 
 def asked(
-    nsqds: list[str] | None, lookupds: list[str] | None, question: Callable[[Any], Awaitable[T]]
+    nsqds: list[str] | None, lookupds: list[str] | None, question: Callable[["Cluster"], Awaitable[T]]
 ) -> T:
-    """The answer of `question` to the chosen cluster (a `tools.picture.Cluster`)."""
+    """What `question` finds out from the chosen cluster."""
     from lapwing.client.http import DaemonHttp
     from lapwing.tools.picture import Cluster
 
@@ -76,11 +102,3 @@ def asked(
             await http.aclose()
 
     return run(ask)
-
-
-class NobodyAnswered(LapwingError):
-    """None of the daemons could be asked."""
-
-    def __init__(self, errors: list[str]) -> None:
-        advice = "is it running? `lapwing up` starts everything; --nsqd-http-address names another"
-        super().__init__("\n  ".join(["nobody answered:", *errors, advice]))

@@ -8,7 +8,7 @@ import typer
 from lapwing.cli.shared import app as command
 from lapwing.errors import ConfigError
 
-app = command("", "lapwing up --demo")
+app = command()
 
 
 @app.command(epilog="Example: lapwing up --demo")

@@ -3,16 +3,25 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
 from lapwing.client.http import CallFailed, DaemonHttp
+from lapwing.errors import LapwingError
 
 _AGE: Final = re.compile(r'^lapwing_channel_oldest_message_age_seconds\{([^}]*)\} (\S+)', re.M)
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class NobodyAnswered(LapwingError):
+    """None of the daemons could be asked."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        advice = "is it running? `lapwing up` starts everything; --nsqd-http-address names another"
+        super().__init__("\n  ".join(["nobody answered:", *(errors or ["nsqlookupd knows no nsqd"]), advice]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +53,45 @@ class Cluster:
     """The daemons to ask: nsqlookupds for whom they know, or nsqds by address."""
 
     def __init__(self, http: DaemonHttp, *, nsqds: Sequence[str] = (), lookupds: Sequence[str] = ()) -> None:
-        self._http = http
+        self.http = http
         self._nsqds = list(nsqds)
         self._lookupds = list(lookupds)
 
     async def nodes(self) -> tuple[list[Node], list[str]]:
         """Every nsqd, and who could not be asked."""
         if self._lookupds:
-            asked = await self._http.ask_all(self._lookupds, lambda address: self._http.get(address, "/nodes"))
+            asked = await self.http.ask_all(self._lookupds, lambda address: self.http.get(address, "/nodes"))
             return cluster.nodes_of_lookup(asked.answers), asked.errors
-        found = await self._http.ask_all(self._nsqds, lambda address: self._http.get(address, "/info"))
+        found = await self.http.ask_all(self._nsqds, lambda address: self.http.get(address, "/info"))
         return [cluster.node_of_info(address, info) for address, info in found.answers.items()], found.errors
+
+    async def some_nodes(self, say: Callable[[str], None]) -> list[Node]:
+        """Every nsqd; those who could not be asked are told of. Raises `NobodyAnswered` when there is none."""
+        nodes, errors = await self.nodes()
+        if not nodes:
+            raise NobodyAnswered(errors)
+        for error in errors:
+            say(error)
+        return nodes
+
+    async def look_twice(self, *, apart: float, ages: bool = False) -> tuple[Picture | None, Picture]:
+        """A picture, and one of `apart` seconds before unless that is 0. Raises `NobodyAnswered`."""
+        before = None
+        if apart:
+            before = await self.look()
+            await asyncio.sleep(apart)
+        after = await self.look(ages=ages)
+        if not after.nodes:
+            raise NobodyAnswered(after.errors)
+        return before, after
 
     async def look(self, *, clients: bool = False, ages: bool = False, pipelines: bool = False) -> Picture:
         """One picture; ages and pipelines cost a further question to each nsqd."""
         nodes, errors = await self.nodes()
         by_contact = {node.contact: node for node in nodes}
         parameters = {"format": "json", "include_clients": "true" if clients else "false", "include_mem": "false"}
-        stats = await self._http.ask_all(
-            by_contact, lambda address: self._http.get(address, "/stats", parameters)
+        stats = await self.http.ask_all(
+            by_contact, lambda address: self.http.get(address, "/stats", parameters)
         )
         picture = Picture(time.monotonic(), errors=errors + stats.errors)
         picture.nodes = [by_contact[address] for address in stats.answers]
@@ -77,10 +106,10 @@ class Cluster:
         """What only a lapwing nsqd can tell; another one's silence is no error."""
         try:
             if ages:
-                for key, age in ages_in(await self._http.text(address, "/metrics")):
+                for key, age in ages_in(await self.http.text(address, "/metrics")):
                     picture.ages[key] = max(age, picture.ages.get(key, 0.0))
             if pipelines:
-                said = await self._http.get(address, "/pipelines")
+                said = await self.http.get(address, "/pipelines")
                 picture.pipelines += said.get("pipelines") or []
         except CallFailed as error:
             if error.status is None:

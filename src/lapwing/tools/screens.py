@@ -85,17 +85,14 @@ def pipelines_table(pipelines: Sequence[Json], *, title: str = "") -> Table:
     table = _table(title, "pipeline", "state", "rows/s", "lag", "batch", "note")
     for pipeline in pipelines:
         table.add_row(Text(str(pipeline.get("name", ""))), str(pipeline.get("state", "")),
-                      _number(pipeline, "processed_per_second", "input_per_second", "rows_per_second"),
-                      _number(pipeline, "lag", "behind"), _number(pipeline, "batch", "batch_id"),
-                      Text(str(pipeline.get("error") or pipeline.get("message") or ""), style="red"))
+                      _number(pipeline, "input_rate"), _number(pipeline, "lag"), _number(pipeline, "batch_id"),
+                      Text(str(pipeline.get("error") or ""), style="red"))
     return table
 
 
-def _number(values: Mapping[str, Any], *names: str) -> str:
-    for name in names:
-        if isinstance(values.get(name), (int, float)):
-            return short(values[name])
-    return ""
+def _number(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name)
+    return short(value) if isinstance(value, (int, float)) else ""
 
 
 def programs_table(children: Sequence[Child], usage: Mapping[str, str], *, title: str = "") -> Table:
@@ -132,7 +129,7 @@ def one_line(picture: Picture, flows: Flows, children: Sequence[Child] = ()) -> 
              f"in flight {short(sum(channel['in_flight_count'] for channel in channels))}",
              f"deferred {short(sum(channel['deferred_count'] for channel in channels))}",
              f"topics {len(picture.topics)}"]
-    parts += [f"{pipeline.get('name')}: lag {_number(pipeline, 'lag', 'behind') or '?'}"
+    parts += [f"{pipeline.get('name')}: lag {_number(pipeline, 'lag') or '?'}"
               for pipeline in picture.pipelines]
     parts += [f"{child.service.name} {child.state.value}" for child in children if child.state is not State.RUNNING]
     parts += [f"! {error}" for error in picture.errors]

@@ -118,7 +118,8 @@ def services(plan: Plan) -> list[list[Service]]:
              f"--lookupd-http-address={plan.address('lookupd_http')}"),
             address=f"http://{plan.address('admin')}/", ping=plan.address("admin"),
         ))
-    beside += [pipeline(plan, name) for name in plan.pipelines]
+    if plan.pipelines:
+        beside.append(pipelines(plan))
     groups = [[lookupd], [nsqd], beside]
     if plan.demo:
         groups.append([Service(
@@ -130,14 +131,14 @@ def services(plan: Plan) -> list[list[Service]]:
     return groups
 
 
-def pipeline(plan: Plan, name: str) -> Service:
-    """One of the pipelines that come with lapwing, on a local Spark."""
-    output = plan.data / name
+def pipelines(plan: Plan) -> Service:
+    """The pipelines that come with lapwing, all on one local Spark."""
+    outputs = [word for name in plan.pipelines for word in ("--set", f"{name}.out={plan.data / name}")]
     return Service(
-        f"pipeline-{name}",
-        (*program("lapwing", "main"), "pipeline", "run", name, "--set", f"nsqd={plan.address('nsqd_http')}",
-         "--set", f"path={output}", "--set", f"checkpoint={plan.data / 'checkpoints' / name}"),
-        address=str(output), patience=10.0,
+        "pipelines",
+        (*program("lapwing", "main"), "pipeline", "run", *plan.pipelines, "--nsqd", plan.address("nsqd_http"),
+         "--data", str(plan.data / "pipelines"), *outputs),
+        address=", ".join(f"{plan.data.name}/{name}" for name in plan.pipelines), patience=10.0,
     )
 
 

@@ -1,0 +1,77 @@
+"""Messages from wherever a person has them, into a topic."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import BinaryIO, Final
+
+from lapwing import Producer
+from lapwing.client.http import DaemonHttp
+
+_READ: Final = 1 << 18
+_AHEAD: Final = 20_000  # messages that may be under way
+
+
+async def lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
+    """The lines of a file or pipe as they come, without their ends, many at a time; empty ones are left out."""
+    loop = asyncio.get_running_loop()
+    torn = b""
+    while data := await loop.run_in_executor(None, os.read, source.fileno(), _READ):
+        *whole, torn = (torn + data).split(b"\n")
+        if found := [line for line in (each.removesuffix(b"\r") for each in whole) if line]:
+            yield found
+    if last := torn.removesuffix(b"\r"):
+        yield [last]
+
+
+async def publish_lines(
+    producer: Producer, topic: str, source: BinaryIO, *, defer: float | None, tell: Callable[[int], None]
+) -> int:
+    """Publish each line; how many were confirmed. Raises `ClientError` as soon as one is not."""
+    confirmed = 0
+    under_way: set[asyncio.Future[None]] = set()
+    async for batch in lines(source):
+        sent = [producer.submit(topic, body, defer=defer) for body in batch]
+        for future in sent:
+            future.add_done_callback(_seen)
+        under_way.update(sent)
+        while len(under_way) > _AHEAD:
+            done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            confirmed += _confirmed(done)
+            tell(confirmed)
+        done = {future for future in under_way if future.done()}
+        under_way -= done
+        confirmed += _confirmed(done)
+        tell(confirmed)
+    if under_way:
+        confirmed += _confirmed((await asyncio.wait(under_way))[0])
+    return confirmed
+
+
+def _seen(future: "asyncio.Future[None]") -> None:
+    """One failure is told; the others of the same kind need no complaint of their own."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _confirmed(futures: set[asyncio.Future[None]]) -> int:
+    failures = [error for future in futures if (error := future.exception()) is not None]
+    if failures:
+        raise failures[0]
+    return len(futures)
+
+
+async def publish_with_headers(
+    address: str, topic: str, bodies: Sequence[bytes], headers: dict[str, str], *, defer: int | None
+) -> int:
+    """Publish over HTTP, which is where headers go; `defer` in ms. Raises `CallFailed`."""
+    http = DaemonHttp(request_timeout=30.0)
+    try:
+        for body in bodies:
+            parameters = {"topic": topic, **({"defer": str(defer)} if defer else {})}
+            await http.post(address, "/pub", parameters, body=body,
+                            headers={"X-Lapwing-Headers": json.dumps(headers)})
+        return len(bodies)
+    finally:
+        await http.aclose()

@@ -1,0 +1,161 @@
+"""pub, sub, tail and peek, as processes on a real nsqd."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from running import PROGRAM, environment, lapwing, lapwing_json, process
+
+from daemons import Daemon, nsqd
+
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with nsqd() as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic{next(_NUMBERS)}"
+
+
+def bodies(daemon: Daemon, topic: str, number: int = 100) -> list[str]:
+    found = lapwing_json("peek", topic, "--from", "0", "--count", str(number), daemon=daemon)
+    return [message["body"] for message in found]
+
+
+def test_arguments_are_messages(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "one", "two words", daemon=daemon)
+
+    assert bodies(daemon, topic) == ["one", "two words"]
+
+
+def test_each_line_of_stdin_is_a_message(daemon: Daemon, topic: str) -> None:
+    said = process("pub", topic, "--json", daemon=daemon, stdin=b"one\r\n\ntwo\nlast without an end")
+
+    assert json.loads(said.stdout) == {"topic": topic, "published": 3}
+    assert bodies(daemon, topic) == ["one", "two", "last without an end"]
+
+
+def test_a_file_is_published_by_line_or_whole(daemon: Daemon, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "messages"
+    file.write_bytes(b"".join(b"%d\n" % number for number in range(30_000)))
+    lapwing("pub", topic, "--file", str(file), daemon=daemon)
+    lapwing("pub", topic, "--file", str(file), "--whole", daemon=daemon)
+
+    newest = lapwing_json("peek", topic, "--count", "2", daemon=daemon)
+    assert newest[0]["sequence"] == 29_999
+    assert newest[0]["body"] == "29999"
+    assert newest[1]["body"].startswith("0\n1\n2\n")
+
+
+def test_headers_travel_with_a_message(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "body", "--header", "kind=test", "-H", "empty=", daemon=daemon)
+
+    assert lapwing_json("peek", topic, daemon=daemon)[0]["headers"] == {"kind": "test", "empty": ""}
+
+
+def test_a_deferred_message_is_not_delivered_yet(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "later", "--defer", "10m", daemon=daemon)
+    lapwing("pub", topic, "now", daemon=daemon)
+
+    assert lapwing("sub", topic, "c", "--count", "1", daemon=daemon).stdout == "now\n"
+
+
+def test_what_cannot_be_published_says_why(daemon: Daemon, topic: str, tmp_path: Path) -> None:
+    assert "no such file" in lapwing("pub", topic, "--file", str(tmp_path / "x"), daemon=daemon, code=2).stderr.lower()
+    assert "topic" in lapwing("pub", "no spaces please", "x", daemon=daemon, code=2).stderr.lower()
+    assert "name=value" in lapwing("pub", topic, "x", "--header", "nonsense", daemon=daemon, code=2).stderr
+    assert "127.0.0.1:1" in lapwing("pub", topic, "x", "--nsqd-tcp-address", "127.0.0.1:1", code=1).stderr
+
+
+def test_sub_prints_and_finishes(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "one", "two", "three", daemon=daemon)
+
+    assert lapwing("sub", topic, "c", "-n", "2", daemon=daemon).stdout == "one\ntwo\n"
+    told = json.loads(lapwing("sub", topic, "c", "-n", "1", "--json", daemon=daemon).stdout)
+    assert (told["body"], told["topic"], told["attempts"]) == ("three", topic, 1)
+    assert lapwing("sub", topic, "c", "--timeout", "0.3", daemon=daemon, code=1).stdout == ""
+
+
+def test_ctrl_c_ends_sub_and_nothing_is_left_in_flight(daemon: Daemon, topic: str) -> None:
+    running = subprocess.Popen([PROGRAM, "sub", topic, "c"], env=environment(daemon), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    lapwing("pub", topic, "hello", daemon=daemon)
+
+    assert running.stdout.readline() == "hello\n"
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert errors == ""
+    (channel,) = lapwing_json("channels", topic, daemon=daemon)
+    assert (channel["in_flight"], channel["depth"], channel["clients"]) == (0, 0, 0)
+
+
+def test_tail_reads_the_past_and_then_follows(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "before", daemon=daemon)
+    running = subprocess.Popen([PROGRAM, "tail", topic, "--since", "earliest", "--count", "2"],
+                               env=environment(daemon), stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    first = running.stdout.readline()
+    lapwing("pub", topic, "after", daemon=daemon)
+
+    assert (first, running.stdout.readline()) == ("before\n", "after\n")
+    assert running.wait(20) == 0
+    assert lapwing_json("channels", topic, daemon=daemon) == []
+
+
+def test_tail_waits_for_a_topic_that_is_not_there_yet(daemon: Daemon, topic: str) -> None:
+    running = subprocess.Popen([PROGRAM, "tail", topic, "--count", "1"], env=environment(daemon),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    assert running.stdout is not None
+    assert "waiting" in running.stderr.readline()
+    lapwing("pub", topic, "the first", daemon=daemon)
+
+    assert running.stdout.readline() == "the first\n"
+    assert running.wait(20) == 0
+    running.stderr.close()
+
+
+def test_tail_without_following_shows_the_newest(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "one", "two", "three", daemon=daemon)
+
+    assert lapwing("tail", topic, "--last", "2", "--no-follow", daemon=daemon).stdout == "two\nthree\n"
+    shown = lapwing("tail", topic, "--last", "1", "--no-follow", "--facts", daemon=daemon).stdout
+    assert shown.startswith("2  20")
+    assert shown.endswith("  three\n")
+
+
+def test_peek_consumes_nothing(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, *(str(number) for number in range(20)), daemon=daemon)
+
+    assert [message["sequence"] for message in lapwing_json("peek", topic, "-n", "3", daemon=daemon)] == [17, 18, 19]
+    found = lapwing_json("peek", topic, "--from", "5", "-n", "2", daemon=daemon)
+    assert [message["body"] for message in found] == ["5", "6"]
+    assert len(lapwing_json("peek", topic, "--since", "1h", "-n", "100", daemon=daemon)) == 20
+    assert lapwing("peek", topic, "--from", "19", "--bodies", daemon=daemon).stdout == "19\n"
+    assert lapwing("sub", topic, "c", "-n", "1", daemon=daemon).stdout == "0\n"
+
+
+def test_peek_names_what_is_wrong(daemon: Daemon, topic: str) -> None:
+    assert f"no topic '{topic}'" in lapwing("peek", topic, daemon=daemon, code=1).stderr
+    lapwing("pub", topic, "x", daemon=daemon)
+    assert "not both" in lapwing("peek", topic, "--from", "1", "--since", "1h", daemon=daemon, code=2).stderr
+    assert "write 10m" in lapwing("peek", topic, "--since", "yesterday", daemon=daemon, code=2).stderr
+    assert "nobody answered" in lapwing("peek", topic, "--nsqd-http-address", "127.0.0.1:1", code=1).stderr
+
+
+def test_bytes_that_are_no_text_come_as_base64(daemon: Daemon, topic: str) -> None:
+    process("pub", topic, "--whole", daemon=daemon, stdin=b"\xff\x00\n")
+
+    (message,) = lapwing_json("peek", topic, daemon=daemon)
+    assert (message["body"], message["body_base64"]) == (None, "/wAK")
