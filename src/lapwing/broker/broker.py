@@ -112,14 +112,14 @@ class Broker:
     def pause_topic(self, name: str, paused: bool, *, now: int) -> None:
         """Stop, or go on, handing a topic's messages to its channels."""
         self.existing(name).pause(paused, now=now)
-        self._catalog_dirty = self._catalog_due = True
+        self.catalog_changed()
 
     def pause_channel(self, topic: str, name: str, paused: bool) -> None:
         """Stop, or go on, delivering a channel's messages."""
         channel = self.existing_channel(topic, name)
         channel.paused = paused
         self.touch(channel)
-        self._catalog_dirty = self._catalog_due = True
+        self.catalog_changed()
 
     def leave(self, channel: Channel, subscriber: Subscriber, *, now: int) -> None:
         """A consumer is gone; an ephemeral channel goes with its last one."""
@@ -133,6 +133,10 @@ class Broker:
         self.changes.append((kind, topic, channel, created))
         if not names.ephemeral(topic) and not (channel and names.ephemeral(channel)):
             self._catalog_dirty = True
+
+    def catalog_changed(self) -> None:
+        """Have the catalog written at the end of this turn."""
+        self._catalog_dirty = self._catalog_due = True
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
@@ -190,15 +194,18 @@ class Broker:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, now: int) -> None:
         """Write down what channels have finished since the last time, and which topics and channels there are."""
         stale, self._stale = self._stale, {}
         for topic in stale:
             if topic.exiting:
                 continue
-            self._trimmable[topic] = None
             try:
-                topic.tell()
+                if topic.ephemeral:
+                    topic.trim(now=now)  # what is in memory only should not stay there for long
+                else:
+                    self._trimmable[topic] = None
+                    topic.tell()
             except LogError as error:
                 self._stale[topic] = None
                 self.fail(error)

@@ -41,9 +41,7 @@ class Channel:
         self.paused = False
         self.exiting = False
         self.subscribers: list[Subscriber] = []
-        self.requeued: deque[tuple[int, int]] = (
-            deque()
-        )  # sequence, and the cursor it waits for: behind what waited before it
+        self.requeued: deque[tuple[int, int]] = deque()  # sequence, and the cursor for which it waits
         self.deferred = Deferred()
         self.attempts: dict[int, int] = {}  # deliveries so far of what is not on its first one
         self.settings: dict[str, object] = {}
@@ -125,6 +123,12 @@ class Channel:
         self.attempts[sequence] = 0
         self.deferred.defer(sequence, until=until)
         self._schedule(until)
+
+    def pass_by(self, start: int, stop: int) -> None:
+        """Never deliver [start, stop), which the topic has dropped before handing it over."""
+        self._ahead.add(start, stop)
+        self._pass_over()
+        self.dirty = True
 
     def _drop_overflow(self, stop: int) -> None:
         """Drop the newest that an ephemeral channel has no room for."""
@@ -469,9 +473,11 @@ class Channel:
         """Write down in the topic's journal how far this channel has come."""
         self._in_flight.next_deadline()  # drops the leases that have been answered for
         added, removed = self.deferred.changes()
-        if added or removed:
+        if removed:
+            journal.deferred(self.name, [], removed)  # before what was added: it may have come to wait again
+        if added:
             deferrals = [(sequence, due, self.attempts.get(sequence, 1)) for sequence, due in added.items()]
-            journal.deferred(self.name, deferrals, removed)
+            journal.deferred(self.name, deferrals, [])
         pending = [sequence for sequence, _ in self.requeued]
         for subscriber in self.subscribers:
             pending.extend(subscriber.in_flight)
@@ -496,19 +502,27 @@ class Channel:
         for sequence in due:
             self.attempts.setdefault(sequence, 0)
         self.deferred.restore({sequence: until for sequence, until in due.items() if sequence < self.cursor})
-        for sequence in sorted(sequence for sequence in due if sequence >= self.cursor):
-            self._ahead.add(sequence, sequence + 1)
-            self.deferred.defer(sequence, until=due[sequence])
-        self.restore_ahead(known=due)
+        self._restore_ahead(due)
         self._schedule(self.deferred.next_due())
         self.dirty = True
 
-    def restore_ahead(self, known: dict[int, int]) -> None:
-        """Let what was published deferred, and not fanned out in the journal's eyes, wait out its delay."""
-        log = self.topic.log
-        for extra in log.extras(self.cursor, self.topic.fanned_out):
+    def _restore_ahead(self, known: dict[int, int]) -> None:
+        """Find again what the cursor has to jump over: what waits for its time, and what was dropped in the topic.
+
+        What was published deferred, and had not reached the journal as such, waits from its publish on.
+        """
+        log, topic = self.topic.log, self.topic
+        waiting = {sequence: until for sequence, until in known.items() if sequence >= self.cursor}
+        for extra in log.extras(self.cursor, topic.fanned_out):
             if extra.defer and extra.sequence not in known:
-                self.wait_first(extra.sequence, until=log.timestamp(extra.sequence) + extra.defer)
+                waiting[extra.sequence] = log.timestamp(extra.sequence) + extra.defer
+        dropped = [(max(start, self.cursor), stop) for start, stop in topic.emptied() if stop > self.cursor]
+        alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
+        for start, stop in sorted([*dropped, *((sequence, sequence + 1) for sequence in alone)]):
+            if start in waiting and stop == start + 1 and (start, stop) not in dropped:
+                self.wait_first(start, until=waiting[start])
+            else:
+                self._ahead.add(start, stop)
 
     # --- stragglers --------------------------------------------------------------------------------------------
 

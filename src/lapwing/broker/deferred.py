@@ -44,8 +44,7 @@ class Deferred:
             until, sequence = heappop(heap)
             if self._due.get(sequence) == until:
                 del self._due[sequence]
-                if self._added.pop(sequence, None) is None:
-                    self._removed.append(sequence)
+                self._left(sequence)
                 ready.append(sequence)
         return ready
 
@@ -60,18 +59,22 @@ class Deferred:
         """Let nothing below `sequence` wait any more."""
         for waiting in [waiting for waiting in self._due if waiting < sequence]:
             del self._due[waiting]
-            if self._added.pop(waiting, None) is None:
-                self._removed.append(waiting)
+            self._left(waiting)
 
     def clear(self) -> None:
         """Let nothing wait any more."""
-        self._removed.extend(sequence for sequence in self._due if sequence not in self._added)
+        self._removed.extend(self._due)
         self._added.clear()
         self._due.clear()
         self._heap.clear()
 
+    def _left(self, sequence: int) -> None:
+        # told even of what was never told to wait: the journal may know it from before a restart
+        self._added.pop(sequence, None)
+        self._removed.append(sequence)
+
     def changes(self) -> tuple[dict[int, int], list[int]]:
-        """What was added and removed since the last call."""
+        """What was added and removed since the last call; what is in both was removed first."""
         added, removed = self._added, self._removed
         self._added, self._removed = {}, []
         return added, removed

@@ -172,6 +172,7 @@ class DiskStorage:
 
     def close(self) -> None:
         """Release the lock on the data path."""
+        self._files.shut_all()
         self._place.release()
 
     def _corrupt(self, path: str, offset: int, first: int, count: int) -> None:

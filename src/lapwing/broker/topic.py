@@ -244,12 +244,22 @@ class Topic:
 
     def empty(self) -> None:
         """Drop what waits in the topic; channels keep theirs."""
-        self.fanned_out = self.log.end
-        for channel in self.channels.values():
-            if channel.cursor > self.fanned_out:
-                channel.seek(self.fanned_out, back=True)
+        start, stop = self.fanned_out, self.log.end
+        self.fanned_out = stop
         self._moved = True
+        if self.channels and start < stop:
+            # a channel may have to come past older messages first, after a restart too
+            self.settings["emptied"] = [*self.emptied(), [start, stop]]
+            for channel in self.channels.values():
+                channel.pass_by(start, stop)
+            self._broker.catalog_changed()
         self.tell()
+
+    def emptied(self) -> list[list[int]]:
+        """The runs [start, stop) that were dropped here and that a channel has still to come past."""
+        low = min((channel.cursor for channel in self.channels.values()), default=self.fanned_out)
+        known = self.settings.get("emptied", [])
+        return [run for run in known if run[1] > low] if isinstance(known, list) else []
 
     def pause(self, paused: bool, *, now: int) -> None:
         """Stop, or go on, handing messages to channels."""

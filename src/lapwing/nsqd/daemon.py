@@ -206,7 +206,7 @@ class Daemon:
         self._tasks.append(asyncio.get_running_loop().create_task(repeat()))
 
     async def _checkpoint(self) -> None:
-        self.broker.checkpoint()
+        self.broker.checkpoint(now=self.clock.now())
 
     async def _trim(self) -> None:
         self.broker.trim(now=self.clock.now())
