@@ -165,6 +165,12 @@ class Child:
         with contextlib.suppress(asyncio.CancelledError):
             await self._life
 
+    def kill(self) -> None:
+        """End it now, with all that it started; it is not run again."""
+        self._wanted = False
+        if self._process is not None and self._process.returncode is None:
+            _signal_group(self._process.pid, signal.SIGKILL)
+
 
 class Supervisor:
     """A whole stack of programs: groups in the order in which they need each other."""
@@ -196,6 +202,11 @@ class Supervisor:
                 if not is_up:
                     words = "\n".join(f"    {line}" for line in last_lines(child.log, LAST_WORDS))
                     raise StartFailed(f"{child.service.name} did not start; its last lines ({child.log}):\n{words}")
+
+    def kill(self) -> None:
+        """End all at once: whoever asks twice does not want to wait."""
+        for child in self.children:
+            child.kill()
 
     async def stop(self) -> None:
         """Stop all, those that need others first."""

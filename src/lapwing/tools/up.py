@@ -37,16 +37,21 @@ class Up:
     async def run(self) -> int:
         """Start everything, show it until Ctrl-C or SIGTERM, stop everything; the exit status."""
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, stop.set)
         with data_folder(self._plan.data):
             http = DaemonHttp(connect_timeout=1.0, request_timeout=2.0)
             supervisor = Supervisor(services(self._plan), self._plan.data / "logs", self._say, http)
+
+            def told() -> None:
+                if stop.is_set():
+                    supervisor.kill()
+                stop.set()
+
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, told)
             try:
                 return await self._supervised(supervisor, http, stop)
             finally:
-                self._say("stopping")
+                self._say("stopping (Ctrl-C again: at once)")
                 await supervisor.stop()
                 await http.aclose()
                 self._say("stopped; the data stays in " + str(self._plan.data))

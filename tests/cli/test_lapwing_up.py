@@ -1,0 +1,141 @@
+"""lapwing up, as a process with real children."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import PROGRAM, environment, process
+
+from daemons import until
+from lapwing.errors import ConfigError
+from lapwing.tools import stack
+
+
+class Up:
+    """A stack that is running, and all that it has said."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [PROGRAM, "up", "--no-spark", "--no-admin", "--json", "--every", "0.2", "--data", str(data), *flags],
+            env=environment(), stdout=subprocess.PIPE, text=True,
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+        until(lambda: any("up" in line for line in self.said), seconds=60, what="the stack")
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(json.loads(line))
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The last status line."""
+        return next((line for line in reversed(self.said) if "programs" in line), {"programs": {}, "topics": {}})
+
+    @property
+    def events(self) -> str:
+        return "\n".join(line["event"] for line in self.said if "event" in line)
+
+    def pid(self, program: str) -> int | None:
+        known = self.status["programs"].get(program, {})
+        return known.get("pid") if known.get("state") == "running" else None
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    running = Up(tmp_path / "data", "--demo")
+    yield running
+    running.process.kill()
+    running.process.wait()
+
+
+def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
+    until(lambda: all(up.pid(name) for name in ("nsqlookupd", "nsqd", "demo")), seconds=30, what="all programs")
+    until(lambda: "payments" in up.status["topics"], seconds=30, what="demo traffic")
+    first = up.pid("nsqd")
+    assert first is not None
+
+    assert f"pid {up.process.pid}" in process("up", "--data", str(tmp_path / "data"), code=2).stderr
+
+    os.kill(first, signal.SIGKILL)
+    until(lambda: up.pid("nsqd") not in (None, first), seconds=30, what="a new nsqd")
+    assert "nsqd was ended by SIGKILL; starting it again" in up.events
+
+    before = up.status["topics"].get("orders", {}).get("messages", 0)
+    until(lambda: up.status["topics"].get("orders", {}).get("messages", 0) > before, seconds=30, what="more orders")
+    pids = [program["pid"] for program in up.status["programs"].values()]
+    assert up.end(signal.SIGTERM) == 0
+    assert all(gone(pid) for pid in pids if pid)
+    assert (tmp_path / "data" / "nsqd" / "topics").is_dir()
+
+
+def test_a_killed_stack_leaves_nothing_running(tmp_path: Path) -> None:
+    running = Up(tmp_path / "data")
+    until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=30, what="all programs")
+    pids = [program["pid"] for program in running.status["programs"].values()]
+    running.end(signal.SIGKILL)
+
+    until(lambda: all(gone(pid) for pid in pids), what="the end of all programs")
+
+
+def test_a_program_that_cannot_start_is_said_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "nsqd").mkdir()
+    (tmp_path / "nsqd" / "nsqd.dat").write_text("{ this is no catalog")
+    said = process("up", "--no-spark", "--no-admin", "--data", str(tmp_path), code=1)
+
+    assert "nsqd did not start; its last lines" in said.stderr
+    assert "nsqd.dat" in said.stderr
+
+
+def test_bad_options_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert "memory, os or fsync" in process("up", "--durability", "hope", code=2).stderr
+    assert str(tmp_path / "file") in process("up", "--data", str(tmp_path / "file"), code=2).stderr
+
+
+def test_a_taken_port_gives_way_to_a_free_one_and_is_said() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+
+        assert stack.free_port("127.0.0.1", taken, set()) != taken
+    with pytest.raises(ConfigError, match="--host"):
+        stack.free_port("192.0.2.1", 0, set())
+
+
+def test_the_plan_says_what_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stack, "find_spec", lambda name: None)
+    plan = stack.plan(tmp_path)
+
+    assert not plan.admin
+    assert not plan.pipelines
+    assert any("lapwing[admin]" in note for note in plan.notes)
+    assert any("pipelines are left out" in note for note in plan.notes)
+
+
+def test_groups_stand_in_the_order_in_which_they_need_each_other(tmp_path: Path) -> None:
+    plan = stack.Plan(tmp_path, "127.0.0.1", dict(stack.PORTS), admin=True, pipelines=("archive", "flow"), demo=True)
+    groups = [[service.name for service in group] for group in stack.services(plan)]
+
+    assert groups == [["nsqlookupd"], ["nsqd"], ["nsqadmin", "pipelines"], ["demo"]]
