@@ -1,5 +1,6 @@
 """Rolling, retention, and how little stays open or in memory."""
 
+import errno
 import os
 import tracemalloc
 from pathlib import Path
@@ -338,3 +339,49 @@ def test_a_disk_that_cannot_reserve_room_is_written_to_all_the_same(tmp_path: Pa
 
     assert disk.asked == 1
     assert len(bodies(DiskLog(tmp_path / "topic", NODE))) == 60
+
+
+def test_with_durability_memory_what_is_consumed_in_time_is_never_written(tmp_path: Path) -> None:
+    options = LogOptions(durability="memory", mem_queue_size=10)
+    log = DiskLog(tmp_path / "topic", NODE, options=options)
+    for number in range(100):
+        publish(log, [b"%d" % number] * 2, extras=[Extra(2 * number, 1)])
+        log.release(log.end - 1, now=0, limits=RetentionLimits())
+
+    assert sum(path.stat().st_size for path in (tmp_path / "topic").glob("*.log")) == 0
+    assert len(segments(tmp_path / "topic")) == 1
+    assert log.first > 180
+    assert bodies(log)[-1] == b"99"
+    assert log.extras(0, 1000)[-1] == Extra(198, 1)
+    first, held = log.first, bodies(log)
+    log.close()
+    again = DiskLog(tmp_path / "topic", NODE, options=options)
+    assert (again.first, again.next, again.notes) == (first, 200, [])
+    assert bodies(again) == held
+
+
+def test_with_durability_memory_what_retention_wants_is_written(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, options=LogOptions(durability="memory", mem_queue_size=10))
+    for number in range(50):
+        publish(log, [b"%d" % number] * 2, now=number)
+        log.release(log.end, now=number, limits=RetentionLimits(age=1000))
+
+    assert len(bodies(log)) == 100
+    log.close()
+    assert len(bodies(DiskLog(tmp_path / "topic", NODE))) == 100
+
+
+def test_without_free_descriptors_the_table_makes_do_with_fewer(tmp_path: Path) -> None:
+    class Crowded(FaultyDisk):
+        room = 3
+
+        def open(self, path: str, flags: int, mode: int = 0o600) -> int:  # type: ignore[override]
+            if len(files) >= self.room:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return os.open(path, flags, mode)
+
+    files = OpenFiles()
+    files.disk = Crowded()
+    logs = [filled(tmp_path / str(number), files=files, batches=4) for number in range(4)]
+
+    assert [len(bodies(log)) for log in logs] == [12] * 4

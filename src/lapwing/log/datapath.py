@@ -64,7 +64,10 @@ class DataPath:
         return os.path.join(self.path, TOPICS, folder(name))
 
     def topics_on_disk(self) -> list[str]:
-        """The topics that have a folder, whatever the catalog says; folders that were being deleted are removed."""
+        """The topics that have a folder, whatever the catalog says; what a crash left half done is removed."""
+        for entry in os.listdir(self.path):
+            if entry.startswith("nsqd.dat.") and entry.endswith(".tmp"):  # a catalog that was never finished
+                DISK.unlink(os.path.join(self.path, entry))
         root = os.path.join(self.path, TOPICS)
         found = []
         for entry in sorted(os.listdir(root)) if os.path.isdir(root) else ():

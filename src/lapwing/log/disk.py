@@ -238,7 +238,14 @@ class OpenFiles:
             return file.fd
         while len(self._open) >= self.limit:
             self.shut(next(iter(self._open)))
-        file.fd = self.disk.open(file.path, os.O_RDWR | os.O_CREAT if create else os.O_RDWR, MODE)
+        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDWR
+        try:
+            file.fd = self.disk.open(file.path, flags, MODE)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open:
+                raise
+            self.shut_all()  # sockets took the descriptors: make do with fewer
+            file.fd = self.disk.open(file.path, flags, MODE)
         self._open[file] = None
         return file.fd
 

@@ -1,7 +1,7 @@
 """A topic's segments: append a batch, slice a range, roll."""
 
+import contextlib
 import errno
-import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -9,16 +9,15 @@ from typing import Final, TypeVar
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
+from lapwing.log import opening, recovery, retention
 from lapwing.log import reader as reading
-from lapwing.log import recovery, retention
 from lapwing.log.disk import OpenFiles
 from lapwing.log.extras import Extra
 from lapwing.log.index import BadRecord
 from lapwing.log.options import BLOCK_BYTES, CHUNK_BYTES, LogOptions
 from lapwing.log.reader import EVERYTHING, Block, Place, Reader
 from lapwing.log.retention import RetentionLimits
-from lapwing.log.salvage import node_of
-from lapwing.log.segment import DIGITS, Batch, Segment, joined, last_time, time_of
+from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
 from lapwing.log.sync import Sync
 from lapwing.log.topiclog import Frames, TopicLog
 from lapwing.log.window import Window
@@ -55,7 +54,7 @@ class DiskLog:
     ) -> None:
         """Open the log in `directory`, or make one there (for `node`, at the time `now`).
 
-        An existing log keeps the node that its ids were made with, whatever `node` says.
+        An existing log keeps the node that its ids were made with, whatever `node` says. Raises `LogError`.
         """
         self.directory = os.fspath(directory)
         self.options = LogOptions() if options is None else options
@@ -64,9 +63,12 @@ class DiskLog:
         self.notes: list[str] = []
         self._lazy = self.options.durability == "memory"
         self._told: set[tuple[str, int]] = set()
-        self._segments: list[Segment] = []
-        self._firsts: list[int] = []
-        self._open(node, now)
+        opened = opening.open_directory(
+            self.directory, node, now=now, options=self.options, files=self.files, notes=self.notes
+        )
+        self.identity, self.node, self._segments = opened
+        self._firsts = [segment.first for segment in self._segments]
+        self.next = self.end = self._segments[-1].end if self._segments else 0
         self.first = self._firsts[0] if self._firsts else self.next
         self._written = self.next  # with durability "memory", what is beyond it is in the window alone
         self._window = Window(self.next)
@@ -78,53 +80,6 @@ class DiskLog:
         self._sync = Sync(self.directory, self.files, self.end)
         self._since_check = _SPACE_CHECK
         self._memo: tuple[int, int, Frames] = (0, 0, b"")
-
-    # --- opening -----------------------------------------------------------------------------------------------
-
-    def _open(self, node: int, now: int) -> None:
-        disk = self.files.disk
-        try:
-            names = disk.listdir(self.directory)
-        except FileNotFoundError:
-            os.makedirs(self.directory, mode=0o700)
-            names = []
-        firsts = segment_firsts(names)
-        self._sweep(names, set(firsts))
-        self._segments = [Segment(self.directory, first, self.files, self.options.merge_bytes) for first in firsts]
-        self._firsts = firsts
-        self.identity, self.node = self._identify(node, now, names)
-        for place, segment in enumerate(self._segments):
-            following = firsts[place + 1] if place + 1 < len(firsts) else None
-            recovery.open_segment(segment, node=self.node, following=following, say=self._note)
-        self.next = self.end = self._segments[-1].end if self._segments else 0
-
-    def _sweep(self, names: list[str], firsts: set[int]) -> None:
-        """Remove what a crash left half made or half deleted."""
-        for name in names:
-            orphan = _is_segment(name) and not name.endswith(".log") and int(name[:DIGITS]) not in firsts
-            if orphan or name.endswith(".tmp"):
-                self.files.disk.unlink(os.path.join(self.directory, name))
-                self.notes.append(f"{os.path.join(self.directory, name)}: swept away, it belongs to nothing")
-
-    def _identify(self, node: int, now: int, names: list[str]) -> tuple[str, int]:
-        path = os.path.join(self.directory, "identity")
-        if "identity" in names:
-            try:
-                known = json.loads(self.files.disk.read(path))
-                return str(known["id"]), int(known["node"])
-            except (ValueError, KeyError, TypeError):
-                self.notes.append(f"{path}: not readable, the log gets a new identity")
-        elif self._segments:
-            self.notes.append(f"{path}: missing, the log gets a new identity")
-        for segment in self._segments:
-            found = node_of(segment.frames)
-            if found is not None:
-                node = found
-                break
-        identity = os.urandom(8).hex()
-        text = json.dumps({"id": identity, "node": node, "created": now}) + "\n"
-        self.files.disk.replace(path, [text.encode()], sync=self.options.durability == "fsync")
-        return identity, node
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -421,8 +376,12 @@ class DiskLog:
         return stop
 
     def timestamp(self, sequence: int) -> int:
-        """When a message was published, in ns; raises as `frame` does."""
-        return time_of(self.frame(sequence))
+        """When a message was published, in ns; of one that is not served any more, about when. Raises `OutOfRange`."""
+        try:
+            return time_of(self.frame(sequence))
+        except CorruptChunk:
+            segment = self._segments[bisect_right(self._firsts, sequence) - 1]
+            return segment.index.chunk(segment.find(sequence)).time if sequence < segment.end else segment.newest
 
     # --- letting go --------------------------------------------------------------------------------------------
 
@@ -433,8 +392,11 @@ class DiskLog:
     def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
         """Delete the segments that nobody needs (all below `sequence`) and `limits` does not want; their names.
 
-        The segment that is being written to always stays.
+        The segment that is being written to always stays. With durability "memory", what nobody needs or wants is not
+        even written. Raises `WriteFailed`.
         """
+        if self._lazy and not limits.bytes and not limits.age:
+            self._skip(min(sequence, self.end))
         closed = self._segments[:-1]
         if not closed or closed[0].end > sequence:
             return []
@@ -444,7 +406,7 @@ class DiskLog:
             needed=sequence,
             now=now,
             limits=limits,
-            free=self.files.disk.free(self.directory) if limits.min_free_bytes else None,
+            free=self._free() if limits.min_free_bytes else None,
         )
         names: list[str] = []
         for segment in closed[:gone]:
@@ -457,6 +419,34 @@ class DiskLog:
             self.first = self._firsts[0]
             names.append(segment.name)
         return names
+
+    def _free(self) -> int | None:
+        """The disk's free space; None when it cannot be told, which is no reason to delete anything."""
+        try:
+            return self.files.disk.free(self.directory)
+        except OSError:
+            return None
+
+    def _skip(self, sequence: int) -> None:
+        """Let go of messages that are in memory alone: the next segment begins behind them.
+
+        Its empty file keeps the place; so that not every message makes one, a fair number must be worth it.
+        """
+        target = self._window.boundary(sequence)
+        if target - self._written <= self.options.mem_queue_size // 2:
+            return
+        segment = Segment(self.directory, target, self.files, self.options.merge_bytes)
+        try:
+            segment.frames.truncate(0)
+            segment.index.file.truncate(0)
+        except OSError as error:
+            raise WriteFailed(segment.frames.path, 0, error) from error
+        self._segments.append(segment)
+        self._firsts.append(target)
+        self._written = target
+        self._window.shrink(0, target)
+        self._unwritten_extras = [extra for extra in self._unwritten_extras if extra.sequence >= target]
+        self.first = self._firsts[0]
 
     def close(self) -> None:
         """Write what is unwritten and give the descriptors back; raises `WriteFailed`."""
@@ -481,14 +471,6 @@ class DiskLog:
             segment.close()
         self.files.keep(self, 0)
         gone = os.path.join(os.path.dirname(self.directory), GONE + os.urandom(6).hex())
-        self.files.disk.rename(self.directory, gone)
-        self.files.disk.remove_tree(gone)
-
-
-def segment_firsts(names: list[str]) -> list[int]:
-    """The first sequences of the segments among the names of a directory, in order."""
-    return sorted(int(name[:DIGITS]) for name in names if name.endswith(".log") and _is_segment(name))
-
-
-def _is_segment(name: str) -> bool:
-    return len(name) == DIGITS + 4 and name[:DIGITS].isdigit() and name[DIGITS:] in (".log", ".idx", ".aux")
+        with contextlib.suppress(FileNotFoundError):
+            self.files.disk.rename(self.directory, gone)
+            self.files.disk.remove_tree(gone)

@@ -18,7 +18,8 @@ from lapwing.log.disk import DISK, Disk, File, OpenFiles
 from lapwing.log.extras import Extra
 from lapwing.log.index import QUARANTINED, RECORD, Chunk
 from lapwing.log.journal import Journal
-from lapwing.log.log import DiskLog, segment_firsts
+from lapwing.log.log import DiskLog
+from lapwing.log.opening import segment_firsts
 from lapwing.log.records import encode, stream
 from lapwing.log.salvage import node_of
 from lapwing.log.segment import Segment

@@ -1,0 +1,97 @@
+"""What a topic's directory holds: its identity, its segments; and what a crash left there half done."""
+
+import json
+import os
+
+from lapwing.errors import LogError
+from lapwing.log import recovery
+from lapwing.log.disk import OpenFiles
+from lapwing.log.options import LogOptions
+from lapwing.log.salvage import node_of
+from lapwing.log.segment import DIGITS, Segment
+
+
+def open_directory(
+    directory: str, node: int, *, now: int, options: LogOptions, files: OpenFiles, notes: list[str]
+) -> tuple[str, int, list[Segment]]:
+    """The identity, the node and the segments of the log in `directory`, mended; made there if there is none.
+
+    What was done goes to `notes`. Raises `LogError` when the disk refuses.
+    """
+    try:
+        return _open(directory, node, now, options, files, notes)
+    except OSError as error:
+        raise LogError(f"{directory}: cannot be opened: {error}") from error
+
+
+def _open(
+    directory: str, node: int, now: int, options: LogOptions, files: OpenFiles, notes: list[str]
+) -> tuple[str, int, list[Segment]]:
+    try:
+        names = files.disk.listdir(directory)
+    except FileNotFoundError:
+        os.makedirs(directory, mode=0o700)
+        names = []
+    firsts = segment_firsts(names)
+    _sweep(directory, names, set(firsts), files, notes)
+    segments = [Segment(directory, first, files, options.merge_bytes) for first in firsts]
+    known = _read_identity(directory, names, bool(segments), files, notes)
+    if known is None:
+        known = _make_identity(directory, node, now, segments, files, sync=options.durability == "fsync")
+
+    def say(path: str, offset: int, what: str) -> None:
+        notes.append(f"{path}: offset {offset}: {what}")
+
+    for place, segment in enumerate(segments):
+        following = firsts[place + 1] if place + 1 < len(firsts) else None
+        recovery.open_segment(segment, node=known[1], following=following, say=say)
+    return *known, segments
+
+
+def _sweep(directory: str, names: list[str], firsts: set[int], files: OpenFiles, notes: list[str]) -> None:
+    """Remove what a crash left half made or half deleted."""
+    for name in names:
+        orphan = _is_segment(name) and not name.endswith(".log") and int(name[:DIGITS]) not in firsts
+        if orphan or name.endswith(".tmp"):
+            path = os.path.join(directory, name)
+            files.disk.unlink(path)
+            notes.append(f"{path}: swept away, it belongs to nothing")
+
+
+def _read_identity(
+    directory: str, names: list[str], used: bool, files: OpenFiles, notes: list[str]
+) -> tuple[str, int] | None:
+    path = os.path.join(directory, "identity")
+    if "identity" in names:
+        try:
+            known = json.loads(files.disk.read(path))
+            return str(known["id"]), int(known["node"])
+        except (ValueError, KeyError, TypeError):
+            notes.append(f"{path}: not readable, the log gets a new identity")
+    elif used:
+        notes.append(f"{path}: missing, the log gets a new identity")
+    return None
+
+
+def _make_identity(
+    directory: str, node: int, now: int, segments: list[Segment], files: OpenFiles, *, sync: bool
+) -> tuple[str, int]:
+    """A new identity. The node is that of the messages that are there, if any are."""
+    for segment in segments:
+        found = node_of(segment.frames)
+        if found is not None:
+            node = found
+            break
+    identity = os.urandom(8).hex()
+    text = json.dumps({"id": identity, "node": node, "created": now}) + "\n"
+    files.disk.replace(os.path.join(directory, "identity"), [text.encode()], sync=sync)
+    return identity, node
+
+
+def segment_firsts(names: list[str]) -> list[int]:
+    """The first sequences of the segments among the names of a directory, in order."""
+    return sorted(int(name[:DIGITS]) for name in names if name.endswith(".log") and _is_segment(name))
+
+
+def _is_segment(name: str) -> bool:
+    return len(name) == DIGITS + 4 and name[:DIGITS].isdigit() and name[DIGITS:] in (".log", ".idx", ".aux")
