@@ -1,5 +1,6 @@
 """What each kind of pipeline can be told: the one description that files, `--set`, `init` and the documents share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -7,6 +8,7 @@ from lapwing.spark.pipelines import settings as s
 from lapwing.spark.pipelines.settings import setting
 
 OWN_TOPICS: Final = "_lapwing"  # topics whose names begin so are ours, and left out where a pattern would take them in
+ALL_TOPICS: Final = rf"(?!{OWN_TOPICS})[^#]*"  # nor those that are gone with their last consumer
 STATS_TOPIC: Final = "_lapwing_stats"
 FLOW_TOPIC: Final = "_lapwing_flow"
 DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
@@ -24,8 +26,8 @@ class Settings:
         s.addresses, (), about="HTTP addresses of nsqlookupd, instead of nsqd.", example="[127.0.0.1:4161]"
     )
     retry: float = setting(s.seconds, 300.0, about="How long a broker may be away before the pipeline fails.")
-    options: dict[str, str] = setting(
-        s.mapping, None, about="Further options of the data source, such as tls.", example="{tls: true}"
+    options: Mapping[str, str] = setting(
+        s.mapping, {}, about="Further options of the data source, such as tls.", example="{tls: true}"
     )
 
     @property
@@ -41,8 +43,7 @@ class Stream(Settings):
     pattern: str = setting(s.pattern, "", about="All topics whose whole name matches, instead of topics.")
     channel: str = setting(s.topic, "", about="Channel that shows the pipeline's lag on the brokers (default: name).")
     start: str = setting(
-        s.starting, "earliest", about="Where a new pipeline starts: earliest, latest or channel.",
-        fixed="the checkpoint says where the pipeline goes on",
+        s.starting, "earliest", about="Where a pipeline without a checkpoint starts: earliest, latest or channel."
     )
     trigger: float = setting(s.seconds, 1.0, about="Time from the start of one batch to the start of the next.")
     max_messages: int = setting(s.count, 1_000_000, about="Most messages of one batch.")
@@ -116,8 +117,8 @@ class Rollup(Parsed):
         s.text, "_timestamp", about="The time of an event: a field or SQL expression.", fixed=_STATE
     )
     by: tuple[str, ...] = setting(s.texts, (), about="Fields to group by.", example="[country]", fixed=_STATE)
-    values: dict[str, str] = setting(
-        s.mapping, None, fixed=_STATE, example="{orders: count, revenue: sum(amount), p95: p95(latency_ms)}",
+    values: Mapping[str, str] = setting(
+        s.mapping, {}, fixed=_STATE, example="{orders: count, revenue: sum(amount), p95: p95(latency_ms)}",
         about="What to compute: count, bytes, distinct(x), p50(x) .. p99(x) or any SQL aggregate, by column name.",
     )
     out: str = setting(

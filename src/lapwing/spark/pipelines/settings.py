@@ -27,6 +27,8 @@ def setting(parse: Parse, default: Any = None, *, about: str, example: str = "",
     it can.
     """
     facts = {"parse": parse, "about": about, "example": example, "fixed": fixed}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=facts)
     return field(default=default, metadata=facts)
 
 
@@ -96,7 +98,8 @@ def seconds(value: Any) -> float:
         length = int(days[1]) * 86400.0
     else:
         try:
-            length = float(value) if value.strip().replace(".", "", 1).isdigit() else durations.parse(value.strip()) / 1e9
+            bare = value.strip().replace(".", "", 1).isdigit()
+            length = float(value) if bare else durations.parse(value.strip()) / 1e9
         except ValueError:
             raise BadSetting(f"a duration such as 10s or 5m expected, not {value!r}") from None
     if length < 0:

@@ -1,0 +1,272 @@
+"""lapwing pipeline: run data pipelines on Spark, see how they are, and prove what they have written."""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lapwing.errors import ConfigError, LapwingError
+
+if TYPE_CHECKING:
+    from lapwing.spark.pipelines.progress import Progress
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+    help="Run data pipelines on Spark: archive, transform, rollup, replay, dedup, and the ready flow.",
+    epilog="Example: lapwing pipeline run archive flow --nsqd 127.0.0.1:4151",
+)
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME|FILE...", help="Kinds of pipelines, or .yaml or .py files.")]
+Data = Annotated[Path, typer.Option(help="Where pipelines keep checkpoints and status.")]
+Nsqd = Annotated[list[str], typer.Option("--nsqd", help="HTTP address of an nsqd, host:port; may be repeated.")]
+Lookupd = Annotated[
+    list[str], typer.Option("--lookupd", help="HTTP address of an nsqlookupd, host:port; may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DATA = Path("lapwing-data/pipelines")
+MISSING = "Spark is not installed; pip install 'lapwing[spark]'"
+
+
+@app.command(epilog="Example: lapwing pipeline run archive --nsqd 127.0.0.1:4151 --set trigger=5s")
+def run(
+    names: Names,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:7077, yarn ...")] = "local[*]",
+    nsqd: Nsqd = [],  # noqa: B006
+    lookupd: Lookupd = [],  # noqa: B006
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting; NAME.KEY=VALUE for one of several.")
+    ] = [],  # noqa: B006
+    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, then end.")] = False,
+    checkpoint: Annotated[str, typer.Option(help="Where to keep the checkpoint (default: below --data).")] = "",
+    out: Annotated[str, typer.Option(help="Where files go.")] = "",
+    data: Data = DATA,
+    conf: Annotated[list[str], typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")] = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="For replay: only say what would be published.")] = False,
+) -> None:
+    """Run pipelines until Ctrl-C, which stops them after their current batch; a later run goes on from there."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("lapwing").setLevel(logging.INFO)
+    with _spark_needed():
+        from lapwing.spark.pipelines import spec as specs
+        from lapwing.spark.pipelines.running import Running, Wanted
+    extra: dict[str, Any] = {}
+    if nsqd or lookupd:
+        extra.update({"nsqd": nsqd} if nsqd else {"lookupd": lookupd})
+    if out:
+        extra["out"] = out
+    if dry_run:
+        extra["dry_run"] = True
+    found = [spec for name in names for spec in specs.load(name, settings, extra)]
+    if left := specs.unused(settings, found):
+        raise ConfigError(f"--set {left[0]}: {', '.join(spec.name for spec in found)} has no such setting")
+    if out and len(found) > 1:
+        raise ConfigError("--out is for one pipeline; use --set NAME.out=DIR")
+    running = Running(found, Wanted(data, once, checkpoint, master, _pairs(conf)))
+    running.check()
+    _until_signalled(running.ask_to_stop)
+    spark = running.session()
+    try:
+        with _display(bounded=once or dry_run) as show:
+            good = running.run(spark, show)
+    finally:
+        spark.stop()
+    for job in running.jobs:
+        if job.progress.error:
+            print(f"lapwing: {job.progress.name}: {job.progress.error}", file=sys.stderr)
+    if not good:
+        raise typer.Exit(1)
+
+
+@app.command("list", epilog="Example: lapwing pipeline list")
+def list_(data: Data = DATA, as_json: Json = False) -> None:
+    """The kinds of pipelines there are, and those that have run here."""
+    from lapwing.spark.pipelines.kinds import KINDS
+    from lapwing.spark.pipelines.state import homes
+
+    found = [home.status() for home in homes(data)]
+    if as_json:
+        kinds = {kind: (shape.__doc__ or "").strip() for kind, shape in KINDS.items()}
+        print(json.dumps({"kinds": kinds, "pipelines": found}, indent=2))
+        return
+    print("kinds:")
+    for kind, shape in KINDS.items():
+        print(f"  {kind:<10} {(shape.__doc__ or '').strip()}")
+    print("\nhere:" if found else f"\nnone has run with --data {data}")
+    for status in found:
+        print(f"  {status['name']:<20} {status.get('kind', ''):<10} {status.get('state', '')}")
+
+
+@app.command(epilog="Example: lapwing pipeline status archive")
+def status(
+    names: Annotated[list[str], typer.Argument(help="Which ones; all when none is named.")] = [],  # noqa: B006
+    data: Data = DATA,
+    as_json: Json = False,
+) -> None:
+    """How the pipelines that ran here are doing; exit status 1 when one has failed or died."""
+    from lapwing.spark.pipelines.state import Home, homes
+
+    found = [Home(data / name).status() for name in names] or [home.status() for home in homes(data)]
+    for each in found:
+        if len(each) <= 2:
+            raise ConfigError(f"no pipeline {each['name']} has run with --data {data}")
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        if not found:
+            print(f"no pipeline has run with --data {data}")
+        for each in found:
+            lag = "?" if each.get("lag") is None else f"{each['lag']:,}"
+            print(
+                f"{each['name']:<20} {each.get('kind', ''):<10} {each.get('state', ''):<9} pid {each['pid'] or '-':<8} "
+                f"batch {each.get('batch_id', -1):<6} {each.get('batch_ms', 0):>6} ms  "
+                f"{each.get('input_rate', 0):>10,.0f} msg/s  lag {lag}"
+            )
+            if each.get("error"):
+                print(f"    {each['error']}")
+    if any(each.get("state") in ("failed", "dead") for each in found):
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: lapwing pipeline stop archive")
+def stop(
+    names: Annotated[list[str], typer.Argument(help="Which ones; pipelines of one `run` stop together.")],
+    data: Data = DATA,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the current batch.")] = 120,
+) -> None:
+    """Stop running pipelines after their current batch."""
+    from lapwing.spark.pipelines.state import Home
+
+    for name in names:
+        home = Home(data / name)
+        if not home.path.is_dir():
+            raise ConfigError(f"no pipeline {name} has run with --data {data}")
+        pid = home.running()
+        if pid is None:
+            print(f"{name} is not running")
+        elif home.stop(wait=timeout):
+            print(f"{name} has stopped")
+        else:
+            raise LapwingError(f"{name} is still at its batch (process {pid}); it will stop when that is done")
+
+
+@app.command(epilog="Example: lapwing pipeline init transform clean.yaml")
+def init(
+    kind: Annotated[str, typer.Argument(help="The kind of pipeline: archive, transform, rollup, replay, dedup, flow.")],
+    file: Annotated[Path | None, typer.Argument(help="File to write (default: KIND.yaml).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+) -> None:
+    """Write a commented pipeline file to start from."""
+    with _spark_needed():
+        from lapwing.spark.pipelines.template import template
+    text = template(kind)
+    path = file or Path(f"{kind}.yaml")
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists; --force overwrites it")
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    print(f"{path} written; `lapwing pipeline run {path}` runs it")
+
+
+@app.command(epilog="Example: lapwing pipeline verify lapwing-data/archive --nsqd 127.0.0.1:4151")
+def verify(
+    archive: Annotated[Path, typer.Argument(help="Directory of the archive.")] = Path("lapwing-data/archive"),
+    topics: Annotated[list[str], typer.Option("--topic", help="Only this topic; may be repeated.")] = [],  # noqa: B006
+    sequences: Annotated[str, typer.Option(help="Only these sequences, from..to (to excluded).")] = "",
+    nsqd: Nsqd = [],  # noqa: B006
+    lookupd: Lookupd = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Prove that every message is in an archive exactly once: reads all sequences; exit status 1 if not so."""
+    with _spark_needed():
+        from lapwing.spark.pipelines.published import published
+        from lapwing.spark.pipelines.report import proof_json, proof_text
+        from lapwing.spark.pipelines.settings import BadSetting
+        from lapwing.spark.pipelines.settings import sequences as parse
+        from lapwing.spark.pipelines.verify import verify as prove
+    try:
+        span = parse(sequences) if sequences else None
+    except BadSetting as error:
+        raise ConfigError(f"--sequences: {error}") from error
+    held = published(tuple(nsqd), tuple(lookupd)) if nsqd or lookupd else None
+    proof = prove(str(archive), topics=topics, span=span, published=held)
+    print(json.dumps(proof_json(proof), indent=2) if as_json else proof_text(proof))
+    if not proof.sound:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _spark_needed() -> Iterator[None]:
+    """Say what to install where pyspark or what belongs to it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] in ("pyspark", "pyarrow", "yaml"):
+            raise ConfigError(f"{MISSING} ({error.name} is missing)") from error
+        raise
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise ConfigError(f"--conf {key}: key=value expected")
+    return {key: value for key, _, value in pairs}
+
+
+def _until_signalled(stop: Callable[[], None]) -> None:
+    def asked(number: int, _: Any) -> None:
+        print("\nstopping after the current batch; once more stops at once", file=sys.stderr)
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, asked)
+
+
+@contextmanager
+def _display(*, bounded: bool) -> Iterator[Callable[["Progress"], None]]:
+    """Progress on the terminal: bars there (how far, for a bounded run), a line now and then elsewhere."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (SpinnerColumn(), *((BarColumn(20),) if bounded else ()), TextColumn("{task.description}"))
+    with Bars(*columns, console=Console(stderr=True), auto_refresh=False) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(progress: "Progress") -> None:
+            if progress.name not in tasks:
+                tasks[progress.name] = bars.add_task(progress.name, total=None)
+            total = progress.total
+            if total is None and bounded and progress.lag is not None:
+                total = progress.rows_in + progress.lag
+            bars.update(
+                tasks[progress.name], description=progress.line(), completed=progress.rows_in, total=total or None
+            )
+            bars.refresh()
+
+        yield show
+
+
+def _lines() -> Callable[["Progress"], None]:
+    """One line when the state changes, and every ten seconds while messages come."""
+    shown: dict[str, tuple[str, int, int]] = {}
+
+    def show(progress: "Progress") -> None:
+        state, rows, at = shown.get(progress.name, ("", -1, 0))
+        news = progress.rows_in != rows and progress.updated_ms - at >= 10_000
+        if progress.state != state or news:
+            shown[progress.name] = progress.state, progress.rows_in, progress.updated_ms
+            print(progress.line(), file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,136 @@
+"""Topics to Parquet: every message exactly once, in files by topic, date and hour, with a manifest to prove it."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from lapwing.spark.nodes import survey
+from lapwing.spark.options import source_options
+from lapwing.spark.pipelines.checkpoint import Checkpoint
+from lapwing.spark.pipelines.compact import Merging, compact
+from lapwing.spark.pipelines.files import open_files
+from lapwing.spark.pipelines.ground import Built, Ground
+from lapwing.spark.pipelines.kinds import Archive
+from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.table import Table, count_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS: Final = ("topic", "date", "hour")
+SCHEMA: Final = (
+    "topic string, node int, log_id string, sequence bigint, id string, timestamp timestamp, attempts int, "
+    "body binary, headers map<string,string>, archived timestamp, date date, hour int"
+)
+_MOST_BRANCHES: Final = 8  # logs of one batch up to which a chain of conditions is quicker than a join
+# looked up in a dictionary these would only fill it
+_UNIQUE: Final = ("body", "id", "sequence", "timestamp")
+
+
+def read(spark: "SparkSession", place: str) -> "DataFrame":
+    """An archive as a DataFrame: `spark.read.parquet(place)` with the types said rather than guessed."""
+    return spark.read.schema(SCHEMA).parquet(place)
+
+
+def build(settings: Archive, ground: Ground) -> Built:
+    """The query that archives."""
+    files = open_files(ground.place.out, ground.spark)
+    table = Table(files, count_rows(ground.spark))
+    table.open()
+    if ground.checkpoint.new and table.contents.until:
+        # the checkpoint is lost or new, and the archive itself knows how far it has come
+        logger.warning("%s: no checkpoint; going on from where the archive ends", table.root)
+        settings = replace(settings, start=json.dumps(_going_on(table.contents.until, settings)))
+    write = batch_writer(settings, table, ground.checkpoint, ground.told)
+    return Built(
+        messages(ground.spark, settings).writeStream.foreachBatch(write),
+        settings.trigger,
+        finish=lambda: compact(ground.spark, table, _merging(settings), all_due=True),
+        close=files.release,
+    )
+
+
+def _going_on(until: dict[str, Any], settings: Archive) -> dict[str, Any]:
+    """Where the archive ends in each log there is now; logs it does not know are read from their beginning."""
+    there = survey(source_options(stream_options(replace(settings, start="earliest")), streaming=True))
+    return {
+        topic: {node: place for node, place in until.get(topic, {}).items() if int(node) in nodes}
+        for topic, nodes in there.holdings.items()
+    }
+
+
+def messages(spark: "SparkSession", settings: Archive) -> "DataFrame":
+    """The stream that is archived."""
+    options = stream_options(
+        settings,
+        includeHeaders=str(settings.headers).lower(),
+        maxRecordsPerPartition=str(settings.rows_per_task),
+    )
+    return read_stream(spark, options)
+
+
+def batch_writer(
+    settings: Archive, table: Table, checkpoint: Checkpoint, told: Callable[[int], None]
+) -> Callable[["DataFrame", int], None]:
+    """What adds a micro-batch to the table; `told` hears how many rows that were."""
+
+    merging = _merging(settings)
+    writer = merging.writer
+
+    def write(batch: "DataFrame", number: int) -> None:
+        query = checkpoint.query()
+        if table.has(query, number):
+            logger.warning("%s: batch %s was archived before; it is not archived twice", table.root, number)
+            return
+        until = checkpoint.offsets(number)
+        frame = _shaped(batch, until)
+
+        told(table.add(query, number, until, lambda place: writer(frame).partitionBy(*PARTITIONS).parquet(place)))
+        compact(batch.sparkSession, table, merging)
+
+    return write
+
+
+def _merging(settings: Archive) -> Merging:
+    """How the archive's files are written and merged."""
+
+    def writer(frame: "DataFrame") -> "DataFrameWriter":
+        found = frame.write.option("compression", settings.compression)
+        for column in _UNIQUE:
+            found = found.option(f"parquet.enable.dictionary#{column}", "false")
+        return found
+
+    return Merging(settings.compact_after, settings.file_bytes, ("node", "log_id", "sequence"), writer)
+
+
+def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":
+    """The rows as they are kept: with the identity of their log, and the columns that files are sorted by."""
+    if "headers" not in batch.columns:
+        batch = batch.withColumn("headers", F.lit(None).cast("map<string,string>"))
+    logs = [(topic, int(node), place["log_id"]) for topic, nodes in until.items() for node, place in nodes.items()]
+    with_log = _with_log(batch, logs)
+    return with_log.select(
+        "topic", "node", "log_id", "sequence", "id", "timestamp", "attempts", "body", "headers",
+        F.current_timestamp().alias("archived"),
+        F.to_date("timestamp").alias("date"),
+        F.hour("timestamp").alias("hour"),
+    )  # fmt: skip
+
+
+def _with_log(batch: "DataFrame", logs: list[tuple[str, int, str]]) -> "DataFrame":
+    if len(logs) == 1:
+        return batch.withColumn("log_id", F.lit(logs[0][2]))
+    if len(logs) <= _MOST_BRANCHES:
+        chain: Column | None = None
+        for topic, node, log_id in logs:
+            here = (F.col("topic") == topic) & (F.col("node") == node)
+            chain = F.when(here, log_id) if chain is None else chain.when(here, log_id)
+        return batch.withColumn("log_id", F.lit(None).cast("string") if chain is None else chain)
+    known = batch.sparkSession.createDataFrame(logs, "topic string, node int, log_id string")
+    return batch.join(F.broadcast(known), ["topic", "node"], "left")

@@ -1,0 +1,123 @@
+"""What Spark's checkpoint of a query says, and whether a pipeline that was changed can go on from it."""
+
+import dataclasses
+import json
+from typing import Any, Final
+
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.pipelines.files import Files
+from lapwing.spark.pipelines.kinds import Settings, Transform
+
+_PINS: Final = "lapwing.json"  # beside Spark's own files; Spark leaves it alone
+
+
+class Checkpoint:
+    """The checkpoint directory of one query."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    @property
+    def root(self) -> str:
+        return self._files.root
+
+    @property
+    def new(self) -> bool:
+        """Whether no query has ever run from here."""
+        return not self._numbers("offsets")
+
+    def query(self) -> str:
+        """The id of the query, which stays the same over restarts."""
+        try:
+            found = json.loads(self._files.read("metadata"))["id"]
+        except (OSError, ValueError, KeyError) as error:
+            raise LapwingError(f"{self.root}/metadata: no id of a query: {error}") from error
+        return str(found)
+
+    def offsets(self, batch: int) -> dict[str, Any]:
+        """Where the source stands at the end of a batch."""
+        lines = self._files.read(f"offsets/{batch}").decode().splitlines()
+        for line in lines[2:]:  # the version, what Spark notes of the batch, then a line for each source
+            if line.startswith("{"):
+                found = json.loads(line)
+                if isinstance(found, dict):
+                    return found
+        raise LapwingError(f"{self.root}/offsets/{batch}: no offsets in it")
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last batch was begun and not finished: it will be done again."""
+        begun = self._numbers("offsets")
+        return bool(begun) and begun[-1] not in self._numbers("commits")
+
+    @property
+    def stateful(self) -> bool:
+        return bool(self._files.names("state"))
+
+    def _numbers(self, folder: str) -> list[int]:
+        return sorted(int(name) for name in self._files.names(folder) if name.isdigit())
+
+    def pins(self) -> dict[str, Any]:
+        """What was noted when the pipeline ran from here for the first time."""
+        try:
+            found = json.loads(self._files.read(_PINS))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise LapwingError(f"{self.root}/{_PINS}: not JSON: {error}") from error
+        return found if isinstance(found, dict) else {}
+
+    def pin(self, **values: Any) -> None:
+        """Note values for later runs, beside those noted before."""
+        self._files.write(_PINS, json.dumps({**self.pins(), **values}, indent=2, sort_keys=True).encode())
+
+    def check(self, settings: Settings) -> None:
+        """Raises `ConfigError` when the settings cannot go on from here; notes them for the next time."""
+        pins = self.pins()
+        before = pins.get("settings", {})
+        kind = pins.get("kind", settings.kind)
+        if kind != settings.kind:
+            raise ConfigError(
+                f"{self.root} is the checkpoint of a pipeline of kind {kind}, not {settings.kind}; "
+                "give this one a name of its own, or another --checkpoint"
+            )
+        fixed = _fixed(settings, stateful=self.stateful)
+        if not self.new:
+            for key, why in fixed.items():
+                now = _plain(getattr(settings, key))
+                if key in before and before[key] != now:
+                    raise ConfigError(
+                        f"{key} was {before[key]!r} and is now {now!r}, and {why} ({self.root}). "
+                        "Change it back, or start anew: another name, another --checkpoint, or delete that directory"
+                    )
+        self.pin(kind=settings.kind, settings=_plain(dataclasses.asdict(settings)))
+
+    def check_sink(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """The brokers that batches are published at, in their order.
+
+        A batch that is done again has to meet the broker that may have published it already, so the list can only
+        change between batches. Raises `ConfigError`.
+        """
+        before = tuple(self.pins().get("sink", ()))
+        if self.unfinished and before and before != addresses:
+            raise ConfigError(
+                f"the last batch was not finished, and the brokers to publish at have changed from "
+                f"{', '.join(before)} to {', '.join(addresses)}; run it once with the old ones first (--once)"
+            )
+        self.pin(sink=list(addresses))
+        return addresses
+
+
+def _fixed(settings: Settings, *, stateful: bool) -> dict[str, str]:
+    fixed = {
+        each.name: str(each.metadata["fixed"]) for each in dataclasses.fields(settings) if each.metadata.get("fixed")
+    }
+    if stateful and isinstance(settings, Transform):
+        for key in ("sql", "schema"):
+            fixed[key] = "the checkpoint holds state that was made with the old one"
+    return fixed
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,76 @@
+"""Small files of a table merged into larger ones."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from lapwing.spark.pipelines import table as tables
+from lapwing.spark.pipelines.table import Part, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Merging:
+    """When and how files are merged."""
+
+    after: int  # small files in one folder
+    file_bytes: int  # size up to which files are merged
+    order: tuple[str, ...]  # columns that the rows of a merged file are sorted by
+    writer: "Callable[[DataFrame], DataFrameWriter]"  # how the table's files are written
+
+
+def compact(spark: "SparkSession", table: Table, merging: Merging, *, all_due: bool = False) -> int:
+    """Merge the files of one folder that is due (of all that are, with `all_due`); how many files were merged.
+
+    A folder is due when many small files have come together, and once more when its time is over.
+    """
+    merged = 0
+    now = datetime.now(UTC)
+    for folder, parts in sorted(tables.small(table.contents.parts.values(), merging.file_bytes // 2).items()):
+        due = 2 if over(folder, now) else max(merging.after, 2)
+        chosen = choose(parts, merging.file_bytes)
+        if len(parts) < due or len(chosen) < 2:
+            continue
+        table.merge(chosen, _save(spark, table.root, chosen, merging))
+        logger.info("%s: merged %s files of %s", table.root, len(chosen), folder)
+        merged += len(chosen)
+        if not all_due:
+            break
+    return merged
+
+
+def choose(parts: list[Part], limit: int) -> list[str]:
+    """As many files, from the first on, as make one of at most `limit` bytes."""
+    chosen: list[str] = []
+    size = 0
+    for part in parts:
+        if chosen and size + part.bytes > limit:
+            break
+        chosen.append(part.path)
+        size += part.bytes
+    return chosen
+
+
+def _save(spark: "SparkSession", root: str, paths: list[str], merging: Merging) -> Callable[[str], None]:
+    def save(place: str) -> None:
+        rows = spark.read.parquet(*(f"{root}/{path}" for path in paths))
+        merging.writer(rows.coalesce(1).sortWithinPartitions(*merging.order)).parquet(place)
+
+    return save
+
+
+def over(folder: str, now: datetime) -> bool:
+    """Whether the hour (or the day) of a folder is long over, so that hardly anything more will come."""
+    values = dict(part.split("=", 1) for part in folder.split("/") if "=" in part)
+    try:
+        end = datetime.fromisoformat(values["date"]).replace(tzinfo=UTC)
+        end += timedelta(hours=int(values["hour"]) + 1) if "hour" in values else timedelta(days=1)
+    except (KeyError, ValueError):
+        return False
+    return now - end > timedelta(minutes=5)

@@ -1,0 +1,51 @@
+"""A topic without its repetitions."""
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines import publish
+from lapwing.spark.pipelines.failures import analysis
+from lapwing.spark.pipelines.ground import Built, Ground
+from lapwing.spark.pipelines.kinds import Dedup
+from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.parse import schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# keys are many and memory is not: they are kept on disk
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def build(settings: Dedup, ground: Ground) -> Built:
+    """The query that lets the first of equal messages through."""
+    frame = read_stream(ground.spark, stream_options(settings, includeHeaders="true"))
+    try:
+        keyed = _keyed(frame, settings, ground)
+    except PySparkException as error:
+        raise ConfigError(f"{settings.name}: by: {analysis(error)}") from error
+    # a message without a key equals no other
+    itself = F.concat_ws("\0", "topic", "node", "sequence")
+    keyed = keyed.withColumn("_key", F.coalesce("_key", itself))
+    once = keyed.withWatermark("timestamp", f"{settings.within:f} seconds").dropDuplicatesWithinWatermark(["_key"])
+    out = once.select("body", "headers", F.lit(settings.to).alias("topic"))
+    ground.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    return Built(out.writeStream.format("lapwing").options(**publish.options(settings, ground)), settings.trigger)
+
+
+def _keyed(frame: "DataFrame", settings: Dedup, ground: Ground) -> "DataFrame":
+    """The messages with a column `_key`: what makes two of them the same."""
+    if settings.by == "body":
+        return frame.withColumn("_key", F.sha2("body", 256))
+    if settings.by.startswith("header:"):
+        name = settings.by.removeprefix("header:").strip()
+        return frame.withColumn("_key", F.col("headers")[name])
+    if settings.format != "json":
+        raise ConfigError(f"{settings.name}: by: {settings.by} looks into bodies; say format: json, or by: body")
+    value = F.from_json(F.col("body").cast("string"), schema_of(settings, ground))
+    fields = frame.select(F.struct(*frame.columns).alias("_message"), value.alias("_value"))
+    keyed = fields.select("_message", "_value.*").withColumn("_key", F.expr(settings.by).cast("string"))
+    return keyed.select("_message.*", "_key")

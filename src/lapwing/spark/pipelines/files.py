@@ -1,0 +1,242 @@
+"""The few things a pipeline does with files itself: on this machine's disk, or wherever Spark can write."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lapwing.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Files(Protocol):
+    """A directory; all paths are relative to it, with slashes."""
+
+    root: str
+
+    def read(self, path: str) -> bytes:
+        """All of a file; raises `FileNotFoundError`."""
+        ...
+
+    def write(self, path: str, data: bytes, *, new: bool = False) -> None:
+        """Make a file, whole or not at all; with `new` raises `FileExistsError` when there is one."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def names(self, path: str) -> list[str]:
+        """What lies in a directory; nothing when there is none."""
+        ...
+
+    def walk(self, path: str) -> Iterator[tuple[str, int]]:
+        """Every file below a directory with its size."""
+        ...
+
+    def move(self, path: str, target: str) -> None: ...
+
+    def delete(self, path: str) -> None:
+        """Remove a file or a directory with all that is in it, if there is one."""
+        ...
+
+    def sync(self, path: str) -> None:
+        """Return once the file would survive a loss of power, as far as this can be said here."""
+        ...
+
+    def hold(self) -> None:
+        """Keep others from writing here as long as this process lives, as far as this can be done here."""
+        ...
+
+
+class LocalFiles:
+    """A directory of this machine."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = str(Path(root).absolute())
+        self._lock: int | None = None
+
+    def _at(self, path: str) -> Path:
+        return Path(self.root, path)
+
+    def read(self, path: str) -> bytes:
+        return self._at(path).read_bytes()
+
+    def write(self, path: str, data: bytes, *, new: bool = False) -> None:
+        place = self._at(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(f".{place.name}.{os.getpid()}.new")
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            if new:
+                os.link(draft, place)  # unlike a rename it does not replace
+            else:
+                os.replace(draft, place)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync_directory(place.parent)
+
+    def exists(self, path: str) -> bool:
+        return self._at(path).exists()
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._at(path)))
+        except FileNotFoundError:
+            return []
+
+    def walk(self, path: str) -> Iterator[tuple[str, int]]:
+        for folder, _, names in os.walk(self._at(path)):
+            for name in names:
+                found = Path(folder, name)
+                yield str(found.relative_to(self.root)), found.stat().st_size
+
+    def move(self, path: str, target: str) -> None:
+        place = self._at(target)
+        if not place.parent.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(self._at(path), place)
+
+    def delete(self, path: str) -> None:
+        place = self._at(path)
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+
+    def sync(self, path: str) -> None:
+        descriptor = os.open(self._at(path), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def hold(self) -> None:
+        self._at("_manifest").mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._at("_manifest/lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            self._lock = None
+            raise ConfigError(f"{self.root}: another pipeline is writing here; stop it or choose another out") from None
+
+    def release(self) -> None:
+        """Let others write here."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class HadoopFiles:
+    """A directory on any file system that Spark knows, by its URL."""
+
+    def __init__(self, root: str, spark: "SparkSession") -> None:
+        self.root = root.rstrip("/")
+        context: Any = spark.sparkContext
+        self._paths = context._jvm.org.apache.hadoop.fs.Path
+        self._system = self._paths(self.root).getFileSystem(context._jsc.hadoopConfiguration())
+
+    def _at(self, path: str) -> Any:
+        return self._paths(f"{self.root}/{path}")
+
+    def read(self, path: str) -> bytes:
+        if not self.exists(path):
+            raise FileNotFoundError(path)
+        stream = self._system.open(self._at(path))
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def write(self, path: str, data: bytes, *, new: bool = False) -> None:
+        if new and self.exists(path):
+            raise FileExistsError(path)
+        draft = self._at(f"{path}.{os.getpid()}.new")
+        stream = self._system.create(draft, True)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
+        if not new:
+            self._system.delete(self._at(path), False)
+        if not self._system.rename(draft, self._at(path)):
+            raise FileExistsError(path)
+
+    def exists(self, path: str) -> bool:
+        return bool(self._system.exists(self._at(path)))
+
+    def names(self, path: str) -> list[str]:
+        if not self.exists(path):
+            return []
+        return sorted(entry.getPath().getName() for entry in self._system.listStatus(self._at(path)))
+
+    def walk(self, path: str) -> Iterator[tuple[str, int]]:
+        if not self.exists(path):
+            return
+        base = self._system.makeQualified(self._paths(self.root)).toUri().getPath().rstrip("/") + "/"
+        found = self._system.listFiles(self._at(path), True)
+        while found.hasNext():
+            entry = found.next()
+            yield entry.getPath().toUri().getPath().removeprefix(base), entry.getLen()
+
+    def move(self, path: str, target: str) -> None:
+        self._system.mkdirs(self._at(target).getParent())
+        if not self._system.rename(self._at(path), self._at(target)):
+            raise OSError(f"{self.root}: {path} could not be moved to {target}")
+
+    def delete(self, path: str) -> None:
+        self._system.delete(self._at(path), True)
+
+    def sync(self, path: str) -> None:
+        """Nothing: what was written and closed is as safe as this file system makes it."""
+
+    def hold(self) -> None:
+        """Nothing: such file systems have no locks; two writers meet in the manifest, and the second one fails."""
+
+    def release(self) -> None:
+        """Nothing."""
+
+
+def is_local(place: str) -> bool:
+    """Whether a place is a path on this machine's disk."""
+    return "://" not in place
+
+
+def open_files(place: str, spark: "SparkSession | None" = None) -> LocalFiles | HadoopFiles:
+    """The directory at a path or URL."""
+    if is_local(place):
+        return LocalFiles(place)
+    if spark is None:
+        raise ConfigError(f"{place} needs Spark to be read")
+    return HadoopFiles(place, spark)
+
+
+def check_writable(place: str) -> None:
+    """Raises `ConfigError` when nothing can be written to a local place; others are seen when Spark writes there."""
+    if not is_local(place):
+        return
+    try:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        probe = Path(place, f".probe-{os.getpid()}")
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{place}: cannot write there: {error.strerror}; choose another place or give this user the right to write"
+        ) from error
+
+
+def _sync_directory(path: Path) -> None:
+    with contextlib.suppress(OSError):  # some file systems refuse it, and then it is as good as it gets
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,63 @@
+"""What a pipeline stands on when it starts: its session, its checkpoint, its brokers, its place on disk."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapwing.spark.pipelines.checkpoint import Checkpoint
+from lapwing.spark.pipelines.state import Home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pipeline keeps things."""
+
+    home: Home
+    checkpoint: str  # a path, or a URL that Spark understands
+    out: str  # "" where nothing is written to files
+
+
+@dataclass
+class Ground:
+    """All that a pipeline needs beside its settings."""
+
+    spark: "SparkSession"
+    place: Place
+    checkpoint: Checkpoint
+    brokers: tuple[str, ...]
+    once: bool
+    rows_out: int | None = None  # counted by pipelines that can
+
+    def told(self, rows: int) -> None:
+        """Count rows that went out."""
+        self.rows_out = (self.rows_out or 0) + rows
+
+
+def nothing() -> None:
+    """What there is to do at the end where there is nothing."""
+
+
+@dataclass
+class Built:
+    """A query that is ready to start; `finish` is called after a run that ended well, `close` after any."""
+
+    writer: "DataStreamWriter"
+    trigger: float
+    finish: Callable[[], Any] = nothing
+    close: Callable[[], Any] = nothing
+
+
+def place_of(name: str, data: Path, *, checkpoint: str = "", out: str = "", files: bool = False) -> Place:
+    """Where the pipeline of this name keeps things: below `data`, unless something else is said.
+
+    With `files` it also writes files; their default place is beside `data`, under the pipeline's name.
+    """
+    home = Home(data / name)
+    if files and not out:
+        out = str(data.absolute().parent / name)
+    return Place(home, checkpoint or str(home.checkpoint.absolute()), "" if out == "none" else out)

@@ -1,0 +1,92 @@
+"""Where a pipeline's messages come from and go to: the options of the data source, made from its settings."""
+
+from typing import TYPE_CHECKING, Any
+
+from lapwing.errors import ConfigError
+from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.nodes import ask_all, discover
+from lapwing.spark.options import Access, OptionError, sink_options, source_options
+from lapwing.spark.pipelines.kinds import Settings, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def access_options(settings: Settings) -> dict[str, str]:
+    """How the brokers are reached."""
+    found = {"retryTimeout": f"{round(settings.retry * 1000)}ms", **settings.options}
+    if settings.nsqd:
+        found["nsqd"] = ",".join(settings.nsqd)
+    else:
+        found["lookupd"] = ",".join(settings.lookupd)
+    return found
+
+
+def stream_options(settings: Stream, **more: str) -> dict[str, str]:
+    """The options of a stream over the topics; raises `ConfigError`."""
+    raw = {
+        **access_options(settings),
+        "channel": settings.channel or settings.name,
+        "startingOffsets": settings.start,
+        "maxMessagesPerTrigger": str(settings.max_messages),
+        "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        **more,
+    }
+    raw.update({"topicPattern": settings.pattern} if settings.pattern else {"topic": ",".join(settings.topics)})
+    try:
+        source_options(raw, streaming=True)
+    except OptionError as error:
+        raise ConfigError(f"{settings.name}: {error}") from error
+    return raw
+
+
+def read_stream(spark: "SparkSession", options: dict[str, str]) -> "DataFrame":
+    """The messages, as they come."""
+    return spark.readStream.format("lapwing").options(**options).load()
+
+
+def sink_access(settings: Settings, nsqd: tuple[str, ...], **more: str) -> dict[str, str]:
+    """The options of a write to these brokers; raises `ConfigError`."""
+    raw = {**access_options(settings), **more, "nsqd": ",".join(nsqd)}
+    raw.pop("lookupd", None)
+    try:
+        sink_options({"topic": "any", **raw}, streaming=True)
+    except OptionError as error:
+        raise ConfigError(f"{settings.name}: {error}") from error
+    return raw
+
+
+def access(settings: Settings) -> Access:
+    """The brokers, for calls of our own."""
+    try:
+        return sink_options({"topic": "any", "mode": "atleastonce", **access_options(settings)}, streaming=True).access
+    except OptionError as error:
+        raise ConfigError(f"{settings.name}: {error}") from error
+
+
+def brokers(settings: Settings) -> tuple[str, ...]:
+    """HTTP addresses of all brokers, those of nsqlookupd in order; raises `ConfigError` when there are none.
+
+    One that does not answer is no error as long as another does: it may come back.
+    """
+    found = access(settings)
+    try:
+        addresses = list(settings.nsqd) or sorted(discover(found))
+    except BrokerAway as error:
+        raise ConfigError(f"{error}; is nsqlookupd running? --lookupd names its HTTP address") from error
+    if not addresses:
+        raise ConfigError(f"nsqlookupd at {', '.join(settings.lookupd)} knows of no nsqd; start one, or use --nsqd")
+    answers = ask_all(addresses, lambda address: _ask(address, found))
+    silent = [str(answer) for _, answer in answers if isinstance(answer, Exception)]
+    if len(silent) == len(addresses):
+        raise ConfigError(f"no nsqd answers: {'; '.join(silent)}; is it running? --nsqd names its HTTP address")
+    return tuple(addresses)
+
+
+def _ask(address: str, found: Access) -> Any:
+    try:
+        return call(address, found, "GET", "/log/offsets", {"topic": "_lapwing_none"})
+    except BrokerRefused as error:
+        if error.status == 404:
+            raise BrokerAway(address, "a plain NSQ server: it has no log to read from") from error
+        raise

@@ -1,0 +1,150 @@
+"""Bodies as columns: what SQL sees of a message, and what cannot be parsed with the reason."""
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from lapwing.errors import ConfigError
+from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.nodes import survey
+from lapwing.spark.options import source_options
+from lapwing.spark.pipelines.failures import analysis
+from lapwing.spark.pipelines.ground import Ground
+from lapwing.spark.pipelines.kinds import Parsed
+from lapwing.spark.pipelines.messages import access, stream_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+logger = logging.getLogger(__name__)
+
+# what every message has beside its body, under names that no field of a JSON object is likely to have
+ABOUT: Final = {
+    "_topic": "topic",
+    "_node": "node",
+    "_sequence": "sequence",
+    "_id": "id",
+    "_timestamp": "timestamp",
+    "_headers": "headers",
+}
+_CORRUPT: Final = "_corrupt_record"
+_SAMPLE: Final = 1000  # messages that are looked at, from each end of each log
+
+
+@dataclass(frozen=True)
+class Input:
+    """The messages that could be parsed, and those that could not (with a column `reason`); None where all can."""
+
+    good: "DataFrame"
+    bad: "DataFrame | None"
+
+
+def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknown: bool = False) -> Input:
+    """What the settings say the bodies are; `frame` has the columns of the source, headers too."""
+    about = [F.col(column).alias(name) for name, column in ABOUT.items()]
+    about.append(F.octet_length("body").alias("_size"))
+    if settings.format == "binary":
+        return Input(frame.select("body", *about), None)
+    text = F.col("body").cast("string")
+    if settings.format == "text":
+        valid = F.is_valid_utf8(text)
+        good = frame.where(valid).select(text.alias("body"), *about)
+        return Input(good, frame.where(~valid).withColumn("reason", F.lit("not UTF-8")))
+    schema = schema_of(settings, ground)
+    named = {field.name for field in schema.fields}
+    if taken := sorted(named & {*ABOUT, "_size", _CORRUPT}):
+        raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
+    widened = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    value = F.from_json(text, widened, {"columnNameOfCorruptRecord": _CORRUPT})
+    marked = frame.withColumn("_value", value).withColumn("reason", _reason(schema, reject_unknown=reject_unknown))
+    good = marked.where(F.col("reason").isNull())
+    fields = [F.col("_value").getField(field.name).alias(field.name) for field in schema.fields]
+    return Input(good.select(*fields, *about), marked.where(F.col("reason").isNotNull()))
+
+
+def _reason(schema: StructType, *, reject_unknown: bool) -> "Column":
+    """Why a body was not parsed; null for one that was."""
+    text = F.col("body").cast("string")
+    whole = F.try_parse_json(text)
+    misfits = [
+        F.when(
+            F.get_json_object(text, f"$['{field.name}']").isNotNull() & F.col("_value").getField(field.name).isNull(),
+            F.lit(f"{field.name} is no {field.dataType.simpleString()}"),
+        )
+        for field in schema.fields
+    ]
+    why = (
+        F.when(whole.isNull(), F.lit("not JSON"))
+        .when(~F.schema_of_variant(whole).startswith("OBJECT"), F.lit("JSON, but not an object"))
+        .otherwise(F.coalesce(F.nullif(F.concat_ws("; ", *misfits), F.lit("")), F.lit("does not fit the schema")))
+    )
+    wrong = F.col("_value").isNull() | F.col("_value").getField(_CORRUPT).isNotNull()
+    reason = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8")).when(wrong, why)
+    if reject_unknown:
+        known = F.array(*(F.lit(field.name) for field in schema.fields))
+        unknown = F.array_except(F.json_object_keys(text), known)
+        reason = reason.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", ")))
+    return reason
+
+
+def schema_of(settings: Parsed, ground: Ground) -> StructType:
+    """The schema that was given; else the one that was found in an earlier run; else what messages look like now."""
+    if settings.schema != "infer":
+        try:
+            found = StructType.fromDDL(settings.schema)
+        except PySparkException as error:
+            raise ConfigError(f"{settings.name}: schema: {analysis(error)}") from error
+        if not isinstance(found, StructType):
+            raise ConfigError(f"{settings.name}: schema: name and type of each field expected, not {settings.schema}")
+        return found
+    if pinned := ground.checkpoint.pins().get("schema"):
+        return StructType.fromJson(json.loads(pinned))
+    inferred = _infer(settings, ground)
+    ground.checkpoint.pin(schema=inferred.json(), schema_text=said(inferred))
+    logger.info("%s: schema: %s (pinned; to choose yourself, say schema:)", settings.name, said(inferred))
+    return inferred
+
+
+def said(schema: StructType) -> str:
+    """A schema as people write it."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def _infer(settings: Parsed, ground: Ground) -> StructType:
+    bodies = _sample(settings)
+    if not bodies:
+        raise ConfigError(
+            f"{settings.name}: no messages to infer a schema from; publish some, or say schema: such as "
+            "'id bigint, name string'"
+        )
+    found = ground.spark.read.json(ground.spark.sparkContext.parallelize(bodies, 1)).schema
+    fields = [field for field in found.fields if field.name != _CORRUPT]
+    if not fields:
+        raise ConfigError(
+            f"{settings.name}: none of {len(bodies)} messages is a JSON object; say format: text or binary"
+        )
+    return StructType(fields)
+
+
+def _sample(settings: Parsed) -> list[str]:
+    there = survey(source_options(stream_options(settings), streaming=True))
+    brokers = access(settings)
+    bodies: list[str] = []
+    for topic, nodes in there.holdings.items():
+        for held in nodes.values():
+            starts = {held.first, max(held.first, held.next - _SAMPLE)}
+            for start in starts:
+                question: dict[str, Any] = {
+                    "topic": topic, "from": start, "to": held.next, "format": "json", "limit": _SAMPLE
+                }  # fmt: skip
+                try:
+                    answer = call(held.address, brokers, "GET", "/log/read", question)
+                except (BrokerAway, BrokerRefused) as error:
+                    raise ConfigError(f"{settings.name}: no messages to infer a schema from: {error}") from error
+                bodies += [message["body"] for message in answer["messages"] if message["body"] is not None]
+    return bodies

@@ -1,0 +1,153 @@
+"""How a running pipeline is doing: one record, told to the terminal, to a file and to the brokers."""
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.options import Access
+
+logger = logging.getLogger(__name__)
+
+_ENDED: Final = ("finished", "stopped", "failed")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `nsqadmin`, `lapwing top` and `lapwing pipeline status` show."""
+
+    name: str
+    kind: str
+    topics: tuple[str, ...]
+    channel: str
+    state: str = "starting"  # starting, running, stopping, finished, stopped, failed
+    batch_id: int = -1
+    input_rate: float = 0.0  # messages/s
+    processed_rate: float = 0.0  # messages/s while a batch is worked on
+    batch_ms: int = 0
+    lag: int | None = None  # messages that are published and not read
+    rows_in: int = 0
+    rows_out: int | None = None
+    total: int | None = None  # messages that a bounded run will read
+    updated_ms: int = 0
+    error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _ENDED
+
+    def as_json(self) -> dict[str, Any]:
+        """For the brokers and the status file."""
+        return asdict(self)
+
+    def line(self) -> str:
+        """For the terminal."""
+        parts = [f"{self.name}: {self.state}"]
+        if self.batch_id >= 0:
+            out = "" if self.rows_out is None else f", out {self.rows_out:,}"
+            parts.append(f"batch {self.batch_id} in {self.batch_ms} ms")
+            parts.append(f"in {self.rows_in:,}{out}")
+            parts.append(f"{self.input_rate:,.0f} msg/s in, {self.processed_rate:,.0f} msg/s worked")
+        if self.lag is not None:
+            parts.append(f"lag {self.lag:,}")
+        return " | ".join(parts)
+
+
+def from_spark(before: Progress, told: Mapping[str, Any]) -> Progress:
+    """The record after what Spark says of a query's last batch."""
+    sources = told.get("sources") or []
+    rows = sum(int(source.get("numInputRows") or 0) for source in sources[:1])
+    fresh = int(told["batchId"]) != before.batch_id
+    return replace(
+        before,
+        batch_id=int(told["batchId"]),
+        input_rate=_number(told.get("inputRowsPerSecond")),
+        processed_rate=_number(told.get("processedRowsPerSecond")),
+        batch_ms=int(told.get("batchDuration") or told.get("durationMs", {}).get("triggerExecution") or 0),
+        lag=lag(sources),
+        rows_in=before.rows_in + (rows if fresh else 0),
+    )
+
+
+def lag(sources: list[Mapping[str, Any]]) -> int | None:
+    """Messages between where a query is and where its logs end."""
+    total, known = 0, False
+    for source in sources[:1]:
+        latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        for topic, nodes in latest.items():
+            for node, place in nodes.items():
+                known = True
+                here = end.get(topic, {}).get(node, {})
+                reached = here.get("sequence", 0) if here.get("log_id") == place["log_id"] else 0
+                total += max(int(place["sequence"]) - int(reached), 0)
+    return total if known else None
+
+
+def _offsets(value: Any) -> dict[str, Any]:
+    found = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: Any) -> float:
+    """As a float; Spark writes NaN and infinity as words."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return 0.0
+    return round(number, 1) if number == number and abs(number) != float("inf") else 0.0
+
+
+class Messenger:
+    """Tells brokers the progress of pipelines, from a thread of its own: a broker that is away holds nobody up."""
+
+    def __init__(self, addresses: tuple[str, ...], access: Access) -> None:
+        self._addresses = addresses
+        self._access = access
+        self._news: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._away: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def tell(self, progress: Progress) -> None:
+        """Send it soon; what is older and still waiting is not sent any more."""
+        self._news.put(progress)
+
+    def close(self) -> None:
+        """Send what waits, for a moment at most."""
+        self._news.put(None)
+        self._thread.join(3.0)
+
+    def _run(self) -> None:
+        while (progress := self._news.get()) is not None:
+            latest = {progress.name: progress}
+            closing = False
+            while not self._news.empty():
+                newer = self._news.get()
+                if newer is None:
+                    closing = True
+                    break
+                latest[newer.name] = newer
+            for each in latest.values():
+                self._send(each)
+            if closing:
+                return
+
+    def _send(self, progress: Progress) -> None:
+        body = json.dumps(progress.as_json()).encode()
+        for address in self._addresses:
+            try:
+                call(address, self._access, "POST", f"/pipelines/{progress.name}", body=body)
+                self._away.discard(address)
+            except (BrokerAway, BrokerRefused) as error:
+                if address not in self._away:
+                    logger.info("the progress of %s is not shown there: %s", progress.name, error)
+                self._away.add(address)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

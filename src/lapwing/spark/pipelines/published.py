@@ -1,0 +1,23 @@
+"""What the brokers have published, for comparison with what was archived."""
+
+from lapwing.errors import ConfigError
+from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.nodes import ask_all, discover
+from lapwing.spark.options import Access
+
+
+def published(nsqd: tuple[str, ...], lookupd: tuple[str, ...] = ()) -> dict[tuple[str, int, str], tuple[int, int]]:
+    """(first, next) of every log of these brokers, by topic, node and identity; all of them have to answer."""
+    access = Access(nsqd=nsqd, lookupd=lookupd)
+    try:
+        addresses = discover(access)
+    except BrokerAway as error:
+        raise ConfigError(f"{error}; is nsqlookupd running?") from error
+    found = {}
+    for _, answer in ask_all(addresses, lambda address: call(address, access, "GET", "/log/offsets")):
+        if isinstance(answer, BrokerAway | BrokerRefused):
+            raise ConfigError(f"{answer}; is this nsqd running?")
+        assert isinstance(answer, dict)
+        for topic in answer["topics"]:
+            found[topic["topic"], int(answer["node_id"]), topic["log_id"]] = (topic["first"], topic["next"])
+    return found

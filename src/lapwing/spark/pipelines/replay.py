@@ -1,0 +1,312 @@
+"""Messages published again, out of an archive or a log.
+
+The plan, which sequences of which logs, is made once and kept under the replay's id. It is worked off in chunks, and
+every chunk is published under (id, number of the chunk), which a broker does once only. So a replay may be cancelled,
+killed and started again at will: it goes on where it was, and nothing is published twice.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.pipelines import archive, publish
+from lapwing.spark.pipelines import progress as told
+from lapwing.spark.pipelines.failures import analysis, complaint
+from lapwing.spark.pipelines.files import LocalFiles, is_local
+from lapwing.spark.pipelines.ground import Ground
+from lapwing.spark.pipelines.kinds import Replay
+from lapwing.spark.pipelines.messages import access_options, sink_access
+from lapwing.spark.pipelines.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+_SHOWN: Final = 5  # messages that a dry run shows
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Sequences [start, stop) of one log, of which `count` messages are wanted."""
+
+    topic: str
+    node: int
+    log_id: str  # "" where the log itself is read: there is only one
+    start: int
+    stop: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a replay will do, and where it is."""
+
+    id: str
+    settings: dict[str, Any]  # those that must not change
+    brokers: tuple[str, ...]  # published at these, in this order
+    chunk: int
+    stretches: tuple[Stretch, ...]
+    done: int = 0  # chunks
+
+    def chunks(self) -> list[Stretch]:
+        """The stretches in pieces of at most `chunk` sequences, in order."""
+        return [
+            replace(each, start=start, stop=min(start + self.chunk, each.stop), count=0)
+            for each in self.stretches
+            for start in range(each.start, each.stop, self.chunk)
+        ]
+
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.stretches)
+
+
+class ReplayJob:
+    """A replay that runs in a thread of its own."""
+
+    def __init__(self, settings: Replay, ground: Ground, progress: Progress) -> None:
+        self._settings = settings
+        self._ground = ground
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._check()
+        self._plan = make_plan(settings, ground)
+        self.progress = replace(progress, state="running", total=self._plan.count, lag=self._plan.count)
+        if settings.dry_run:
+            self._say()
+            self.progress = replace(self.progress, state="finished")
+            return
+        self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
+        self._thread.start()
+
+    def look(self) -> Progress:
+        """How it is doing now."""
+        with self._lock:
+            if not self.progress.ended:
+                self.progress = replace(self.progress, updated_ms=told.now_ms())
+            return self.progress
+
+    def stop(self, *, at_once: bool) -> None:
+        """End after the current chunk; there is no gain in ending sooner, as a chunk is published whole or not."""
+        if self._stopping.is_set() or self.progress.ended:
+            return
+        self._stopping.set()
+        self._tell(state="stopping")
+        if at_once:
+            self._thread.join(60.0)
+
+    def _check(self) -> None:
+        """Compile the filter and the body before anything is read; raises `ConfigError`."""
+        rows = shaped(self._ground.spark.createDataFrame([], archive.SCHEMA), self._settings)
+        publish.messages(rows, self._settings.to or "none", self._settings.name)
+
+    def _say(self) -> None:
+        print(f"replay {self._plan.id}: {self._plan.count:,} messages to {self._settings.to or 'nowhere'}")
+        for each in self._plan.stretches:
+            print(f"  {each.topic} node {each.node}: {each.count:,} of sequences {each.start:,} .. {each.stop - 1:,}")
+        if self._plan.stretches:
+            rows = shaped(select(self._settings, self._ground, self._plan.chunks()[0]), self._settings)
+            for row in rows.limit(_SHOWN).collect():
+                print(f"  {bytes(row.body)[:120].decode('utf-8', 'backslashreplace')}")
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            text = str(error) if isinstance(error, LapwingError) else complaint(error)
+            self._tell(state="failed", error=text)
+
+    def _work(self) -> None:
+        chunks = self._plan.chunks()
+        started = time.monotonic()
+        sent = 0
+        for number in range(self._plan.done, len(chunks)):
+            if self._stopping.is_set():
+                break
+            began = time.monotonic()
+            count = self._publish(chunks[number], number)
+            self._plan = replace(self._plan, done=number + 1)
+            keep_plan(self._plan, self._ground)
+            sent += count
+            elapsed = time.monotonic() - started
+            self._tell(
+                batch_id=number, batch_ms=round((time.monotonic() - began) * 1000),
+                rows_in=self.progress.rows_in + count, rows_out=(self.progress.rows_out or 0) + count,
+                lag=max((self.progress.lag or 0) - count, 0), input_rate=round(sent / max(elapsed, 0.001), 1),
+                processed_rate=round(count / max(time.monotonic() - began, 0.001), 1),
+            )  # fmt: skip
+            if self._settings.rate:
+                self._stopping.wait(max(sent / self._settings.rate - (time.monotonic() - started), 0))
+        done = self._plan.done == len(chunks)
+        self._tell(state="finished" if done else "stopped", input_rate=0.0, processed_rate=0.0)
+
+    def _publish(self, chunk: Stretch, number: int) -> int:
+        """Publish one chunk, once; how many messages it had."""
+        settings = self._settings
+        rows = publish.messages(
+            shaped(select(settings, self._ground, chunk), settings), settings.to, settings.name
+        ).persist()
+        try:
+            count = rows.count()
+            sink = sink_access(settings, self._plan.brokers)
+            once = {**sink, "sinkId": f"replay-{self._plan.id}", "batchId": str(number)}
+            if count:
+                rows.write.format("lapwing").options(**once).mode("append").save()
+            return count
+        finally:
+            rows.unpersist()
+
+    def _tell(self, **news: Any) -> None:
+        with self._lock:
+            self.progress = replace(self.progress, updated_ms=told.now_ms(), **news)
+
+
+def shaped(rows: "DataFrame", settings: Replay) -> "DataFrame":
+    """The messages that pass the filter, as they will be published; raises `ConfigError`."""
+    rows = rows.withColumn("text", F.col("body").cast("string"))
+    try:
+        wanted = rows.where(settings.where) if settings.where else rows
+    except PySparkException as error:
+        raise ConfigError(f"{settings.name}: where: {analysis(error)}") from error
+    try:
+        body = F.expr(settings.select or "body").cast("binary")
+        found = wanted.select(body.alias("body"), "topic", "node", "sequence", "headers")
+    except PySparkException as error:
+        raise ConfigError(f"{settings.name}: select: {analysis(error)}") from error
+    headers = F.coalesce("headers", F.expr("cast(map() as map<string,string>)"))
+    if settings.origin:
+        origin = F.create_map(F.lit("origin"), F.concat_ws("/", "topic", "node", "sequence"))
+        headers = F.map_concat(F.map_filter(headers, lambda key, _: key != "origin"), origin)
+    # by sequence within one task, so that messages keep their order
+    ordered = found.coalesce(1).sortWithinPartitions("topic", "node", "sequence")
+    return ordered.where("body is not null and octet_length(body) > 0").select(
+        "body", headers.cast(publish.HEADERS).alias("headers"), F.lit(settings.to or "none").alias("topic")
+    )
+
+
+def select(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFrame":
+    """The messages in question, or those of one stretch: columns of the archive."""
+    if settings.archive:
+        rows = archive.read(ground.spark, settings.archive).where(F.col("topic").isin(*settings.topics))
+        if part is not None:
+            same_log = (F.col("topic") == part.topic) & (F.col("node") == part.node) & (F.col("log_id") == part.log_id)
+            rows = rows.where(same_log & F.col("sequence").between(part.start, part.stop - 1))
+    else:
+        rows = _from_log(settings, ground, part)
+    if settings.since is not None:
+        since = F.timestamp_millis(F.lit(settings.since))
+        rows = rows.where(F.col("timestamp") >= since)
+        if settings.archive:
+            rows = rows.where(F.col("date") >= F.to_date(since))
+    if settings.until is not None:
+        until = F.timestamp_millis(F.lit(settings.until))
+        rows = rows.where(F.col("timestamp") < until)
+        if settings.archive:
+            rows = rows.where(F.col("date") <= F.to_date(until))
+    if settings.sequences is not None:
+        low, high = settings.sequences
+        rows = rows.where((F.col("sequence") >= low) & (F.col("sequence") < high))
+    return rows
+
+
+def _from_log(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFrame":
+    options = {**access_options(settings), "includeHeaders": "true"}
+    if part is None:
+        options["topic"] = ",".join(settings.topics)
+        if settings.since is not None:
+            options["startingTimestamp"] = str(settings.since)
+            options["startingOffsetsByTimestampStrategy"] = "latest"
+        if settings.until is not None:
+            options["endingTimestamp"] = str(settings.until)
+    else:
+        options["topic"] = part.topic
+        known = _nodes(ground, options)
+        places = {node: part.start if node == part.node else -1 for node in {*known, part.node}}
+        ends = {node: part.stop if node == part.node else -1 for node in places}
+        options["startingOffsets"] = json.dumps({part.topic: {str(node): place for node, place in places.items()}})
+        options["endingOffsets"] = json.dumps({part.topic: {str(node): place for node, place in ends.items()}})
+    rows = ground.spark.read.format("lapwing").options(**options).load()
+    return rows.withColumn("log_id", F.lit(""))
+
+
+def _nodes(ground: Ground, options: dict[str, str]) -> list[int]:
+    """The numbers of the nodes that have the topic."""
+    from lapwing.spark.nodes import survey
+    from lapwing.spark.options import source_options
+
+    raw = {key: value for key, value in options.items() if not key.endswith("Offsets")}
+    found = survey(source_options(raw, streaming=False))
+    return list(found.holdings.get(options["topic"], {}))
+
+
+def make_plan(settings: Replay, ground: Ground) -> Plan:
+    """The plan of this replay: the one that was kept, or a new one. Raises `ConfigError`."""
+    said = _lasting(settings)
+    name = settings.id or hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+    kept = load_plan(name, ground)
+    if kept is not None:
+        if kept.settings != said:
+            changed = sorted(key for key in said if said[key] != kept.settings.get(key))
+            raise ConfigError(
+                f"{settings.name}: the replay {name} was begun with another {', '.join(changed)}; "
+                "change it back, or give this one an id of its own"
+            )
+        if kept.done == len(kept.chunks()):
+            logger.warning("the replay %s is done; nothing is published again (another id would)", name)
+        elif kept.done:
+            logger.info("the replay %s goes on at chunk %s of %s", name, kept.done, len(kept.chunks()))
+        return kept
+    if settings.archive and is_local(settings.archive) and not LocalFiles(settings.archive).exists("_manifest"):
+        raise ConfigError(f"{settings.name}: archive: {settings.archive} has no manifest, so it is no archive")
+    chunk = min(settings.chunk, settings.rate) if settings.rate else settings.chunk
+    rows = select(settings, ground, None).withColumn("text", F.col("body").cast("string"))
+    if settings.where:
+        rows = rows.where(settings.where)
+    grouped = rows.groupBy("topic", "node", "log_id").agg(
+        F.min("sequence").alias("start"), F.max("sequence").alias("last"), F.count("*").alias("count")
+    )
+    stretches = tuple(
+        Stretch(row["topic"], row["node"], row["log_id"], row["start"], row["last"] + 1, row["count"])
+        for row in grouped.orderBy("topic", "node", "start").collect()
+    )
+    plan = Plan(name, said, ground.brokers, chunk, stretches)
+    if not settings.dry_run:
+        keep_plan(plan, ground)
+    return plan
+
+
+_FREE: Final = ("name", "nsqd", "lookupd", "retry", "options", "id", "rate", "chunk", "dry_run")
+
+
+def _lasting(settings: Replay) -> dict[str, Any]:
+    """What makes it this replay: all but how it is carried out."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return {key: value for key, value in found.items() if key not in _FREE}
+
+
+def _plan_file(name: str) -> str:
+    return f"replay-{name}.json"
+
+
+def keep_plan(plan: Plan, ground: Ground) -> None:
+    """Write the plan, and how far it has come, where the next run finds it."""
+    LocalFiles(ground.place.home.path).write(_plan_file(plan.id), json.dumps(asdict(plan)).encode())
+
+
+def load_plan(name: str, ground: Ground) -> Plan | None:
+    """The plan that was kept under this id, if one was."""
+    try:
+        found = json.loads(LocalFiles(ground.place.home.path).read(_plan_file(name)))
+    except FileNotFoundError:
+        return None
+    stretches = tuple(Stretch(**each) for each in found.pop("stretches"))
+    return Plan(stretches=stretches, **{**found, "brokers": tuple(found["brokers"])})

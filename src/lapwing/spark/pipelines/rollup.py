@@ -1,0 +1,136 @@
+"""Event-time windows: each once, when the watermark has passed it, as Parquet and as JSON to a topic."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, TimestampType
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines import publish
+from lapwing.spark.pipelines.compact import Merging, compact
+from lapwing.spark.pipelines.failures import analysis
+from lapwing.spark.pipelines.files import open_files
+from lapwing.spark.pipelines.ground import Built, Ground, nothing
+from lapwing.spark.pipelines.kinds import Rollup, Settings
+from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.parse import parse
+from lapwing.spark.pipelines.table import Table, count_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_DISTINCT: Final = re.compile(r"distinct\((.+)\)", re.DOTALL)
+_PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)\((.+)\)", re.DOTALL)
+_FILE_BYTES: Final = 64 << 20
+_FILES: Final = 64
+
+
+def build(settings: Rollup, ground: Ground) -> Built:
+    """The query that computes windows."""
+    frame = read_stream(ground.spark, stream_options(settings, includeHeaders="true"))
+    rows = with_time(parse(frame, settings, ground).good, settings)
+    grouped = windows(
+        rows, {name: aggregate(given) for name, given in settings.values.items()},
+        window=settings.window, slide=settings.slide or settings.window, watermark=settings.watermark,
+        by=settings.by, name=settings.name,
+    )  # fmt: skip
+    return write(grouped, settings, settings.to, settings.trigger, ground)
+
+
+def with_time(rows: "DataFrame", settings: Rollup) -> "DataFrame":
+    """The rows with a column `_time`; raises `ConfigError` when the setting `time` is none."""
+    try:
+        timed = rows.withColumn("_time", F.expr(settings.time))
+    except PySparkException as error:
+        raise ConfigError(f"{settings.name}: time: {analysis(error)}") from error
+    kind = timed.schema["_time"].dataType
+    if isinstance(kind, StringType):
+        return timed.withColumn("_time", F.try_to_timestamp("_time"))
+    if not isinstance(kind, TimestampType):
+        raise ConfigError(
+            f"{settings.name}: time: {settings.time} is {kind.simpleString()}; "
+            f"say timestamp_millis({settings.time}) or timestamp_seconds({settings.time})"
+        )
+    return timed
+
+
+def aggregate(given: str) -> str:
+    """A value as SQL: the short words for what streams can compute, anything else as it is."""
+    text = given.strip()
+    if text == "count":
+        return "count(*)"
+    if text == "bytes":
+        return "sum(_size)"
+    if found := _DISTINCT.fullmatch(text):
+        return f"approx_count_distinct({found[1]})"
+    if found := _PERCENTILE.fullmatch(text):
+        return f"percentile_approx({found[2]}, {float(found[1]) / 100:g})"
+    return text
+
+
+def windows(
+    rows: "DataFrame", values: dict[str, str], *, window: float, slide: float, watermark: float,
+    by: tuple[str, ...], name: str,
+) -> "DataFrame":  # fmt: skip
+    """The rows in windows of their `_time`, with `values` (SQL by name) for each group; raises `ConfigError`."""
+    late = rows.withWatermark("_time", f"{watermark:f} seconds")
+    span = F.window("_time", f"{window:f} seconds", f"{slide:f} seconds")
+    groups = []
+    for column in by:
+        try:
+            alias = column if column in rows.columns else re.sub(r"\W+", "_", column).strip("_")
+            late.select(F.expr(column))
+            groups.append(F.expr(column).alias(alias))
+        except PySparkException as error:
+            raise ConfigError(f"{name}: by: {analysis(error)}") from error
+    computed = []
+    for column, given in values.items():
+        try:
+            late.groupBy(span).agg(F.expr(given))
+        except PySparkException as error:
+            raise ConfigError(f"{name}: values: {column}: {analysis(error)}") from error
+        computed.append(F.expr(given).alias(column))
+    grouped = late.groupBy(span, *groups).agg(*computed)
+    rest = [column for column in grouped.columns if column != "window"]
+    return grouped.select(
+        F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end"),
+        *(F.col(f"`{column}`") for column in rest),
+    )  # fmt: skip
+
+
+def write(frame: "DataFrame", settings: Settings, to: str, trigger: float, ground: Ground) -> Built:
+    """The query that writes finished windows to files and to the topic: both once per batch, whatever dies between."""
+    place = ground.place.out
+    files = open_files(place, ground.spark) if place else None
+    table = Table(files, count_rows(ground.spark)) if files is not None else None
+    if table is not None:
+        table.open()
+    sink = publish.options(settings, ground) if to else {}
+    merging = Merging(_FILES, _FILE_BYTES, ("window_start",), lambda rows: rows.write)
+
+    def save(batch: "DataFrame", number: int) -> None:
+        batch = batch.persist()
+        try:
+            _save(batch, number)
+        finally:
+            batch.unpersist()
+
+    def _save(batch: "DataFrame", number: int) -> None:
+        if batch.isEmpty():
+            return
+        query = ground.checkpoint.query()
+        if table is not None and not table.has(query, number):
+            dated = batch.withColumn("date", F.to_date("window_start")).coalesce(1)
+            until = ground.checkpoint.offsets(number)
+            ground.told(table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path)))
+            compact(batch.sparkSession, table, merging)
+        if to:
+            rows = publish.messages(batch.coalesce(1), to, settings.name)
+            once = {**sink, "sinkId": f"rollup-{query}", "batchId": str(number)}
+            rows.write.format("lapwing").options(**once).mode("append").save()
+
+    close: Callable[[], None] = files.release if files is not None else nothing
+    return Built(frame.writeStream.foreachBatch(save).outputMode("append"), trigger, close=close)

@@ -1,0 +1,289 @@
+"""Runs pipelines: checks everything that can be checked, starts Spark once, and sees them through to their end."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.pipelines import progress as told
+from lapwing.spark.pipelines.checkpoint import Checkpoint
+from lapwing.spark.pipelines.failures import analysis, complaint
+from lapwing.spark.pipelines.files import check_writable, is_local, open_files
+from lapwing.spark.pipelines.ground import Built, Ground, Place, place_of
+from lapwing.spark.pipelines.kinds import Archive, Dedup, Flow, Replay, Rollup, Stream, Transform
+from lapwing.spark.pipelines.messages import access, brokers
+from lapwing.spark.pipelines.progress import Messenger, Progress
+from lapwing.spark.pipelines.spec import Spec
+from lapwing.spark.pipelines.state import Presence
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.25
+_TELL_SECONDS: Final = 1.0
+
+# what every session that runs pipelines has
+CONF: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.scheduler.mode": "FAIR",  # a large batch of one pipeline does not hold up the others
+}
+# what every query of a pipeline is started with
+QUERY_CONF: Final = {
+    # up to so many partitions are written at once; without it Spark sorts every batch first
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    "spark.sql.streaming.noDataProgressEventInterval": "2000",
+}
+
+
+@dataclass
+class Wanted:
+    """A run as it was asked for."""
+
+    data: Path
+    once: bool = False
+    checkpoint: str = ""
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+class Job(Protocol):
+    """One pipeline that runs."""
+
+    progress: Progress
+
+    def look(self) -> Progress:
+        """How it is doing now."""
+        ...
+
+    def stop(self, *, at_once: bool) -> None:
+        """End it, after its batch or at once."""
+        ...
+
+
+class StreamJob:
+    """A pipeline that is a streaming query."""
+
+    def __init__(self, query: "StreamingQuery", built: Built, ground: Ground, progress: Progress) -> None:
+        self._query = query
+        self._built = built
+        self._ground = ground
+        self._stop_after: int | None = None
+        self.progress = replace(progress, state="running")
+
+    def look(self) -> Progress:
+        if self.progress.ended:
+            return self.progress
+        active = self._query.isActive
+        latest = self._query.lastProgress
+        if latest is not None:
+            self.progress = told.from_spark(self.progress, _as_mapping(latest))
+        self.progress = replace(self.progress, rows_out=self._ground.rows_out, updated_ms=told.now_ms())
+        if not active:
+            self._end()
+        elif self._stop_after is not None:
+            between = not self._query.status["isTriggerActive"]
+            if between or self.progress.batch_id > self._stop_after:
+                self._query.stop()
+        return self.progress
+
+    def stop(self, *, at_once: bool) -> None:
+        if at_once:
+            self._query.stop()
+        elif self._stop_after is None and not self.progress.ended:
+            self._stop_after = self.progress.batch_id
+            self.progress = replace(self.progress, state="stopping")
+
+    def _end(self) -> None:
+        error = self._query.exception()
+        state = "failed" if error is not None else "finished" if self._stop_after is None else "stopped"
+        text = complaint(error) if error is not None else ""
+        try:
+            if error is None:
+                self._built.finish()
+        except LapwingError as failure:
+            state, text = "failed", str(failure)
+        finally:
+            self._built.close()
+        self.progress = replace(self.progress, state=state, error=text, input_rate=0.0, processed_rate=0.0)
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else json.loads(value.json)
+
+
+class Running:
+    """Some pipelines in one Spark session."""
+
+    def __init__(self, specs: list[Spec], wanted: Wanted) -> None:
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ConfigError("two pipelines have the same name")
+        if wanted.checkpoint and len(specs) > 1:
+            raise ConfigError("--checkpoint is for one pipeline; run them one by one, or leave it out")
+        self._specs = specs
+        self._wanted = wanted
+        self._places = {spec.name: _place(spec, wanted) for spec in specs}
+        self._brokers: dict[str, tuple[str, ...]] = {}
+        self._presences: dict[str, Presence] = {}
+        self._asked = threading.Event()
+        self._at_once = threading.Event()
+        self.jobs: list[Job] = []
+
+    def check(self) -> None:
+        """Find what is wrong before anything starts; raises `ConfigError`."""
+        for spec in self._specs:
+            place = self._places[spec.name]
+            check_writable(str(place.home.path))
+            if place.out:
+                check_writable(place.out)
+            check_writable(place.checkpoint)
+            if is_local(place.checkpoint) and not isinstance(spec.settings, Replay):
+                Checkpoint(open_files(place.checkpoint)).check(spec.settings)
+            self._brokers[spec.name] = brokers(spec.settings)
+
+    def ask_to_stop(self) -> None:
+        """Stop after the current batches; asked a second time, at once. May be called by a signal handler."""
+        if self._asked.is_set():
+            self._at_once.set()
+        self._asked.set()
+
+    def session(self) -> "SparkSession":
+        """The session for them, started now."""
+        from lapwing.spark.session import local_session, session_builder
+
+        conf = {**CONF, **self._wanted.conf}
+        master = self._wanted.master
+        if master.startswith("local[") and "," not in master:
+            return local_session("lapwing pipeline", cores=master[6:-1], conf=conf)
+        return session_builder("lapwing pipeline", master=master, conf=conf).getOrCreate()
+
+    def run(self, spark: "SparkSession", show: Callable[[Progress], None]) -> bool:
+        """See them through to their end; whether all ended well. `show` hears of every change."""
+        with ExitStack() as stack:
+            for spec in self._specs:
+                presence = self._places[spec.name].home.enter()
+                stack.callback(presence.leave)
+                self._presences[spec.name] = presence
+            messengers = {}
+            for spec in self._specs:
+                messengers[spec.name] = Messenger(self._brokers[spec.name], access(spec.settings))
+                stack.callback(messengers[spec.name].close)
+            stack.callback(self._stop_all)
+            for spec in self._specs:
+                self.jobs.append(self._start(spark, spec))
+            self._watch(messengers, show)
+        return all(job.progress.state != "failed" for job in self.jobs)
+
+    def _stop_all(self) -> None:
+        for job in self.jobs:
+            if not job.progress.ended:
+                job.stop(at_once=True)
+                job.look()
+
+    def _start(self, spark: "SparkSession", spec: Spec) -> Job:
+        from pyspark.errors import AnalysisException, ParseException
+
+        place = self._places[spec.name]
+        ground = Ground(
+            spark, place, Checkpoint(open_files(place.checkpoint, spark)), self._brokers[spec.name], self._wanted.once
+        )
+        settings = spec.settings
+        channel = settings.channel or settings.name if isinstance(settings, Stream) else ""
+        topics = _topics(spec)
+        progress = Progress(spec.name, settings.kind, topics, channel, updated_ms=told.now_ms())
+        self._presences[spec.name].say(progress.as_json())
+        if isinstance(settings, Replay):
+            from lapwing.spark.pipelines.replay import ReplayJob
+
+            return ReplayJob(settings, ground, progress)
+        for key, value in QUERY_CONF.items():
+            spark.conf.set(key, value)
+        try:
+            built = _build(spec, ground)
+            return self._started(built, ground, spec, progress)
+        except (AnalysisException, ParseException) as error:
+            raise ConfigError(f"{spec.origin or spec.name}: {analysis(error)}") from error
+
+    def _started(self, built: Built, ground: Ground, spec: Spec, progress: Progress) -> Job:
+        writer = built.writer.option("checkpointLocation", ground.place.checkpoint).queryName(spec.name)
+        if self._wanted.once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{round(built.trigger * 1000)} milliseconds")
+        ground.spark.sparkContext.setLocalProperty("spark.scheduler.pool", spec.name)
+        try:
+            query = writer.start()
+        except BaseException:
+            built.close()
+            raise
+        return StreamJob(query, built, ground, progress)
+
+    def _watch(self, messengers: Mapping[str, Messenger], show: Callable[[Progress], None]) -> None:
+        next_tell = 0.0
+        ended: set[str] = set()
+        while len(ended) < len(self.jobs):
+            if self._asked.is_set():
+                for job in self.jobs:
+                    job.stop(at_once=self._at_once.is_set())
+            due = time.monotonic() >= next_tell
+            if due:
+                next_tell = time.monotonic() + _TELL_SECONDS
+            for job in self.jobs:
+                progress = job.look()
+                if progress.name in ended or not (due or progress.ended):
+                    continue
+                self._presences[progress.name].say(progress.as_json())
+                messengers[progress.name].tell(progress)
+                show(progress)
+                if progress.ended:
+                    ended.add(progress.name)
+            if len(ended) < len(self.jobs):
+                time.sleep(_LOOK_SECONDS)
+
+
+def _place(spec: Spec, wanted: Wanted) -> Place:
+    out = getattr(spec.settings, "out", None)
+    return place_of(
+        spec.name, wanted.data, checkpoint=wanted.checkpoint, out=out or "", files=isinstance(out, str)
+    )
+
+
+def _topics(spec: Spec) -> tuple[str, ...]:
+    settings = spec.settings
+    if isinstance(settings, Stream) and settings.pattern:
+        return (settings.pattern,)
+    found: tuple[str, ...] = getattr(settings, "topics", ())
+    return found
+
+
+def _build(spec: Spec, ground: Ground) -> Built:
+    settings = spec.settings
+    if isinstance(settings, Archive):
+        from lapwing.spark.pipelines import archive
+
+        return archive.build(settings, ground)
+    if isinstance(settings, Transform):
+        from lapwing.spark.pipelines import transform
+
+        return transform.build(settings, spec.function, ground)
+    if isinstance(settings, Rollup):
+        from lapwing.spark.pipelines import rollup
+
+        return rollup.build(settings, ground)
+    if isinstance(settings, Flow):
+        from lapwing.spark.pipelines import flow
+
+        return flow.build(settings, ground)
+    if isinstance(settings, Dedup):
+        from lapwing.spark.pipelines import dedup
+
+        return dedup.build(settings, ground)
+    raise ConfigError(f"{spec.name}: nothing runs a pipeline of kind {settings.kind}")

@@ -1,0 +1,262 @@
+"""A pipeline as it was written down, in YAML, in Python or on the command line, becomes checked settings.
+
+Every complaint says where (`file:line`), what, and what to do instead.
+"""
+
+import dataclasses
+import difflib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines.kinds import (
+    ALL_TOPICS,
+    DEFAULT_NSQD,
+    KINDS,
+    Archive,
+    Dedup,
+    Replay,
+    Rollup,
+    Settings,
+    Stream,
+    Transform,
+)
+from lapwing.spark.pipelines.settings import BadSetting, Parse
+
+READY: Final = ("archive", "flow")  # those that run without being told anything
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A pipeline: its settings, and the function of one that is written in Python."""
+
+    settings: Settings
+    function: Callable[[Any], Any] | None = None
+    origin: str = ""  # the file it was read from
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+
+@dataclass
+class _Given:
+    """Settings as they were written, each with the place it stands at."""
+
+    origin: str
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    function: Callable[[Any], Any] | None = None
+
+    def put(self, key: str, value: Any, place: str) -> None:
+        self.values[key] = value
+        self.places[key] = place
+
+
+def load(what: str, overrides: Iterable[str] = (), extra: Mapping[str, Any] | None = None) -> list[Spec]:
+    """The pipelines that `what` names: a kind of pipeline, a YAML file with one, or a Python file with one or more.
+
+    `overrides` are `key=value` or `name.key=value` of the command line; `extra` holds what its other flags say. A key
+    that the pipeline does not have is passed over in both: another one of the same command may have it.
+    """
+    found = _read(what)
+    return [_check(given, list(overrides), extra or {}) for given in found]
+
+
+def unused(overrides: Iterable[str], specs: Iterable[Spec]) -> list[str]:
+    """Those overrides that none of the pipelines has taken."""
+    return [text for text in overrides if not any(_applies(text, spec.settings) for spec in specs)]
+
+
+def keys(kind: str) -> list[str]:
+    """The settings of a kind of pipeline."""
+    return [each.name for each in dataclasses.fields(KINDS[kind])]
+
+
+def facts(kind: str, key: str) -> Mapping[str, Any]:
+    """What is known of a setting: `about`, `example`, `fixed`, and its `default`."""
+    each = next(each for each in dataclasses.fields(KINDS[kind]) if each.name == key)
+    missing = each.default is dataclasses.MISSING
+    return {**each.metadata, "default": {} if missing else each.default}
+
+
+def _read(what: str) -> list[_Given]:
+    if what in KINDS:
+        return [_Given("", {"kind": what, "name": what}, {"kind": "", "name": ""})]
+    path = Path(what)
+    if path.suffix not in (".yaml", ".yml", ".py"):
+        near = difflib.get_close_matches(what, KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}, and files ending in .yaml or .py"
+        raise ConfigError(f"no pipeline is called {what}; {hint}")
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; `lapwing pipeline init` writes one to start from")
+    return _read_python(path) if path.suffix == ".py" else [_read_yaml(path)]
+
+
+def _read_yaml(path: Path) -> _Given:
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}{line}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if node is None:
+        raise ConfigError(f"{path}: empty; `lapwing pipeline init` writes a file to start from")
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: `key: value` lines expected")
+    given = _Given(str(path))
+    maker = yaml.SafeLoader("")
+    for key_node, value_node in node.value:
+        place = f"{path}:{key_node.start_mark.line + 1}"
+        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+        if not isinstance(key, str):
+            raise ConfigError(f"{place}: a key is a word")
+        if key in given.values:
+            raise ConfigError(f"{place}: {key} stands here twice, first at line {given.places[key].rpartition(':')[2]}")
+        try:
+            value = cast(Any, maker).construct_object(value_node, deep=True)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{place}: {key}: {error}") from error
+        if value is not None:  # `key:` alone says nothing
+            given.put(key, value, place)
+    given.values.setdefault("name", path.stem)
+    return given
+
+
+def _read_python(path: Path) -> list[_Given]:
+    """Run a Python file; the pipelines that its `@pipeline` functions describe."""
+    from lapwing.spark.pipelines import python
+
+    module_spec = importlib.util.spec_from_file_location(f"lapwing_pipeline_{path.stem}", path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module
+    python.defined.clear()
+    try:
+        module_spec.loader.exec_module(module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        line = _line_in(error, path)
+        raise ConfigError(f"{path}{line}: {type(error).__name__}: {error}") from error
+    if not python.defined:
+        raise ConfigError(f"{path}: no function has @pipeline (from lapwing.spark.pipelines.python import pipeline)")
+    found = []
+    for function, values in python.defined:
+        place = f"{path}:{function.__code__.co_firstlineno}"
+        given = _Given(str(path), function=function)
+        for key, value in {"kind": "transform", "name": function.__name__, **values}.items():
+            given.put(key, value, place)
+        found.append(given)
+    return found
+
+
+def _line_in(error: BaseException, path: Path) -> str:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f":{error.lineno}"
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = f":{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
+def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Spec:
+    kind = given.values.pop("kind", None)
+    if kind is None:
+        raise ConfigError(f"{given.origin}: no kind; say kind: {', '.join(KINDS)}")
+    if kind not in KINDS:
+        near = difflib.get_close_matches(str(kind), KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
+        raise ConfigError(f"{_at(given, 'kind')}no kind of pipeline is called {kind}; {hint}")
+    known = keys(kind)
+    for key in given.values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"{kind} has: {', '.join(known)}"
+            raise ConfigError(f"{_at(given, key)}unknown key {key}; {hint}")
+    for key, value in extra.items():
+        if key in known:
+            given.put(key, value, "--" + key)
+    for text in overrides:
+        name, key, value = _split(text)
+        if key in known and name in ("", given.values["name"], kind):
+            given.put(key, value, f"--set {text}")
+    values: dict[str, Any] = {}
+    for key, value in given.values.items():
+        parse = cast(Parse, facts(kind, key)["parse"])
+        try:
+            values[key] = parse(value)
+        except BadSetting as error:
+            raise ConfigError(f"{_at(given, key)}{key}: {error}") from error
+    settings = KINDS[kind](**values)
+    if not settings.nsqd and not settings.lookupd:
+        settings = dataclasses.replace(settings, nsqd=DEFAULT_NSQD)
+    if isinstance(settings, Archive) and not settings.topics and not settings.pattern:
+        settings = dataclasses.replace(settings, pattern=ALL_TOPICS)
+    spec = Spec(settings, given.function, given.origin)
+    for problem in problems(spec):
+        raise ConfigError(f"{given.origin or kind}: {problem}")
+    return spec
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """(pipeline, key, value) of a `--set`."""
+    left, equals, value = text.partition("=")
+    if not equals or not left:
+        raise ConfigError(f"--set {text}: key=value expected")
+    name, _, key = left.rpartition(".")
+    return name, key, value
+
+
+def _applies(text: str, settings: Settings) -> bool:
+    name, key, _ = _split(text)
+    return key in keys(settings.kind) and name in ("", settings.name, settings.kind)
+
+
+def _at(given: _Given, key: str) -> str:
+    place = given.places.get(key) or given.origin
+    return f"{place}: " if place else ""
+
+
+def problems(spec: Spec) -> list[str]:
+    """What is wrong with settings that are each right by themselves."""
+    found: list[str] = []
+    settings = spec.settings
+    if settings.nsqd and settings.lookupd:
+        found.append("nsqd and lookupd exclude each other")
+    if isinstance(settings, Stream) and bool(settings.topics) == bool(settings.pattern):
+        found.append("exactly one of topics and pattern is needed: what shall be read?")
+    if isinstance(settings, Transform):
+        if bool(settings.sql) == (spec.function is not None):
+            missing = "sql is missing: a query over the view `input`"
+            found.append("a Python function takes no sql" if settings.sql else missing)
+        if settings.to in settings.topics:
+            found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
+    if isinstance(settings, Rollup):
+        if not settings.values:
+            found.append("values is missing: what to compute, such as {orders: count}")
+        if not settings.to and settings.out == "none":
+            found.append("neither out nor to: the result would go nowhere")
+    if isinstance(settings, Dedup):
+        if not settings.to:
+            found.append("to is missing: the topic for the result")
+        if settings.to in settings.topics:
+            found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
+    if isinstance(settings, Replay):
+        if not settings.topics:
+            found.append("topics is missing: what shall be replayed?")
+        if not settings.to and not settings.dry_run:
+            found.append("to is missing: the topic to publish to (or dry_run: true)")
+    return found

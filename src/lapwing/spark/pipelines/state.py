@@ -1,0 +1,114 @@
+"""What a running pipeline leaves on disk for `list`, `status` and `stop`: a lock with its process, and its progress."""
+
+import fcntl
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lapwing.errors import ConfigError
+
+_LOCK: Final = "lock"
+_STATUS: Final = "status.json"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of one pipeline."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    def enter(self) -> "Presence":
+        """Take the pipeline for this process; raises `ConfigError` when it is running already."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 32).decode() or "?"
+            os.close(lock)
+            raise ConfigError(
+                f"the pipeline {self.name} is running already (process {holder.strip()}); "
+                f"`lapwing pipeline stop {self.name}` stops it"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
+        return Presence(self, lock)
+
+    def running(self) -> int | None:
+        """The process that runs it, or None."""
+        try:
+            lock = os.open(self.path / _LOCK, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            said = os.read(lock, 32).decode().strip()
+            return int(said) if said.isdigit() else None
+        finally:
+            os.close(lock)
+        return None
+
+    def status(self) -> dict[str, Any]:
+        """What it last said of itself; a process that is gone without a word is called `dead`."""
+        try:
+            found = json.loads((self.path / _STATUS).read_text())
+        except (OSError, ValueError):
+            found = {}
+        status: dict[str, Any] = {"name": self.name, **(found if isinstance(found, dict) else {})}
+        pid = self.running()
+        status["pid"] = pid
+        if pid is None and status.get("state") in ("starting", "running", "stopping"):
+            status["state"] = "dead"
+            status["error"] = status.get("error") or "the process ended without a word; start it again, it goes on"
+        return status
+
+    def stop(self, *, wait: float) -> bool:
+        """Ask the process to stop after its batch, and wait; whether it is gone."""
+        pid = self.running()
+        if pid is None:
+            return True
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + wait
+        while self.running() == pid:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+
+@dataclass
+class Presence:
+    """This process runs the pipeline."""
+
+    home: Home
+    lock: int
+
+    def say(self, status: dict[str, Any]) -> None:
+        """Leave a status for others to read."""
+        draft = self.home.path / f".{_STATUS}.{os.getpid()}"
+        draft.write_text(json.dumps(status))
+        draft.replace(self.home.path / _STATUS)
+
+    def leave(self) -> None:
+        """Let others run it."""
+        os.close(self.lock)
+
+
+def homes(data: Path) -> list[Home]:
+    """All pipelines that have run with this data directory."""
+    if not data.is_dir():
+        return []
+    return [Home(path) for path in sorted(data.iterdir()) if (path / _LOCK).exists()]

@@ -1,0 +1,249 @@
+"""A directory of Parquet files to which batches are added whole, each once.
+
+Spark writes a batch's files into a folder that no reader looks into. Then one small JSON file, an entry of the
+manifest, says which files there are, and that is the moment the batch counts. After it the files are moved to their
+places; whoever opens the table next finishes a move that a crash has interrupted. A batch whose entry exists is not
+written again. Merging small files goes the same way.
+
+    topic=orders/date=2026-11-15/hour=10/00000012-0.parquet      what readers see
+    _manifest/00000012.json                                      entry 12: what it added and removed
+    _manifest/00000100.snapshot.json                             all that is there after entry 100
+    _staging/                                                    files without an entry: as if they were not there
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from lapwing.errors import LapwingError
+from lapwing.spark.pipelines.files import Files, LocalFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANIFEST: Final = "_manifest"
+STAGING: Final = "_staging"
+_SNAPSHOT: Final = ".snapshot.json"
+_FOLD_AFTER: Final = 100  # entries after which a snapshot takes their place
+
+
+class TableDamaged(LapwingError):
+    """Files and manifest do not agree."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One file."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """One change of the table."""
+
+    number: int
+    kind: str  # "batch" or "merge"
+    query: str = ""
+    batch: int = -1
+    until: dict[str, Any] = field(default_factory=dict)  # the source's offsets at the end of the batch
+    added: list[tuple[str, Part]] = field(default_factory=list)  # where it was staged, and what it becomes
+    removed: list[str] = field(default_factory=list)
+    written_ms: int = 0
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the table holds after an entry."""
+
+    number: int = 0
+    query: str = ""
+    batch: int = -1
+    until: dict[str, Any] = field(default_factory=dict)
+    written_ms: int = 0
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def apply(self, entry: Entry) -> None:
+        """Go on to what it holds after the next entry."""
+        self.number = entry.number
+        for path in entry.removed:
+            self.parts.pop(path, None)
+        for _, part in entry.added:
+            self.parts[part.path] = part
+        if entry.kind == "batch":
+            self.query, self.batch, self.until = entry.query, entry.batch, entry.until
+            self.written_ms = entry.written_ms
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts.values())
+
+
+Count = Callable[[Files, list[str]], dict[str, int]]
+
+
+class Table:
+    """Such a directory. `count` finds how many rows each of some files has."""
+
+    def __init__(self, files: Files, count: Count) -> None:
+        self._files = files
+        self._count = count
+        self.contents = Contents()
+
+    @property
+    def root(self) -> str:
+        return self._files.root
+
+    def open(self) -> None:
+        """Keep others out, and finish what a crash has interrupted."""
+        self._files.hold()
+        self.contents, last = load(self._files)
+        if last is not None:
+            self._settle(last)
+        self._files.delete(STAGING)
+
+    def has(self, query: str, batch: int) -> bool:
+        """Whether this batch of this query has been added."""
+        return self.contents.query == query and batch <= self.contents.batch
+
+    def add(self, query: str, batch: int, until: dict[str, Any], write: Callable[[str], None]) -> int:
+        """Add a batch, which `write` writes into the directory it is given; how many rows it had."""
+        entry = Entry(self.contents.number + 1, "batch", query=query, batch=batch, until=until)
+        self._stage(entry, write)
+        return sum(part.rows for _, part in entry.added)
+
+    def merge(self, paths: list[str], write: Callable[[str], None]) -> None:
+        """Put what `write` writes in the place of some files of one folder; the rows must be the same."""
+        folder = paths[0].rpartition("/")[0]
+        before = sum(self.contents.parts[path].rows for path in paths)
+        entry = Entry(self.contents.number + 1, "merge", removed=list(paths))
+        self._stage(entry, write, folder=folder, rows=before)
+
+    def _stage(self, entry: Entry, write: Callable[[str], None], folder: str = "", rows: int | None = None) -> None:
+        staging = f"{STAGING}/{entry.number:08d}"
+        self._files.delete(staging)
+        write(f"{self._files.root}/{staging}")
+        found = sorted((path, size) for path, size in self._files.walk(staging) if path.endswith(".parquet"))
+        counted = self._count(self._files, [path for path, _ in found])
+        for index, (path, size) in enumerate(found):
+            inside = path.removeprefix(f"{staging}/").rpartition("/")[0] or folder
+            name = f"{entry.number:08d}-{index}.parquet"
+            entry.added.append((path, Part(f"{inside}/{name}" if inside else name, counted[path], size)))
+            self._files.sync(path)
+        if rows is not None and rows != sum(part.rows for _, part in entry.added):
+            raise TableDamaged(f"{self.root}: merging {len(entry.removed)} files of {folder} would change their rows")
+        entry.written_ms = time.time_ns() // 1_000_000
+        try:
+            self._files.write(f"{MANIFEST}/{entry.number:08d}.json", _dump(asdict(entry)), new=True)
+        except FileExistsError:
+            raise TableDamaged(f"{self.root}: another pipeline writes here too; each needs its own place") from None
+        self.contents.apply(entry)
+        self._settle(entry)
+        if entry.number % _FOLD_AFTER == 0:
+            self._fold()
+
+    def _settle(self, entry: Entry) -> None:
+        """Bring the files to where the entry says they are; done again it changes nothing."""
+        for staged, part in entry.added:
+            if self._files.exists(staged):
+                self._files.move(staged, part.path)
+            elif part.path in self.contents.parts and not self._files.exists(part.path):
+                raise TableDamaged(f"{self.root}: {part.path} is gone, which entry {entry.number} has added")
+        for path in entry.removed:
+            self._files.delete(path)
+        self._files.delete(f"{STAGING}/{entry.number:08d}")
+
+    def _fold(self) -> None:
+        """Write one snapshot in the place of all entries up to here."""
+        number = self.contents.number
+        self._files.write(f"{MANIFEST}/{number:08d}{_SNAPSHOT}", _dump(asdict(self.contents)))
+        for name in self._files.names(MANIFEST):
+            digits = name[:8]
+            if digits.isdigit() and name != f"{number:08d}{_SNAPSHOT}" and int(digits) <= number:
+                self._files.delete(f"{MANIFEST}/{name}")
+
+
+def load(files: Files) -> tuple[Contents, Entry | None]:
+    """What the manifest says, and its last entry (None when that went into a snapshot)."""
+    names = [name for name in files.names(MANIFEST) if name[:8].isdigit() and name.endswith(".json")]
+    contents = Contents()
+    for name in names:
+        if name.endswith(_SNAPSHOT):
+            contents = _contents(_parse(files, name))
+    last = None
+    for name in sorted(name for name in names if not name.endswith(_SNAPSHOT)):
+        if int(name[:8]) <= contents.number:
+            continue
+        if int(name[:8]) != contents.number + 1:
+            raise TableDamaged(f"{files.root}: entry {contents.number + 1} of the manifest is missing")
+        last = _entry(_parse(files, name))
+        contents.apply(last)
+    return contents, last
+
+
+def count_rows(spark: "SparkSession | None") -> Count:
+    """Counts rows by the footers of files on this machine's disk, and with Spark elsewhere."""
+
+    def count(files: Files, paths: list[str]) -> dict[str, int]:
+        if isinstance(files, LocalFiles):
+            import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
+            return {path: parquet.read_metadata(f"{files.root}/{path}").num_rows for path in paths}
+        if not paths:
+            return {}
+        assert spark is not None
+        rows = spark.read.parquet(*(f"{files.root}/{path}" for path in paths))
+        counted = rows.selectExpr("_metadata.file_path as path").groupBy("path").count().collect()
+        found = {unquote(row["path"]): row["count"] for row in counted}
+        return {path: sum(n for full, n in found.items() if full.endswith(f"/{path}")) for path in paths}
+
+    return count
+
+
+def strays(files: Files, contents: Contents) -> list[str]:
+    """Parquet files that readers see and the manifest does not know."""
+    return sorted(
+        path
+        for path, _ in files.walk("")
+        if path.endswith(".parquet")
+        and path not in contents.parts
+        and not any(part.startswith(("_", ".")) for part in path.split("/"))
+    )
+
+
+def small(parts: Iterable[Part], below: int) -> dict[str, list[Part]]:
+    """Files smaller than that, by their folder, oldest first."""
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        if part.bytes < below:
+            found.setdefault(part.path.rpartition("/")[0], []).append(part)
+    return found
+
+
+def _parse(files: Files, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(files.read(f"{MANIFEST}/{name}"))
+    except ValueError as error:
+        raise TableDamaged(f"{files.root}/{MANIFEST}/{name}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise TableDamaged(f"{files.root}/{MANIFEST}/{name}: not an entry")
+    return value
+
+
+def _entry(value: dict[str, Any]) -> Entry:
+    added = [(staged, Part(**part)) for staged, part in value.pop("added")]
+    return Entry(added=added, **value)
+
+
+def _contents(value: dict[str, Any]) -> Contents:
+    parts = {path: Part(**part) for path, part in value.pop("parts").items()}
+    return Contents(parts=parts, **value)
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

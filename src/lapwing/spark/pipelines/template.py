@@ -1,0 +1,66 @@
+"""A commented file for each kind of pipeline, made from what is known of its settings."""
+
+import difflib
+import textwrap
+from typing import Any, Final
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines import spec
+from lapwing.spark.pipelines.kinds import DEFAULT_NSQD, KINDS
+
+# settings that stand in the file as they are; all others are there as comments
+_SAID: Final[dict[str, dict[str, str]]] = {
+    "archive": {"topics": "[orders]"},
+    "transform": {
+        "topics": "[orders]",
+        "schema": "id bigint, amount double, country string",
+        "sql": "|\n  select id, amount * 1.19 as gross, country\n  from input\n  where amount > 0",
+        "to": "orders.gross",
+    },
+    "rollup": {
+        "topics": "[orders]",
+        "schema": "id bigint, amount double, country string",
+        "window": "1m",
+        "watermark": "1m",
+        "by": "[country]",
+        "values": "\n  orders: count\n  revenue: sum(amount)\n  customers: distinct(id)\n  p95: p95(amount)",
+        "to": "orders.perminute",
+    },
+    "replay": {"topics": "[orders]", "to": "orders.again", "since": '"2026-01-01T00:00:00Z"'},
+    "dedup": {"topics": "[orders]", "by": "body", "within": "10m", "to": "orders.once"},
+    "flow": {},
+}
+
+
+def template(kind: str) -> str:
+    """The text of a file that runs as it stands."""
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
+        raise ConfigError(f"no kind of pipeline is called {kind}; {hint}")
+    about = (KINDS[kind].__doc__ or "").strip()
+    lines = [f"# {about}", "# Run it: lapwing pipeline run THIS_FILE", "", f"kind: {kind}", ""]
+    said = {"nsqd": f"[{', '.join(DEFAULT_NSQD)}]", **_SAID[kind]}
+    for key in spec.keys(kind):
+        facts = spec.facts(kind, key)
+        lines += [f"# {line}" for line in textwrap.wrap(facts["about"], 100)]
+        if key in said:
+            value = said[key]
+            lines.append(f"{key}:{value}" if value.startswith("\n") else f"{key}: {value}")
+        else:
+            lines.append(f"# {key}: {_shown(facts)}".rstrip())
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(facts: Any) -> str:
+    default = facts["default"]
+    if facts["example"] and not default:
+        return str(facts["example"])
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, float):
+        return f"{default:g}s"
+    if isinstance(default, tuple):
+        return f"[{', '.join(default)}]"
+    return "" if default is None or default == {} else str(default)

@@ -1,0 +1,195 @@
+"""Proof that an archive holds every message of a range of sequences exactly once.
+
+The sequences are read out of the files themselves, all of them, and compared with what the manifest says has been
+archived, and with what the brokers have published if they are asked.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
+from lapwing.errors import LapwingError
+from lapwing.spark.pipelines import table as tables
+from lapwing.spark.pipelines.files import LocalFiles
+from lapwing.spark.pipelines.table import Contents
+
+Log = tuple[str, int, str]  # topic, node, identity of the log
+Run = tuple[int, int]  # sequences [first, stop)
+
+_MOST_SHOWN: Final = 5
+
+
+@dataclass
+class LogProof:
+    """What the archive holds of one log."""
+
+    topic: str
+    node: int
+    log_id: str
+    first: int = 0
+    stop: int = 0
+    rows: int = 0
+    missing: list[Run] = field(default_factory=list)
+    twice: list[Run] = field(default_factory=list)
+    published: int | None = None  # where the log ends now; None when nobody was asked or it is gone
+
+    @property
+    def sound(self) -> bool:
+        return not self.missing and not self.twice
+
+    @property
+    def waiting(self) -> int | None:
+        """Messages that are published and not archived yet."""
+        return None if self.published is None else max(self.published - self.stop, 0)
+
+
+@dataclass
+class Proof:
+    """What was found."""
+
+    place: str
+    logs: list[LogProof] = field(default_factory=list)
+    files: int = 0
+    rows: int = 0
+    faults: list[str] = field(default_factory=list)  # in words: what is wrong with files
+
+    @property
+    def sound(self) -> bool:
+        return not self.faults and all(log.sound for log in self.logs)
+
+
+def verify(
+    place: str,
+    *,
+    topics: Iterable[str] = (),
+    span: Run | None = None,
+    published: Mapping[Log, Run] | None = None,
+) -> Proof:
+    """Check an archive on this machine's disk, or the part of it that `topics` and `span` (sequences) name.
+
+    `published` says what the brokers hold: (first, next) of each log.
+    """
+    files = LocalFiles(place)
+    contents, _ = tables.load(files)
+    if contents.number == 0:
+        raise LapwingError(f"{place}: no manifest, so this is no archive, or nothing has been archived yet")
+    wanted = frozenset(topics)
+    proof = Proof(place)
+    held: dict[Log, list[Run]] = {}
+    for path, part in sorted(contents.parts.items()):
+        topic = topic_of(path)
+        if wanted and topic not in wanted:
+            continue
+        try:
+            rows = parquet.read_table(f"{files.root}/{path}", columns=["node", "log_id", "sequence"], partitioning=None)
+        except (OSError, pa.ArrowInvalid) as error:
+            proof.faults.append(f"{path}: {str(error).splitlines()[0]}")
+            continue
+        proof.files += 1
+        proof.rows += len(rows)
+        if len(rows) != part.rows:
+            proof.faults.append(f"{path}: {len(rows)} rows, the manifest says {part.rows}")
+        for (node, log_id), found in runs_by_log(rows).items():
+            held.setdefault((topic, node, log_id), []).extend(found)
+    proof.faults += [f"{path}: a file that the manifest does not know" for path in tables.strays(files, contents)]
+    for log in _expected(contents, wanted):
+        held.setdefault(log, [])
+    for log in sorted(held):
+        proof.logs.append(prove(log, held[log], _end(contents, log), span, (published or {}).get(log)))
+    return proof
+
+
+def prove(log: Log, held: list[Run], end: int | None, span: Run | None, published: Run | None) -> LogProof:
+    """Compare the runs of sequences that are held with those that should be: from the first one held to `end`."""
+    proof = LogProof(*log)
+    if span is not None:
+        held = [(max(a, span[0]), min(b, span[1])) for a, b in held if max(a, span[0]) < min(b, span[1])]
+    ordered = sorted(held)
+    proof.rows = sum(stop - first for first, stop in ordered)
+    low = ordered[0][0] if ordered else 0
+    if span is not None:
+        low = span[0]
+    high = max((stop for _, stop in ordered), default=low)
+    if end is not None:
+        high = max(high, end if span is None else min(end, span[1]))
+    if span is not None and span[1] < 2**62:
+        high = max(high, span[1])
+    reached = low
+    for first, stop in ordered:
+        if first > reached:
+            proof.missing.append((reached, first))
+        if first < reached:
+            proof.twice.append((first, min(stop, reached)))
+        reached = max(reached, stop)
+    if reached < high:
+        proof.missing.append((reached, high))
+    proof.first, proof.stop = low, high
+    proof.published = published[1] if published is not None else None
+    return proof
+
+
+def runs_by_log(rows: pa.Table) -> dict[tuple[int, str], list[Run]]:
+    """The sequences of some rows as runs without a gap, by log."""
+    found: dict[tuple[int, str], list[Run]] = {}
+    nodes, logs = rows.column("node"), rows.column("log_id")
+    pairs = rows.group_by(["node", "log_id"]).aggregate([])
+    for node, log_id in zip(pairs.column("node").to_pylist(), pairs.column("log_id").to_pylist(), strict=True):
+        sequences = rows.column("sequence")
+        if len(pairs) > 1:
+            same_log = pc.is_null(logs) if log_id is None else pc.equal(logs, log_id)
+            sequences = sequences.filter(pc.and_(pc.equal(nodes, node), same_log))
+        found[node, log_id or ""] = runs(sequences.combine_chunks())
+    return found
+
+
+def runs(sequences: pa.Array) -> list[Run]:
+    """Sequences as runs [first, stop); one that stands there twice begins a run of its own."""
+    if isinstance(sequences, pa.ChunkedArray):
+        sequences = sequences.combine_chunks()
+    count = len(sequences)
+    if count == 0:
+        return []
+    steps = pc.subtract(sequences.slice(1), sequences.slice(0, count - 1))
+    if count > 1 and pc.min(steps).as_py() < 1:
+        sequences = sequences.take(pc.sort_indices(sequences))
+        steps = pc.subtract(sequences.slice(1), sequences.slice(0, count - 1))
+    breaks = [0, *(index + 1 for index in pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()), count]
+    return [(sequences[low].as_py(), sequences[high - 1].as_py() + 1) for low, high in pairwise(breaks)]
+
+
+def topic_of(path: str) -> str:
+    """The topic in a file's path."""
+    folder = next((part for part in path.split("/") if part.startswith("topic=")), "topic=")
+    return unquote(folder.removeprefix("topic="))
+
+
+def _expected(contents: Contents, wanted: frozenset[str]) -> list[Log]:
+    """The logs of which the archive says it holds something."""
+    return [
+        (topic, int(node), place["log_id"])
+        for topic, nodes in contents.until.items()
+        if not wanted or topic in wanted
+        for node, place in nodes.items()
+        if place["sequence"] > 0
+    ]
+
+
+def _end(contents: Contents, log: Log) -> int | None:
+    """Where the archive of a log ends by the manifest; None for a log that was made anew since."""
+    topic, node, log_id = log
+    place: dict[str, Any] = contents.until.get(topic, {}).get(str(node), {})
+    return int(place["sequence"]) if place.get("log_id") == log_id else None
+
+
+def shown(ranges: list[Run]) -> str:
+    """Runs in words: `3 messages: 7, 9 .. 10`."""
+    total = sum(stop - first for first, stop in ranges)
+    parts = [f"{first:,}" if stop == first + 1 else f"{first:,} .. {stop - 1:,}" for first, stop in ranges]
+    more = f" and {len(parts) - _MOST_SHOWN} more ranges" if len(parts) > _MOST_SHOWN else ""
+    return f"{total:,} messages: {', '.join(parts[:_MOST_SHOWN])}{more}"

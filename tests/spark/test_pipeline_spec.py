@@ -1,0 +1,148 @@
+"""Pipelines as they are written down: what is wrong is said with its place and the remedy, before anything starts."""
+
+import pytest
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines import spec, template
+from lapwing.spark.pipelines.kinds import KINDS, Archive, Replay, Rollup
+
+
+def written(tmp_path, text, name="p.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_short_file_is_a_pipeline(tmp_path):
+    path = written(tmp_path, "kind: archive\ntopics: [a, b]\ntrigger: 5s\nnsqd: 10.0.0.1:4151\n", "lake.yaml")
+
+    [found] = spec.load(path)
+
+    assert isinstance(found.settings, Archive)
+    assert found.settings.name == "lake"
+    assert found.settings.topics == ("a", "b")
+    assert found.settings.trigger == 5.0
+    assert found.settings.nsqd == ("10.0.0.1:4151",)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("kind: archive\ntopcs: [a]\n", "p.yaml:2: unknown key topcs; did you mean topics?"),
+        ("kind: archive\ntopics: [a\n", "p.yaml:3: not YAML"),
+        ("kind: archive\n\n\ntrigger: soon\n", "p.yaml:4: trigger: a duration such as 10s or 5m expected, not 'soon'"),
+        ("kind: archiv\n", "p.yaml:1: no kind of pipeline is called archiv; did you mean archive?"),
+        ("topics: a\n", "p.yaml: no kind; say kind: archive"),
+        ("kind: archive\ntopics: a\ntopics: b\n", "p.yaml:3: topics stands here twice, first at line 2"),
+        ("kind: archive\ntopics: 'a b'\n", "p.yaml:2: topics: 'a b' is no name for a topic"),
+        ("kind: archive\nmax_messages: 0\n", "p.yaml:2: max_messages: a number above 0 expected, not 0"),
+        ("kind: archive\nnsqd: http://x:1\n", "p.yaml:2: nsqd: host:port of an HTTP address expected"),
+        ("kind: archive\ntopics: a\npattern: .*\n", "p.yaml: exactly one of topics and pattern is needed"),
+        ("kind: archive\nnsqd: a:1\nlookupd: b:1\n", "p.yaml: nsqd and lookupd exclude each other"),
+        ("kind: transform\ntopics: a\nto: b\n", "p.yaml: sql is missing"),
+        ("kind: transform\ntopics: a\nto: a\nsql: select * from input\n", "p.yaml: to: a is also read"),
+        ("kind: rollup\ntopics: a\nto: b\n", "p.yaml: values is missing"),
+        ("kind: dedup\ntopics: a\n", "p.yaml: to is missing"),
+        ("kind: replay\nto: b\n", "p.yaml: topics is missing"),
+        ("kind: replay\ntopics: a\nto: b\nsequences: 9..3\n", "p.yaml:4: sequences: '9..3' holds no sequence"),
+        ("kind: replay\ntopics: a\nto: b\nsince: monday\n", "p.yaml:4: since: a time such as"),
+        ("- a\n", "p.yaml:1: `key: value` lines expected"),
+        ("", "p.yaml: empty"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line_and_the_remedy(tmp_path, text, complaint):
+    with pytest.raises(ConfigError) as caught:
+        spec.load(written(tmp_path, text))
+
+    assert complaint in str(caught.value)
+
+
+def test_an_unknown_name_suggests_the_one_that_was_meant():
+    with pytest.raises(ConfigError, match="did you mean archive"):
+        spec.load("archve")
+    with pytest.raises(ConfigError, match="no such file"):
+        spec.load("nowhere.yaml")
+
+
+def test_the_command_line_wins_over_the_file_and_reaches_only_those_it_names(tmp_path):
+    path = written(tmp_path, "kind: archive\nname: lake\ntopics: [a]\ntrigger: 5s\n")
+    overrides = ["trigger=1s", "lake.max_messages=7", "other.trigger=9s"]
+
+    [found] = spec.load(path, overrides, {"nsqd": ["x:1"], "dry_run": True})
+
+    assert isinstance(found.settings, Archive)
+    assert (found.settings.trigger, found.settings.max_messages, found.settings.nsqd) == (1.0, 7, ("x:1",))
+    assert spec.unused(overrides, [found]) == ["other.trigger=9s"]
+
+
+def test_an_archive_that_names_no_topic_takes_all_but_lapwings_own():
+    import re
+
+    [found] = spec.load("archive")
+
+    assert isinstance(found.settings, Archive)
+    assert re.fullmatch(found.settings.pattern, "orders")
+    assert not re.fullmatch(found.settings.pattern, "_lapwing_stats")
+    assert not re.fullmatch(found.settings.pattern, "passing#ephemeral")
+
+
+def test_times_and_values_mean_the_same_in_yaml_and_on_the_command_line(tmp_path):
+    text = (
+        "kind: replay\ntopics: a\nto: b\nsince: 2026-11-15T10:00:00Z\nsequences: 5..\n"
+    )
+
+    [from_file] = spec.load(written(tmp_path, text))
+    [from_line] = spec.load("replay", ["topics=a", "to=b", "since=2026-11-15T10:00:00+00:00", "sequences=5.."])
+    [rollup] = spec.load("rollup", ["topics=a", "values=n=count;p=p95(x)", "window=1m30s"])
+
+    assert isinstance(from_file.settings, Replay)
+    assert isinstance(from_line.settings, Replay)
+    assert from_file.settings.since == from_line.settings.since == 1794736800000
+    assert from_file.settings.sequences == from_line.settings.sequences == (5, 2**62)
+    assert isinstance(rollup.settings, Rollup)
+    assert rollup.settings.values == {"n": "count", "p": "p95(x)"}
+    assert rollup.settings.window == 90.0
+
+
+def test_a_python_file_defines_pipelines_with_functions(tmp_path):
+    text = (
+        "from lapwing.spark.pipelines.python import pipeline\n"
+        "@pipeline(topics='orders', to='large', schema='amount double')\n"
+        "def large(orders):\n    return orders.where('amount > 10')\n"
+    )
+
+    [found] = spec.load(written(tmp_path, text, "mine.py"))
+
+    assert found.name == "large"
+    assert found.settings.kind == "transform"
+    assert found.function is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("x = 1\n", "no function has @pipeline"),
+        ("import no_such_module\n", "mine.py:1: ModuleNotFoundError"),
+        ("def f(:\n", "mine.py:1: SyntaxError"),
+        ("from lapwing.spark.pipelines.python import pipeline\n\n@pipeline(topic='a')\ndef f(x): pass\n",
+         "mine.py:3: unknown key topic; did you mean topics?"),
+    ],
+)  # fmt: skip
+def test_a_python_file_that_does_not_work_says_where(tmp_path, text, complaint):
+    with pytest.raises(ConfigError) as caught:
+        spec.load(written(tmp_path, text, "mine.py"))
+
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_file_that_init_writes_runs_as_it_stands_and_shows_every_setting(tmp_path, kind):
+    text = template.template(kind)
+
+    [found] = spec.load(written(tmp_path, text))
+
+    assert found.settings.kind == kind
+    for key in spec.keys(kind):
+        assert f"{key}:" in text
+    uncommented = text.replace("# Run it", "#-Run it")
+    assert "None" not in uncommented
