@@ -194,10 +194,8 @@ def run(options: Options) -> None:
     os.environ.setdefault("NICEGUI_STORAGE_PATH", os.path.join(tempfile.gettempdir(), "lapwing-nsqadmin"))
     admin = build(options, log)
     listener = _listen(options.http_address)
-    host, port = listener.getsockname()[:2]
     log.info("nsqadmin v1.3.0 (lapwing)")
-    log.info(f"HTTP: listening on {f'[{host}]' if ':' in host else host}:{port}")
-    asyncio.run(_serve(admin, listener))
+    asyncio.run(_serve(admin, listener, log))
     log.info("HTTP: closing")
     log.drain()
 
@@ -215,7 +213,7 @@ def _listen(address: str) -> socket.socket:
         raise ConfigError(f"listen ({address}) failed - {error.strerror or error}") from error
 
 
-async def _serve(admin: Admin, listener: socket.socket) -> None:
+async def _serve(admin: Admin, listener: socket.socket, log: Log) -> None:
     import uvicorn
     from starlette.middleware.gzip import GZipMiddleware
 
@@ -246,6 +244,8 @@ async def _serve(admin: Admin, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
+    host, port = listener.getsockname()[:2]
+    log.info(f"HTTP: listening on {f'[{host}]' if ':' in host else host}:{port}")
     async with _background(admin):
         await server.serve(sockets=[listener])
 
