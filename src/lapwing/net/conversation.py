@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PIPELINED: Final = 128  # answers awaited on one connection before it is read no further
+_LARGE: Final = 32768  # bytes of a piece that is not worth copying
 _LINGER: Final = 2.0  # seconds in which a refused sender may finish, so that a reset does not eat its answer
 
 
@@ -261,7 +262,9 @@ class HttpConnection(asyncio.Protocol):
         try:
             if pieces is not None and request.method != "HEAD":
                 async for piece in pieces:
-                    if piece:
+                    if len(piece) > _LARGE and not old:
+                        self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))  # without a copy
+                    elif piece:
                         write(piece if old else b"%x\r\n%b\r\n" % (len(piece), piece))
                     await self._can_write.wait()
             if not old:

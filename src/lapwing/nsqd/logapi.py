@@ -218,7 +218,9 @@ async def _blocks(topic: Topic, start: int, stop: int, headers: bool) -> AsyncIt
             continue
         positions, _ = kernel.scan_frames(frames, 0, len(frames))
         extras = _extras(topic, first, first + count) if headers else b""
-        yield b"".join((BLOCK.pack(MESSAGES, count, first, len(frames), len(extras)), positions, frames, extras))
+        yield BLOCK.pack(MESSAGES, count, first, len(frames), len(extras)) + positions.tobytes()
+        yield frames  # as they were read: no copy is made on the way to the socket
+        yield extras
 
 
 def _extras(topic: Topic, start: int, stop: int) -> bytes:

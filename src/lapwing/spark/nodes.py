@@ -32,7 +32,7 @@ def survey(options: SourceOptions, at: int | None = None) -> Survey:
     """Ask every broker what it holds of the topics in question, and with `at` (ns) where that time begins."""
     addresses = discover(options.access, options.topics, options.pattern)
     away: dict[str, str] = {}
-    parameters: dict[str, str | int | list[str]] = {"topic": list(options.topics)}
+    parameters: dict[str, str | int | list[str]] = {"topic": list(options.topics), "times": "false"}
     if at is not None:
         parameters["at"] = at
     answers = ask_all(addresses, lambda address: call(address, options.access, "GET", "/log/offsets", parameters))
@@ -123,7 +123,7 @@ def wait_for_more(position: Offsets, holdings: Holdings, access: Access, seconds
             reached = held.next if known is None or known.log_id != held.log_id else max(known.sequence, held.next)
             after.setdefault(held.address, []).append(f"{topic}:{reached}")
     questions = {
-        address: target("/log/offsets", {"after": ",".join(entries), "wait_ms": int(seconds * 1000)})
+        address: target("/log/offsets", {"times": "false", "after": ",".join(entries), "wait_ms": int(seconds * 1000)})
         for address, entries in after.items()
     }
     wait_for_any(questions, access, seconds)

@@ -20,7 +20,7 @@ from lapwing.spark import offsets as o
 from lapwing.spark.http import BrokerAway, BrokerRefused, Exchange, Pauses, call, patiently, target
 from lapwing.spark.nodes import Survey, survey, wait_for_more
 from lapwing.spark.offsets import EARLIEST, LATEST, Limit, Offsets, Range
-from lapwing.spark.options import Access, SourceOptions
+from lapwing.spark.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -332,21 +332,22 @@ def read_task(partition: InputPartition, options: SourceOptions, columns: list[s
         from lapwing.spark.blocks import arrow_schema, to_batch
 
         schema = arrow_schema(columns)
-        for block in stream(partition.part, options.access, skip_lost=not options.fail_on_data_loss):
+        for block in stream(partition.part, options):
             yield to_batch(block, partition.part.topic, partition.part.node, schema)
 
 
-def stream(part: Range, access: Access, *, skip_lost: bool) -> Iterator["Block"]:
+def stream(part: Range, options: SourceOptions) -> Iterator["Block"]:
     """The blocks of a range, each message once; a connection that breaks is taken up again where it broke.
 
-    Raises `BrokerAway` when the broker stays away, and `DataLoss` for what it no longer has or has quarantined; with
-    `skip_lost` that is logged and passed over.
+    Raises `BrokerAway` when the broker stays away, and `DataLoss` for what it no longer has or has quarantined; without
+    `failOnDataLoss` that is logged and passed over.
     """
     reached = part.start
-    pauses = Pauses(access)
+    skip_lost = not options.fail_on_data_loss
+    pauses = Pauses(options.access)
     while reached < part.stop:
         try:
-            for block in _attempt(part, reached, access):
+            for block in _attempt(part, reached, options):
                 pauses.restart()
                 if block.first != reached:
                     raise LapwingError(f"{part}: the broker sent {block.first} where {reached} was expected")
@@ -366,12 +367,13 @@ def stream(part: Range, access: Access, *, skip_lost: bool) -> Iterator["Block"]
             pauses.wait(f"{part}: broken off at {reached}", error)
 
 
-def _attempt(part: Range, start: int, access: Access) -> Iterator["Block"]:
+def _attempt(part: Range, start: int, options: SourceOptions) -> Iterator["Block"]:
     from lapwing.spark.blocks import read_blocks
 
     parameters: dict[str, str | int | list[str]] = {"topic": part.topic, "from": start, "to": part.stop}
-    path = target("/log/read", {**parameters, "log_id": part.log_id, "format": "raw"})
-    exchange = Exchange(part.address, access, "GET", path)
+    headers = "true" if options.headers else "false"
+    path = target("/log/read", {**parameters, "log_id": part.log_id, "format": "raw", "headers": headers})
+    exchange = Exchange(part.address, options.access, "GET", path)
     try:
         yield from read_blocks(exchange.read)
     finally:
