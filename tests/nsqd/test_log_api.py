@@ -1,0 +1,364 @@
+"""`/log/...`, `/channel/commit` and `/stage...` of a real nsqd."""
+
+import http.client
+import json
+import shutil
+import struct
+import threading
+import time
+import urllib.error
+import urllib.request
+from itertools import count, pairwise
+from pathlib import Path
+
+import pytest
+
+from daemons import nsqd, start_nsqd, until
+from lapwing import kernel
+
+
+class Asked:
+    """A running nsqd, asked over HTTP: status and JSON of each answer."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+
+    def __call__(self, path, body=None, method=None):
+        request = urllib.request.Request(f"{self.daemon.url}{path}", data=body, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, _json(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, _json(error.read())
+
+    def raw(self, path):
+        with urllib.request.urlopen(f"{self.daemon.url}{path}", timeout=30) as answer:
+            return list(_blocks(answer.read()))
+
+
+def _json(text):
+    return json.loads(text) if text and text != b"OK" else None
+
+
+def _blocks(data):
+    """Each block of a raw answer: kind, first sequence, count, the frames, the extras."""
+    at = 0
+    while at < len(data):
+        kind, number, first, frames, extras = struct.unpack_from("<4sIQII", data, at)
+        at += 24
+        positions = []
+        if kind == b"LWB1":
+            positions = list(struct.unpack_from(f"<{number + 1}i", data, at))
+            at += 4 * number + 4
+        body = data[at : at + frames]
+        at += frames
+        yield kind, first, number, [body[a:b] for a, b in pairwise(positions)], data[at : at + extras]
+        at += extras
+
+
+_numbers = count(1)
+
+
+def mpub(*bodies):
+    return struct.pack(">i", len(bodies)) + b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with nsqd("--node-id=7") as daemon:
+        yield Asked(daemon)
+
+
+@pytest.fixture
+def topic(shared):
+    """A topic of its own for each test, with ten messages in it."""
+    name = f"topic{next(_numbers)}"
+    shared(f"/mpub?topic={name}&binary=true", mpub(*(b"%d" % n for n in range(10))))
+    return name
+
+
+def test_offsets_say_where_a_log_begins_and_ends(shared, topic):
+    status, answer = shared(f"/log/offsets?topic={topic}&topic=nowhere&at=0")
+
+    assert (status, answer["node_id"], answer["broadcast_address"]) == (200, 7, "127.0.0.1")
+    assert answer["http_port"] == shared.daemon.http_port
+    (facts,) = answer["topics"]
+    assert (facts["topic"], facts["first"], facts["next"], facts["at"]) == (topic, 0, 10, 0)
+    assert len(facts["log_id"]) == 16
+    assert facts["first_timestamp"] <= facts["last_timestamp"] < time.time_ns() + 10**9
+    assert facts["bytes"] == 10 * (kernel.HEAD + 1)
+
+
+def test_offsets_of_all_topics_and_times_left_out(shared, topic):
+    _, answer = shared("/log/offsets?times=false")
+
+    facts = {entry["topic"]: entry for entry in answer["topics"]}[topic]
+    assert "first_timestamp" not in facts
+
+
+def test_a_long_poll_is_answered_when_a_log_grows(shared, topic):
+    answers = []
+    begun = time.monotonic()
+    path = f"/log/offsets?topic={topic}&after={topic}:10,nowhere:0&wait_ms=20000"
+    waiting = threading.Thread(target=lambda: answers.append(shared(path)))
+    waiting.start()
+    until(lambda: shared(f"/pub?topic={topic}", b"more")[0] == 200)
+    waiting.join(20)
+
+    assert answers[0][1]["topics"][0]["next"] == 11
+    assert time.monotonic() - begun < 15
+
+
+def test_a_long_poll_ends_by_itself_and_at_once_when_there_is_more(shared, topic):
+    begun = time.monotonic()
+    assert shared(f"/log/offsets?topic={topic}&after={topic}:9&wait_ms=20000")[0] == 200
+    assert shared(f"/log/offsets?topic={topic}&after={topic}:10&wait_ms=50")[0] == 200
+    assert time.monotonic() - begun < 10
+
+
+def test_a_client_that_hangs_up_on_a_long_poll_is_forgotten(shared, topic):
+    connection = http.client.HTTPConnection(shared.daemon.http, timeout=5)
+    connection.request("GET", f"/log/offsets?after={topic}:10&wait_ms=20000")
+    connection.close()
+
+    assert shared(f"/pub?topic={topic}", b"more")[0] == 200
+    assert shared("/ping")[0] == 200
+
+
+def test_raw_ranges_are_the_very_frames_with_their_positions(shared, topic):
+    ((kind, first, number, frames, extras),) = shared.raw(f"/log/read?topic={topic}&from=3&to=6&format=raw")
+
+    assert (kind, first, number, extras) == (b"LWB1", 3, 3, b"")
+    assert [frame[kernel.HEAD :] for frame in frames] == [b"3", b"4", b"5"]
+    assert [frame[18:34] for frame in frames] == [b"%016x" % ((7 << 54) + n) for n in (3, 4, 5)]
+
+
+def test_large_ranges_come_in_blocks_and_each_message_once(shared):
+    for _ in range(10):
+        shared("/mpub?topic=large&binary=true", mpub(*(bytes(300) for _ in range(1000))))
+
+    blocks = shared.raw("/log/read?topic=large&format=raw")
+    assert len(blocks) > 5
+    assert [(first, number) for _, first, number, _, _ in blocks] == list(_runs(blocks))
+    assert sum(number for _, _, number, _, _ in blocks) == 10_000
+
+
+def _runs(blocks):
+    at = 0
+    for _, _, number, _, _ in blocks:
+        yield at, number
+        at += number
+
+
+def test_headers_come_along_unless_left_out(shared):
+    request = urllib.request.Request(
+        f"{shared.daemon.url}/pub?topic=headed", data=b"x", headers={"X-Lapwing-Headers": '{"k": "v"}'}
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+
+    assert json.loads(shared.raw("/log/read?topic=headed&format=raw")[0][4]) == [[0, {"k": "v"}]]
+    assert shared.raw("/log/read?topic=headed&format=raw&headers=false")[0][4] == b""
+    assert shared("/log/read?topic=headed")[1]["messages"][0]["headers"] == {"k": "v"}
+
+
+def test_people_get_json_and_where_to_go_on(shared, topic):
+    shared(f"/pub?topic={topic}", b"\xff")
+    _, answer = shared(f"/log/read?topic={topic}&from=-2&limit=5")
+
+    assert [(m["sequence"], m["body"], m.get("body_base64")) for m in answer["messages"]] == [
+        (9, "9", None), (10, None, "/w=="),
+    ]  # fmt: skip
+    assert (answer["first"], answer["next"], answer["resume"]) == (0, 11, 11)
+    assert shared(f"/log/read?topic={topic}&limit=3")[1]["resume"] == 3
+    assert shared(f"/log/read?topic={topic}&max_bytes=4")[1]["resume"] == 4
+
+
+def test_ranges_by_time(shared, topic):
+    stamp = shared(f"/log/read?topic={topic}&from=5&limit=1")[1]["messages"][0]["timestamp"]
+    shared(f"/pub?topic={topic}", b"later")
+
+    assert shared(f"/log/read?topic={topic}&time_from={stamp + 1}")[1]["messages"][0]["body"] == "later"
+    assert shared(f"/log/read?topic={topic}&time_from={stamp + 10**15}")[1]["messages"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("", 400, "MISSING_ARG_TOPIC"),
+        ("topic=a%20b", 400, "INVALID_ARG_TOPIC"),
+        ("topic=nowhere", 404, "TOPIC_NOT_FOUND"),
+        ("topic={topic}&from=x", 400, "INVALID_ARG_FROM"),
+        ("topic={topic}&from=11", 416, "OUT_OF_RANGE"),
+        ("topic={topic}&format=xml", 400, "INVALID_ARG_FORMAT"),
+        ("topic={topic}&log_id=other", 409, "LOG_ID_MISMATCH"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(shared, topic, query, status, code):
+    seen, answer = shared("/log/read?" + query.format(topic=topic))
+
+    assert (seen, answer["message"]) == (status, code)
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up(shared):
+    for _ in range(20):
+        shared("/mpub?topic=slow&binary=true", mpub(*(bytes(1000) for _ in range(1000))))
+    connection = http.client.HTTPConnection(shared.daemon.http, timeout=10)
+    connection.request("GET", "/log/read?topic=slow&format=raw")
+    answer = connection.getresponse()
+
+    for _ in range(20):
+        assert shared("/ping")[0] == 200
+    assert sum(number for _, _, number, _, _ in _blocks(answer.read())) == 20_000
+    connection.close()
+
+
+def test_a_channel_is_made_and_moved_but_not_back(shared, topic):
+    path = f"/channel/commit?topic={topic}&channel=lake"
+    assert shared(f"{path}&sequence=4", b"")[1]["message"] == "CHANNEL_NOT_FOUND"
+    assert shared(f"{path}&sequence=4&create=true", b"") == (200, {"cursor": 4})
+    assert shared(f"{path}&sequence=7", b"") == (200, {"cursor": 7})
+    assert shared(f"{path}&sequence=7", b"") == (200, {"cursor": 7})
+    assert shared(f"{path}&sequence=5", b"") == (409, {"message": "CURSOR_CONFLICT", "cursor": 7})
+    assert shared(f"{path}&sequence=5&back=true", b"") == (200, {"cursor": 5})
+    assert shared(f"{path}&sequence=11", b"")[1] == {"message": "OUT_OF_RANGE", "first": 0, "next": 10}
+    assert shared(f"{path}&sequence=5&log_id=other", b"")[1]["message"] == "LOG_ID_MISMATCH"
+    _, stats = shared(f"/stats?format=json&topic={topic}&channel=lake")
+    assert stats["topics"][0]["channels"][0]["depth"] == 5
+
+
+def test_a_committed_cursor_survives_a_crash(tmp_path):
+    daemon = start_nsqd(tmp_path)
+    ask = Asked(daemon)
+    try:
+        ask("/mpub?topic=t&binary=true", mpub(*(b"%d" % n for n in range(10))))
+        ask("/channel/commit?topic=t&channel=c&sequence=6&create=true", b"")
+        until(lambda: (tmp_path / "topics" / "t-t" / "journal").stat().st_mtime_ns < time.time_ns() - 700_000_000)
+        daemon.kill()
+        daemon.restart()
+
+        assert ask("/log/offsets?topic=t")[1]["topics"][0]["channels"] == [{"channel": "c", "cursor": 6, "depth": 4}]
+    finally:
+        daemon.kill()
+
+
+def test_damaged_messages_are_named_and_never_sent(tmp_path):
+    daemon = start_nsqd(tmp_path)
+    ask = Asked(daemon)
+    try:
+        for start in range(0, 3000, 1000):
+            ask("/mpub?topic=t&binary=true", mpub(*(b"%06d" % n + bytes(500) for n in range(start, start + 1000))))
+        daemon.stop()
+        (segment,) = Path(tmp_path, "topics", "t-t").glob("*.log")
+        with open(segment, "r+b") as file:
+            file.seek(segment.stat().st_size // 2)
+            file.write(b"garbage")
+        daemon.restart()
+        blocks = ask.raw("/log/read?topic=t&format=raw")
+
+        damaged = [(first, number) for kind, first, number, _, _ in blocks if kind == b"LWQ1"]
+        assert damaged == [(1000, 1000)]
+        assert sum(number for _, _, number, _, _ in blocks) == 3000
+        assert b"checksum" in next(extras for kind, *_, extras in blocks if kind == b"LWQ1")
+    finally:
+        daemon.kill()
+
+
+# staging
+
+
+def part(*bodies, extras=None):
+    text = json.dumps(extras).encode() if extras else b""
+    return struct.pack(">I", len(text)) + text + mpub(*bodies)
+
+
+def order(sink, batch, *keys):
+    return json.dumps({"sink": sink, "batch": batch, "keys": list(keys)}).encode()
+
+
+def test_staged_parts_are_published_once_by_their_commit(shared):
+    path = "/stage?sink=s1&batch=0&key=a&topic=staged"
+    assert shared(f"{path}&part=0", part(b"x", b"y")) == (200, {"staged": True, "count": 2})
+    assert shared(f"{path}&part=1", part(b"z", extras=[[0, 0, {"k": "v"}]]))[0] == 200
+    assert shared("/log/offsets?topic=staged")[1]["topics"] == []
+    assert shared("/stage/status?sink=s1")[1] == {"sink": "s1", "published": -1, "staged": [0]}
+
+    assert shared("/stage/commit", order("s1", 0, ["a", 2])) == (200, {"published": 3, "already": False})
+    assert shared("/stage/commit", order("s1", 0, ["a", 2])) == (200, {"published": 0, "already": True})
+    assert shared(f"{path}&part=0", part(b"late"))[1] == {"staged": False}
+    messages = shared("/log/read?topic=staged")[1]["messages"]
+    assert [(m["body"], m["headers"]) for m in messages] == [("x", {}), ("y", {}), ("z", {"k": "v"})]
+
+
+def test_an_aborted_part_cannot_be_committed(shared):
+    shared("/stage?sink=s2&batch=0&key=a&part=0&topic=aborted", part(b"x"))
+    assert shared("/stage/abort", order("s2", 0, "a"))[1] == {"dropped": 1}
+
+    status, answer = shared("/stage/commit", order("s2", 0, ["a", 1]))
+    assert (status, answer["message"]) == (409, "NOT_STAGED")
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status", "code"),
+    [
+        ("sink=s&batch=0&key=a&part=0", part(b"x"), 400, "MISSING_ARG_TOPIC"),
+        ("sink=a/b&batch=0&key=a&part=0&topic=t", part(b"x"), 400, "INVALID_ARG_SINK"),
+        ("sink=s&batch=-1&key=a&part=0&topic=t", part(b"x"), 400, "INVALID_ARG_BATCH"),
+        ("sink=s&batch=0&key=../a&part=0&topic=t", part(b"x"), 400, "INVALID_ARG_KEY"),
+        ("sink=s&batch=0&key=a&part=x&topic=t", part(b"x"), 400, "INVALID_ARG_PART"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", b"x", 400, "BAD_BODY"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x")[:-1], 400, "BAD_BODY"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x" * 1_048_577), 413, "MSG_TOO_BIG"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[1, 0, {}]]), 400, "INVALID_EXTRAS"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[0, 10**9, {}]]), 400, "INVALID_DEFER"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[0, 0, {"k": 5}]]), 400, "INVALID_HEADERS"),
+    ],
+)
+def test_what_cannot_be_staged_is_refused(shared, query, body, status, code):
+    seen, answer = shared(f"/stage?{query}", body)
+
+    assert (seen, answer["message"]) == (status, code)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"keys": []}', order("s", -1), order("a/b", 0), order("s", 0, ["a"])])
+def test_a_commit_that_makes_no_sense_is_refused(shared, body):
+    assert shared("/stage/commit", body)[0] == 400
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync", "memory"])
+def test_a_broker_killed_while_it_publishes_carries_on_when_it_is_back(tmp_path, durability):
+    """Killed at a moment nobody chose, again and again; the sink asks until it gets an answer."""
+    daemon = start_nsqd(tmp_path, f"--durability={durability}", "--node-id=3")
+    ask = Asked(daemon)
+    try:
+        for batch in range(3):
+            for number in range(12):
+                bodies = (b"%d-%d-%04d" % (batch, number, n) + bytes(400) for n in range(1000))
+                ask(f"/stage?sink=s&batch={batch}&key=k&part={number}&topic=t{number % 2}", part(*bodies))
+            committing = threading.Thread(target=_try, args=(ask, order("s", batch, ["k", 12])))
+            committing.start()
+            time.sleep(0.005 + 0.012 * batch)  # how far it gets is left to chance
+            daemon.kill()
+            committing.join(30)
+            daemon.restart()
+            if durability == "memory":
+                continue  # what was only in memory is gone; what comes after the crash must still work
+            assert ask("/stage/commit", order("s", batch, ["k", 12]))[0] == 200
+            for name in ("t0", "t1"):
+                blocks = ask.raw(f"/log/read?topic={name}&format=raw")
+                seen = [frame[34:-400] for *_, frames, _ in blocks for frame in frames]
+                wanted = [
+                    b"%d-%d-%04d" % (done, number, n)
+                    for done in range(batch + 1) for number in range(int(name[1]), 12, 2) for n in range(1000)
+                ]  # fmt: skip
+                assert seen == wanted
+        assert ask("/ping")[0] == 200
+    finally:
+        daemon.kill()
+        shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def _try(ask, body):
+    try:
+        ask("/stage/commit", body)
+    except (OSError, http.client.HTTPException):
+        return  # it was killed
