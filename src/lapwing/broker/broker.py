@@ -205,7 +205,8 @@ class Broker:
                     topic.trim(now=now)  # what is in memory only should not stay there for long
                 else:
                     self._trimmable[topic] = None
-                    topic.tell()
+                    if not topic.tell(now=now):
+                        self._stale[topic] = None
             except LogError as error:
                 self._stale[topic] = None
                 self.fail(error)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lapwing.log.sidelog import SideLog
 
 SLICE: Final = 256 * 1024  # bytes given to one consumer at a time
+TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
 
 
 class Channel:
@@ -52,6 +53,7 @@ class Channel:
         self.discarded_count = 0
         self.dirty = True  # something the journal has not been told
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
+        self.quiet_until = 0  # the journal need not hear of it before, ns
         self.scheduled: int | None = None
         self._touched = touched
         self._options = options
@@ -469,7 +471,7 @@ class Channel:
         sequences.extend(self.deferred.sequences())
         return sequences
 
-    def tell(self, journal: Journal) -> None:
+    def tell(self, journal: Journal, *, now: int | None = None) -> None:
         """Write down in the topic's journal how far this channel has come."""
         self._in_flight.next_deadline()  # drops the leases that have been answered for
         added, removed = self.deferred.changes()
@@ -484,6 +486,8 @@ class Channel:
         attempts = {sequence: self.attempts[sequence] for sequence in pending if sequence in self.attempts}
         journal.progress(self.name, self.cursor, runs_of(pending), attempts)
         self.dirty = False
+        if now is not None:
+            self.quiet_until = now + len(pending) * TELLING
 
     def restore(self, state: ChannelState, *, now: int) -> None:
         """Go on from what the journal knew: what was in flight is ready again."""

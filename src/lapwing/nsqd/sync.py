@@ -24,6 +24,7 @@ class Syncer:
         self._observe = observe
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsync")
         self._running: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()  # a sync under way may have begun before what this one has to cover
 
     def kick(self) -> None:
         """Sync what publishers wait for, as soon as the sync under way is done."""
@@ -44,6 +45,10 @@ class Syncer:
 
     async def sync(self, topic: Topic) -> LapwingError | None:
         """Sync one topic's log now; what went wrong, if anything did."""
+        async with self._one_at_a_time:
+            return await self._sync(topic)
+
+    async def _sync(self, topic: Topic) -> LapwingError | None:
         if topic.exiting:
             return None
         job = topic.log.begin_sync()

@@ -154,6 +154,8 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The socket takes no more for now: deliver nothing more to it."""
         self._blocked = True
+        if self._transport is not None and self._session.subscriber is None:
+            self._transport.pause_reading()  # who does not read its answers need not ask more
         interval = self._interval or 60 * _SECOND
         self._arm(interval, self._stuck)
 
@@ -161,6 +163,8 @@ class Connection(asyncio.Protocol):
         """The socket takes bytes again."""
         self._blocked = False
         self._sent()
+        if self._transport is not None and self._busy is None and not self._transport.is_reading():
+            self._transport.resume_reading()
         if self._interval:
             self._arm(max(self._beat - self._clock.now(), 0), self._tick)
         elif self._timer is not None:
