@@ -84,8 +84,8 @@ def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.Recor
     if len(block.positions) != 4 * count + 4:
         raise BadBlock(f"{len(block.positions)} bytes of positions for {count} messages")
     buffers = [None, pa.py_buffer(_native(block.positions)), pa.py_buffer(block.frames)]
-    frames = pa.Array.from_buffers(pa.binary(), count, buffers)
     try:
+        frames = pa.Array.from_buffers(pa.binary(), count, buffers)
         frames.validate(full=True)  # what follows trusts the positions
     except pa.ArrowInvalid as error:
         raise BadBlock(f"positions that do not fit their frames: {error}") from error

@@ -1,0 +1,153 @@
+"""Blocks of the range reader as Arrow columns, and Arrow rows as the bodies of MPUBs."""
+
+import datetime
+import io
+import json
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapwing import kernel
+from lapwing.spark.batches import BadRow, batches
+from lapwing.spark.blocks import HEAD, MESSAGES, QUARANTINED, BadBlock, Block, arrow_schema, read_blocks, to_batch
+
+ALL = ["topic", "node", "sequence", "id", "timestamp", "attempts", "body", "headers"]
+STAMP = 1_700_000_000_123_456_789
+
+
+def block(*bodies, first=5, extras=b""):
+    frames = kernel.frame_bodies(bodies, (7 << 54) + first, STAMP)
+    positions, _ = kernel.scan_frames(frames, 0, len(frames))
+    return Block(first, len(bodies), positions.tobytes(), frames, extras)
+
+
+def encoded(found):
+    head = HEAD.pack(MESSAGES, found.count, found.first, len(found.frames), len(found.extras))
+    return head + found.positions + found.frames + found.extras
+
+
+def reader(data):
+    """As an answer gives it: exactly so many bytes, or none."""
+    stream = io.BytesIO(data)
+    return stream.read
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=20), st.integers(0, 2**40))
+def test_every_column_of_every_message(bodies, first):
+    rows = to_batch(block(*bodies, first=first), "orders", 7, arrow_schema(ALL)).to_pylist()
+
+    assert [row["body"] for row in rows] == bodies
+    assert [row["sequence"] for row in rows] == list(range(first, first + len(bodies)))
+    assert [row["id"] for row in rows] == [f"{(7 << 54) + first + n:016x}" for n in range(len(bodies))]
+    assert {(row["topic"], row["node"], row["attempts"]) for row in rows} == {("orders", 7, 1)}
+    moment = datetime.datetime(2023, 11, 14, 22, 13, 20, 123456, datetime.UTC)
+    assert {row["timestamp"] for row in rows} == {moment}
+
+
+def test_headers_stand_at_their_messages():
+    extras = json.dumps([[6, {"k": "v"}]]).encode()
+    rows = to_batch(block(b"x", b"y", b"z", extras=extras), "t", 7, arrow_schema(["headers"])).to_pylist()
+
+    assert [row["headers"] for row in rows] == [[], [("k", "v")], []]
+
+
+def test_only_the_columns_asked_for_in_their_order():
+    found = to_batch(block(b"x"), "t", 7, arrow_schema(["sequence", "topic"]))
+    assert found.to_pylist() == [{"sequence": 5, "topic": "t"}]
+
+
+@given(st.lists(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=5), max_size=4))
+def test_blocks_follow_one_another(groups):
+    sent = [block(*bodies, first=number * 10) for number, bodies in enumerate(groups)]
+
+    assert list(read_blocks(reader(b"".join(map(encoded, sent))))) == sent
+
+
+def test_a_quarantined_range_says_how_much_and_why():
+    (found,) = read_blocks(reader(HEAD.pack(QUARANTINED, 12, 5, 0, 3) + b"why"))
+    assert (found.first, found.count, found.quarantined) == (5, 12, "why")
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_and_never_believed(data):
+    try:
+        for found in read_blocks(reader(b"LWB1" + data)):
+            to_batch(found, "t", 7, arrow_schema(ALL[:-1]))
+    except (BadBlock, struct.error):
+        return
+
+
+def test_positions_that_point_outside_are_refused():
+    good = block(b"hello", b"world")
+    for positions in ([0, 39, 10_000], [0, -5, 78], [39, 0, 78], [0, 5, 78]):
+        bad = Block(5, 2, struct.pack("<3i", *positions), good.frames)
+        with pytest.raises(BadBlock):
+            to_batch(bad, "t", 7, arrow_schema(ALL[:-1]))
+
+
+# and back
+
+
+def bodies_of(batch):
+    frames, count = kernel.frame_mpub(batch.body, 0, 0, 10**6, 10**6)
+    messages, _ = kernel.decode_messages(frames, 0, len(frames))
+    assert count == batch.count
+    return [body for *_, body in messages]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=50), st.integers(30, 500))
+def test_rows_become_batches_in_order_and_within_the_limit(bodies, limit):
+    rows = pa.record_batch({"body": pa.array(bodies, pa.binary())})
+    found = list(batches(rows, "t", limit))
+
+    assert [body for batch in found for body in bodies_of(batch)] == bodies
+    assert all(len(batch.body) <= limit or batch.count == 1 for batch in found)
+    assert {batch.topic for batch in found} == {"t"}
+
+
+def test_a_slice_of_a_larger_batch_is_only_that_slice():
+    rows = pa.record_batch({"body": pa.array(["a", "bb", "ccc", "dddd"])}).slice(1, 2)
+    assert [bodies_of(batch) for batch in batches(rows, "t", 1000)] == [[b"bb", b"ccc"]]
+
+
+def test_rows_are_sorted_out_by_topic_and_keep_their_order():
+    rows = pa.record_batch({"topic": ["a", "b", "a"], "body": ["1", "2", "3"]})
+    assert [(batch.topic, bodies_of(batch)) for batch in batches(rows, None, 1000)] == [
+        ("a", [b"1", b"3"]), ("b", [b"2"]),
+    ]  # fmt: skip
+
+
+def test_headers_keys_and_delays_stand_at_their_messages_in_every_batch():
+    headers = pa.array([[], [("k", "v")], None], pa.map_(pa.string(), pa.string()))
+    rows = pa.record_batch(
+        {"body": ["1", "2", "3"], "headers": headers, "key": ["x", None, None], "defer_ms": [None, None, 9]}
+    )
+
+    (whole,) = batches(rows, "t", 1000)
+    assert whole.extras == [[0, 0, {"key": "x"}], [1, 0, {"k": "v"}], [2, 9, {}]]
+    assert [batch.extras for batch in batches(rows, "t", 1)] == [
+        [[0, 0, {"key": "x"}]], [[0, 0, {"k": "v"}]], [[0, 9, {}]],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"body": ["x", None]}, "row 1 for topic t: the column body is null"),
+        ({"body": ["x", ""]}, "row 1 for topic t: the body is empty"),
+        ({"body": ["x", "y"], "defer_ms": [0, -1]}, "row 1: defer_ms is -1"),
+    ],
+)
+def test_rows_that_are_no_message_are_named(columns, said):
+    with pytest.raises(BadRow, match=said):
+        list(batches(pa.record_batch(columns), "t", 1000))
+
+
+def test_topics_that_are_none_are_named():
+    for topic, said in ((None, "row 0: the column topic is null"), ("a b", "row 0: 'a b' is no name for a topic")):
+        rows = pa.record_batch({"body": ["x"], "topic": pa.array([topic], pa.string())})
+        with pytest.raises(BadRow, match=said):
+            list(batches(rows, None, 1000))

@@ -1,0 +1,208 @@
+"""What an executor does when a broker breaks off, lies, or has lost what it is asked for."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from lapwing import kernel
+from lapwing.spark import http as client
+from lapwing.spark.blocks import HEAD, MESSAGES, QUARANTINED
+from lapwing.spark.http import BrokerAway, patiently
+from lapwing.spark.nodes import survey
+from lapwing.spark.offsets import Range
+from lapwing.spark.options import Access, source_options
+from lapwing.spark.reader import DataLoss, stream
+
+
+class Script:
+    """A broker of which every answer is a step of the test: a function of the request's query that writes."""
+
+    def __init__(self):
+        self.steps = []
+        self.asked = []
+        script = self
+
+        class Door(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                parts = urlsplit(self.path)
+                query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+                script.asked.append((parts.path, query))
+                step = script.steps.pop(0) if len(script.steps) > 1 else script.steps[0]
+                step(self, query)
+
+            do_POST = do_GET
+
+            def log_message(self, format, *args):
+                """Quietly."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def script():
+    found = Script()
+    yield found
+    found.close()
+
+
+def block(first, count):
+    frames = kernel.frame_bodies([b"%d" % n for n in range(first, first + count)], first, 1)
+    positions, _ = kernel.scan_frames(frames, 0, len(frames))
+    return HEAD.pack(MESSAGES, count, first, len(frames), 0) + positions.tobytes() + frames
+
+
+def sends(*pieces, whole=True):
+    """Pieces, one HTTP chunk each; without `whole` the connection breaks after them."""
+
+    def step(door, query):
+        door.send_response(200)
+        door.send_header("Transfer-Encoding", "chunked")
+        door.end_headers()
+        for piece in pieces:
+            data = piece(query) if callable(piece) else piece
+            door.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if whole:
+            door.wfile.write(b"0\r\n\r\n")
+        else:
+            door.close_connection = True
+
+    return step
+
+
+def says(status, **answer):
+    def step(door, query):
+        body = json.dumps(answer).encode()
+        door.send_response(status)
+        door.send_header("Content-Length", str(len(body)))
+        door.end_headers()
+        door.wfile.write(body)
+
+    return step
+
+
+def read(script, start=0, stop=10, **options):
+    raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s", **options}
+    part = Range("t", 7, "abc", start, stop, script.address)
+    return [(found.first, found.count) for found in stream(part, source_options(raw, streaming=False))]
+
+
+def test_a_range_is_read_over_one_connection_that_is_kept(script):
+    script.steps = [sends(block(0, 4), block(4, 6))]
+
+    assert read(script) == read(script) == [(0, 4), (4, 6)]
+    assert script.asked[0] == (
+        "/log/read", {"topic": "t", "from": "0", "to": "10", "log_id": "abc", "format": "raw", "headers": "false"},
+    )  # fmt: skip
+
+
+def test_what_breaks_off_is_taken_up_where_it_broke(script):
+    script.steps = [
+        sends(block(0, 4), block(4, 6)[:30], whole=False),
+        sends(whole=False),
+        says(503, message="EXITING"),
+        sends(block(4, 3)),
+        sends(block(7, 3)),
+    ]
+
+    assert read(script) == [(0, 4), (4, 3), (7, 3)]
+    assert [query["from"] for _, query in script.asked] == ["0", "4", "4", "4", "7"]
+
+
+def test_a_broker_that_never_sends_anything_is_given_up_with_the_range_in_the_error(script):
+    script.steps = [sends(whole=False)]
+
+    with pytest.raises(BrokerAway, match=r"topic t, node 7 \(.*\), log abc, sequences \[0, 10\): broken off at 0"):
+        read(script, retryTimeout="300ms")
+
+
+def test_a_broker_that_sends_something_else_is_not_believed(script):
+    script.steps = [sends(block(3, 4))]
+    with pytest.raises(Exception, match="the broker sent 3 where 0 was expected"):
+        read(script)
+
+    script.steps = [sends(b"x" * 100)]
+    with pytest.raises(Exception, match="a block that begins with b'xxxx'"):
+        read(script)
+
+
+def test_what_the_log_has_lost_since_it_was_planned_is_a_loss_or_is_passed_over(script):
+    script.steps = [says(416, message="OUT_OF_RANGE", first=6, next=20)]
+    with pytest.raises(DataLoss, match=r"from 0 on: .*OUT_OF_RANGE"):
+        read(script)
+
+    script.steps = [says(416, message="OUT_OF_RANGE", first=6, next=20), sends(block(6, 4))]
+    assert read(script, failOnDataLoss="false") == [(6, 4)]
+
+    script.steps = [says(409, message="LOG_ID_MISMATCH", log_id="new")]
+    assert read(script, failOnDataLoss="false") == []
+
+
+def test_damaged_messages_are_a_loss_or_are_passed_over(script):
+    damaged = HEAD.pack(QUARANTINED, 6, 0, 0, 3) + b"why"
+    script.steps = [sends(damaged, block(6, 4))]
+
+    assert read(script, failOnDataLoss="false") == [(6, 4)]
+    with pytest.raises(DataLoss, match="6 messages from 0 on are damaged: why"):
+        read(script)
+
+
+def test_a_kept_connection_that_was_closed_meanwhile_is_made_anew(script):
+    def once(door, query):
+        says(200, done=True)(door, query)
+        door.close_connection = True
+
+    script.steps = [once]
+    access = Access()
+    for _ in range(3):
+        assert client.call(script.address, access, "GET", "/x") == {"done": True}
+
+
+def test_patience_ends(script):
+    calls = []
+
+    def ask():
+        calls.append(1)
+        raise BrokerAway("h:1", "refused")
+
+    with pytest.raises(BrokerAway, match=r"the thing: h:1: refused \(tried for 0.5 s\)"):
+        patiently("the thing", ask, Access(retry_seconds=0.5))
+    assert len(calls) > 1
+
+
+def test_brokers_that_do_not_answer_are_named_beside_those_that_do(script):
+    facts = {"topic": "t", "log_id": "abc", "first": 0, "next": 5, "bytes": 9, "channels": []}
+    script.steps = [says(200, node_id=7, topics=[facts, {**facts, "topic": "other"}])]
+    raw = {"nsqd": f"127.0.0.1:1,{script.address}", "topic": "t"}
+
+    found = survey(source_options(raw, streaming=True))
+
+    assert {topic: list(nodes) for topic, nodes in found.holdings.items()} == {"t": [7]}
+    assert found.complaint().startswith("127.0.0.1:1: ")
+
+
+def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
+    producers = [
+        {"broadcast_address": "a", "http_port": 1, "topics": ["t"], "tombstones": [False]},
+        {"broadcast_address": "b", "http_port": 2, "topics": ["t"], "tombstones": [True]},
+        {"broadcast_address": "c", "http_port": 3, "topics": ["u"], "tombstones": [False]},
+    ]
+    script.steps = [says(200, producers=producers)]
+    from lapwing.spark.nodes import discover
+
+    access = Access(lookupd=(script.address, "127.0.0.1:1"))
+    assert discover(access, ["t"]) == ["a:1"]
+    assert discover(access, (), "[tu]") == ["a:1", "c:3"]
+    with pytest.raises(BrokerAway, match="nsqlookupd"):
+        discover(Access(lookupd=("127.0.0.1:1",)), ["t"])
