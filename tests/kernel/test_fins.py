@@ -1,57 +1,140 @@
-"""The FINs that answer a run of message frames, on both twins."""
+"""Runs of FINs: found, carried out, and made for a run of messages."""
 
 from types import ModuleType
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from twins import BASE, DRESSES, fins
 
 from lapwing.kernel import pure
 from lapwing.wire import frames
 
-try:
-    from lapwing.kernel import _speed
-except ImportError:
-    TWINS: list[ModuleType] = [pure]
-else:
-    TWINS = [pure, _speed]
-
-RUN = pure.frame_bodies([b"one", b"", b"three" * 50], 7 << 54 | 41, 1)
-FINS = b"".join(b"FIN %016x\n" % (7 << 54 | sequence) for sequence in (41, 42, 43))
+RUN = pure.frame_bodies([b"one", b"", b"three" * 50], BASE | 41, 1)
 
 
-@pytest.fixture(params=TWINS, ids=lambda twin: twin.__name__.rpartition(".")[2])
-def twin(request: pytest.FixtureRequest) -> ModuleType:
-    chosen: ModuleType = request.param
-    return chosen
+# --- where a run ends ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_every_whole_frame_gets_its_fin_in_order(twin: ModuleType, kind: type) -> None:
-    assert twin.fins_of(kind(RUN), 0, len(RUN)) == (FINS, 3, len(RUN))
+@pytest.mark.parametrize("dress", DRESSES)
+def test_a_run_ends_where_another_command_begins(kernel: ModuleType, dress: Any) -> None:
+    block = fins(1, 2, 3)
+
+    assert kernel.fin_run(dress(block + b"RDY 1\n"), 0) == len(block)
+    assert kernel.fin_run(dress(b"NOP\n" + block), 4) == 4 + len(block)
 
 
-def test_a_torn_frame_is_left_for_later(twin: ModuleType) -> None:
-    assert twin.fins_of(RUN, 0, len(RUN) - 1) == (FINS[:42], 2, 34 + 3 + 34)
-    assert twin.fins_of(RUN[:33], 0, 33) == (b"", 0, 0)
+def test_a_torn_line_is_left_for_later(kernel: ModuleType) -> None:
+    block = fins(1, 2)
+
+    assert [kernel.fin_run(block[:size], 0) for size in (0, 20, 21, 41, 42)] == [0, 0, 21, 21, 42]
 
 
-def test_another_kind_of_frame_ends_the_run(twin: ModuleType) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"fin 0123456789abcdef\n",
+        b"FIN 0123456789abcdef\r",
+        b"FIN 0123456789abcd\r\n\n",
+        b"FIN 0123456789abcd x\n",
+        b"FIN 012345678\n9abcde\n",
+        b"FIN 0123456789abcde\r\n",
+        b"FIN0123456789abcdef0\n",
+    ],
+)
+def test_a_line_that_only_looks_like_a_fin_is_left_to_the_parser(kernel: ModuleType, line: bytes) -> None:
+    assert kernel.fin_run(fins(1) + line + fins(2), 0) == 21
+
+
+def test_an_id_that_is_no_hex_is_still_a_whole_line(kernel: ModuleType) -> None:
+    assert kernel.fin_run(b"FIN zzzzzzzzzzzzzzzz\n", 0) == 21
+
+
+def test_nothing_lies_past_the_end_nor_before_the_begin(kernel: ModuleType) -> None:
+    assert kernel.fin_run(fins(1), 22) == 22
+    assert kernel.fin_run(fins(1), 1 << 80) == 1 << 80
+    with pytest.raises(ValueError):
+        kernel.fin_run(fins(1), -21)
+
+
+# --- carrying it out -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_finishing_forgets_what_was_held_and_names_the_rest(kernel: ModuleType, dress: Any) -> None:
+    held, attempts = {1: "lease", 2: "lease", 3: "lease"}, {2: 5, 9: 1}
+
+    missing = kernel.finish(dress(fins(1, 7, 2, 1)), BASE, held, attempts)
+
+    assert missing == [b"%016x" % (BASE + 7), b"%016x" % (BASE + 1)]
+    assert held == {3: "lease"}
+    assert attempts == {9: 1}
+
+
+@pytest.mark.parametrize("text", [b"zzzzzzzzzzzzzzzz", b"+123456789abcdef", b"01C0000000000001", b"0x1_000000000000"])
+def test_what_is_no_id_is_not_there(kernel: ModuleType, text: bytes) -> None:
+    held = dict.fromkeys(range(4))
+
+    assert kernel.finish(b"FIN " + text + b"\n", BASE, held, {}) == [text]
+    assert len(held) == 4
+
+
+def test_an_id_of_another_node_never_finishes_ours(kernel: ModuleType) -> None:
+    held = {1: None, (1 << 54) + 1: None}
+    block = fins(1, base=(7 - 1) << 54) + fins(1, base=0)
+
+    assert len(kernel.finish(block, BASE, held, {})) == 2
+    assert len(held) == 2
+
+
+def test_the_last_node_and_the_last_sequence_have_their_id(kernel: ModuleType) -> None:
+    base, last = 1023 << 54, (1 << 54) - 1
+    held = {0: None, last: None}
+
+    assert kernel.finish(fins(0, last, base=base), base, held, {}) == []
+    assert held == {}
+
+
+@pytest.mark.parametrize("base", [-1, 1 << 64])
+def test_a_base_that_no_node_has_is_refused(kernel: ModuleType, base: int) -> None:
+    with pytest.raises(ValueError):
+        kernel.finish(b"", base, {}, {})
+
+
+def test_a_torn_end_of_a_block_is_not_read(kernel: ModuleType) -> None:
+    held = {1: None, 2: None}
+
+    assert kernel.finish(fins(1, 2)[:41], BASE, held, {}) == []
+    assert kernel.finish(b"", BASE, held, {}) == []
+    assert kernel.finish(fins(1)[:20], BASE, {1: None}, {}) == []
+
+
+def test_finishing_asks_for_dictionaries(kernel: ModuleType) -> None:
+    with pytest.raises(TypeError):
+        kernel.finish(fins(1), BASE, None, {})
+
+
+# --- the FINs that answer a run of messages ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_every_whole_frame_gets_its_fin_in_order(kernel: ModuleType, dress: Any) -> None:
+    assert kernel.fins_of(dress(RUN), 0, len(RUN)) == (fins(41, 42, 43), 3, len(RUN))
+
+
+def test_a_torn_frame_is_left_for_later(kernel: ModuleType) -> None:
+    assert kernel.fins_of(RUN, 0, len(RUN) - 1) == (fins(41, 42), 2, 34 + 3 + 34)
+    assert kernel.fins_of(RUN[:33], 0, 33) == (b"", 0, 0)
+
+
+def test_another_kind_of_frame_ends_the_run(kernel: ModuleType) -> None:
     data = frames.OK + RUN + frames.HEARTBEAT
     start = len(frames.OK)
 
-    assert twin.fins_of(data, 0, len(data)) == (b"", 0, 0)
-    assert twin.fins_of(data, start, len(data)) == (FINS, 3, start + len(RUN))
+    assert kernel.fins_of(data, 0, len(data)) == (b"", 0, 0)
+    assert kernel.fins_of(data, start, len(data)) == (fins(41, 42, 43), 3, start + len(RUN))
 
 
-def test_a_stop_past_the_end_reads_no_further(twin: ModuleType) -> None:
-    assert twin.fins_of(RUN, 0, 1 << 40) == (FINS, 3, len(RUN))
+def test_a_stop_past_the_end_reads_no_further(kernel: ModuleType) -> None:
+    assert kernel.fins_of(RUN, 0, 1 << 80) == (fins(41, 42, 43), 3, len(RUN))
     with pytest.raises(ValueError):
-        twin.fins_of(RUN, -1, len(RUN))
-
-
-@given(data=st.binary(max_size=200), start=st.integers(0, 250), stop=st.integers(0, 250))
-def test_the_twins_agree_on_any_bytes(data: bytes, start: int, stop: int) -> None:
-    answers = [twin.fins_of(data + RUN, start, stop) for twin in TWINS]
-
-    assert all(answer == answers[0] for answer in answers)
+        kernel.fins_of(RUN, -1, len(RUN))

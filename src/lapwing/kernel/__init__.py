@@ -1,4 +1,4 @@
-"""The hot byte loops, twice: compiled where a compiler was, in Python everywhere; `LAPWING_PURE=1` asks for the latter."""
+"""The hot byte loops, twice: compiled where a compiler was, else in Python, which `LAPWING_PURE=1` asks for."""
 
 import os
 

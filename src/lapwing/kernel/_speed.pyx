@@ -4,13 +4,14 @@
 from array import array
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Contains, PyDict_DelItem
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport Py_INCREF
+from cpython.sequence cimport PySequence_Fast
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcpy
 
 from lapwing.errors import PublishRefused
 
@@ -24,7 +25,13 @@ cdef enum:
     SHORT = 4
     SURPLUS = 5
 
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+    Py_ssize_t PY_SSIZE_T_MIN
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+
 cdef int64_t LARGEST = 0x7FFFFFFF
+cdef int64_t ROOM = 0x7FFFFFFF - 30
 cdef const char *DIGITS = b"0123456789abcdef"
 
 cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
@@ -58,6 +65,40 @@ cdef inline int digit(uint8_t c) noexcept nogil:
         return c - 87
     return -1
 
+cdef inline Py_ssize_t near(object number) except? -1:
+    """The nearest number to any integer that C can hold: nothing lies beyond it anyway."""
+    cdef int beyond = 0
+    cdef long long value = PyLong_AsLongLongAndOverflow(number, &beyond)
+    if beyond > 0 or value > PY_SSIZE_T_MAX:
+        return PY_SSIZE_T_MAX
+    if beyond < 0 or value < PY_SSIZE_T_MIN:
+        return PY_SSIZE_T_MIN
+    return <Py_ssize_t>value
+
+cdef inline Py_ssize_t place_of(object start) except -1:
+    cdef Py_ssize_t at = near(start)
+    if at < 0:
+        raise ValueError(f"start {start} is negative")
+    return at
+
+cdef inline Py_ssize_t before(Py_ssize_t most, object stop) except -1:
+    """`stop`, but neither negative nor past `most`: no difference of two places can overflow then."""
+    cdef Py_ssize_t end = near(stop)
+    return 0 if end < 0 else min(end, most)
+
+cdef Py_ssize_t size_of(object body) except -1:
+    cdef Py_buffer view
+    cdef Py_ssize_t size
+    if PyBytes_CheckExact(body):
+        size = PyBytes_GET_SIZE(body)
+    else:
+        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+        size = view.len
+        PyBuffer_Release(&view)
+    if size > ROOM:
+        raise OverflowError(f"a body of {size} bytes does not fit a frame")
+    return size
+
 
 def frame_one(body, first_id, int64_t timestamp):
     cdef Py_buffer view
@@ -66,8 +107,8 @@ def frame_one(body, first_id, int64_t timestamp):
     cdef uint8_t *p
     PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
     try:
-        if view.len > LARGEST - 30:
-            raise OverflowError("a body of this size does not fit a frame")
+        if view.len > ROOM:
+            raise OverflowError(f"a body of {view.len} bytes does not fit a frame")
         out = PyBytes_FromStringAndSize(NULL, view.len + HEAD)
         p = <uint8_t *>PyBytes_AS_STRING(out)
         put_head(p, <uint32_t>view.len, <uint64_t>timestamp, identity)
@@ -79,16 +120,14 @@ def frame_one(body, first_id, int64_t timestamp):
 
 def frame_bodies(bodies, first_id, int64_t timestamp):
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
-    cdef Py_ssize_t total = 0, room
+    cdef Py_ssize_t total = 0
     cdef Py_buffer view
     cdef bytes out
     cdef uint8_t *p
     cdef uint8_t *end
+    bodies = PySequence_Fast(bodies, "bodies that can be gone through were expected")
     for body in bodies:
-        room = len(body)
-        if room > LARGEST - 30:
-            raise OverflowError("a body of this size does not fit a frame")
-        total += room + HEAD
+        total += size_of(body) + HEAD
     out = PyBytes_FromStringAndSize(NULL, total)
     p = <uint8_t *>PyBytes_AS_STRING(out)
     end = p + total
@@ -108,14 +147,16 @@ def frame_bodies(bodies, first_id, int64_t timestamp):
     return out
 
 
-def frame_mpub(body, first_id, int64_t timestamp, int64_t max_count, int64_t max_size):
+def frame_mpub(body, first_id, int64_t timestamp, max_count, max_size):
     cdef Py_buffer view
+    cdef Py_ssize_t most = near(max_count), largest = min(near(max_size), ROOM)
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
     cdef const uint8_t *data
     cdef Py_ssize_t end, at = 4
     cdef int32_t count, size, index
     cdef bytes out
     cdef uint8_t *p
+    cdef uint8_t *full
     PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
     try:
         data = <const uint8_t *>view.buf
@@ -123,7 +164,7 @@ def frame_mpub(body, first_id, int64_t timestamp, int64_t max_count, int64_t max
         if end < 4:
             raise PublishRefused(SHORT, -1, end)
         count = <int32_t>get32(data)
-        if count <= 0 or count > max_count:
+        if count <= 0 or count > most:
             raise PublishRefused(BAD_COUNT, -1, count)
         # every message takes at least 4 bytes, so a count that cannot fit never takes memory
         for index in range(count):
@@ -132,7 +173,7 @@ def frame_mpub(body, first_id, int64_t timestamp, int64_t max_count, int64_t max
             size = <int32_t>get32(data + at)
             if size <= 0:
                 raise PublishRefused(BAD_SIZE, index, size)
-            if size > max_size:
+            if size > largest:
                 raise PublishRefused(TOO_BIG, index, size)
             at += 4
             if end - at < size:
@@ -142,9 +183,15 @@ def frame_mpub(body, first_id, int64_t timestamp, int64_t max_count, int64_t max
             raise PublishRefused(SURPLUS, count, at)
         out = PyBytes_FromStringAndSize(NULL, end - 4 + <Py_ssize_t>count * (HEAD - 4))
         p = <uint8_t *>PyBytes_AS_STRING(out)
+        full = p + len(out)
         at = 4
         for index in range(count):
+            # looked at again: whoever owns the bytes may be another process
+            if end - at < 4 or full - p < HEAD:
+                raise ValueError("the body changed while it was framed")
             size = <int32_t>get32(data + at)
+            if size < 0 or end - at - 4 < size or full - p - HEAD < size:
+                raise ValueError("the body changed while it was framed")
             put_head(p, <uint32_t>size, <uint64_t>timestamp, identity)
             memcpy(p + HEAD, data + at + 4, size)
             p += HEAD + size
@@ -155,35 +202,38 @@ def frame_mpub(body, first_id, int64_t timestamp, int64_t max_count, int64_t max
         PyBuffer_Release(&view)
 
 
-def fin_run(data, Py_ssize_t start):
+def fin_run(data, start):
     cdef Py_buffer view
     cdef const uint8_t *p
+    cdef Py_ssize_t first = place_of(start), at = first
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         p = <const uint8_t *>view.buf
-        if start < 0:
-            return start
         while (
-            view.len - start >= FIN
-            and p[start] == 70 and p[start + 1] == 73 and p[start + 2] == 78 and p[start + 3] == 32
-            and p[start + 20] == 10 and p[start + 19] != 13
-            and memchr(p + start + 4, 10, 16) == NULL
-            and memchr(p + start + 4, 32, 16) == NULL
+            view.len - at >= FIN
+            and p[at] == 70 and p[at + 1] == 73 and p[at + 2] == 78 and p[at + 3] == 32
+            and p[at + 20] == 10 and p[at + 19] != 13
+            and memchr(p + at + 4, 10, 16) == NULL
+            and memchr(p + at + 4, 32, 16) == NULL
         ):
-            start += FIN
-        return start
+            at += FIN
+        return start if at == first else at
     finally:
         PyBuffer_Release(&view)
 
 
-def finish(block, base, dict in_flight, dict attempts):
+def finish(block, base, dict in_flight not None, dict attempts not None):
     cdef Py_buffer view
     cdef const uint8_t *p
-    cdef uint64_t origin = base, value
+    cdef uint64_t origin, value
     cdef Py_ssize_t at
     cdef int place, nibble
     cdef bint known
     cdef list missing = []
+    try:
+        origin = base
+    except OverflowError:
+        raise ValueError(f"base {base} is no id") from None
     PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
     try:
         p = <const uint8_t *>view.buf
@@ -215,62 +265,59 @@ def finish(block, base, dict in_flight, dict attempts):
         PyBuffer_Release(&view)
 
 
-def take_frames(data, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t max_count, Py_ssize_t max_bytes):
+def take_frames(data, start, stop, max_count, max_bytes):
     cdef Py_buffer view
     cdef const uint8_t *p
-    cdef Py_ssize_t count = 0, at = start, limit, after
+    cdef Py_ssize_t first = place_of(start), most = near(max_count), room = near(max_bytes)
+    cdef Py_ssize_t count = 0, at = first, end, limit
     cdef uint32_t size
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         p = <const uint8_t *>view.buf
-        if stop > view.len:
-            stop = view.len
-        limit = stop if max_bytes >= stop - start else start + max_bytes
-        while count < max_count and stop - at >= HEAD:
+        end = before(view.len, stop)
+        limit = end if room >= end - first else first + room
+        while count < most and end - at >= HEAD:
             size = get32(p + at)
-            if size < 30 or size > LARGEST or get32(p + at + 4) != MESSAGE:
+            if size < 30 or size > LARGEST or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
                 break
-            after = at + 4 + size
-            if after > stop or (after > limit and count):
+            if count and at + 4 + <Py_ssize_t>size > limit:
                 break
-            at = after
+            at += 4 + <Py_ssize_t>size
             count += 1
-        return count, at
+        return count, (at if count else start)
     finally:
         PyBuffer_Release(&view)
 
 
-def fins_of(data, Py_ssize_t start, Py_ssize_t stop):
+def fins_of(data, start, stop):
     cdef Py_buffer view
     cdef const uint8_t *p
-    cdef Py_ssize_t count = 0, at = start, index
+    cdef Py_ssize_t first = place_of(start), count = 0, at = first, index, end
     cdef uint32_t size
     cdef bytes out
     cdef char *line
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         p = <const uint8_t *>view.buf
-        stop = min(stop, view.len, LARGEST)
-        while stop - at >= HEAD:
+        end = before(min(view.len, LARGEST), stop)
+        while end - at >= HEAD:
             size = get32(p + at)
-            if size < 30 or size > stop - at - 4 or get32(p + at + 4) != MESSAGE:
+            if size < 30 or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
                 break
             at += 4 + <Py_ssize_t>size
             count += 1
         out = PyBytes_FromStringAndSize(NULL, count * FIN)
         line = PyBytes_AS_STRING(out)
-        at = start
+        at = first
         for index in range(count):
+            if end - at < HEAD:
+                raise ValueError("the frames changed while they were answered")
             memcpy(line, b"FIN ", 4)
             memcpy(line + 4, p + at + 18, 16)
             line[20] = 10
             line += FIN
             at += 4 + <Py_ssize_t>get32(p + at)
-        return out, count, at
+        return out, count, (at if count else start)
     finally:
         PyBuffer_Release(&view)
 
@@ -302,16 +349,13 @@ cdef int32_t *positions_of(const uint8_t *p, Py_ssize_t start, Py_ssize_t stop, 
     return places
 
 
-def scan_frames(data, Py_ssize_t start, Py_ssize_t stop):
+def scan_frames(data, start, stop):
     cdef Py_buffer view
-    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t first = place_of(start), count = 0
     cdef int32_t *places
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        stop = min(stop, view.len, LARGEST)
-        places = positions_of(<const uint8_t *>view.buf, start, stop, &count)
+        places = positions_of(<const uint8_t *>view.buf, first, before(min(view.len, LARGEST), stop), &count)
         try:
             positions = array("i")
             positions.frombytes(PyBytes_FromStringAndSize(<const char *>places, (count + 1) * sizeof(int32_t)))
@@ -322,10 +366,10 @@ def scan_frames(data, Py_ssize_t start, Py_ssize_t stop):
         PyBuffer_Release(&view)
 
 
-def decode_columns(data, Py_ssize_t start, Py_ssize_t stop):
+def decode_columns(data, start, stop):
     cdef Py_buffer view
     cdef const uint8_t *p
-    cdef Py_ssize_t count = 0, index, at, size, total = 0
+    cdef Py_ssize_t first = place_of(start), count = 0, index, at, size, total = 0
     cdef int32_t *places
     cdef bytes ids, timestamps, attempts, offsets, bodies
     cdef char *id_at
@@ -333,13 +377,10 @@ def decode_columns(data, Py_ssize_t start, Py_ssize_t stop):
     cdef uint16_t *tries_at
     cdef int32_t *offset_at
     cdef char *body_at
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         p = <const uint8_t *>view.buf
-        stop = min(stop, view.len, LARGEST)
-        places = positions_of(p, start, stop, &count)
+        places = positions_of(p, first, before(min(view.len, LARGEST), stop), &count)
         try:
             ids = PyBytes_FromStringAndSize(NULL, count * 16)
             timestamps = PyBytes_FromStringAndSize(NULL, count * 8)
@@ -368,20 +409,17 @@ def decode_columns(data, Py_ssize_t start, Py_ssize_t stop):
         PyBuffer_Release(&view)
 
 
-def decode_messages(data, Py_ssize_t start, Py_ssize_t stop):
+def decode_messages(data, start, stop):
     cdef Py_buffer view
     cdef const uint8_t *p
-    cdef Py_ssize_t count = 0, index, at
+    cdef Py_ssize_t first = place_of(start), count = 0, index, at
     cdef int32_t *places
     cdef list messages
     cdef tuple message
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         p = <const uint8_t *>view.buf
-        stop = min(stop, view.len, LARGEST)
-        places = positions_of(p, start, stop, &count)
+        places = positions_of(p, first, before(min(view.len, LARGEST), stop), &count)
         try:
             messages = PyList_New(count)
             for index in range(count):

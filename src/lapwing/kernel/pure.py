@@ -6,11 +6,13 @@ A message frame, on the wire and in the log, all integers big-endian:
              `------------------ size counts from here --------------------------------'
 
 The id is the hex of `node << 54 | sequence`, so whoever holds an id knows where the message lies.
-No length is believed before it is checked; `data` may be any bytes-like object.
+No length is believed before it is checked. `data` may be any contiguous bytes-like object, and every number any
+integer: a place beyond the data holds nothing, a negative place is a `ValueError`, a time that needs more than 64 bits
+an `OverflowError`.
 """
 
 from array import array
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Final
 
@@ -33,28 +35,50 @@ _FIN: Final = 21  # bytes of `FIN <id>\n`
 _HEX: Final = frozenset(b"0123456789abcdef")
 _SIZE: Final = Struct(">i")
 _PREFIX: Final = Struct(">II")
-_FRAME: Final = Struct(">IIqH16s")
+_FRAME: Final = Struct(">II8sH16s")
 _STAMP: Final = Struct(">qH16s")
-_LARGEST: Final = 0x7FFFFFFF
+_LARGEST: Final = 0x7FFFFFFF  # the largest size of a frame, and the last place that a scan looks at
+_ROOM: Final = _LARGEST - 30  # the largest body
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
+
+
+def _flat(data: Buffer) -> Buffer:
+    """The same bytes, such that each has its own place: not so in views of larger items."""
+    if isinstance(data, bytes):
+        return data
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise BufferError("the bytes do not lie back to back")
+    return view if view.ndim == 1 and view.format == "B" else view.tobytes()
+
+
+def _place(start: int) -> int:
+    if start < 0:
+        raise ValueError(f"start {start} is negative")
+    return start
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
     """The CRC-32C of `data`, going on from `value`."""
-    return google_crc32c.extend(value, data if isinstance(data, bytes) else bytes(data))
+    checksum: int = google_crc32c.extend(value, data if isinstance(data, bytes) else bytes(memoryview(data)))
+    return checksum
 
 
 def frame_one(body: Buffer, first_id: int, timestamp: int) -> bytes:
     """The frame of one message."""
-    return _FRAME.pack(len(body) + 30, MESSAGE, timestamp, 1, b"%016x" % (first_id & _MASK)) + body
+    return frame_bodies((body,), first_id, timestamp)
 
 
-def frame_bodies(bodies: Sequence[Buffer], first_id: int, timestamp: int) -> bytes:
-    """The frames of `bodies`, with ids from `first_id` on, back to back."""
-    pack = _FRAME.pack
+def frame_bodies(bodies: Iterable[Buffer], first_id: int, timestamp: int) -> bytes:
+    """The frames of `bodies`, with ids from `first_id` on, back to back. Raises `OverflowError` past 2 GiB a body."""
+    pack, time = _FRAME.pack, timestamp.to_bytes(8, "big", signed=True)
     parts: list[Buffer] = []
     for number, body in enumerate(bodies, first_id):
-        parts.append(pack(len(body) + 30, MESSAGE, timestamp, 1, b"%016x" % (number & _MASK)))
+        body = _flat(body)
+        size = len(body)
+        if size > _ROOM:
+            raise OverflowError(f"a body of {size} bytes does not fit a frame")
+        parts.append(pack(size + 30, MESSAGE, time, 1, b"%016x" % (number & _MASK)))
         parts.append(body)
     return b"".join(parts)
 
@@ -66,12 +90,15 @@ def frame_mpub(
 
     All or nothing: raises `PublishRefused` with the first thing that is wrong.
     """
+    time = timestamp.to_bytes(8, "big", signed=True)
+    body = _flat(body)
     end = len(body)
     if end < 4:
         raise PublishRefused(SHORT, -1, end)
     (count,) = _SIZE.unpack_from(body)
     if count <= 0 or count > max_count:
         raise PublishRefused(BAD_COUNT, -1, count)
+    max_size = min(max_size, _ROOM)
     pack, size_at = _FRAME.pack, _SIZE.unpack_from
     view = memoryview(body)
     parts: list[Buffer] = []
@@ -87,7 +114,7 @@ def frame_mpub(
         at += 4
         if end - at < size:
             raise PublishRefused(SHORT, index, end)
-        parts.append(pack(size + 30, MESSAGE, timestamp, 1, b"%016x" % ((first_id + index) & _MASK)))
+        parts.append(pack(size + 30, MESSAGE, time, 1, b"%016x" % ((first_id + index) & _MASK)))
         parts.append(view[at : at + size])
         at += size
     if at != end:
@@ -100,6 +127,7 @@ def fin_run(data: Buffer, start: int) -> int:
 
     A space or a closing CR makes the id shorter than it looks: such a line ends the run, and needs a parser.
     """
+    start, data = _place(start), _flat(data)
     end = len(data)
     while end - start >= _FIN and data[start : start + 4] == b"FIN " and data[start + 20] == 10:
         text = bytes(data[start + 4 : start + 20])
@@ -109,11 +137,14 @@ def fin_run(data: Buffer, start: int) -> int:
     return start
 
 
-def finish(block: Buffer, base: int, in_flight: MutableMapping[int, Any], attempts: MutableMapping[int, int]) -> list[bytes]:
+def finish(block: Buffer, base: int, in_flight: dict[int, Any], attempts: dict[int, int]) -> list[bytes]:
     """Take each message of a run of FINs out of `in_flight` (and `attempts`); the ids that were not there.
 
     `base` is the node's share of an id; an id of another node, or that is no id at all, is simply not there.
     """
+    if not 0 <= base <= _MASK:
+        raise ValueError(f"base {base} is no id")
+    block = _flat(block)
     missing: list[bytes] = []
     for at in range(4, len(block) - 16, _FIN):
         text = bytes(block[at : at + 16])
@@ -129,9 +160,8 @@ def finish(block: Buffer, base: int, in_flight: MutableMapping[int, Any], attemp
 
 def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: int) -> tuple[int, int]:
     """How many whole frames from `start` fit, and where they end; the first one fits whatever its size."""
+    start, data = _place(start), _flat(data)
     stop = min(stop, len(data))
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
     limit = min(stop, start + max_bytes)
     count, at = 0, start
     while count < max_count and stop - at >= HEAD:
@@ -151,6 +181,7 @@ def fins_of(data: Buffer, start: int, stop: int) -> tuple[bytes, int, int]:
 
     Stops before the first bytes that are no whole message frame, as `scan_frames` does.
     """
+    start, data = _place(start), _flat(data)
     positions, end = scan_frames(data, start, stop)
     count = len(positions) - 1
     return b"".join([b"FIN %b\n" % bytes(data[at + 18 : at + HEAD]) for at in positions[:count]]), count, end
@@ -161,9 +192,8 @@ def scan_frames(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]
 
     Scanning stops at the first bytes that are no whole frame: torn and corrupt look alike from here.
     """
+    start, data = _place(start), _flat(data)
     stop = min(stop, len(data), _LARGEST)
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
     positions = array("i", [start] if start <= _LARGEST else [0])
     at = start
     while stop - at >= HEAD:
@@ -180,6 +210,7 @@ def decode_columns(data: Buffer, start: int, stop: int) -> tuple[bytes, bytes, b
 
     Ids are 16 bytes each; the numbers are native i64, u16 and i32 (count + 1 of the last), as Arrow wants them.
     """
+    start, data = _place(start), _flat(data)
     positions, _ = scan_frames(data, start, stop)
     count = len(positions) - 1
     ids: list[bytes] = []
@@ -200,6 +231,7 @@ def decode_columns(data: Buffer, start: int, stop: int) -> tuple[bytes, bytes, b
 
 def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int, int, bytes, bytes]], int]:
     """The run of whole message frames at `start` as (timestamp, attempts, id, body), and where it ends."""
+    start, data = _place(start), _flat(data)
     positions, end = scan_frames(data, start, stop)
     messages = []
     for index in range(len(positions) - 1):
@@ -211,6 +243,7 @@ def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int
 
 def with_attempts(frame: Buffer, attempts: int) -> bytes:
     """The same frame, said to be delivered for the `attempts`-th time."""
+    frame = _flat(frame)
     if len(frame) < HEAD:
         raise ValueError(f"frame of {len(frame)} bytes, at least {HEAD} needed")
     return b"".join((frame[:16], (attempts & 0xFFFF).to_bytes(2, "big"), frame[18:]))

@@ -1,0 +1,128 @@
+"""Whatever bytes and numbers come in: both twins give the same back, or raise the same."""
+
+import struct
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from twins import BASE, DRESSES, ODD_DRESSES, both, fins
+
+from lapwing.kernel import pure
+
+edges = st.sampled_from(
+    [0, 1, 20, 21, 29, 30, 33, 34, 2**16, 2**31 - 31, 2**31 - 1, 2**31, 2**32, 2**54, 2**63 - 1, 2**63, 2**64, 1 << 80]
+)
+numbers = st.one_of(st.integers(-2, 400), edges, edges.map(lambda number: -number), st.integers())
+bodies = st.lists(st.binary(max_size=40), max_size=8)
+times = st.one_of(st.integers(-(2**63), 2**63 - 1), numbers)
+
+
+def frame(size: int | None, kind: int, body: bytes, attempts: int) -> bytes:
+    size = len(body) + 30 if size is None else size & 0xFFFFFFFF
+    return struct.pack(">IIqH16s", size, kind, 1, attempts, b"0123456789abcdef") + body
+
+
+sound = bodies.map(lambda some: pure.frame_bodies(some, BASE, 1))
+lies = st.builds(
+    frame,
+    st.one_of(st.none(), st.integers(0, 120), edges, st.just(-1)),
+    st.sampled_from([2, 2, 2, 0, 1, 3, 0x02000000]),
+    st.binary(max_size=40),
+    st.integers(0, 65535),
+)
+streams = st.lists(st.one_of(sound, lies, st.binary(max_size=20)), max_size=5).map(b"".join)
+torn = st.builds(lambda data, begin, end: data[begin : len(data) - end], streams, st.integers(0, 3), st.integers(0, 40))
+dressed = st.builds(lambda data, dress: dress(data), torn, st.sampled_from(DRESSES + ODD_DRESSES))
+
+counts = st.one_of(st.integers(-1, 9), st.sampled_from([2**31 - 1, -(2**31)]))
+sizes = st.one_of(st.integers(-1, 45), st.sampled_from([2**31 - 1, 2**31 - 30, -(2**31)]))
+liars = st.builds(
+    lambda count, parts, tail: struct.pack(">i", count)
+    + b"".join(struct.pack(">i", len(body) if size is None else size) + body for size, body in parts)
+    + tail,
+    counts,
+    st.lists(st.tuples(st.one_of(st.none(), st.none(), sizes), st.binary(max_size=40)), max_size=6),
+    st.binary(max_size=5),
+)
+honest = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=8).map(
+    lambda some: struct.pack(">i", len(some)) + b"".join(struct.pack(">i", len(body)) + body for body in some)
+)
+batches = st.builds(
+    lambda data, dress: dress(data), st.one_of(honest, liars, torn), st.sampled_from(DRESSES + ODD_DRESSES)
+)
+
+lines = st.one_of(
+    st.integers(0, 9).map(fins),
+    st.integers(0, 2**64 - 1).map(lambda identity: b"FIN %016x\n" % identity),
+    st.binary(min_size=16, max_size=16).map(lambda text: b"FIN %b\n" % text),
+    st.text("0123456789abcdefABCDEF +-_x\r\n", min_size=16, max_size=16).map(lambda text: b"FIN %b\n" % text.encode()),
+    st.binary(max_size=25),
+)
+runs = st.builds(
+    lambda parts, end, dress: dress(b"".join(parts)[: -end or None]),
+    st.lists(lines, max_size=6),
+    st.integers(0, 22),
+    st.sampled_from(DRESSES + ODD_DRESSES),
+)
+
+
+@settings(max_examples=200)
+@given(data=dressed, start=numbers, stop=numbers)
+def test_the_twins_find_and_decode_the_same_frames(data: Any, start: int, stop: int) -> None:
+    for name in ("scan_frames", "decode_columns", "decode_messages", "fins_of"):
+        both(name, data, start, stop)
+
+
+@settings(max_examples=200)
+@given(data=dressed, start=numbers, stop=numbers, most=numbers, room=numbers)
+@example(data=pure.frame_one(b"x", 0, 0) * 2, start=35, stop=70, most=9, room=2**63 - 1)
+def test_the_twins_take_the_same_slice(data: Any, start: int, stop: int, most: int, room: int) -> None:
+    both("take_frames", data, start, stop, most, room)
+
+
+@settings(max_examples=200)
+@given(data=batches, first=numbers, now=times, most=numbers, largest=numbers)
+def test_the_twins_frame_the_same_batches(data: Any, first: int, now: int, most: int, largest: int) -> None:
+    both("frame_mpub", data, first, now, most, largest)
+
+
+@settings(max_examples=200)
+@given(data=honest, first=numbers, now=st.integers(-(2**63), 2**63 - 1))
+def test_what_the_twins_frame_both_take_apart_again(data: bytes, first: int, now: int) -> None:
+    _, (frames, count), *_ = both("frame_mpub", data, first, now, 100, 100)
+    _, (messages, end), *_ = both("decode_messages", frames, 0, len(frames))
+
+    assert (len(messages), end) == (count, len(frames))
+    assert [(message[0], int(message[2], 16)) for message in messages] == [
+        (now, (first + at) & (2**64 - 1)) for at in range(count)
+    ]
+    assert b"".join(struct.pack(">i", len(body)) + body for *_, body in messages) == data[4:]
+
+
+@settings(max_examples=200)
+@given(some=bodies, dress=st.sampled_from(DRESSES + ODD_DRESSES), first=numbers, now=times)
+def test_the_twins_frame_the_same_bodies(some: list[bytes], dress: Any, first: int, now: int) -> None:
+    both("frame_bodies", [dress(body) for body in some], first, now)
+    for body in some:
+        both("frame_one", dress(body), first, now)
+
+
+@settings(max_examples=200)
+@given(
+    block=runs,
+    start=numbers,
+    base=st.one_of(st.just(BASE), numbers),
+    held=st.dictionaries(st.one_of(st.integers(0, 9), numbers), st.none(), max_size=9),
+    attempts=st.dictionaries(st.integers(0, 9), st.integers(0, 9), max_size=9),
+)
+def test_the_twins_finish_the_same_messages(
+    block: Any, start: int, base: int, held: dict[int, None], attempts: dict[int, int]
+) -> None:
+    both("fin_run", block, start)
+    both("finish", block, base, held, attempts)
+
+
+@settings(max_examples=100)
+@given(data=dressed, attempts=numbers)
+def test_the_twins_say_the_same_attempts(data: Any, attempts: int) -> None:
+    both("with_attempts", data, attempts)
