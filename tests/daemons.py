@@ -3,6 +3,7 @@
 `LAPWING_TEST_NSQD` and `LAPWING_TEST_NSQLOOKUPD` name other compatible binaries to run the same tests against.
 """
 
+import atexit
 import contextlib
 import os
 import re
@@ -77,6 +78,7 @@ class Daemon:
         )
         self._ear = threading.Thread(target=self._listen, args=(self.process, self._heard), daemon=True)
         self._ear.start()
+        atexit.register(self._leave_nothing_running, self.process)
         heard = self._heard.wait(START_SECONDS)
         if not heard or any(door not in self.addresses for door in self.doors):
             self.kill()
@@ -114,6 +116,13 @@ class Daemon:
         if self.process.stderr is not None:
             self.process.stderr.close()
         return status
+
+    @staticmethod
+    def _leave_nothing_running(process: "subprocess.Popen[str]") -> None:
+        """However the tests end: a daemon without its test is nobody's, and holds its ports for ever."""
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
     def restart(self) -> None:
         """Start it again after `kill` or `stop`: same command and data, and the same addresses as before."""

@@ -123,6 +123,36 @@ def test_when_the_probed_connection_is_lost_another_is_probed():
     assert flow.remove(probed, now=3) == [(other, 1)]
 
 
+def test_the_connection_that_delivered_last_is_probed():
+    flow = flow_of(10, *"abc")
+    flow.shares["b"].last_message = 5.0
+    flow.hold(now=6)
+
+    assert flow.probe(now=7) == [("b", 1)]
+
+
+def test_a_probe_that_brings_nothing_moves_on():
+    flow = flow_of(10, "a", "b")
+    flow.hold(now=1)
+    [(probed, _)] = flow.probe(now=2)
+    other = "b" if probed == "a" else "a"
+
+    assert flow.probe_elsewhere(1.0, now=2.5) == []
+    assert flow.probe_elsewhere(1.0, now=3) == [(probed, 0), (other, 1)]
+    flow.shares[other].last_message = 3.5
+    assert flow.probe_elsewhere(1.0, now=30) == []
+    flow.release(now=31)
+    assert flow.probe_elsewhere(1.0, now=60) == []
+
+
+def test_a_probe_of_the_only_connection_stays_there():
+    flow = flow_of(10, "a")
+    flow.hold(now=1)
+
+    assert flow.probe(now=2) == [("a", 1)]
+    assert flow.probe_elsewhere(1.0, now=9) == []
+
+
 def test_a_probe_without_connections_orders_nothing():
     flow = Flow(10)
     flow.hold(now=1)

@@ -27,6 +27,7 @@ log: Final = logging.getLogger("lapwing.client")
 
 STARVED: Final = 0.85  # share of a connection's RDY that is in flight
 LAST_WORDS: Final = 5.0  # s that nsqd has to answer CLS
+PROBE_PATIENCE: Final = 1.0  # s that a connection has to deliver the one message of a probe
 NO_CONNECTION_WAIT: Final = 1.0  # s until a probe looks again for a connection to probe
 
 
@@ -150,6 +151,7 @@ class Consumer:
             await self.stop()
             raise
         self._every(self.options.rdy_redistribute_interval, self._redistribute)
+        self._every(PROBE_PATIENCE, self._probe_elsewhere)
         if self.options.auto_touch:
             self._touch_again()
 
@@ -470,6 +472,9 @@ class Consumer:
             return
         self._backoff.over()
         self._send(self._flow.probe(now=self._now()))
+
+    def _probe_elsewhere(self) -> None:
+        self._send(self._flow.probe_elsewhere(PROBE_PATIENCE, now=self._now()))
 
     def _redistribute(self) -> None:
         self._send(self._flow.redistribute(now=self._now()))

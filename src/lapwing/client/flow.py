@@ -79,12 +79,29 @@ class Flow(Generic[Key]):
         return self._order(dict.fromkeys(self.shares, 0), now)
 
     def probe(self, *, now: float) -> Orders[Key]:
-        """One message, from a connection drawn at random; no orders when there is nothing to draw from."""
+        """One message, from the connection that delivered last; no orders when there is none.
+
+        NSQ draws one at random, and waits long when that has no messages; the last to deliver most likely has more.
+        """
+        latest = max((share.last_message for share in self.shares.values()), default=0.0)
+        return self._probe([key for key, share in self.shares.items() if share.last_message == latest], now)
+
+    def _probe(self, candidates: list[Key], now: float) -> Orders[Key]:
         self.mode = Mode.PROBING
         wanted = dict.fromkeys(self.shares, 0)
-        if wanted and self.max_in_flight:
-            wanted[self._rng.choice(list(wanted))] = 1
+        if candidates and self.max_in_flight:
+            wanted[self._rng.choice(candidates)] = 1
         return self._order(wanted, now)
+
+    def probe_elsewhere(self, patience: float, *, now: float) -> Orders[Key]:
+        """Probe another connection if the one that is probed has delivered nothing for so long: it may have nothing."""
+        if self.mode is not Mode.PROBING:
+            return []
+        for share in self.shares.values():
+            if share.rdy and (share.last_message >= share.rdy_set or now - share.rdy_set < patience):
+                return []
+        others = [key for key, share in self.shares.items() if not share.rdy]
+        return self._probe(others or list(self.shares), now)
 
     def release(self, *, now: float) -> Orders[Key]:
         """Back to normal."""
