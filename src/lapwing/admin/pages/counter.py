@@ -30,7 +30,7 @@ def install(admin: "Admin") -> None:
             def refresh() -> None:
                 total = sum(channel["message_count"] for channel in view.picture.channels())
                 speed = sum(flow.into for flow in admin.poller.history.channel_flow.values())
-                counter.show(total, speed)
+                counter.show(total)
                 say(said, f"messages processed, {rate(speed)} a second")
 
             view.live(refresh)

@@ -115,7 +115,8 @@ def frame(
     visitor: Visitor = request.scope[VISITOR]
     refreshes: list[Callable[[], None]] = []
     watcher = Watcher(lambda: _run(refreshes))
-    with element("div", None, "lw-frame"):
+    # beside the library's own page, which is a <main> and would make ours the second one
+    with client.layout, element("div", None, "lw-frame"):
         element("a", "Skip to the content", "lw-skip", href="#content")
         badge = _navigation(admin, links, current)
         with element("div", None, "lw-side"):

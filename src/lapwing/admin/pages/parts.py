@@ -212,9 +212,9 @@ class Field(Element, component=PACKAGED / "lw_field.js"):
 class Counter(Element, component=PACKAGED / "lw_counter.js"):
     """A number that counts up between polls."""
 
-    def show(self, value: int, rate: float) -> None:
-        """The number now, and by how many it grows a second."""
-        put(self, value=value, rate=round(rate, 1))
+    def show(self, value: int) -> None:
+        """The number now."""
+        put(self, value=value)
 
 
 class MessageView(Element, component=PACKAGED / "lw_message.js"):

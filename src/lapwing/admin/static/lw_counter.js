@@ -1,25 +1,25 @@
-// One number that counts up smoothly from poll to poll.
+// One number that counts up smoothly: it reaches what the last poll said by the time of the next, and never runs ahead.
 import { count } from "lapwing-ui";
 
+const SECONDS = 2;
+
 export default {
-  props: { value: Number, rate: Number },
-  data: () => ({ shown: null }),
+  props: { value: Number },
+  data: () => ({ shown: 0 }),
   render() {
-    const text = count(Math.floor(this.shown ?? this.value));
-    return Vue.h("div", { class: "lw-counter", role: "img", "aria-label": `${count(this.value)} messages processed` },
-      [...text].map((sign, i) => Vue.h("span", { key: text.length - i, class: sign === "," ? "lw-comma" : "lw-digit" }, sign)));
+    return Vue.h("div", { class: "lw-counter", role: "img", "aria-label": `${count(this.value)} messages processed` }, count(Math.floor(this.shown)));
+  },
+  created() {
+    this.shown = this.from = this.value ?? 0;
+    this.since = performance.now();
   },
   mounted() {
-    this.shown = this.value;
-    this.from = this.value;
-    this.since = performance.now();
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const step = () => {
       if (this.gone) return;
-      const seconds = (performance.now() - this.since) / 1000;
-      const aim = this.from + Math.min(seconds, 3) * (this.rate || 0);
-      this.shown = still ? this.value : Math.max(this.shown, Math.max(aim, 0));
-      setTimeout(() => requestAnimationFrame(step), 80);
+      const part = Math.min(1, (performance.now() - this.since) / 1000 / SECONDS);
+      this.shown = still || this.value < this.from ? this.value : this.from + (this.value - this.from) * part;
+      setTimeout(() => requestAnimationFrame(step), this.shown === this.value ? 250 : 60);
     };
     step();
   },
@@ -27,10 +27,9 @@ export default {
     this.gone = true;
   },
   watch: {
-    value(now) {
-      this.from = now;
+    value() {
+      this.from = this.shown;
       this.since = performance.now();
-      if (now < this.shown - Math.max(50, 6 * (this.rate || 0))) this.shown = now; // restarted: begin anew
     },
   },
 };
