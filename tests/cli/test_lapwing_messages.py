@@ -3,14 +3,17 @@
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from running import PROGRAM, environment, lapwing, lapwing_json, process
 
-from daemons import Daemon, nsqd
+from daemons import Daemon, nsqd, until
 
 _NUMBERS = count()
 
@@ -133,6 +136,51 @@ def test_tail_without_following_shows_the_newest(daemon: Daemon, topic: str) -> 
     shown = lapwing("tail", topic, "--last", "1", "--no-follow", "--facts", daemon=daemon).stdout
     assert shown.startswith("2  20")
     assert shown.endswith("  three\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_trouble(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, *(str(number) for number in range(2000)), daemon=daemon)
+    for command in (f"tail {topic} --since earliest", f"sub {topic} c"):
+        done = subprocess.run(f"{PROGRAM} {command} | head -n 1", shell=True, env=environment(daemon),
+                              capture_output=True, text=True, check=True, timeout=30)
+
+        assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_tail_of_a_plain_nsq_server_goes_through_a_channel(daemon: Daemon, topic: str) -> None:
+    with urlopen(f"{daemon.url}/info") as answer:
+        info = answer.read()
+
+    class PlainNsq(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path == "/info"
+            body = info if known else b'{"message":"NOT_FOUND"}'
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), PlainNsq) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = ("--nsqd-http-address", f"127.0.0.1:{server.server_port}")
+        assert "plain NSQ server" in lapwing("tail", topic, "--since", "1h", *address, code=1).stderr
+
+        running = subprocess.Popen([PROGRAM, "tail", topic, "--count", "1", *address], env=environment(),
+                                   stdout=subprocess.PIPE, text=True)
+        assert running.stdout is not None
+        until(lambda: _consumed(daemon, topic), seconds=20, what="the ephemeral channel")
+        lapwing("pub", topic, "hello", daemon=daemon)
+
+        assert running.stdout.readline() == "hello\n"
+        assert running.wait(20) == 0
+        server.shutdown()
+
+
+def _consumed(daemon: Daemon, topic: str) -> bool:
+    return any(channel["clients"] for channel in lapwing_json("channels", daemon=daemon) if channel["topic"] == topic)
 
 
 def test_peek_consumes_nothing(daemon: Daemon, topic: str) -> None:

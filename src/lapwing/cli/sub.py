@@ -57,7 +57,11 @@ async def _consume(
                 consumer.max_in_flight = min(in_flight, count - done - 1)
             with message:
                 line = json.dumps(decoded(message), ensure_ascii=False).encode() if as_json else message.body
-                out.write((printable(line) if terminal and not as_json else line) + b"\n")
-                out.flush()
+                try:
+                    out.write((printable(line) if terminal and not as_json else line) + b"\n")
+                    out.flush()
+                except BrokenPipeError:  # our reader has seen enough; nothing is wrong with the message
+                    message.requeue(0, backoff=False)
+                    raise
             done += 1
     return True

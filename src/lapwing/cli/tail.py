@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
@@ -60,14 +61,13 @@ async def _tail(cluster: Any, topic: str, start: Any, follow: bool, count: int, 
         out.flush()
         return
     shown = 0
-    stream = reader.follow(start)
-    async for entry in stream:
-        out.write(line(entry, topic, as_json=as_json, facts=facts, terminal=terminal))
-        out.flush()
-        shown += 1
-        if count and shown >= count:
-            await stream.aclose()
-            return
+    async with aclosing(reader.follow(start)) as stream:
+        async for entry in stream:
+            out.write(line(entry, topic, as_json=as_json, facts=facts, terminal=terminal))
+            out.flush()
+            shown += 1
+            if count and shown >= count:
+                return
 
 
 async def _through_channel(cluster: Any, topic: str, count: int, as_json: bool) -> None:
