@@ -1,6 +1,7 @@
 """The pages in a real browser, in front of a fake cluster whose numbers the tests hold in their hands."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -392,9 +393,8 @@ def test_a_client_and_a_body_that_look_like_script_are_shown_as_text(ui, cluster
     cluster.a.topics["orders"].channels["billing"].clients.append(strange)
     cluster.a.topics["orders"].publish(SCRIPT, headers={SCRIPT: SCRIPT})
     cluster.a.health = f"NOK - {SCRIPT}"
-    cluster.a.pipelines.append(
-        {"name": SCRIPT, "topics": ["orders"], "channel": "billing", "state": SCRIPT, "error": SCRIPT}
-    )
+    told = {"name": SCRIPT, "topics": ["orders"], "channel": "billing", "state": SCRIPT, "error": SCRIPT}
+    cluster.a.pipelines.append({**told, "updated_ms": int(time.time() * 1000)})
     page = ui.page
     for path in ("/topics/orders/billing", "/clients", "/", "/pipelines"):
         ui.open(path)
