@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import PROGRAM, lapwing, lapwing_json, process
+from running import PROGRAM, environment, lapwing, lapwing_json, process
 
 from daemons import Daemon, nsqd, start_nsqlookupd, until
 
@@ -85,6 +85,13 @@ def test_discovery_finds_the_nodes() -> None:
         assert lapwing("sub", "found", "c", "-n", "1", *address).stdout == "x\n"
         # the command line counts for more than the environment
         assert lapwing("check", *address, daemon=daemon).stdout.startswith("OK")
+
+
+def test_the_shell_completes_topics(daemon: Daemon) -> None:
+    asked = environment(daemon, _LAPWING_COMPLETE="complete_bash", COMP_WORDS="lapwing tail or", COMP_CWORD="2")
+    done = subprocess.run([PROGRAM], env=asked, capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == ["orders"]
 
 
 def test_doctor_examines_the_machine(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ app = shared.app()
 
 @app.command(epilog="Example: lapwing peek orders --since 1h --count 5 --json")
 def peek(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: shared.Topic,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many messages.")] = 10,
     sequence: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this sequence.")] = None,
     since: Annotated[str, typer.Option(help="Begin at this time: 10m (ago), earliest, 2026-11-15T09:30:00.")] = "",

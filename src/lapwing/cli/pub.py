@@ -14,7 +14,7 @@ app = shared.app()
 
 @app.command(epilog="Example: lapwing pub orders '{\"order\": 1}'    or: cat orders.jsonl | lapwing pub orders")
 def pub(
-    topic: Annotated[str, typer.Argument(help="Where to.")],
+    topic: shared.Topic,
     bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY", help="A message each; or stdin.")] = None,
     file: Annotated[str, typer.Option("--file", "-f", help="Publish the lines of this file.")] = "",
     whole: Annotated[bool, typer.Option("--whole", help="Stdin or the file is one message, not one a line.")] = False,

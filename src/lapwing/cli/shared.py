@@ -35,6 +35,24 @@ LookupdHttp = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
+def known_topics(incomplete: str) -> list[str]:
+    """Names that the shell may complete a topic to: those of the nsqd that the environment names, if it answers."""
+    import json
+    from urllib.request import urlopen
+
+    address = (os.environ.get("LAPWING_NSQD_HTTP", "").split() or [NSQD_HTTP])[0]
+    try:
+        url = f"http://{address}/stats?format=json&include_clients=false&include_mem=false"
+        with urlopen(url, timeout=0.5) as answer:
+            names = [str(topic["topic_name"]) for topic in json.load(answer)["topics"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []  # a shell that completes is no place for complaints
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=known_topics)]
+
+
 def app() -> typer.Typer:
     """A command's own application."""
     return typer.Typer(add_completion=False, rich_markup_mode=None)

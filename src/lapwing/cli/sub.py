@@ -13,7 +13,7 @@ app = shared.app()
 
 @app.command(epilog="Example: lapwing sub orders billing --count 10 --json")
 def sub(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: shared.Topic,
     channel: Annotated[str, typer.Argument(help="The channel; one that ends in #ephemeral vanishes with us.")],
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="End after so many messages; 0: never.")] = 0,
     in_flight: Annotated[int, typer.Option("--max-in-flight", min=1, help="Messages held at once.")] = 200,

@@ -17,7 +17,7 @@ app = shared.app()
 
 @app.command(epilog="Example: lapwing tail orders --since 10m")
 def tail(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: shared.Topic,
     since: Annotated[str, typer.Option(help="Begin in the past: 10m, earliest, 2026-11-15T09:30:00.")] = "",
     last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with so many of the newest messages.")] = 0,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for what is published next.")] = True,
