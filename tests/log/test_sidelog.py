@@ -110,6 +110,19 @@ def test_a_torn_end_is_cut_and_a_flipped_bit_costs_one_frame(tmp_path: Path) -> 
             open_one.frame(0)
 
 
+def test_a_torn_head_before_zeros_is_no_record(tmp_path: Path) -> None:
+    side = SideLog(tmp_path, "c")
+    side.put(1, b"one")
+    side.close()
+    path = Path(side_path(tmp_path, "c"))
+    path.write_bytes(path.read_bytes() + b"LWR1" + bytes(40))
+
+    again = SideLog(tmp_path, "c")
+    again.put(2, b"two")
+    again.close()
+    assert SideLog(tmp_path, "c").sequences() == {1, 2}
+
+
 def test_a_long_frame_is_found_again(tmp_path: Path) -> None:
     side = SideLog(tmp_path, "c")
     side.put(1, b"a" * 3_000_000)

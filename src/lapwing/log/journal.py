@@ -173,7 +173,7 @@ class Journal:
         if fanned is not None:
             parts.append(_entry(FANNED, "") + _SEQUENCE.pack(fanned))
         try:
-            self._file.replace([records.encode(b"".join(parts))], sync=self._sync)
+            self._file.replace([records.encode(b"".join(parts))] if parts else [], sync=self._sync)
         except OSError as error:
             self.notes.append(f"{self.path}: could not be compacted: {error}")
 

@@ -27,12 +27,12 @@ def encode(payload: bytes) -> bytes:
 
 
 def payload_at(data: bytes, offset: int) -> bytes | None:
-    """The payload of the whole and sound record at `offset`, or None."""
+    """The payload of the whole and sound record at `offset`, or None. An empty one is a torn head before zeros."""
     if offset + HEAD > len(data):
         return None
     magic, length, crc = _HEAD.unpack_from(data, offset)
     begin = offset + HEAD
-    if magic != MAGIC or length > len(data) - begin:
+    if magic != MAGIC or not 0 < length <= len(data) - begin:
         return None
     payload = data[begin : begin + length]
     return payload if kernel.crc32c(payload) == crc else None
