@@ -1,12 +1,13 @@
 """A disk that refuses: the publisher is told, nothing acknowledged is lost, and it heals by itself."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from lapwing.errors import WriteFailed
-from lapwing.log.disk import OpenFiles
+from lapwing.errors import CorruptChunk, LogError, WriteFailed
+from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.log import DiskLog, Extra, LogOptions, RetentionLimits
 
 from .faulty import FaultyDisk, ShortDisk
@@ -44,7 +45,8 @@ def test_whichever_call_fails_only_what_was_refused_is_missing(
     while hit:
         disk = FaultyDisk(error=error, short=short)
         directory = tmp_path / str(fault)
-        log = DiskLog(directory, NODE, files=OpenFiles(disk), options=LogOptions(segment_bytes=300))
+        options = LogOptions(segment_bytes=300, tail_bytes=0)  # what is read comes from the files
+        log = DiskLog(directory, NODE, files=OpenFiles(disk), options=options)
         acknowledged: list[bytes] = []
         extras: list[Extra] = []
         disk.arm(fault, times)
@@ -167,3 +169,40 @@ def test_in_memory_mode_a_full_disk_refuses_new_messages_and_keeps_the_old(tmp_p
     publish(log, [b"f"])
     assert bodies(log) == [b"a", b"b", b"c", b"d", b"f"]
     assert bodies(DiskLog(tmp_path / "topic", NODE)) == bodies(log)
+
+
+def test_a_bad_sector_costs_the_chunks_on_it_and_a_passing_error_costs_nothing(tmp_path: Path) -> None:
+    class BadSector(Disk):
+        bad: int | None = None
+        frames = 0
+        error = errno.EIO
+
+        def pread(self, fd: int, length: int, offset: int) -> bytes:  # type: ignore[override]
+            if self.bad is not None and offset <= self.bad < offset + length and self.frames == os.fstat(fd).st_ino:
+                raise OSError(self.error, os.strerror(self.error))
+            return os.pread(fd, length, offset)
+
+    disk = BadSector()
+    told: list[tuple[int, int]] = []
+    log = DiskLog(
+        tmp_path / "topic",
+        NODE,
+        files=OpenFiles(disk),
+        options=LogOptions(tail_bytes=0, merge_bytes=0),
+        on_corrupt=lambda path, offset, first, count: told.append((first, count)),
+    )
+    for number in range(10):
+        publish(log, [b"%d" % number * 100] * 2)
+    everything = bodies(log)
+    disk.bad, disk.frames = 600, os.stat(log.segments[0].frames.path).st_ino
+
+    disk.error = errno.EMFILE
+    with pytest.raises(LogError, match="cannot be read"):
+        bodies(log)
+    assert told == []
+    disk.error = errno.EIO
+    assert bodies(log) == everything[:4] + everything[6:]
+    assert told == [(4, 2)]
+    with pytest.raises(CorruptChunk):
+        log.frame(4)
+    assert log.timestamp(4) == 1

@@ -1,6 +1,7 @@
 """One file of wire frames, back to back, with its index and its extras beside it: written as one, read in blocks."""
 
 import contextlib
+import errno
 import os
 import struct
 from collections.abc import Sequence
@@ -183,7 +184,8 @@ class Segment:
     def read(self, number: int, max_bytes: int) -> tuple[Sequence[Chunk], bytes | None, str]:
         """Chunks from record `number` on, as many as `max_bytes` allow but at least one: they, and their frames.
 
-        Every checksum is verified. When the first chunk is bad: that one, None, and what is wrong. Raises `BadRecord`.
+        Every checksum is verified. When the first chunk is bad, or lies where the disk cannot be read: that one, None,
+        and what is wrong. Raises `BadRecord`, and `OSError` for what may pass.
         """
         most = 1 + max_bytes * self.index.count // (self.size or 1)
         chunks = self.index.chunks(number, min(most, 4096))
@@ -197,7 +199,14 @@ class Segment:
         while taken < len(chunks) and chunks[taken].stop <= limit and not chunks[taken].flags:
             taken += 1
         del chunks[taken:]
-        data = self.frames.read(chunks[-1].stop - head.offset, head.offset)
+        try:
+            data = self.frames.read(chunks[-1].stop - head.offset, head.offset)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            if taken > 1:
+                return self.read(number, 0)  # which of them is it?
+            return chunks, None, f"cannot be read: {error.strerror}"
         if taken == 1:
             if len(data) != head.length or kernel.crc32c(data) != head.crc:
                 return chunks, None, f"checksum is not {head.crc:08x}"
