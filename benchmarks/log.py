@@ -173,6 +173,26 @@ def many_topics(directory: Path, count: int) -> float:
     return time.perf_counter() - begin
 
 
+def single(directory: Path) -> dict[str, float]:
+    """CPU of publishes of one message each, flushed one by one; and of reading them back."""
+    log = DiskLog(directory / "single", NODE)
+    count = 20_000
+
+    def write() -> None:
+        for number in range(count):
+            log.append(kernel.frame_one(b"x" * BODY, (NODE << 54) + log.next, number), 1, now=number)
+            log.flush()
+
+    def read() -> None:
+        reader = log.reader(0)
+        while reader.take(log.end, SLICE, 1 << 20)[1]:
+            pass
+
+    figures = {"single": cpu(write) / count * 1e6, "single read": cpu(read) / count * 1e6}
+    log.destroy()
+    return figures
+
+
 def pure_append() -> float:
     """The append figure of the pure twin, from a process that was asked for it."""
     command = [sys.executable, __file__, "--append-only"]
@@ -204,6 +224,9 @@ def main() -> None:
               f"costs {plain:.3f}, so the log is {figures['append'] / plain:.2f} times that")
         show("append, pure", figures)
         print(f"        take at the tail: {tail(directory):.4f} us CPU per message and channel")
+        figures |= single(directory)
+        print(f"        one message a flush: {figures['single']:.1f} us CPU; reading such a log back: "
+              f"{figures['single read']:.3f} us CPU per message")
         fill(directory, chosen.messages)
         figures |= open_large(directory)
         print(f"\na log of {chosen.messages:,} messages, {size_of(directory / 'large') / 1e9:.2f} GB on disk")
