@@ -123,6 +123,19 @@ def test_a_missing_index_or_identity_is_found_and_made_again(place: DataPath) ->
     assert len(exported(place)) == 240
 
 
+def test_a_lost_end_of_a_closed_segment_is_counted_and_set_aside(place: DataPath) -> None:
+    segment = sorted(Path(place.topic_dir("orders")).glob("*.log"))[0]
+    size = segment.stat().st_size
+    segment.write_bytes(segment.read_bytes()[: size - 10])
+
+    found = problems(place, "orders")
+    assert sum(problem.lost for problem in found) == 1
+    assert repairs(place)
+    assert problems(place) == []
+    summary = next(event for event in offline.verify(place, ["orders"]) if isinstance(event, offline.Summary))
+    assert (summary.messages, summary.quarantined) == (119, 1)
+
+
 def test_a_broken_catalog_is_made_anew_from_what_is_there(place: DataPath) -> None:
     (Path(place.path) / "nsqd.dat").write_text("")
 

@@ -192,7 +192,8 @@ def _walk_segment(
     told: list[Problem] = []
 
     def say(path: str, offset: int, what: str) -> None:
-        told.append(Problem(topic, path, offset, what))
+        if path != segment.frames.path:  # what is wrong with the frames is told chunk by chunk
+            told.append(Problem(topic, path, offset, what))
 
     known = _recorded(segment)
     stop = 0
@@ -223,18 +224,21 @@ def _walk_chunk(
     topic: str, segment: Segment, chunk: Chunk, summary: Summary, known: set[int], want_frames: bool
 ) -> Iterator[Event]:
     path = segment.frames.path
+    span = f"messages {chunk.first} to {chunk.end - 1}"
     if chunk.flags & QUARANTINED:
-        summary.quarantined += chunk.count
+        if chunk.offset in known:
+            summary.quarantined += chunk.count
+        else:
+            yield Problem(topic, path, chunk.offset, f"{chunk.length} bytes that are no message: {span}", chunk.count)
         return
     frames = segment.frames.read(chunk.length, chunk.offset)
     if len(frames) != chunk.length or kernel.crc32c(frames) != chunk.crc:
-        span = f"messages {chunk.first} to {chunk.end - 1}"
         yield Problem(topic, path, chunk.offset, f"checksum is not {chunk.crc:08x}: {span}", chunk.count)
         return
     if chunk.offset not in known:
         yield Problem(topic, path, chunk.offset, f"{chunk.count} messages that the index does not have")
     if not _ids_fit(frames, chunk, summary.node):
-        yield Problem(topic, path, chunk.offset, f"ids are not those of messages {chunk.first} to {chunk.end - 1}")
+        yield Problem(topic, path, chunk.offset, f"ids are not those of {span}")
     summary.messages += chunk.count
     if want_frames:
         damage: list[Problem] = []
