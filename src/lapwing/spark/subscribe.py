@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST: Final = 2500  # messages in flight, and so in one file: NSQ's own limit for RDY
-_IDLE: Final = 0.25  # seconds without a message after which a round ends
+_IDLE: Final = 0.1  # seconds without a message after which a round ends
 _PATIENCE: Final = 3  # rounds without a message after which availableNow gives up on what /stats promised
 
 Row = tuple[int, int, bytes, bytes]  # timestamp, attempts, id, body
@@ -157,7 +157,8 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             try:
                 with Subscription(address, self._options) as subscription:
                     while taken < most:
-                        rows = subscription.gather(min(most - taken, MOST), deadline)
+                        # only the first message is worth a long wait: once some are there, Spark shall have them
+                        rows = subscription.gather(min(most - taken, MOST), 0.0 if taken else deadline)
                         if not rows:
                             break
                         self._spool(rows)
@@ -260,7 +261,7 @@ class Subscription:
             self._ready = most
         rows, self._rows = self._rows, []
         while len(rows) < most:
-            wait = _IDLE if rows else max(deadline - time.monotonic(), 0.01)
+            wait = _IDLE if rows else max(deadline - time.monotonic(), _IDLE / 5)
             if not self._receive(wait):
                 break
             for frame in self._wire.frames():
