@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import PROGRAM, environment, lapwing, process
+from commanding import PROGRAM, environment, lapwing, process
 
 from lapwing.cli import main, reference
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import lapwing, lapwing_json, process
+from commanding import lapwing, lapwing_json, process
 
 from daemons import Daemon, nsqd
 

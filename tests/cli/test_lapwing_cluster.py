@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import PROGRAM, environment, lapwing, lapwing_json, process
+from commanding import PROGRAM, environment, lapwing, lapwing_json, process
 
 from daemons import Daemon, nsqd, start_nsqlookupd, until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from running import PROGRAM, environment, lapwing, lapwing_json, process
+from commanding import PROGRAM, environment, lapwing, lapwing_json, process
 
 from daemons import Daemon, nsqd, until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import PROGRAM, environment, process
+from commanding import PROGRAM, environment, process
 
 from daemons import until
 from lapwing.errors import ConfigError
