@@ -37,6 +37,11 @@ class Ground:
         """Count rows that went out."""
         self.rows_out = (self.rows_out or 0) + rows
 
+    def activate(self) -> None:
+        """Make the session that of this thread: Spark looks for data sources written in Python only there."""
+        session: Any = self.spark
+        session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
 
 def nothing() -> None:
     """What there is to do at the end where there is nothing."""

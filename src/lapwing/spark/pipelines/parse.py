@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from lapwing.errors import ConfigError
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
@@ -33,6 +33,8 @@ ABOUT: Final = {
     "_headers": "headers",
 }
 _CORRUPT: Final = "_corrupt_record"
+_VALUE: Final = "_value"
+_MARK: Final = "_end"
 _SAMPLE: Final = 1000  # messages that are looked at, from each end of each log
 
 
@@ -57,33 +59,52 @@ def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknow
         return Input(good, frame.where(~valid).withColumn("reason", F.lit("not UTF-8")))
     schema = schema_of(settings, ground)
     named = {field.name for field in schema.fields}
-    if taken := sorted(named & {*ABOUT, "_size", _CORRUPT}):
+    if taken := sorted(named & {*ABOUT, "_size"}):
         raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
-    widened = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    value = F.from_json(text, widened, {"columnNameOfCorruptRecord": _CORRUPT})
-    marked = frame.withColumn("_value", value).withColumn("reason", _reason(schema, reject_unknown=reject_unknown))
-    good = marked.where(F.col("reason").isNull())
-    fields = [F.col("_value").getField(field.name).alias(field.name) for field in schema.fields]
-    return Input(good.select(*fields, *about), marked.where(F.col("reason").isNotNull()))
+    marked = frame.withColumn("_parsed", parsed(text, schema))
+    marked = marked.withColumn("reason", _reason(schema, reject_unknown=reject_unknown))
+    value = F.col("_parsed").getField(_VALUE)
+    fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
+    good = marked.where(F.col("reason").isNull()).select(*fields, *about)
+    return Input(good, marked.where(F.col("reason").isNotNull()))
+
+
+def parsed(text: "Column", schema: StructType) -> "Column":
+    """A struct with the parsed object, a mark that is missing when more followed it, and the text if it is corrupt.
+
+    Spark stops reading at the end of the first value and takes what follows for nothing; put inside another object, a
+    body with anything behind its own object breaks it, or the mark does not appear.
+    """
+    whole = StructType([
+        StructField(_VALUE, schema), StructField(_MARK, IntegerType()), StructField(_CORRUPT, StringType())
+    ])  # fmt: skip
+    strict = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+    return F.from_json(_wrapped(text), whole, strict)
+
+
+def _wrapped(text: "Column") -> "Column":
+    return F.concat(F.lit(f'{{"{_VALUE}":'), text, F.lit(f',"{_MARK}":1}}'))
 
 
 def _reason(schema: StructType, *, reject_unknown: bool) -> "Column":
     """Why a body was not parsed; null for one that was."""
     text = F.col("body").cast("string")
-    whole = F.try_parse_json(text)
+    value, mark = F.col("_parsed").getField(_VALUE), F.col("_parsed").getField(_MARK)
+    whole = F.try_parse_json(_wrapped(text))
     misfits = [
         F.when(
-            F.get_json_object(text, f"$['{field.name}']").isNotNull() & F.col("_value").getField(field.name).isNull(),
+            F.get_json_object(text, f"$['{field.name}']").isNotNull() & value.getField(field.name).isNull(),
             F.lit(f"{field.name} is no {field.dataType.simpleString()}"),
         )
         for field in schema.fields
     ]
+    inside = F.schema_of_variant(F.try_parse_json(text))
     why = (
-        F.when(whole.isNull(), F.lit("not JSON"))
-        .when(~F.schema_of_variant(whole).startswith("OBJECT"), F.lit("JSON, but not an object"))
+        F.when(whole.isNull() | F.try_variant_get(whole, f"$.{_MARK}", "int").isNull(), F.lit("not JSON"))
+        .when(~inside.startswith("OBJECT"), F.lit("JSON, but not an object"))
         .otherwise(F.coalesce(F.nullif(F.concat_ws("; ", *misfits), F.lit("")), F.lit("does not fit the schema")))
     )
-    wrong = F.col("_value").isNull() | F.col("_value").getField(_CORRUPT).isNotNull()
+    wrong = value.isNull() | mark.isNull() | F.col("_parsed").getField(_CORRUPT).isNotNull()
     reason = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8")).when(wrong, why)
     if reject_unknown:
         known = F.array(*(F.lit(field.name) for field in schema.fields))

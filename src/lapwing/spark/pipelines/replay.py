@@ -120,6 +120,7 @@ class ReplayJob:
 
     def _run(self) -> None:
         try:
+            self._ground.activate()
             self._work()
         except Exception as error:
             text = str(error) if isinstance(error, LapwingError) else complaint(error)

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.25
 _TELL_SECONDS: Final = 1.0
+_OTHERS_SECONDS: Final = 60.0
 
 # what every session that runs pipelines has
 CONF: Final = {
@@ -38,6 +39,7 @@ CONF: Final = {
 }
 # what every query of a pipeline is started with
 QUERY_CONF: Final = {
+    "spark.sql.session.timeZone": "UTC",
     # up to so many partitions are written at once; without it Spark sorts every batch first
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.streaming.noDataProgressEventInterval": "2000",
@@ -169,8 +171,10 @@ class Running:
         """See them through to their end; whether all ended well. `show` hears of every change."""
         with ExitStack() as stack:
             for spec in self._specs:
-                presence = self._places[spec.name].home.enter()
+                home = self._places[spec.name].home
+                presence = home.enter()
                 stack.callback(presence.leave)
+                stack.callback(_hold(spark, str(home.path / "spark.lock")))
                 self._presences[spec.name] = presence
             messengers = {}
             for spec in self._specs:
@@ -192,9 +196,13 @@ class Running:
         from pyspark.errors import AnalysisException, ParseException
 
         place = self._places[spec.name]
+        spark = spark.newSession()  # views and settings of its own
+        for key, value in QUERY_CONF.items():
+            spark.conf.set(key, value)
         ground = Ground(
             spark, place, Checkpoint(open_files(place.checkpoint, spark)), self._brokers[spec.name], self._wanted.once
         )
+        ground.activate()
         settings = spec.settings
         channel = settings.channel or settings.name if isinstance(settings, Stream) else ""
         topics = _topics(spec)
@@ -204,8 +212,6 @@ class Running:
             from lapwing.spark.pipelines.replay import ReplayJob
 
             return ReplayJob(settings, ground, progress)
-        for key, value in QUERY_CONF.items():
-            spark.conf.set(key, value)
         try:
             built = _build(spec, ground)
             return self._started(built, ground, spec, progress)
@@ -247,6 +253,24 @@ class Running:
                     ended.add(progress.name)
             if len(ended) < len(self.jobs):
                 time.sleep(_LOOK_SECONDS)
+
+
+def _hold(spark: "SparkSession", path: str) -> Callable[[], Any]:
+    """Let Spark's JVM hold a lock, and return what releases it.
+
+    When our process is killed, its JVM lives on for a moment and may still be at a batch; whoever starts the pipeline
+    again waits here until it is gone.
+    """
+    context: Any = spark.sparkContext
+    deadline = time.monotonic() + _OTHERS_SECONDS
+    while True:
+        file = context._jvm.java.io.RandomAccessFile(path, "rw")
+        if file.getChannel().tryLock() is not None:
+            return lambda: file.close()
+        file.close()
+        if time.monotonic() > deadline:
+            raise LapwingError(f"{path}: the Spark of an earlier run still holds it; end that Java process first")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _place(spec: Spec, wanted: Wanted) -> Place:

@@ -1,0 +1,117 @@
+"""Topics archived as Parquet on a real Spark and real brokers: every message once, and verify proves it."""
+
+import json
+import shutil
+import urllib.request
+
+import pytest
+from pipeline_runs import Runs
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines import archive
+from lapwing.spark.pipelines.published import published
+from lapwing.spark.pipelines.verify import verify
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def runs(spark, broker, tmp_path):
+    return Runs(spark, broker, tmp_path)
+
+
+def proof_of(runs):
+    place = str(runs.data.parent / "archive")
+    return verify(place, published=published((runs.broker.address,)))
+
+
+def redo_last_batch(runs, name="archive"):
+    """Make Spark believe that the last batch was not finished."""
+    commits = runs.data / name / "checkpoint" / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+def test_every_message_is_archived_once_over_runs_redone_batches_and_a_lost_checkpoint(spark, runs, broker):
+    broker.publish("orders", *(b"order %d" % n for n in range(50)))
+    broker.publish("payments", b"p0", b"\xff\x00")
+    request = urllib.request.Request(
+        f"{broker.daemon.url}/pub?topic=orders", data=b"with", headers={"X-Lapwing-Headers": json.dumps({"k": "v"})}
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+
+    first = runs.once("archive")
+
+    assert (first.state, first.rows_in, first.rows_out, first.lag) == ("finished", 53, 53, 0)
+    rows = archive.read(spark, str(runs.data.parent / "archive"))
+    kept = {(row.topic, row.sequence): row for row in rows.collect()}
+    assert len(kept) == 53
+    assert bytes(kept["payments", 1].body) == b"\xff\x00"
+    assert kept["orders", 50].headers == {"k": "v"}
+    facts = broker.messages("orders")[3]
+    row = kept["orders", 3]
+    assert (row.id, row.node, row.log_id) == (facts["id"], 1, broker.facts("orders")["log_id"])
+    assert (row.date, row.hour) == (row.timestamp.date(), row.timestamp.hour)
+    assert broker.depth("orders", "archive") == 0
+    [shown] = broker.ask("/pipelines")["pipelines"]
+    assert (shown["name"], shown["kind"], shown["state"], shown["lag"]) == ("archive", "archive", "finished", 0)
+
+    redo_last_batch(runs)
+    broker.publish("orders", *(b"more" for _ in range(7)))
+    broker.publish("new", b"a topic that came later")
+    second = runs.once("archive")
+
+    proof = proof_of(runs)
+    assert second.rows_out == 8
+    assert proof.sound
+    assert {(log.topic, log.rows, log.waiting) for log in proof.logs} == {
+        ("orders", 58, 0), ("payments", 2, 0), ("new", 1, 0)
+    }  # fmt: skip
+
+    shutil.rmtree(runs.data / "archive" / "checkpoint")
+    broker.publish("orders", b"after the checkpoint was lost")
+    third = runs.once("archive")
+
+    assert third.rows_out == 1
+    assert proof_of(runs).sound
+    assert spark.read.parquet(str(runs.data.parent / "archive")).count() == 62
+
+
+def test_small_files_are_merged_and_the_proof_still_holds(spark, runs, broker):
+    broker.publish("orders", *(b"%d" % n for n in range(40)))
+
+    runs.once("archive", "topics=orders", "max_messages=8", "compact_after=3", "compression=zstd")
+
+    files = list((runs.data.parent / "archive").rglob("*.parquet"))
+    proof = proof_of(runs)
+    assert proof.sound
+    assert proof.rows == 40
+    assert len(files) <= 3
+    bodies = spark.read.parquet(*map(str, files)).select("body").collect()
+    assert sorted(int(bytes(row.body)) for row in bodies) == list(range(40))
+
+
+def test_a_place_that_cannot_be_written_or_a_broker_that_is_away_is_said_before_spark_starts(runs, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    with pytest.raises(ConfigError, match="cannot write there"):
+        runs.made("archive", f"out={blocked}/archive")
+    runs.broker.daemon.kill()
+    with pytest.raises(ConfigError, match=r"no nsqd answers: .* is it running\?"):
+        runs.made("archive")
+
+
+def test_a_log_that_was_wiped_stops_the_archive_unless_told_to_go_on(runs, broker):
+    broker.publish("orders", b"1", b"2", b"3")
+    runs.once("archive", "topics=orders")
+    broker.ask("/topic/delete?topic=orders", b"")
+    broker.publish("orders", b"new 1")
+
+    complaint = runs.failing("archive", "topics=orders")
+
+    assert "now there is a new log" in complaint
+    runs.once("archive", "topics=orders", "fail_on_data_loss=false")
+    proof = proof_of(runs)
+    assert proof.sound
+    assert sorted(log.rows for log in proof.logs) == [1, 3]

@@ -1,0 +1,220 @@
+"""Pipelines from topic to topic on a real Spark and a real broker: transform, dedup, rollup, flow."""
+
+import json
+import time
+
+import pytest
+from pipeline_runs import Runs
+from test_pipeline_archive import redo_last_batch
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines.flow import Counters
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def runs(spark, broker, tmp_path):
+    return Runs(spark, broker, tmp_path)
+
+
+def written(tmp_path, text, name="clean.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_sql_over_json_and_what_does_not_parse_goes_to_a_topic_of_its_own_with_the_reason(runs, broker, tmp_path):
+    file = written(
+        tmp_path,
+        "kind: transform\ntopics: orders\nschema: id bigint, amount double\nto: gross\ndrift: reject\n"
+        "sql: select id, amount * 2 as gross, _topic as source from input where amount > 1\n",
+    )
+    good = [json.dumps({"id": n, "amount": n}).encode() for n in range(5)]
+    bad = [
+        b"no json", b"[1]", b"\xff\xfe", b'{"id": "x", "amount": 1}', b'{"id": 1, "amount": 2, "extra": 1}', b"{}x",
+        b'{"id": 7}{"id": 8}', b'{"id": 9}}', b"null", b" ", b"{'id': 1}",
+    ]  # fmt: skip
+    broker.publish("orders", *good, *bad)
+
+    runs.once(file)
+    redo_last_batch(runs, "clean")
+    runs.once(file)
+
+    assert sorted(json.loads(body)["gross"] for body in broker.bodies("gross")) == [4.0, 6.0, 8.0]
+    assert json.loads(broker.bodies("gross")[0])["source"] == "orders"
+    rejects = {message["headers"]["origin-sequence"]: message for message in broker.messages("orders.rejected")}
+    reasons = {sequence: message["headers"]["reason"] for sequence, message in rejects.items()}
+    assert reasons == {
+        "5": "not JSON",
+        "6": "JSON, but not an object",
+        "7": "not UTF-8",
+        "8": "id is no bigint",
+        "9": "unknown field extra",
+        "10": "not JSON",  # more behind the object
+        "11": "not JSON",
+        "12": "not JSON",
+        "13": "JSON, but not an object",
+        "14": "not JSON",
+        "15": "not JSON",
+    }
+    assert rejects["5"]["body"] == "no json"
+    assert broker.depth("orders", "clean") == 0
+
+
+def test_a_schema_is_inferred_once_and_pinned(runs, broker, tmp_path):
+    file = written(
+        tmp_path,
+        "kind: transform\ntopics: orders\nto: out\nrejects: bad\nsql: select to_json(struct(*)) body from input\n",
+    )
+    with pytest.raises(ConfigError, match="no messages to infer a schema from"):
+        runs.once(file)
+    broker.publish("orders", b'{"id": 1, "who": {"name": "x"}}')
+    runs.once(file)
+    broker.publish("orders", b'{"id": "now a word"}', b'{"id": 3, "later": true}')
+    runs.once(file)
+
+    pins = json.loads((runs.data / "clean" / "checkpoint" / "lapwing.json").read_text())
+    assert pins["schema_text"] == "id bigint, who struct<name:string>"
+    assert [json.loads(body)["id"] for body in broker.bodies("out")] == [1, 3]
+    assert broker.bodies("bad") == ['{"id": "now a word"}']
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("sql: select amuont from input", "`amuont` cannot be resolved. Did you mean one of the following?"),
+        ("sql: selec amount from input", "Syntax error at or near 'selec'"),
+        ("sql: select 1 as body", "sql does not read from input"),
+        ("sql: select amount as body from input", "column body is double, string or binary expected"),
+        ("sql: select 'x' as body, 1 as colour from input", "unknown column colour"),
+        ("sql: select count(*) as n from input", "watermark"),
+        ("schema: amount dubble\nsql: select amount from input", "schema: Unsupported data type .DUBBLE"),
+        ("rejects: orders\nsql: select amount from input", "rejects: orders is also read"),
+    ],
+)
+def test_what_cannot_work_is_said_before_the_stream_starts(runs, broker, tmp_path, line, complaint):
+    schema = "" if line.startswith("schema") else "schema: amount double\n"
+    file = written(tmp_path, f"kind: transform\ntopics: orders\nto: out\n{schema}{line}\n")
+
+    with pytest.raises(ConfigError, match=complaint.replace("?", r"\?").replace("`", "[`]")):
+        runs.once(file)
+
+
+def test_a_pipeline_written_in_python(runs, broker, tmp_path):
+    file = written(
+        tmp_path,
+        "from lapwing.spark.pipelines.python import pipeline\n"
+        "@pipeline(topics='orders', to='large', format='text')\n"
+        "def large(orders):\n    return orders.where('length(body) > 3').selectExpr('upper(body) as body')\n",
+        "mine.py",
+    )
+    broker.publish("orders", b"abc", b"abcdef")
+
+    runs.once(file)
+
+    assert broker.bodies("large") == ["ABCDEF"]
+
+
+def test_repetitions_are_left_out_and_messages_without_a_key_are_not(runs, broker):
+    bodies = [b'{"k": 1, "n": 1}', b'{"k": 2, "n": 2}', b'{"k": 1, "n": 3}', b'{"n": 4}', b'{"n": 5}', b"no json"]
+    broker.publish("orders", *bodies)
+    settings = ["topics=orders", "to=once", "format=json", "schema=k bigint, n bigint", "by=k"]
+    runs.once("dedup", *settings)
+    broker.publish("orders", b'{"k": 2, "n": 6}', b'{"k": 3, "n": 7}')
+
+    runs.once("dedup", *settings)
+    redo_last_batch(runs, "dedup")
+    runs.once("dedup", *settings)
+
+    kept = broker.bodies("once")
+    assert "no json" in kept
+    assert sorted(json.loads(body)["n"] for body in kept if body != "no json") == [1, 2, 4, 5, 7]
+    with pytest.raises(ConfigError, match="by was 'k' and is now 'n', and the checkpoint holds state"):
+        runs.made("dedup", *settings[:-1], "by=n")
+
+
+def test_windows_are_computed_once_each_to_files_and_to_a_topic(spark, runs, broker, tmp_path):
+    file = written(
+        tmp_path,
+        "kind: rollup\ntopics: orders\nschema: at bigint, country string, amount double\nto: perminute\n"
+        "time: timestamp_seconds(at)\nwindow: 1m\nwatermark: 10s\nby: [country]\n"
+        "values: {orders: count, revenue: sum(amount), who: distinct(amount), p50: p50(amount), size: bytes}\n",
+        "minutes.yaml",
+    )
+    events = [(60, "de", 1), (70, "de", 3), (119, "de", 3), (61, "fr", 5), (120, "de", 9)]
+    bodies = [json.dumps({"at": at, "country": country, "amount": amount}).encode() for at, country, amount in events]
+    broker.publish("orders", *bodies)
+    runs.once(file)
+    broker.publish("orders", json.dumps({"at": 1000, "country": "de", "amount": 1}).encode())
+    runs.once(file)
+    redo_last_batch(runs, "minutes")
+    runs.once(file)
+
+    told = [json.loads(body) for body in broker.bodies("perminute")]
+    found = {(row["country"], row["window_start"][14:19]): row for row in told}
+    assert len(told) == 3
+    first = found["de", "01:00"]
+    assert (first["orders"], first["revenue"], first["who"], first["p50"]) == (3, 7.0, 2, 3.0)
+    assert first["size"] == sum(len(body) for body in bodies[:3])
+    assert found["fr", "01:00"]["orders"] == found["de", "02:00"]["orders"] == 1
+    rows = spark.read.parquet(str(runs.data.parent / "minutes")).collect()
+    assert sorted((row.country, row.orders) for row in rows) == [("de", 1), ("de", 3), ("fr", 1)]
+
+
+def test_a_time_that_is_a_number_is_refused_with_the_remedy(runs, broker):
+    settings = ["topics=orders", "schema=at bigint", "time=at", "values=n=count", "to=out"]
+    with pytest.raises(ConfigError, match=r"time: at is bigint; say timestamp_millis\(at\)"):
+        runs.once("rollup", *settings)
+    with pytest.raises(ConfigError, match=r"values: n: .*`nothing` cannot be resolved"):
+        runs.once("rollup", "topics=orders", "schema=at bigint", "values=n=sum(nothing)", "to=out")
+
+
+def stats(messages, requeued=0, depth=0):
+    channel = {
+        "channel_name": "c", "depth": depth, "in_flight_count": 0, "deferred_count": 0, "client_count": 1,
+        "message_count": messages, "requeue_count": requeued, "timeout_count": 0,
+        "e2e_processing_latency": {"count": 1, "percentiles": [{"quantile": 0.99, "value": 5_000_000}]},
+    }  # fmt: skip
+    topic = {"topic_name": "t", "depth": 0, "message_count": messages, "message_bytes": messages * 10}
+    return {"topics": [{**topic, "channels": [channel]}, {**topic, "topic_name": "_lapwing_x", "channels": []}]}
+
+
+def test_samples_say_what_has_changed_and_a_restarted_broker_counts_from_zero():
+    counters = Counters()
+    assert list(counters.samples(stats(100), 1, now=10.0)) == []
+
+    topic, channel = counters.samples(stats(150, requeued=5, depth=20), 1, now=11.0)
+    after_restart, _ = counters.samples(stats(30), 1, now=12.5)
+
+    assert (topic["messages"], topic["bytes"], topic["channel"]) == (50, 500, None)
+    assert (channel["delivered"], channel["requeued"], channel["depth"], channel["p99_ms"]) == (35, 5, 20, 5.0)
+    assert (after_restart["messages"], after_restart["seconds"]) == (30, 1.5)
+
+
+def test_flow_of_messages_is_told_per_topic_and_channel(spark, runs, broker):
+    broker.ask("/topic/create?topic=orders", b"")
+    broker.ask("/channel/create?topic=orders&channel=billing", b"")
+
+    def told():
+        return [json.loads(body) for body in broker.bodies("_lapwing_flow")] if shown() else []
+
+    def shown():
+        return any(topic["topic"] == "_lapwing_flow" for topic in broker.ask("/log/offsets")["topics"])
+
+    with runs.up("flow", "window=1s", "watermark=0s", "every=200ms", "trigger=0s") as running:
+        deadline = time.monotonic() + 90
+        while not any(row.get("channel") == "billing" and row["depth"] for row in told()):
+            assert time.monotonic() < deadline
+            broker.publish("orders", b"x" * 100, b"y" * 100)
+            time.sleep(0.2)  # messages at some rate are what is measured
+        names = [entry["name"] for entry in broker.ask("/pipelines")["pipelines"]]
+
+    rows = told()
+    topics = [row for row in rows if "channel" not in row]
+    assert running.jobs[0].progress.state == "stopped"
+    assert names == ["flow"]
+    assert {row["topic"] for row in rows} == {"orders"}
+    assert all(row["message_bytes"] in (0.0, 100.0) for row in topics)
+    assert sum(row["messages"] for row in topics) > 0
+    assert spark.read.parquet(str(runs.data.parent / "flow")).count() == len(rows)
