@@ -31,6 +31,9 @@ _SECOND: Final = 1_000_000_000
 _LINGER: Final = 1.0  # seconds a refused client has to read why
 _HANDSHAKE: Final = 5.0  # seconds for TLS
 _HIGH_WATER: Final = 1 << 20  # bytes a slow socket may have waiting
+_FULL: Final = 4 * _HIGH_WATER  # more than deliveries alone can leave waiting: then not even a consumer is heard
+_GOODBYE: Final = 10.0  # seconds for what was written to leave after we have hung up
+_SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
 
 _CHECKED: Final[dict[type, tuple[str, str]]] = {
     Pub: ("PUB", "publish"),
@@ -79,7 +82,11 @@ class Connection(asyncio.Protocol):
         self._beat = 0  # when the next heartbeat is due, ns
         self._interval = 0  # of heartbeats, ns: the first IDENTIFY decides
         self._busy: asyncio.Task[None] | None = None  # a question to the auth server that commands wait for
+        self._pieces: Iterator[bytes] | None = None  # what came through the layers and was not looked at yet
+        self._behind = False  # some of what came waits for the next turn
+        self._muted = False  # nothing is read from the socket
         self._blocked = False  # the socket takes no more
+        self._unread = 0  # bytes it had waiting when it was looked at last
         self._half_closed = False
         self._unsettled = 0  # topics this client made that others cannot find yet
         self._ending = False
@@ -120,14 +127,11 @@ class Connection(asyncio.Protocol):
             return
         if self._handshake is not None:
             self._shake(data)
-            return
-        if not self._layers:
-            self._wire.receive(data)
-            self._carry_out()
+        elif self._layers:
+            self._pieces = self._through(data, self._layers)
         else:
-            self._unwrap(data)
-            if isinstance(self._layers[0], Encrypted) and self._layers[0].over:
-                self.eof_received()  # a TLS client closes in its own words first, and waits for us to follow
+            self._wire.receive(data)
+        self._digest()
         self._turn.add(self)
 
     def eof_received(self) -> bool:
@@ -135,7 +139,7 @@ class Connection(asyncio.Protocol):
         if self._handshake is not None:
             self._handshake_failed("EOF")
         self._half_closed = True
-        if self._busy is None:
+        if self._busy is None and not self._behind:
             self._end_of_input()
         self._turn.add(self)
         return True
@@ -154,17 +158,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The socket takes no more for now: deliver nothing more to it."""
         self._blocked = True
-        if self._transport is not None and self._session.subscriber is None:
-            self._transport.pause_reading()  # who does not read its answers need not ask more
-        interval = self._interval or 60 * _SECOND
-        self._arm(interval, self._stuck)
+        self._heed()
+        self._watch()
 
     def resume_writing(self) -> None:
         """The socket takes bytes again."""
         self._blocked = False
         self._sent()
-        if self._transport is not None and self._busy is None and not self._transport.is_reading():
-            self._transport.resume_reading()
+        self._heed()
         if self._interval:
             self._arm(max(self._beat - self._clock.now(), 0), self._tick)
         elif self._timer is not None:
@@ -175,13 +176,70 @@ class Connection(asyncio.Protocol):
 
     # --- commands ----------------------------------------------------------------------------------------------
 
-    def _carry_out(self) -> None:
-        """Carry out what has come; who makes a topic hears of it when others can find it."""
+    def _digest(self) -> None:
+        """Carry out what has come, but no more than one client's share of a turn; the rest follows in the next ones.
+
+        So nobody waits for a flood of commands, nor for the few bytes that unpack to one.
+        """
+        self._behind = False
+        share = _SHARE
+        try:
+            while not (self._ending or self._session.doomed or self._busy or self._handshake):
+                share = self._carry_out(share)
+                if share <= 0:
+                    self._behind = True
+                    asyncio.get_running_loop().call_soon(self._catch_up)
+                    break
+                if self._busy or self._handshake or self._pieces is None:
+                    break
+                piece = next(self._pieces, None)
+                if piece is None:
+                    self._pieces = None
+                    self._talk_tls()
+                    break
+                self._wire.receive(piece)
+                share -= len(piece) >> 8
+        except ProtocolError as error:
+            self._session.refuse(error)
+        except ssl.SSLError as error:
+            self._door.log.debug(f"{self._session.about.remote_address}: TLS: {error}")
+            self.hang_up()
+        self._heed()
+
+    def _catch_up(self) -> None:
+        """Go on with what was left for this turn."""
+        self._digest()
+        if self._half_closed and self._busy is None and not self._behind:
+            self._end_of_input()
+        self._turn.add(self)
+
+    def _heed(self) -> None:
+        """Read from the client, or not: while it is ahead of us, or does not read our answers, it is not heard."""
+        muted = self._behind or self._busy is not None or (self._blocked and self._overfull())
+        if muted == self._muted:
+            return
+        transport = self._transport
+        if transport is None or self._ending or self._half_closed or transport.is_closing():
+            return
+        self._muted = muted
+        if muted:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _overfull(self) -> bool:
+        """Whether more waits for the socket than a client is allowed that still wants to be heard."""
+        assert self._transport is not None
+        return self._session.subscriber is None or self._transport.get_write_buffer_size() > _FULL
+
+    def _carry_out(self, share: int) -> int:
+        """Carry out up to `share` commands; how many more may be. Who makes a topic hears when others can find it."""
         changes = self._door.broker.changes
         before = len(changes)
-        self._obey()
+        share = self._obey(share)
         if len(changes) > before:
             self._await_settled(changes[before:])
+        return share
 
     def _await_settled(self, changes: list[Change]) -> None:
         newcomers = self._door.newcomers
@@ -196,8 +254,8 @@ class Connection(asyncio.Protocol):
         self._unsettled -= 1
         self._turn.add(self)
 
-    def _obey(self) -> None:
-        """Carry out commands up to the first error or question to somebody else."""
+    def _obey(self, share: int) -> int:
+        """Carry out commands up to the first error or question to somebody else; what is left of the share."""
         session = self._session
         now = self._clock.now()
         checked = self._door.auth is not None
@@ -206,12 +264,15 @@ class Connection(asyncio.Protocol):
                 if type(command) in _SPECIAL:
                     self._special(command, now)
                 elif checked and type(command) in _CHECKED and not self._allowed(command, now):
-                    return
+                    return share
                 else:
                     session.handle(command, now=now)
                 self._heard = now
                 if session.doomed or self._busy is not None or self._handshake is not None:
-                    return
+                    return share
+                share -= 1
+                if share <= 0:
+                    break
         except ProtocolError as error:
             session.refuse(error)
         except HangUp:
@@ -219,6 +280,7 @@ class Connection(asyncio.Protocol):
             self.hang_up()
         if self._interval == 0 and self._beat == 0 and self._wire.state is not State.MAGIC:
             self._begin_heartbeats(now)
+        return share
 
     def _special(self, command: Command, now: int) -> None:
         if isinstance(command, Identify):
@@ -226,23 +288,8 @@ class Connection(asyncio.Protocol):
         elif isinstance(command, Auth):
             self._authenticate(command)
 
-    def _unwrap(self, data: bytes) -> None:
-        """Take bytes through the layers, outermost first, and carry out what they say."""
-        try:
-            for piece in self._through(data, self._layers):
-                if self._ending or self._session.doomed:
-                    return
-                self._wire.receive(piece)
-                if self._busy is None:
-                    self._carry_out()
-            self._talk_tls()
-        except ProtocolError as error:
-            self._session.refuse(error)
-        except ssl.SSLError as error:
-            self._door.log.debug(f"{self._session.about.remote_address}: TLS: {error}")
-            self.hang_up()
-
     def _through(self, data: bytes, layers: list[Layer]) -> Iterator[bytes]:
+        """What bytes hold, through all layers, outermost first."""
         if not layers:
             yield data
             return
@@ -250,12 +297,14 @@ class Connection(asyncio.Protocol):
             yield from self._through(piece, layers[1:])
 
     def _talk_tls(self) -> None:
-        """Send what TLS itself has to say, such as an answer to a key update."""
+        """Send what TLS itself has to say, such as an answer to a key update; follow a client that closes in TLS."""
         first = self._layers[0]
         if isinstance(first, Encrypted) and self._transport is not None:
             own = first.send(b"")
             if own:
                 self._transport.write(own)
+            if first.over:
+                self.eof_received()
 
     # --- IDENTIFY ----------------------------------------------------------------------------------------------
 
@@ -288,6 +337,8 @@ class Connection(asyncio.Protocol):
         """Put on the layers that were granted; the answer leaves before the first of them."""
         if not (settings.tls or settings.snappy or settings.deflate):
             return
+        if self._layers:
+            raise ProtocolError("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is upgraded already")
         self._write()
         rest = self._wire.take_rest()
         if settings.tls:
@@ -298,8 +349,7 @@ class Connection(asyncio.Protocol):
                 self._shake(rest)
         else:
             self._compress()
-            if rest:
-                self._unwrap(rest)
+            self._pieces = self._through(rest, self._layers)
 
     def _shake(self, data: bytes) -> None:
         layer = self._handshake
@@ -325,7 +375,7 @@ class Connection(asyncio.Protocol):
         self._session.outbox.append(frames.OK)
         self._write()
         self._compress()
-        self._unwrap(b"")
+        self._pieces = self._through(b"", self._layers)  # what came with the end of the handshake
         self._turn.add(self)
 
     def _handshake_failed(self, reason: str) -> None:
@@ -407,8 +457,6 @@ class Connection(asyncio.Protocol):
 
     def _wait_for(self, question: object) -> None:
         """Hold further commands back until somebody else has answered."""
-        assert self._transport is not None
-        self._transport.pause_reading()
         self._busy = asyncio.get_running_loop().create_task(self._answered(question))
 
     async def _answered(self, question: object) -> None:
@@ -418,12 +466,7 @@ class Connection(asyncio.Protocol):
             self._session.refuse(error)
         self._busy = None
         if self._transport is not None and not self._ending:
-            self._transport.resume_reading()
-            if not self._session.doomed:
-                self._carry_out()
-            if self._half_closed and self._busy is None:
-                self._end_of_input()
-            self._turn.add(self)
+            self._catch_up()
 
     # --- heartbeats and deadlines ------------------------------------------------------------------------------
 
@@ -463,8 +506,17 @@ class Connection(asyncio.Protocol):
     def _no_magic(self) -> None:
         self.hang_up()
 
+    def _watch(self) -> None:
+        """See to it that the client reads."""
+        assert self._transport is not None
+        self._unread = self._transport.get_write_buffer_size()
+        self._arm(self._interval or 60 * _SECOND, self._stuck)
+
     def _stuck(self) -> None:
-        """The socket has taken nothing for a whole interval."""
+        """The socket has taken too little in a whole interval; one that has taken nothing is given up."""
+        if self._transport is not None and self._transport.get_write_buffer_size() < self._unread:
+            self._watch()
+            return
         self._door.log.info(f"{self._session.about.remote_address}: reads nothing, hanging up")
         if self._transport is not None:
             self._transport.abort()
@@ -500,6 +552,8 @@ class Connection(asyncio.Protocol):
             data = layer.send(data)
         self._transport.write(data)
         self._sent()
+        if self._blocked:
+            self._heed()
 
     def _sent(self) -> None:
         subscriber = self._session.subscriber
@@ -531,8 +585,11 @@ class Connection(asyncio.Protocol):
     def hang_up(self) -> None:
         """Close without a word; what was already written still leaves."""
         self._ending = True
-        if self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if transport is not None:
+            transport.close()
+            if transport.get_write_buffer_size():
+                self._arm(int(_GOODBYE * _SECOND), transport.abort)  # one who never reads would stay forever
 
 
 _SPECIAL: Final = frozenset({Identify, Auth})

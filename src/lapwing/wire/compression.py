@@ -14,7 +14,7 @@ import cramjam
 from lapwing import kernel
 from lapwing.errors import ProtocolError
 
-PIECE: Final = 1 << 20  # the most that `pieces` yields at once
+PIECE: Final = 1 << 18  # the most that `pieces` yields at once
 OUTPUT_LIMIT: Final = 64 << 20  # what one `decode` may become
 
 STREAM_ID: Final = b"\xff\x06\x00\x00sNaPpY"
