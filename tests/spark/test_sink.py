@@ -154,6 +154,7 @@ def test_all_of_a_batch_goes_to_one_broker(spark, start_broker, tmp_path):
     assert [broker.bodies("copy") for broker in brokers] == [["a", "b"], ["c", "d"]]
 
 
+@pytest.mark.timeout(400)
 def test_a_driver_killed_between_stage_and_commit_and_again_after_the_commit(spark, broker, tmp_path):
     """A real driver, killed with the broker's door held shut at that very moment; then the query is run again."""
     copy = Copy(spark, tmp_path, broker.address)
@@ -179,7 +180,7 @@ def _kill_driver_at(proxy: Proxy, copy: Copy) -> None:
         [sys.executable, "-c", DRIVER, str(copy.source), str(copy.checkpoint), proxy.address],
         start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
-    held = proxy.held.wait(60)
+    held = proxy.held.wait(150)
     os.killpg(driver.pid, signal.SIGKILL)
     _, said = driver.communicate()
     assert held, said.decode()

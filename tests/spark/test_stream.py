@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import until
+from daemons import start_nsqlookupd, until
 
 pytestmark = pytest.mark.spark
 
@@ -18,8 +18,9 @@ class Query:
         self.spark = spark
         self.out = str(tmp_path / "out")
         self.checkpoint = str(tmp_path / "checkpoint")
-        self.options = {"nsqd": ",".join(broker.address for broker in brokers), "startingOffsets": "earliest"}
-        self.options |= {"topic": "orders", "retryTimeout": "5s"} | options
+        self.options = {"topic": "orders", "startingOffsets": "earliest", "retryTimeout": "5s", **options}
+        if brokers:
+            self.options["nsqd"] = ",".join(broker.address for broker in brokers)
 
     def start(self, **trigger):
         frame = self.spark.readStream.format("lapwing").options(**self.options).load()
@@ -103,21 +104,24 @@ def test_a_new_query_can_begin_where_a_channel_stands(spark, broker, tmp_path):
 
 
 def test_a_running_query_sees_new_messages_and_new_nodes_and_shows_its_lag(spark, start_broker, tmp_path):
-    first = start_broker()
+    lookupd = start_nsqlookupd()
+    flag = f"--lookupd-tcp-address={lookupd.tcp}"
+    first = start_broker(flag)
     first.publish("orders", b"one")
-    second = start_broker()
-    query = Query(spark, tmp_path, [first, second], channel="lake")
+    query = Query(spark, tmp_path, [], channel="lake", lookupd=lookupd.http)
     running = query.start(processingTime="0 seconds")
     try:
         until(lambda: first.depth("orders", "lake") == 0, seconds=60)
-        first.publish("orders", b"two")
+        second = start_broker(flag)
         second.publish("orders", b"three", b"four")
+        first.publish("orders", b"two")
         until(lambda: second.depth("orders", "lake") == 0, seconds=60)
         until(lambda: first.depth("orders", "lake") == 0, seconds=60)
         latest = json.loads(running.lastProgress["sources"][0]["latestOffset"])
         assert {node: place["sequence"] for node, place in latest["orders"].items()} == {"1": 2, "2": 2}
     finally:
         running.stop()
+        lookupd.kill()
     assert query.bodies() == ["four", "one", "three", "two"]
 
 
