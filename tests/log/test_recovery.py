@@ -216,7 +216,8 @@ def test_without_an_index_a_damaged_frame_costs_none_of_those_behind_it(stages: 
         for inside in (0, 2, 3, 5, 18, 33):  # size, type, id
             damaged = bytearray(whole["log"])
             damaged[positions[number] + inside] ^= 0x04
-            directory = whole.lay_out(tmp_path / "damaged", log=bytes(damaged), idx=None)
+            empty_or_missing = b"" if inside % 2 else None
+            directory = whole.lay_out(tmp_path / "damaged", log=bytes(damaged), idx=empty_or_missing)
 
             log, corrupt = reopen(directory)
 
@@ -309,6 +310,27 @@ def test_a_reader_skips_a_quarantined_range_and_says_how_long_it_was(stages: lis
     assert len(corrupt) == 1
     assert [count for _, count, _ in log.blocks(0, 6, 1 << 20)] == [3, 1, 2]
     assert len(corrupt) == 1  # told once
+
+
+def test_a_log_whose_index_was_made_anew_while_in_use_is_written_on_without_harm(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, options=LogOptions(tail_bytes=0, merge_bytes=100))
+    sent = [b"%d" % number * 20 for number in range(9)]
+    for body in sent:
+        publish(log, [body])
+    index = tmp_path / "topic" / f"{SEGMENT}.idx"
+    damaged = bytearray(index.read_bytes())
+    for record in range(1, len(damaged) // RECORD):
+        damaged[record * RECORD + 5] ^= 1
+    index.write_bytes(damaged)
+
+    assert bodies(log) == sent
+    for body in (b"more", b"and more"):
+        publish(log, [body])
+    assert bodies(log) == [*sent, b"more", b"and more"]
+    log.close()
+    again, corrupt = reopen(tmp_path / "topic")
+    assert bodies(again) == [*sent, b"more", b"and more"]
+    assert (corrupt, again.notes) == ([], [])
 
 
 GARBAGE = st.one_of(
