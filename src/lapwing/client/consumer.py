@@ -213,7 +213,8 @@ class Consumer:
                 await self._workers.stop()
             else:
                 self._give_back_waiting()
-                await self._drained(subscriptions, deadline)
+                if not self._left:
+                    await self._drained(subscriptions, deadline)
             self._left = True
             for subscription in subscriptions:
                 subscription.give_back()
@@ -259,9 +260,10 @@ class Consumer:
         if self._handler is None:
             # whoever iterated has left the block, and answers no more
             self._left = True
-            self._give_back_waiting()
-            for subscription in list(self._subscriptions):
-                subscription.give_back()
+            if self._stopper is not None:  # it waits for answers; otherwise it is told not to, and says CLS first
+                self._give_back_waiting()
+                for subscription in list(self._subscriptions):
+                    subscription.give_back()
         await self.stop()
 
     # -- iteration
