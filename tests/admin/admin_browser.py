@@ -22,7 +22,7 @@ FLAGS = [
 def chromium() -> Iterator[Browser]:
     """The browser; a machine without it is told how to get it."""
     if not CHROMIUM.exists():
-        raise AssertionError(f"{CHROMIUM} is missing: run `make setup`, which installs Debian's chromium")
+        raise AssertionError(f"{CHROMIUM} is missing: run `make system`, which installs Debian's chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield browser

@@ -32,7 +32,8 @@ class Visitor:
     may_read: bool
     may_change: bool
     user_agent: str = ""
-    remote: str = ""  # `ip:port` of the connection
+    peer: str = ""  # the other end of the connection: a client, or a proxy
+    port: int = 0
     basic_user: str = ""  # from HTTP Basic authorization: told in notifications, trusted by nobody
 
 
@@ -173,7 +174,8 @@ class Access:
             may_read,
             may_change,
             headers.get("user-agent", ""),
-            f"{peer}:{port}",
+            peer,
+            port,
             _basic_user(headers.get("authorization", "")),
         )
 

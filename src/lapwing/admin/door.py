@@ -6,9 +6,11 @@ hands: scripts and styles only from here, by a number used once.
 """
 
 import ipaddress
+import logging
 import re
 import secrets
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote, urlsplit
@@ -25,7 +27,10 @@ from lapwing.admin.web import (
     headers_of,
     send_answer,
 )
+from lapwing.admin.words import duration
 from lapwing.net.answers import Answer, failure, plain
+
+log = logging.getLogger("nsqadmin")
 
 VISITOR: Final = "lapwing.visitor"  # key in the ASGI scope
 _TAG: Final = re.compile(rb"<(script|style)(?=[\s>])")
@@ -186,7 +191,11 @@ class Door:
             visitor,
             names,
         )
-        await self._answer(send, headers, await route.respond(request))
+        began = time.monotonic()
+        answer = await route.respond(request)
+        await self._answer(send, headers, answer)
+        uri = f"{scope['method']} {request.path}{f'?{query}' if query else ''}"
+        log.info("%d %s (%s:%d) %s", answer.status, uri, peer, port, duration(time.monotonic() - began))
 
     def _refusal(
         self, method: str, path: str | None, query: str, headers: Mapping[str, str], hosts: list[str], visitor: Visitor

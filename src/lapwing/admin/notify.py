@@ -21,7 +21,12 @@ def notification(deed: Deed, visitor: Visitor, url: str, *, at: float, via: str)
     said["timestamp"] = int(at)
     if visitor.basic_user:
         said["user"] = visitor.basic_user
-    return said | {"remote_ip": visitor.remote, "user_agent": visitor.user_agent, "url": url, "via": via}
+    return said | {
+        "remote_ip": f"{visitor.peer}:{visitor.port}",
+        "user_agent": visitor.user_agent,
+        "url": url,
+        "via": via,
+    }
 
 
 class Notifier:

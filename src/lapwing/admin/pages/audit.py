@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("action", "Action", "text"),
-    Column("at", "When", "time"),
+    Column("at", "When (UTC)", "time"),
     Column("user", "Who", "text"),
     Column("address", "From", "text"),
     Column("what", "What", "link", wide=True),

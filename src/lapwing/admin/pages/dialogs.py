@@ -21,6 +21,9 @@ async def carry_out(view: View, doing: Doing, done: str) -> bool:
     except LapwingError as error:
         view.tell(in_words(error), bad=True)
         return False
+    if outcome.message and all("_NOT_FOUND" in line for errors in outcome.trouble for line in errors):
+        done += ", where it was"  # a channel need not be on every node of its topic
+        outcome.trouble.clear()
     view.tell(outcome.message or done, bad=bool(outcome.message))
     view.admin.poller.soon()
     return True

@@ -59,11 +59,16 @@ class View:
     admin: "Admin"
     request: Request
     client: Client
-    visitor: Visitor
     links: Links
     buttons: Element  # beside the title
     _refreshes: list[Callable[[], None]]
     _watcher: Watcher
+
+    @property
+    def visitor(self) -> Visitor:
+        """Who looks, judged anew each time: a session may have ended since the page was opened."""
+        opened: Visitor = self.request.scope[VISITOR]
+        return self.admin.access.visitor(self.request.headers, opened.peer, self.request.cookies)
 
     @property
     def picture(self) -> Picture:
@@ -112,7 +117,6 @@ def frame(
     theme = request.cookies.get("lapwing_theme", "auto")
     theme = theme if theme in THEMES else "auto"
     ui.dark_mode(THEMES[theme])
-    visitor: Visitor = request.scope[VISITOR]
     refreshes: list[Callable[[], None]] = []
     watcher = Watcher(lambda: _run(refreshes))
     # beside the library's own page, which is a <main> and would make ours the second one
@@ -135,7 +139,7 @@ def frame(
                         if above:
                             element("p", above, "lw-faint")
                     buttons = element("div", None, "lw-buttons")
-                view = View(admin, request, client, visitor, links, buttons, refreshes, watcher)
+                view = View(admin, request, client, links, buttons, refreshes, watcher)
                 _shell(view, shell, theme)
                 _warn(view, warnings, badge)
                 yield view

@@ -17,6 +17,7 @@ from lapwing.admin.pages.frame import View, frame
 from lapwing.admin.pages.parts import Field, MessageView, Table, button, element, link_button, notice, panel, put, say
 from lapwing.admin.peek import LogState, Peek, newest, oldest
 from lapwing.admin.words import count, moment, size
+from lapwing.admin.words import messages as messages_word
 from lapwing.client.cluster import Json
 from lapwing.client.http import CallFailed
 from lapwing.names import valid
@@ -32,7 +33,7 @@ BREATH: Final = 0.7  # seconds between two looks of a live tail
 
 COLUMNS: Final = (
     Column("sequence", "Sequence", "text"),
-    Column("published", "Published", "stamp"),
+    Column("published", "Published", "stamp", "In UTC"),
     Column("node", "Node", "text"),
     Column("size", "Size", "bytes"),
     Column("body", "Body", "code"),
@@ -103,7 +104,7 @@ def _form(view: View, asked: Asked) -> None:
         ("newest", "newest first"),
         ("oldest", "oldest first"),
         ("sequence", "from sequence"),
-        ("time", "from time (UTC)"),
+        ("time", "from time"),
     ]
 
     def go() -> None:
@@ -118,7 +119,7 @@ def _form(view: View, asked: Asked) -> None:
         node = Field("Node", kind="select", options=nodes, value=asked.node, width="160px")
         begin = Field("Start", kind="select", options=starts, value=asked.start, width="135px")
         place = Field(
-            "Sequence or time", value=asked.at, placeholder="42 or 2026-11-15 09:30:00", width="190px", on_enter=go
+            "Sequence or UTC time", value=asked.at, placeholder="42 or 2026-11-15 09:30:00", width="190px", on_enter=go
         )
         text = Field("Contains", value=asked.text, placeholder="in body, headers, id", width="150px", on_enter=go)
         button("Show", go, tone="main", sign="search")
@@ -185,7 +186,7 @@ def _facts(states: list[LogState]) -> None:
         return
     with element("div", None, "lw-logs"):
         for state in states:
-            held = f"{state.node.name} holds {count(state.next - state.first)} messages"
+            held = f"{state.node.name} holds {messages_word(state.next - state.first)}"
             if state.next > state.first:
                 begin, end = moment(state.first_timestamp / 1e9), moment(state.last_timestamp / 1e9)
                 held += f", sequences {state.first} to {state.next - 1}, {size(state.bytes)}, from {begin} to {end} UTC"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.alarms import Limits, first_line, pipeline_age, stale
+from lapwing.admin.alarms import Limits, pipeline_age, stale
 from lapwing.admin.pages.columns import Column, Label, Links, Row
 from lapwing.admin.pages.frame import View, frame
 from lapwing.admin.pages.parts import Table, element, notice, panel, put, say
@@ -27,7 +27,6 @@ COLUMNS = (
     Column("batch", "Last batch"),
     Column("took", "Batch took", "dur"),
     Column("seen", "Reported", "dur", "Time since it last reported"),
-    Column("error", "Error", "text", wide=True),
 )
 
 
@@ -71,6 +70,8 @@ def _list(view: View) -> None:
         picture, limits = view.picture, view.admin.poller.limits
         pipelines = picture.pipelines or ()
         table.show([pipeline_row(pipeline, picture, limits, view.links) for pipeline in pipelines])
+        if not chosen[0]:  # the first that failed is what one came for
+            chosen[0] = next((str(pipeline["name"]) for pipeline in pipelines if pipeline.get("error")), "")
         table.choose(chosen[0])
         shown = next((pipeline for pipeline in pipelines if pipeline.get("name") == chosen[0]), None)
         text = str((shown or {}).get("error") or "")
@@ -103,7 +104,6 @@ def pipeline_row(pipeline: Json, picture: Picture, limits: Limits, links: Links)
         pipeline.get("batch_id"),
         _number(pipeline.get("batch_ms")) / 1000,
         round(pipeline_age(pipeline, picture.at)),
-        first_line(str(pipeline.get("error") or "")),
     ]
 
 

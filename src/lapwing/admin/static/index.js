@@ -39,14 +39,11 @@ export function bytes(n) {
   return `${one.format(n)} TiB`;
 }
 
-const pad = (n, width = 2) => String(n).padStart(width, "0");
-
+// Times are in UTC everywhere, as in the daemons' logs and in what one may ask for.
 export function moment(seconds, millis = false) {
   if (!seconds) return "";
-  const d = new Date(seconds * 1000);
-  const day = `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
-  const time = `${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
-  return `${day} ${time}${millis ? "." + pad(d.getMilliseconds(), 3) : ""}`;
+  const text = new Date(seconds * 1000).toISOString();
+  return `${text.slice(0, 10)} ${text.slice(11, millis ? 23 : 19)}`;
 }
 
 // The time of day is enough for what is from today.

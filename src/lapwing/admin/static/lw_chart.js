@@ -66,7 +66,7 @@ export default {
       const end = this.times[this.times.length - 1] ?? Date.now() / 1000;
       const begin = Math.max(end - this.span, Math.min(this.times[0] ?? end - this.span, end - 60));
       this.chart.setOption({
-        animation: false, textStyle: { fontFamily: "inherit" }, aria: { enabled: false },
+        animation: false, useUTC: true, textStyle: { fontFamily: "inherit" }, aria: { enabled: false },
         grid: { left: 4, right: 22, top: 10, bottom: 2, containLabel: true },
         tooltip: {
           trigger: "axis", renderMode: "richText", confine: true, backgroundColor: ground, borderColor: line,

@@ -54,7 +54,7 @@ export default {
     if (!m) return h("p", { class: "lw-empty" }, "Choose a message to see it whole.");
     const json = parsed(m);
     const way = this.way && (this.way !== "json" || json) ? this.way : json ? "json" : m.body === null || m.body === undefined ? "hex" : "text";
-    const facts = [["Sequence", m.sequence], ["Id", m.id], ["Published", moment(m.timestamp / 1e9, true)], ["Attempts", m.attempts], ["Size", bytes(raw(m).length)]];
+    const facts = [["Sequence", m.sequence], ["Id", m.id], ["Published", moment(m.timestamp / 1e9, true) + " UTC"], ["Attempts", m.attempts], ["Size", bytes(raw(m).length)]];
     if (m.node) facts.push(["Node", m.node]);
     const headers = Object.entries(m.headers || {});
     return h("div", { class: "lw-message" }, [

@@ -1,0 +1,218 @@
+"""Pictures of every page for the documents: `python tests/admin/screens.py` writes docs/screens/*.png.
+
+The cluster is a small made-up one, so that each page has something to show, and the same things each time.
+"""
+
+import json
+import random
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from admin_browser import chromium  # noqa: E402
+from admin_fakes import Channel, FakeLookupd, FakeNsqd, Topic, client  # noqa: E402
+from admin_stage import start_nsqadmin  # noqa: E402
+
+SCREENS = HERE.parents[1] / "docs" / "screens"
+WATCHED = 60  # seconds of traffic before the first picture, so that the charts have lines
+TOPICS = [
+    "clicks",
+    "emails",
+    "invoices",
+    "orders",
+    "pageviews",
+    "payments",
+    "sessions",
+    "shipments",
+    "signups",
+    "webhooks",
+]
+CHANNELS = ["archive", "billing", "fraud", "lake", "mailer", "search"]
+AGENTS = ["go-nsq/1.1.0", "pynsq/0.9.1", "lapwing/0.1.0", "nsqjs/0.13.0"]
+
+
+def cluster() -> tuple[list[FakeNsqd], FakeLookupd]:
+    """Three nodes with ten topics, some of them in trouble."""
+    chance = random.Random(8)
+    nodes = [FakeNsqd(f"nsq-{number}", lapwing=True, zone="abc"[number - 1]) for number in (1, 2, 3)]
+    for name in TOPICS:
+        chosen = chance.sample(CHANNELS, chance.randrange(2, 5)) if name != "orders" else ["archive", "billing", "lake"]
+        for node in nodes:
+            node.topics[name] = Topic(
+                messages=chance.randrange(100_000, 900_000), channels={each: _channel(chance, each) for each in chosen}
+            )
+    nodes[0].topics["returns"] = Topic(depth=12_430, backend_depth=2_430, messages=12_430)
+    nodes[1].topics["orders"].channels["old-report"] = Channel(depth=5_210, messages=90_000)
+    nodes[2].topics["emails"].channels["mailer"] = Channel(paused=True, depth=310, messages=40_000, clients=[client(3)])
+    for number in range(240):
+        _order(nodes[number % 3].topics["orders"], number)
+    nodes[0].pipelines = _pipelines()
+    lookupd = FakeLookupd(*nodes)
+    lookupd.registered = {"returns-2025": {"archive"}, "trial": set()}
+    return nodes, lookupd
+
+
+def _channel(chance: random.Random, name: str) -> Channel:
+    people = [
+        client(
+            chance.randrange(1, 90),
+            user_agent=chance.choice(AGENTS),
+            snappy=chance.random() < 0.4,
+            tls=chance.random() < 0.5,
+            tls_version="TLS1.3",
+            in_flight_count=chance.randrange(20),
+        )
+        for _ in range(0 if name == "lake" else chance.randrange(1, 4))
+    ]
+    return Channel(
+        depth=chance.choice([0, 0, 3, 41, 260]),
+        in_flight=chance.randrange(30) if people else 0,
+        messages=chance.randrange(100_000, 900_000),
+        requeued=chance.randrange(60),
+        timed_out=chance.randrange(9),
+        clients=people,
+        percentiles=[(0.99, chance.randrange(10**7, 10**9)), (0.5, chance.randrange(10**6, 10**7))],
+    )
+
+
+def _order(topic: Topic, number: int) -> None:
+    body = {
+        "order": 10_000 + number,
+        "customer": {"id": number * 7 % 911, "vip": number % 5 == 0},
+        "items": [{"sku": f"LW-{number * 13 % 400:03}", "quantity": number % 4 + 1}],
+        "total": round(number * 3.17 % 250, 2),
+    }
+    topic.publish(json.dumps(body), headers={"trace": f"{number * 7919:08x}", "source": "shop"} if number % 2 else {})
+
+
+def _pipelines() -> list[dict[str, object]]:
+    now = int(time.time() * 1000)
+    running = {"kind": "archive", "state": "running", "error": None, "updated_ms": now}
+    return [
+        {
+            **running,
+            "name": "orders-lake",
+            "topics": ["orders"],
+            "channel": "lake",
+            "batch_id": 421,
+            "input_rate": 310.4,
+            "processed_rate": 2400.0,
+            "batch_ms": 834,
+            "lag": 64,
+        },
+        {
+            **running,
+            "name": "clicks-per-minute",
+            "kind": "rollup",
+            "topics": ["clicks"],
+            "channel": "lake",
+            "batch_id": 88,
+            "input_rate": 90.2,
+            "processed_rate": 300.0,
+            "batch_ms": 1834,
+            "lag": 120,
+            "updated_ms": now - 400_000,
+        },
+        {
+            **running,
+            "name": "emails-dead",
+            "kind": "dead letters",
+            "topics": ["emails"],
+            "channel": "dead",
+            "state": "failed",
+            "batch_id": 3,
+            "input_rate": 0,
+            "processed_rate": 0,
+            "batch_ms": 0,
+            "lag": 12,
+            "error": "LogIdentityChanged: the log of emails on nsq-2 was created anew; the checkpoint does not fit it",
+        },
+    ]
+
+
+def traffic(nodes: list[FakeNsqd], ended: threading.Event) -> None:
+    """Messages come and go until told to end."""
+    chance = random.Random(5)
+    number = 240
+    while not ended.wait(0.25):
+        swell = 1 + 0.4 * ((time.time() / 9) % 1)
+        for node in nodes:
+            for index, topic in enumerate(list(node.topics.values())):
+                if not topic.channels:
+                    topic.depth += 1
+                    topic.messages += 1
+                    continue
+                came = int(chance.randrange(2, 8 + index % 4 * 9) * swell)
+                topic.messages += came
+                for channel in list(topic.channels.values()):
+                    _work(chance, channel, came)
+        number += 1
+        _order(nodes[number % 3].topics["orders"], number)
+        for pipeline in (nodes[0].pipelines[0], nodes[0].pipelines[2]):
+            pipeline["updated_ms"] = int(time.time() * 1000)
+
+
+def _work(chance: random.Random, channel: Channel, came: int) -> None:
+    channel.messages += came
+    if channel.paused or (not channel.clients and channel.depth > 1000):
+        channel.depth += came
+        return
+    went = min(channel.depth + came, int(came * chance.uniform(0.85, 1.2)) + 1)
+    channel.depth += came - went
+    for each in channel.clients:
+        each["finish_count"] += went // len(channel.clients)
+        each["message_count"] += went // len(channel.clients)
+
+
+def main() -> None:
+    """Write the pictures."""
+    SCREENS.mkdir(parents=True, exist_ok=True)
+    nodes, lookupd = cluster()
+    ended = threading.Event()
+    threading.Thread(target=traffic, args=(nodes, ended), daemon=True).start()
+    pages = {
+        "overview": "/?span=300",
+        "topics": "/topics",
+        "topic": "/topics/orders?span=300",
+        "channel": "/topics/orders/billing?span=300",
+        "nodes": "/nodes",
+        "node": f"/nodes/{nodes[0].name}",
+        "counter": "/counter?span=300",
+        "lookup": "/lookup",
+        "messages": f"/messages?topic=orders&message={nodes[0].name}%7C40",
+        "clients": "/clients",
+        "pipelines": "/pipelines?name=emails-dead",
+        "audit": "/audit",
+    }
+    with ExitStack() as stack:
+        stack.callback(ended.set)
+        admin = stack.enter_context(start_nsqadmin(f"--lookupd-http-address={lookupd.address}"))
+        browser = stack.enter_context(chromium())
+        wide = browser.new_context(viewport={"width": 1360, "height": 860}, color_scheme="light")
+        dark = browser.new_context(viewport={"width": 1360, "height": 860}, color_scheme="dark")
+        phone = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme="light", device_scale_factor=2)
+        for action in ("pause", "unpause"):
+            wide.request.post(f"{admin.url}/api/topics/payments", data={"action": action})
+        watching = wide.new_page()
+        watching.goto(admin.url)
+        watching.wait_for_timeout(WATCHED * 1000)
+        watching.close()
+        shots = [(wide, name, path) for name, path in pages.items()]
+        shots += [(dark, f"{name}-dark", pages[name]) for name in ("overview", "topic", "messages")]
+        shots += [(phone, f"{name}-phone", pages[name]) for name in ("overview", "topic")]
+        for context, name, path in shots:
+            page = context.new_page()
+            page.goto(admin.url + path)
+            page.wait_for_timeout(4500)
+            page.screenshot(path=str(SCREENS / f"{name}.png"))
+            page.close()
+            print(f"docs/screens/{name}.png")
+
+
+if __name__ == "__main__":
+    main()
