@@ -164,7 +164,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._advance(position, found, limit)
         if end != position:
             self._batch_at = time.monotonic()
-        self._latest = {**position, **o.everywhere(found.holdings, LATEST)}
+        latest = o.everywhere(found.holdings, LATEST)
+        self._latest = {
+            topic: {**position.get(topic, {}), **latest.get(topic, {})} for topic in position.keys() | latest.keys()
+        }
         return o.to_json(end)
 
     def _look(self, position: Offsets) -> Survey:
