@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lapwing import names
 from lapwing.broker.channel import Channel
@@ -17,8 +17,6 @@ from lapwing.log.catalog import ChannelEntry, TopicEntry
 
 if TYPE_CHECKING:
     from lapwing.broker.session import Session
-
-DIRTY: Final = 0.25  # share of channels with something due beyond which the scan goes on at once
 
 Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)
 
@@ -46,6 +44,7 @@ class Broker:
         self.exiting = False
         self._touched: dict[Channel, None] = {}
         self._stale: dict[Topic, None] = {}  # topics whose journal is behind
+        self._stalled: dict[Channel, None] = {}  # channels that could not read their log
         self._trimmable: dict[Topic, None] = {}
         self._catalog_dirty = True
         self._catalog_due = False
@@ -165,7 +164,11 @@ class Broker:
         while self._touched:
             touched, self._touched = self._touched, {}
             for channel in touched:
-                channel.deliver(now)
+                try:
+                    channel.deliver(now)
+                except LogError as error:  # the disk cannot be read at the moment: tried again with the next checkpoint
+                    self.fail(error)
+                    self._stalled[channel] = None
                 self._stale[channel.topic] = None
 
     def fail(self, error: Exception) -> None:
@@ -176,13 +179,13 @@ class Broker:
 
     def scan(self, now: int) -> bool:
         """Look at channels whose time has come, a selection at a time; whether it should go on at once."""
-        looked = dirty = 0
+        looked = 0
         while self.agenda and self.agenda[0][0] <= now and looked < self.options.queue_scan_selection_count:
             due, _, channel = heappop(self.agenda)
             if channel.scheduled != due or channel.exiting:
                 continue
             looked += 1
-            dirty += channel.scan(now)
+            channel.scan(now)
         return bool(looked) and bool(self.agenda) and self.agenda[0][0] <= now
 
     def next_due(self) -> int | None:
@@ -196,6 +199,9 @@ class Broker:
 
     def checkpoint(self, *, now: int) -> None:
         """Write down what channels have finished since the last time, and which topics and channels there are."""
+        stalled, self._stalled = self._stalled, {}
+        for channel in stalled:
+            self.touch(channel)
         stale, self._stale = self._stale, {}
         for topic in stale:
             if topic.exiting:
@@ -218,6 +224,8 @@ class Broker:
         moved, self._trimmable = self._trimmable, {}
         for topic in list(self.topics.values()) if everywhere else moved:
             if not topic.exiting:
+                for note in topic.store.news():
+                    self.report(note)
                 try:
                     topic.trim(now=now)
                 except (LogError, OSError) as error:

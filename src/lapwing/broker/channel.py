@@ -412,6 +412,7 @@ class Channel:
         for subscriber in self.subscribers:
             subscriber.in_flight = {}
             subscriber.lease = None
+        self.subscribers = self.consumers
         self._in_flight.clear()
         self.deferred.clear()
         self.requeued.clear()
@@ -428,17 +429,19 @@ class Channel:
 
         Raises `CursorConflict` when that goes back and nobody said `back`.
         """
+        log = self.topic.log
         sequence = min(sequence, self.topic.fanned_out)
-        if sequence < self.cursor and not back:
-            raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
-        if sequence < self.cursor:
-            self.empty()
-        else:
+        if sequence >= self.cursor:
             self._finish_below(sequence)
-        self._reader.seek(max(sequence, self.topic.log.first))
-        for extra in self.topic.log.extras(self.cursor, self.topic.fanned_out) if back else ():
-            if extra.defer:
-                self.wait_first(extra.sequence, until=self.topic.log.timestamp(extra.sequence) + extra.defer)
+            self._reader.seek(max(sequence, log.first))
+        elif back:
+            self.empty()
+            self._reader.seek(max(sequence, log.first))
+            for extra in log.extras(self.cursor, self.topic.fanned_out):
+                if extra.defer:
+                    self.wait_first(extra.sequence, until=log.timestamp(extra.sequence) + extra.defer)
+        else:
+            raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self._pass_over()
         self._schedule(self.deferred.next_due())
         self.dirty = True
@@ -448,6 +451,7 @@ class Channel:
         for subscriber in self.subscribers:
             for held in [held for held in subscriber.in_flight if held < sequence]:
                 del subscriber.in_flight[held]
+        self.subscribers = [each for each in self.subscribers if each.in_flight or not each.closing]
         waiting = [(number, behind) for number, behind in self.requeued if number >= sequence]
         self.requeued = deque(waiting)
         self.deferred.drop_below(sequence)
@@ -495,7 +499,9 @@ class Channel:
         self._reader.seek(min(max(state.cursor, log.first), log.end))
         self.attempts = dict(state.attempts)
         sided = self._open_side()
-        for start, stop in state.unfinished:
+        # set aside, and with its segment gone, after the journal was last written: nobody has said that it is finished
+        unknown = [sequence for sequence in sided if state.cursor <= sequence < self.cursor]
+        for start, stop in [*state.unfinished, *runs_of(set(unknown) - state.deferred.keys())]:
             for sequence in range(start, min(stop, self.cursor)):
                 if sequence >= log.first or sequence in sided:
                     self.attempts.setdefault(sequence, 1)
@@ -507,6 +513,7 @@ class Channel:
             self.attempts.setdefault(sequence, 0)
         self.deferred.restore({sequence: until for sequence, until in due.items() if sequence < self.cursor})
         self._restore_ahead(due)
+        self._leave_side(list(sided.difference(self._unfinished())))
         self._schedule(self.deferred.next_due())
         self.dirty = True
 
@@ -537,17 +544,21 @@ class Channel:
             return
         if self._side is None:
             self._side = self.topic.side_log(self.name)
+        moved = []
         for sequence in sorted(moving):
             frame = self._frame(sequence)
             if frame is not None:
                 self._side.put(sequence, frame)
-                self._sided.add(sequence)
+                moved.append(sequence)
         self._side.flush()
+        self._sided.update(moved)  # only now: what the disk has refused still needs its segment
 
     def _open_side(self) -> set[int]:
         if self.topic.has_side_log(self.name):
             self._side = self.topic.side_log(self.name)
             self._sided = self._side.sequences()
+            for note in self._side.notes:
+                self.topic.report(note)
         return self._sided
 
     def _leave_side(self, sequences: list[int]) -> None:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lapwing.broker.subscriber import Subscriber
 
-SHARED: Final = (
-    5_000_000  # ns within which deliveries to one consumer share a lease; their deadlines are late by that at most
-)
+SHARED: Final = 5_000_000  # ns within which deliveries to one consumer share a lease: a deadline may be so late
 
 
 @dataclass(slots=True)
@@ -66,9 +64,12 @@ class InFlight:
         while self._heap and self._heap[0][0] <= now:
             _, _, lease = heappop(self._heap)
             held = lease.holder.in_flight
-            late = [sequence for run in lease.runs for sequence in run if held.get(sequence) is lease]
-            for sequence in late:
-                del held[sequence]
+            late: list[int] = []
+            for run in lease.runs:
+                for sequence in run:  # twice in one lease, when it was requeued and delivered again within moments
+                    if held.get(sequence) is lease:
+                        del held[sequence]
+                        late.append(sequence)
             if late:
                 expired.append((lease.holder, late))
             if lease.holder.lease is lease:

@@ -18,7 +18,6 @@ from lapwing.errors import (
     CommandFailed,
     Exiting,
     LapwingError,
-    LogError,
     ProtocolError,
     PublishRefused,
 )
@@ -133,7 +132,7 @@ class Session:
             self.holds -= 1
             if not self.holds:
                 self._stirred()
-        if error is not None and not self.doomed:
+        if error is not None and (not self.doomed or token >> 2 < len(self.outbox)):
             del self.outbox[token >> 2 :]
             self.refuse(_failed(token & 3, error))
 
@@ -244,5 +243,3 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     Cls: Session._cls,
     Nop: Session._nop,
 }
-
-__all__ = ["CLOSING", "INIT", "SUBSCRIBED", "LogError", "Session"]

@@ -64,6 +64,7 @@ class Topic:
         self._options = broker.options
         self._moved = False  # fanned_out has changed since the journal heard of it
         self._has_extras = False
+        self._counted = (0, 0)  # messages and bytes before this turn, should it come to nothing
 
     @property
     def depth(self) -> int:
@@ -140,6 +141,10 @@ class Topic:
     ) -> None:
         if self.exiting:
             raise Exiting
+        if not self.waiting:
+            self._broker.dirty_topics.append(self)
+            self._counted = (self.message_count, self.message_bytes)
+        self.waiting.append((publisher, token))
         self.message_count += count
         self.message_bytes += size
         if self.ephemeral and self.stands_still:
@@ -148,14 +153,11 @@ class Topic:
                 self.dropped_count += count - room
                 count, end = kernel.take_frames(frames, 0, len(frames), room, len(frames))
                 frames = frames[:end]
-                extras = extras[:count]
+                extras = [extra for extra in extras if extra.sequence < self.log.next + count]
         if count:
             self.log.append(frames, count, now=now, extras=extras)
         if extras:
             self._has_extras = True
-        if not self.waiting:
-            self._broker.dirty_topics.append(self)
-        self.waiting.append((publisher, token))
 
     def _lawful(self, defer: int) -> int:
         """The delay a message keeps: where NSQ's memory limit was asked for, what overflows it loses its delay."""
@@ -171,17 +173,19 @@ class Topic:
 
         Raises `WriteFailed` after they have been told of it; nothing of the batch is kept then.
         """
+        if self.exiting:
+            return  # deleted in this very turn, and its publishers know
         waiting, self.waiting = self.waiting, []
         try:
             if self.log.pending:
                 self.log.flush()
         except WriteFailed as error:
             self._has_extras = True
+            self.message_count, self.message_bytes = self._counted
             for publisher, token in waiting:
                 publisher.published(token, error)
             raise
-        if not self.exiting:
-            self.fan_out(now)
+        self.fan_out(now)
         if self._options.durability == "fsync" and not self.ephemeral:
             self._broker.unsynced.append((self, waiting))
         else:
@@ -311,6 +315,8 @@ class Topic:
         if journal is None:
             return
         state = journal.load()
+        for note in journal.notes:
+            self.report(note)
         log = self.log
         known = state.fanned_out if state.fanned_out is not None else log.first
         cursors = [channel.cursor for channel in state.channels.values()]
@@ -325,13 +331,17 @@ class Topic:
         """Let go of segments that nobody needs; move stragglers aside where they alone pin one."""
         log = self.log
         needed = self.fanned_out
+        moved = False
         for channel in self.channels.values():
             low = channel.needed_from()
             edge = log.segment_start(channel.cursor)
             if low < edge and not self.ephemeral:
                 channel.set_aside(edge)
                 low = channel.needed_from()
+                moved = True
             needed = min(needed, low)
+        if moved:
+            self.tell()  # before the segment goes: a straggler that no journal knows of would look finished
         log.release(needed, now=now, limits=self._options.retention)
 
     def sequence_of(self, message_id: bytes) -> int:

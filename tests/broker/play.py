@@ -1,0 +1,188 @@
+"""A broker with clients and a clock that stands still until it is moved."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lapwing import kernel
+from lapwing.broker.broker import Broker
+from lapwing.broker.channel import Channel
+from lapwing.broker.options import Options
+from lapwing.broker.session import Session
+from lapwing.broker.storage import DiskStorage, MemoryStorage, Storage
+from lapwing.broker.subscriber import Subscriber
+from lapwing.wire import ids
+from lapwing.wire.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
+
+MS = 1_000_000
+SECOND = 1000 * MS
+MINUTE = 60 * SECOND
+NODE = 5
+
+Message = tuple[int, int, bytes]  # sequence, attempts, body
+
+
+def identity(sequence: int) -> bytes:
+    """The id of a message of the node."""
+    return ids.encode(NODE, sequence)
+
+
+class Client:
+    """One connection: what it was sent, taken apart."""
+
+    def __init__(self, stage: "Stage") -> None:
+        self.stage = stage
+        self.hung_up = False
+        self.stirred = 0
+        self.session = Session(
+            stage.broker, stage.options.limits, stirred=self._note_stir, hang_up=self._note_hang_up
+        )
+
+    def _note_stir(self) -> None:
+        self.stirred += 1
+
+    def _note_hang_up(self) -> None:
+        self.hung_up = True
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """What its channel knows of it."""
+        assert self.session.subscriber is not None
+        return self.session.subscriber
+
+    def say(self, *commands: Command) -> "Client":
+        """Give commands, and end the turn."""
+        for command in commands:
+            self.session.handle(command, now=self.stage.now)
+        self.stage.commit()
+        return self
+
+    def publish(self, *bodies: bytes, topic: str = "t", delay: int = 0) -> "Client":
+        """Publish one or several."""
+        if delay:
+            return self.say(*[Dpub(topic, delay, body) for body in bodies])
+        return self.say(Pub(topic, bodies[0]) if len(bodies) == 1 else Mpub.of(topic, list(bodies)))
+
+    def finish(self, *sequences: int) -> "Client":
+        """Finish messages."""
+        return self.say(Fins.of([identity(sequence) for sequence in sequences]))
+
+    def requeue(self, sequence: int, *, delay: int = 0) -> "Client":
+        """Requeue a message."""
+        return self.say(Req(identity(sequence), delay))
+
+    def touch(self, sequence: int) -> "Client":
+        """Touch a message."""
+        return self.say(Touch(identity(sequence)))
+
+    def leave(self) -> None:
+        """Disconnect."""
+        self.session.leave(now=self.stage.now)
+        self.stage.commit()
+
+    def take(self) -> tuple[list[Message], list[bytes]]:
+        """What has arrived since the last time: messages, and the payloads of all else."""
+        data = b"".join(self.session.outbox)
+        self.session.outbox.clear()
+        if self.session.subscriber is not None:
+            self.session.subscriber.unsent = 0
+        messages: list[Message] = []
+        payloads: list[bytes] = []
+        at = 0
+        while at < len(data):
+            found, end = kernel.decode_messages(data, at, len(data))
+            messages += [(ids.decode(text)[1], attempts, body) for _, attempts, text, body in found]
+            if end == at:
+                end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+                payloads.append(data[at + 8 : end])
+            at = end
+        return messages, payloads
+
+    def received(self) -> list[int]:
+        """The sequences of the messages that have arrived since the last time."""
+        return [sequence for sequence, _, _ in self.take()[0]]
+
+    def answers(self) -> list[bytes]:
+        """The answers that have come since the last time."""
+        return self.take()[1]
+
+
+class Stage:
+    """A broker, in memory or on a disk."""
+
+    def __init__(self, path: Path | None = None, *, storage: Storage | None = None, **options: Any) -> None:
+        self.now = 1_000 * SECOND
+        self.path = path
+        self.reports: list[str] = []
+        self.options = Options(**{"msg_timeout": MINUTE, "min_free_bytes": 0, "node_id": NODE} | options)
+        self._storage = storage
+        self.open()
+
+    def open(self) -> None:
+        """Begin, with whatever is on the disk."""
+        storage: Storage
+        if self._storage is not None:
+            storage = self._storage
+        elif self.path is None:
+            storage = MemoryStorage(NODE)
+        else:
+            storage = DiskStorage(
+                str(self.path), NODE, self.options.log_options, now=lambda: self.now, report=self.reports.append
+            )
+        self.broker = Broker(self.options, storage, report=self.reports.append)
+        self.broker.restore(now=self.now)
+        self.commit()
+
+    def restart(self) -> None:
+        """Stop in good order and begin again."""
+        self.broker.close(now=self.now)
+        self.open()
+
+    def kill(self) -> None:
+        """Begin again with nothing but what has reached the disk."""
+        self.broker.storage.close()
+        self.open()
+
+    def commit(self) -> None:
+        """End the turn."""
+        self.broker.commit(self.now)
+
+    def checkpoint(self, *, trim: bool = False) -> None:
+        """Write the journal; with `trim` let go of what nobody needs."""
+        self.broker.checkpoint(now=self.now)
+        if trim:
+            self.broker.trim(now=self.now, everywhere=True)
+
+    def pass_time(self, span: int) -> None:
+        """Move the clock, and do what is due."""
+        self.now += span
+        while self.broker.scan(self.now):
+            pass
+        self.commit()
+
+    def client(self) -> Client:
+        """A new connection."""
+        return Client(self)
+
+    def consumer(self, channel: str = "c", *, ready: int = 2500, topic: str = "t", **settings: Any) -> Client:
+        """A new connection that is subscribed; `settings` are the session's. Its OK is taken already."""
+        client = Client(self)
+        for name, value in settings.items():
+            setattr(client.session, name, value)
+        client.say(Sub(topic, channel))
+        assert client.session.outbox.pop(0).endswith(b"OK")
+        return client.say(Rdy(ready))
+
+    def channel(self, name: str = "c", topic: str = "t") -> Channel:
+        """A channel that exists."""
+        return self.broker.existing_channel(topic, name)
+
+
+def numbered(count: int, size: int = 20) -> list[bytes]:
+    """That many bodies."""
+    return [b"%d-" % number + b"x" * size for number in range(count)]
+
+
+def drain(clients: Sequence[Client]) -> list[list[int]]:
+    """What each of them has received, sorted."""
+    return [sorted(client.received()) for client in clients]

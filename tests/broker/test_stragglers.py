@@ -1,0 +1,198 @@
+"""One message that waits for long pins no segment, is never lost, and is finished like any other."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from play import MINUTE, SECOND, Stage, numbered
+
+from lapwing.errors import WriteFailed
+
+HOUR = 60 * MINUTE
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """Segments of a few messages."""
+    return Stage(tmp_path, max_bytes_per_file=1000, max_req_timeout=HOUR)
+
+
+def logs(stage: Stage) -> int:
+    """How many segments there are."""
+    assert stage.path is not None
+    return len(list((stage.path / "topics" / "t-t").glob("*.log")))
+
+
+def work_past(stage: Stage, count: int = 100) -> None:
+    """Have everything but the first message delivered and finished, over many segments."""
+    consumer = stage.consumer()
+    consumer.requeue(0, delay=HOUR // 2) if 0 in consumer.subscriber.in_flight else None
+    for body in numbered(count):
+        stage.client().publish(body)
+        consumer.finish(*[sequence for sequence in consumer.received() if sequence])
+    consumer.leave()
+
+
+def straggle(stage: Stage) -> None:
+    stage.consumer().leave()
+    stage.client().publish(b"straggler")
+    work_past(stage)
+
+
+def test_a_straggler_pins_no_segment(stage: Stage) -> None:
+    straggle(stage)
+    assert logs(stage) > 5
+    stage.checkpoint(trim=True)
+
+    assert logs(stage) <= 2
+    assert stage.broker.topics["t"].log.first > 80
+
+
+def test_a_straggler_comes_in_its_time_and_is_finished(stage: Stage) -> None:
+    straggle(stage)
+    stage.checkpoint(trim=True)
+    consumer = stage.consumer()
+    stage.pass_time(HOUR)
+    assert consumer.take()[0] == [(0, 2, b"straggler")]
+    consumer.finish(0)
+
+    assert stage.channel().oldest() is None
+    stage.restart()
+    stage.pass_time(HOUR)
+    assert stage.consumer().received() == []
+
+
+@pytest.mark.parametrize("end", [Stage.restart, Stage.kill])
+def test_a_straggler_survives(stage: Stage, end: object) -> None:
+    straggle(stage)
+    stage.checkpoint(trim=True)
+    end(stage)  # type: ignore[operator]
+    consumer = stage.consumer()
+    assert consumer.received() == []
+    stage.pass_time(HOUR)
+
+    assert consumer.take()[0] == [(0, 2, b"straggler")]
+
+
+def test_a_straggler_survives_a_kill_although_the_journal_was_behind(stage: Stage) -> None:
+    stage.consumer().leave()
+    stage.checkpoint()
+    stage.client().publish(b"straggler")
+    work_past(stage)
+    stage.broker.trim(now=stage.now, everywhere=True)
+    assert logs(stage) <= 2
+    stage.kill()
+    consumer = stage.consumer()
+    stage.pass_time(HOUR)
+
+    assert consumer.take()[0] == [(0, 2, b"straggler")]
+
+
+def test_a_straggler_that_no_journal_knows_is_still_there(stage: Stage) -> None:
+    stage.consumer().leave()
+    stage.checkpoint()
+    assert stage.path is not None
+    journal = stage.path / "topics" / "t-t" / "journal"
+    before = journal.read_bytes()
+    stage.client().publish(b"straggler")
+    work_past(stage)
+    stage.checkpoint(trim=True)
+    stage.broker.storage.close()
+    journal.write_bytes(before)  # what a power loss may do
+    stage.open()
+
+    assert stage.consumer().take()[0][0] == (0, 2, b"straggler")
+
+
+def test_what_was_finished_in_the_side_log_is_let_go_of(stage: Stage) -> None:
+    straggle(stage)
+    stage.checkpoint(trim=True)
+    consumer = stage.consumer()
+    stage.pass_time(HOUR)
+    consumer.finish(0)
+    stage.checkpoint()
+    stage.kill()  # the side log was not told
+
+    assert stage.consumer().received() == []
+    assert stage.broker.topics["t"].side_log("c").sequences() == set()
+
+
+def test_a_side_log_that_cannot_be_written_keeps_the_segment(stage: Stage) -> None:
+    straggle(stage)
+    side = stage.broker.topics["t"].side_log("c")
+    flush = side.flush
+
+    def refuse() -> None:
+        raise WriteFailed("side", 0, OSError(errno.ENOSPC, "No space left on device"))
+
+    side.flush = refuse  # type: ignore[method-assign]
+    for _ in range(2):
+        stage.checkpoint(trim=True)
+        assert stage.broker.topics["t"].log.first == 0
+        assert stage.broker.problem
+    side.flush = flush  # type: ignore[method-assign]
+    stage.checkpoint(trim=True)
+    assert stage.broker.topics["t"].log.first > 80
+    stage.kill()
+    consumer = stage.consumer()
+    stage.pass_time(HOUR)
+
+    assert consumer.received() == [0]
+
+
+def test_emptying_and_deleting_take_the_stragglers_too(stage: Stage) -> None:
+    straggle(stage)
+    stage.checkpoint(trim=True)
+    stage.channel().empty()
+    stage.restart()
+    assert len(stage.channel().deferred) == 0
+    stage.broker.delete_channel("t", "c")
+
+    assert not stage.broker.topics["t"].has_side_log("c")
+
+
+def test_trimming_lets_go_of_what_every_channel_has_finished(stage: Stage) -> None:
+    stage.consumer("slow", ready=0)
+    work_past(stage, 50)
+    stage.checkpoint(trim=True)
+    assert stage.broker.topics["t"].log.first == 0
+    slow = stage.consumer("slow")
+    slow.finish(*slow.received())
+    stage.channel().seek(50)
+    stage.checkpoint(trim=True)
+
+    assert stage.broker.topics["t"].log.first > 30
+
+
+def test_what_retention_wants_is_kept_for_replay(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, max_bytes_per_file=1000, retention_bytes=1 << 20)
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(100))
+    consumer.finish(*consumer.received())
+    stage.checkpoint(trim=True)
+    stage.channel().seek(0, back=True)
+    stage.commit()
+
+    assert consumer.received() == list(range(100))
+
+
+def test_a_corrupt_chunk_under_a_cursor_is_passed_over_and_reported(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=0).leave()
+    for body in numbered(3, size=20_000):  # more than what shares a chunk
+        stage.client().publish(body)
+    stage.restart()
+    path = next((tmp_path / "topics" / "t-t").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[30_000] ^= 1
+    path.write_bytes(data)
+    consumer = stage.consumer()
+
+    received = consumer.received()
+    assert 1 not in received
+    assert received
+    assert any("corrupt" in report for report in stage.reports)
+    assert stage.channel().depth == 0
+    stage.pass_time(SECOND)
+    stage.client().publish(b"after")
+    assert consumer.received() == [3]

@@ -1,0 +1,257 @@
+"""Accept a batch: frame it, append it, fan it out; and what a disk may do to that."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from play import MINUTE, SECOND, Stage, numbered
+
+from lapwing.errors import PublishRefused, WriteFailed
+from lapwing.log.log import DiskLog
+from lapwing.log.memory import MemoryLog
+from lapwing.wire.commands import Mpub, Pub, Rdy
+
+
+class Refusing:
+    """A log whose writes the disk refuses until it heals."""
+
+    def __init__(self, stage: Stage, topic: str = "t") -> None:
+        self.log = stage.broker.topics[topic].log
+        self._flush = self.log.flush
+        self.log.flush = self._refuse  # type: ignore[method-assign]
+
+    def _refuse(self) -> None:
+        if isinstance(self.log, DiskLog):
+            self.log._forget_pending()
+        elif isinstance(self.log, MemoryLog):
+            self.log._pending.clear()
+            self.log._pending_extras.clear()
+        self.log.next = self.log.end
+        raise WriteFailed("00000.log", 17, OSError(errno.ENOSPC, "No space left on device"))
+
+    def heal(self) -> None:
+        """Let it write again."""
+        self.log.flush = self._flush  # type: ignore[method-assign]
+
+
+# --- fan-out -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_channel_gets_the_backlog_and_later_ones_the_tail(stage: Stage) -> None:
+    stage.client().publish(*numbered(3))
+    assert stage.broker.topics["t"].depth == 3
+    first = stage.consumer("first")
+    second = stage.consumer("second")
+    assert (first.received(), second.received()) == ([0, 1, 2], [])
+    stage.client().publish(b"new")
+
+    assert (first.received(), second.received()) == ([3], [3])
+    assert stage.broker.topics["t"].depth == 0
+
+
+def test_a_paused_topic_hands_nothing_over(stage: Stage) -> None:
+    consumer = stage.consumer()
+    stage.broker.pause_topic("t", True, now=stage.now)
+    stage.client().publish(*numbered(3))
+    topic = stage.broker.topics["t"]
+    assert (consumer.received(), topic.depth, stage.channel().depth) == ([], 3, 0)
+    stage.broker.pause_topic("t", False, now=stage.now)
+    stage.commit()
+
+    assert consumer.received() == [0, 1, 2]
+    assert topic.depth == 0
+
+
+def test_a_channel_made_while_the_topic_is_paused_gets_what_waits(stage: Stage) -> None:
+    stage.consumer("old")
+    stage.broker.pause_topic("t", True, now=stage.now)
+    stage.client().publish(b"a")
+    late = stage.consumer("late")
+    stage.broker.pause_topic("t", False, now=stage.now)
+    stage.commit()
+
+    assert late.received() == [0]
+
+
+def test_a_delay_begins_when_the_message_is_handed_over(stage: Stage) -> None:
+    stage.client().publish(b"deferred", delay=10 * SECOND).publish(b"now")
+    stage.pass_time(8 * SECOND)
+    consumer = stage.consumer()
+    assert consumer.received() == [1]
+    stage.pass_time(10 * SECOND - 1)
+    assert consumer.received() == []
+    stage.pass_time(1)
+
+    assert consumer.take()[0] == [(0, 1, b"deferred")]
+
+
+def test_a_held_topic_waits_until_its_channels_are_known(stage: Stage) -> None:
+    stage.broker.on_new_topic = lambda topic: setattr(topic, "held", True)
+    consumer = stage.consumer()
+    stage.client().publish(b"a")
+    assert consumer.received() == []
+    stage.broker.topics["t"].release(now=stage.now)
+    stage.commit()
+
+    assert consumer.received() == [0]
+
+
+def test_emptying_a_topic_drops_what_no_channel_has_had(stage: Stage) -> None:
+    consumer = stage.consumer(ready=0)
+    stage.client().publish(b"channel's")
+    stage.broker.pause_topic("t", True, now=stage.now)
+    stage.client().publish(b"topic's", b"too")
+    stage.broker.topics["t"].empty()
+    stage.broker.pause_topic("t", False, now=stage.now)
+    stage.client().publish(b"after")
+    consumer.say(Rdy(10))
+
+    assert consumer.received() == [0, 3]
+    assert stage.channel().depth == 0
+
+
+def test_what_was_emptied_stays_dropped_after_a_restart(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=0)
+    stage.client().publish(b"channel's")
+    stage.broker.pause_topic("t", True, now=stage.now)
+    stage.client().publish(b"topic's")
+    stage.broker.topics["t"].empty()
+    stage.broker.pause_topic("t", False, now=stage.now)
+    stage.client().publish(b"after")
+    stage.restart()
+
+    assert stage.consumer().received() == [0, 2]
+
+
+def test_an_ephemeral_topic_keeps_no_more_than_its_memory_allows() -> None:
+    stage = Stage(mem_queue_size=3)
+    stage.client().publish(b"a", topic="t#ephemeral").publish(*numbered(5), topic="t#ephemeral")
+    topic = stage.broker.topics["t#ephemeral"]
+    assert (topic.depth, topic.message_count, topic.dropped_count) == (3, 6, 3)
+
+    assert stage.consumer(topic="t#ephemeral").received() == [0, 1, 2]
+
+
+# --- the disk refuses ----------------------------------------------------------------------------------------------
+
+
+def test_a_refused_write_takes_the_ok_back_and_all_that_was_said_after(stage: Stage) -> None:
+    client, consumer = stage.client().publish(b"fine"), stage.consumer()
+    client.answers()
+    disk = Refusing(stage)
+    client.say(Pub("other", b"also fine"), Pub("t", b"lost"), Pub("other", b"said after"))
+
+    assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed 00000.log: write at offset 17 failed: "
+                                b"No space left on device"]  # fmt: skip
+    assert client.session.doomed
+    assert stage.broker.problem
+    disk.heal()
+    stage.client().publish(b"again")
+    assert [body for _, _, body in consumer.take()[0]] == [b"fine", b"again"]
+    assert stage.broker.problem is None
+
+
+def test_a_refused_batch_says_its_own_name(stage: Stage) -> None:
+    client = stage.client().publish(b"fine")
+    client.answers()
+    Refusing(stage)
+    client.say(Mpub.of("t", [b"a", b"b"]))
+
+    (answer,) = client.answers()
+    assert answer.startswith(b"E_MPUB_FAILED MPUB failed ")
+
+
+def test_no_ok_is_sent_for_what_was_lost_whatever_else_went_wrong(stage: Stage) -> None:
+    first, second = stage.client().publish(b"1", topic="a"), stage.client().publish(b"2", topic="b")
+    first.answers(), second.answers()
+    Refusing(stage, "a"), Refusing(stage, "b")
+    second.session.handle(Pub("b", b"makes b the first to be written"), now=stage.now)
+    first.say(Pub("a", b"lost"), Pub("b", b"lost too"))
+
+    (answer,) = first.answers()
+    assert answer.startswith(b"E_PUB_FAILED")
+
+
+def test_garbage_behind_a_lost_publish_does_not_save_its_ok(stage: Stage) -> None:
+    client = stage.client().publish(b"fine")
+    client.answers()
+    Refusing(stage)
+    client.session.handle(Pub("t", b"lost"), now=stage.now)
+    with pytest.raises(Exception, match="E_") as garbage:
+        client.session.handle(Mpub("t", b"\0\0\0\1"), now=stage.now)
+    client.session.refuse(garbage.value)
+    stage.commit()
+
+    (answer,) = client.answers()
+    assert answer.startswith(b"E_PUB_FAILED")
+
+
+def test_what_was_never_written_is_not_counted(stage: Stage) -> None:
+    stage.client().publish(b"fine")
+    topic = stage.broker.topics["t"]
+    disk = Refusing(stage)
+    stage.client().say(Pub("t", b"lost"), Pub("t", b"lost too"))
+    assert (topic.message_count, topic.message_bytes) == (1, 4)
+    disk.heal()
+    stage.client().publish(b"again")
+
+    assert (topic.message_count, topic.message_bytes) == (2, 9)
+
+
+def test_a_deferral_of_a_lost_publish_does_not_stick_to_the_next_message(stage: Stage) -> None:
+    consumer = stage.consumer()
+    disk = Refusing(stage)
+    stage.client().publish(b"lost", delay=MINUTE)
+    disk.heal()
+    stage.client().publish(b"at once")
+
+    assert consumer.take()[0] == [(0, 1, b"at once")]
+
+
+def test_a_refused_batch_leaves_nothing_behind(stage: Stage) -> None:
+    topic = stage.broker.topic("t")
+
+    with pytest.raises(PublishRefused):
+        topic.publish_batch(b"\0\0\0\2\0\0\0\1a", stage.client().session, 0, now=stage.now)
+    assert (topic.message_count, topic.log.next, topic.waiting) == (0, 0, [])
+
+
+# --- fsync ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_ok_waits_for_the_sync_that_covers_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, durability="fsync")
+    consumer = stage.consumer()
+    client = stage.client().publish(b"a")
+    ((topic, waiting),) = stage.broker.unsynced
+    assert client.session.holds == 1
+    assert consumer.received() == [0]
+    job = topic.log.begin_sync()
+    assert job is not None
+    job()
+    topic.log.finish_sync(None)
+    for publisher, token in waiting:
+        publisher.published(token, None)
+
+    assert client.session.holds == 0
+    assert client.stirred
+    assert client.answers() == [b"OK"]
+
+
+def test_a_failed_sync_is_an_error_to_its_publisher(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, durability="fsync")
+    client = stage.client().publish(b"a")
+    ((_, ((publisher, token),)),) = stage.broker.unsynced
+    publisher.published(token, WriteFailed("00000.log", 0, OSError(errno.EIO, "Input/output error")))
+
+    (answer,) = client.answers()
+    assert answer.startswith(b"E_PUB_FAILED")
+    assert client.session.holds == 0
+
+
+def test_nothing_in_memory_waits_for_a_sync(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, durability="fsync")
+    client = stage.client().publish(b"a", topic="t#ephemeral")
+
+    assert (client.session.holds, client.answers(), stage.broker.unsynced) == (0, [b"OK"], [])
