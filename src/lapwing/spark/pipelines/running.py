@@ -135,12 +135,13 @@ class Running:
         self._places = {spec.name: _place(spec, wanted) for spec in specs}
         self._brokers: dict[str, tuple[str, ...]] = {}
         self._presences: dict[str, Presence] = {}
+        self._held = ExitStack()  # what is let go at the end
         self._asked = threading.Event()
         self._at_once = threading.Event()
         self.jobs: list[Job] = []
 
     def check(self) -> None:
-        """Find what is wrong before anything starts; raises `ConfigError`."""
+        """Find what is wrong before anything starts, and keep others from running the same; raises `ConfigError`."""
         for spec in self._specs:
             place = self._places[spec.name]
             check_writable(str(place.home.path))
@@ -150,6 +151,12 @@ class Running:
             if is_local(place.checkpoint) and not isinstance(spec.settings, Replay):
                 Checkpoint(open_files(place.checkpoint)).check(spec.settings)
             self._brokers[spec.name] = brokers(spec.settings)
+        with ExitStack() as stack:
+            for spec in self._specs:
+                presence = self._places[spec.name].home.enter()
+                stack.callback(presence.leave)
+                self._presences[spec.name] = presence
+            self._held = stack.pop_all()
 
     def ask_to_stop(self) -> None:
         """Stop after the current batches; asked a second time, at once. May be called by a signal handler."""
@@ -169,13 +176,9 @@ class Running:
 
     def run(self, spark: "SparkSession", show: Callable[[Progress], None]) -> bool:
         """See them through to their end; whether all ended well. `show` hears of every change."""
-        with ExitStack() as stack:
+        with self._held as stack:
             for spec in self._specs:
-                home = self._places[spec.name].home
-                presence = home.enter()
-                stack.callback(presence.leave)
-                stack.callback(_hold(spark, str(home.path / "spark.lock")))
-                self._presences[spec.name] = presence
+                stack.callback(_hold(spark, str(self._places[spec.name].home.path / "spark.lock")))
             messengers = {}
             for spec in self._specs:
                 messengers[spec.name] = Messenger(self._brokers[spec.name], access(spec.settings))

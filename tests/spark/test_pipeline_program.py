@@ -1,0 +1,175 @@
+"""`lapwing pipeline` as a program: it survives kill -9 of itself and of the broker, and says what is wrong."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from daemons import until
+from lapwing.spark.pipelines.files import LocalFiles
+from lapwing.spark.pipelines.table import Table, count_rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LAPWING = [sys.executable, "-m", "lapwing.cli.main", "pipeline"]
+
+
+def environment():
+    return {**os.environ, "LAPWING_SPARK_WARM": "0", "COLUMNS": "200"}
+
+
+def lapwing(*arguments, cwd, timeout=110):
+    return subprocess.run(
+        [*LAPWING, *map(str, arguments)], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout,
+        check=False,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def publishing(broker, topic, acknowledged):
+    """Publish numbers for the length of a `with` block; those that the broker has taken go into `acknowledged`."""
+    over = threading.Event()
+    url = f"{broker.daemon.url}/mpub?topic={topic}"
+
+    def publish():
+        number = 0
+        while not over.wait(0.005):
+            numbers = range(number, number + 10)
+            with contextlib.suppress(OSError):  # away: these were not taken, or nobody knows
+                urllib.request.urlopen(url, data="\n".join(map(str, numbers)).encode(), timeout=5).close()
+                acknowledged.extend(numbers)
+            number += 10
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def archived(place):
+    """Files that readers see."""
+    return list(place.glob("topic=*/*/*/*.parquet"))
+
+
+@pytest.mark.timeout(300)
+def test_every_acknowledged_message_is_archived_once_although_driver_and_broker_are_killed(broker, tmp_path):
+    acknowledged: list[int] = []
+    run = ["run", "archive", "--nsqd", broker.address, "--set", "trigger=200ms", "--set", "topics=orders",
+           "--master", "local[2]"]  # fmt: skip
+    place = tmp_path / "lapwing-data" / "archive"
+    with publishing(broker, "orders", acknowledged):
+        driver = subprocess.Popen(
+            [*LAPWING, *run], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            until(lambda: len(archived(place)) >= 2, seconds=90)
+            broker.daemon.kill()
+            broker.daemon.restart()
+            seen = len(archived(place))
+            until(lambda: len(archived(place)) > seen, seconds=60)
+            assert "running" in lapwing("status", cwd=tmp_path).stdout
+        finally:
+            driver.send_signal(signal.SIGKILL)
+            driver.wait()
+        assert lapwing("status", cwd=tmp_path).returncode == 1
+    rest = lapwing(*run, "--once", cwd=tmp_path)
+    proof = lapwing("verify", "--nsqd", broker.address, "--json", cwd=tmp_path)
+
+    assert rest.returncode == 0, rest.stderr
+    assert proof.returncode == 0, proof.stdout
+    [log] = json.loads(proof.stdout)["logs"]
+    published = broker.facts("orders")
+    assert (log["first"], log["stop"], log["waiting"]) == (0, published["next"], 0)
+    assert log["rows"] == published["next"] >= len(acknowledged) > 0
+    tables = [parquet.read_table(path, columns=["body"], partitioning=None) for path in archived(place)]
+    bodies = [int(body) for table in tables for body in table.column("body").to_pylist()]
+    assert set(acknowledged) <= set(bodies)
+
+
+@pytest.mark.timeout(240)
+def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_path):
+    broker.publish("orders", b"1", b"2")
+    driver = subprocess.Popen(
+        [*LAPWING, "run", "archive", "flow", "--nsqd", broker.address, "--set", "trigger=500ms",
+         "--set", "flow.window=1s", "--master", "local[2]"],
+        cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        until(lambda: archived(tmp_path / "lapwing-data" / "archive"), seconds=90)
+        until(lambda: len(broker.ask("/pipelines")["pipelines"]) == 2, seconds=30)
+        again = lapwing("run", "archive", "--nsqd", broker.address, "--once", cwd=tmp_path)
+        stopped = lapwing("stop", "flow", cwd=tmp_path)
+        _, errors = driver.communicate(timeout=60)
+    finally:
+        driver.kill()
+        driver.wait()
+
+    assert again.returncode == 2
+    assert "the pipeline archive is running already" in again.stderr
+    assert stopped.stdout == "flow has stopped\n"
+    assert driver.returncode == 0, errors
+    told = lapwing("status", "--json", cwd=tmp_path)
+    assert {(each["name"], each["state"]) for each in json.loads(told.stdout)} == {
+        ("archive", "stopped"), ("flow", "stopped")
+    }  # fmt: skip
+
+
+def test_mistakes_are_named_with_exit_status_2(tmp_path):
+    (tmp_path / "bad.yaml").write_text("kind: archive\ntriger: 1s\n")
+    (tmp_path / "archive.yaml").write_text("kind: archive\n")
+    wrong = {
+        ("run", "bad.yaml"): "bad.yaml:2: unknown key triger; did you mean trigger?",
+        ("run", "archive", "--set", "colour=red"): "--set colour=red: archive has no such setting",
+        ("run", "archive", "--nsqd", "127.0.0.1:1"): "no nsqd answers: 127.0.0.1:1",
+        ("status", "nothing"): "no pipeline nothing has run",
+        ("stop", "nothing"): "no pipeline nothing has run",
+        ("init", "archive"): "archive.yaml exists; --force overwrites it",
+        ("init", "archve"): "did you mean archive?",
+        ("verify", "--sequences", "9"): "--sequences: sequences such as",
+    }
+
+    for arguments, complaint in wrong.items():
+        found = lapwing(*arguments, cwd=tmp_path)
+
+        assert (found.returncode, complaint in found.stderr) == (2, True), (arguments, found.stderr)
+
+
+def test_list_and_init_show_what_there_is(tmp_path):
+    shown = lapwing("list", cwd=tmp_path)
+    made = lapwing("init", "transform", "clean.yaml", cwd=tmp_path)
+
+    assert "rollup     Event-time windows" in shown.stdout
+    assert made.stdout.startswith("clean.yaml written")
+    assert "sql: |" in (tmp_path / "clean.yaml").read_text()
+
+
+def test_verify_says_what_an_archive_lacks_with_exit_status_1(tmp_path):
+    def write(place):
+        os.makedirs(f"{place}/topic=orders")
+        rows = pa.table({
+            "node": pa.array([1, 1], pa.int32()), "log_id": ["x", "x"], "sequence": pa.array([0, 2], pa.int64())
+        })  # fmt: skip
+        parquet.write_table(rows, f"{place}/topic=orders/0.parquet")
+
+    files = LocalFiles(tmp_path / "archive")
+    table = Table(files, count_rows(None))
+    table.open()
+    table.add("q", 0, {"orders": {"1": {"log_id": "x", "sequence": 3}}}, write)
+    files.release()
+
+    found = lapwing("verify", "archive", cwd=tmp_path)
+
+    assert found.returncode == 1
+    assert "MISSING  topic orders, node 1, log x: 1 messages: 1" in found.stdout
+    assert found.stdout.endswith("NOT COMPLETE\n")
