@@ -31,6 +31,9 @@ class Store(Protocol):
     def forget(self, channel: str) -> None:
         """Drop what is kept of a channel."""
 
+    def news(self) -> list[str]:
+        """What its files had to say of damage and repairs since the last call, in words."""
+
     def close(self) -> None:
         """Write what is unwritten and give everything back."""
 
@@ -68,6 +71,7 @@ class DiskStore:
 
     def __init__(self, log: DiskLog, journal: Journal, files: OpenFiles, *, sync: bool) -> None:
         self.log: TopicLog = log
+        self._disk_log = log
         self.journal: Journal | None = journal
         self._directory = log.directory
         self._files = files
@@ -92,6 +96,14 @@ class DiskStore:
         if self.has_side_log(channel):
             self.side_log(channel).destroy()
             del self._sides[channel]
+
+    def news(self) -> list[str]:
+        """What its files had to say of damage and repairs since the last call, in words."""
+        told: list[str] = []
+        for notes in (self._disk_log.notes, *((self.journal.notes,) if self.journal else ())):
+            told += notes
+            notes.clear()
+        return told
 
     def close(self) -> None:
         """Write what is unwritten and give everything back."""
@@ -129,6 +141,10 @@ class MemoryStore:
     def forget(self, channel: str) -> None:
         """Nothing is kept."""
 
+    def news(self) -> list[str]:
+        """Nothing happens to what is in memory."""
+        return []
+
     def close(self) -> None:
         """Nothing is kept."""
         self.log.close()
@@ -162,9 +178,10 @@ class DiskStorage:
         )
         sync = self._options.durability == "fsync"
         journal = Journal(directory, files=self._files, sync=sync)
-        for note in log.notes:
+        store = DiskStore(log, journal, self._files, sync=sync)
+        for note in store.news():
             self._report(note)
-        return DiskStore(log, journal, self._files, sync=sync)
+        return store
 
     def names_on_disk(self) -> list[str]:
         """The topics that have a folder, whatever the catalog says."""

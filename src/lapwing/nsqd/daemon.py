@@ -207,6 +207,8 @@ class Daemon:
 
     async def _checkpoint(self) -> None:
         self.broker.checkpoint(now=self.clock.now())
+        if self.broker.restless:
+            self.turn.stir()
 
     async def _trim(self) -> None:
         self.broker.trim(now=self.clock.now())
