@@ -136,8 +136,8 @@ def test_a_topic_that_does_not_exist_yet_is_read_from_its_first_message(spark, b
 
 
 def test_a_broker_that_is_killed_in_mid_batch_is_waited_for(spark, broker, tmp_path):
-    for start in range(0, 40_000, 10_000):
-        broker.publish("orders", *(b"%06d" % n + b"." * 500 for n in range(start, start + 10_000)))
+    for start in range(0, 20_000, 5_000):
+        broker.publish("orders", *(b"%06d" % n + b"." * 500 for n in range(start, start + 5_000)))
     query = Query(spark, tmp_path, [broker], retryTimeout="30s", channel="lake")
     running = query.start(availableNow=True)
     until(lambda: broker.depth("orders", "lake") is not None, seconds=60)
@@ -146,7 +146,7 @@ def test_a_broker_that_is_killed_in_mid_batch_is_waited_for(spark, broker, tmp_p
 
     running.awaitTermination()
 
-    assert len(query.bodies()) == 40_000
+    assert len(query.bodies()) == 20_000
     assert broker.depth("orders", "lake") == 0
 
 

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from daemons import nsqd
+from daemons import nsqd, until
 from lapwing.spark.http import BrokerAway, call
 from lapwing.spark.nodes import survey
 from lapwing.spark.offsets import Range
@@ -56,7 +56,8 @@ def broker(certificate):
 
 
 def https(daemon):
-    return next(line for line in daemon.lines if "HTTPS: listening on" in line).split()[-1]
+    until(lambda: "HTTPS" in daemon.addresses, what="HTTPS")
+    return daemon.https
 
 
 def options(broker, certificate, **more):
