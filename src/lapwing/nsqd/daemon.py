@@ -16,7 +16,7 @@ from lapwing.broker.options import VERSION, Options
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import ConfigError, LogError
 from lapwing.net.http import HttpServer
-from lapwing.net.listen import Listener, bind
+from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
 from lapwing.net.routes import Router, Table, TlsRequired
 from lapwing.net.tls import server_context
@@ -64,7 +64,7 @@ class Daemon:
             self.https = bind(options.https_address) if tls is not None and options.https_address else None
             self.options = options = self._with_ports(options)
             self.broker = Broker(options, self.storage, report=self.log.error)
-            self.broker.restore(now=self.clock.now())
+            self._restore()
         except BaseException:
             self.close_listeners()
             self.storage.close()
@@ -76,6 +76,13 @@ class Daemon:
         self._say_addresses()
         _settle_garbage()
         self.turn.stir()
+
+    def _restore(self) -> None:
+        """Bring back what was there. Raises `LogError`."""
+        try:
+            self.broker.restore(now=self.clock.now())
+        except LogError as error:
+            raise LogError(f"failed to load metadata - {error}") from error
 
     async def _build(self, tls: ssl.SSLContext | None) -> None:
         """Put together the doors and those who talk to outside parties."""
@@ -306,7 +313,7 @@ async def run(options: Options, log: Log) -> int:
     try:
         await daemon.start()
     except (ConfigError, LogError, OSError) as error:
-        log.fatal(f"failed to instantiate nsqd - {error}")
+        log.fatal(f"failed to instantiate nsqd - {error.strerror if isinstance(error, CannotListen) else error}")
         return 1
     await stop.wait()
     log.info("stopping")

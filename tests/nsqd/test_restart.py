@@ -1,0 +1,243 @@
+"""Stopped or killed, nsqd comes back as it was."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rawtalk import Raw, dpub, get, mpub, post, pub, topics
+
+import daemons
+
+Ending = Callable[[daemons.Daemon], object]
+ENDINGS = {"stopped": daemons.Daemon.stop, "killed": daemons.Daemon.kill}
+every_ending = pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS.keys())
+
+
+@pytest.fixture
+def nsqd(tmp_path: Path) -> Iterator[daemons.Daemon]:
+    with daemons.start_nsqd(tmp_path, "--checkpoint-interval=20ms") as daemon:
+        yield daemon
+
+
+def journaled(daemon: daemons.Daemon, data_path: Path, topic: str) -> None:
+    """Wait until what was done to a topic's channels until now is in its journal, with one message more."""
+    journal = data_path / "topics" / f"t-{topic}" / "journal"
+    done = time.time_ns()
+    post(daemon, f"/pub?topic={topic}", b"mark")
+    daemons.until(lambda: journal.stat().st_mtime_ns > done, what=f"a journal of {topic}")
+
+
+def again(daemon: daemons.Daemon, end: Ending) -> None:
+    end(daemon)
+    daemon.restart()
+
+
+@every_ending
+def test_topics_channels_and_pauses_come_back(nsqd: daemons.Daemon, end: Ending) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(mpub("plain", [b"x"] * 3))
+        raw.ok(mpub("resting", [b"x"] * 4))
+        raw.ok(pub("gone#ephemeral", b"x"))
+    post(nsqd, "/channel/create?topic=plain&channel=open")
+    post(nsqd, "/channel/create?topic=plain&channel=shut")
+    post(nsqd, "/channel/create?topic=plain&channel=gone%23ephemeral")
+    post(nsqd, "/channel/create?topic=resting&channel=c")
+    post(nsqd, "/channel/pause?topic=plain&channel=shut")
+    post(nsqd, "/topic/pause?topic=resting")
+    post(nsqd, "/pub?topic=resting", b"held back")
+    post(nsqd, "/topic/create?topic=bare")
+    again(nsqd, end)
+    found = topics(nsqd)
+
+    assert set(found) == {"plain", "resting", "bare"}
+    assert {name: channel["paused"] for name, channel in found["plain"]["channels"].items()} == {
+        "open": False,
+        "shut": True,
+    }
+    assert found["plain"]["channels"]["open"]["depth"] == 3
+    assert (found["resting"]["paused"], found["resting"]["depth"]) == (True, 1)
+    assert found["resting"]["channels"]["c"]["depth"] == 4
+
+
+@every_ending
+def test_what_was_in_flight_is_ready_again_with_its_attempts(nsqd: daemons.Daemon, tmp_path: Path, end: Ending) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(mpub("t", [b"%d" % number for number in range(6)]))
+        raw.subscribe("t", "c", ready=3)
+        held = [raw.message() for _ in range(3)]
+        raw.send(b"RDY 0\nFIN %s\nREQ %s 0\n" % (held[0][1], held[1][1]))
+        daemons.until(lambda: topics(nsqd)["t"]["channels"]["c"]["requeue_count"] == 1, what="the requeue")
+        journaled(nsqd, tmp_path, "t")
+        again(nsqd, end)
+    shown = topics(nsqd)["t"]["channels"]["c"]
+    with Raw(nsqd) as raw:
+        raw.subscribe("t", "c", ready=10)
+        came = {body: attempts for attempts, _, body in (raw.message() for _ in range(6))}
+
+    assert shown["depth"] == 6
+    assert set(came) == {b"1", b"2", b"3", b"4", b"5", b"mark"}
+    assert came[b"1"] == came[b"2"] == 2
+    assert came[b"5"] == came[b"mark"] == 1
+
+
+@every_ending
+def test_what_was_deferred_still_is_and_comes_at_its_time(nsqd: daemons.Daemon, tmp_path: Path, end: Ending) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(pub("t", b"again"))
+        raw.subscribe("t", "c")
+        began = time.monotonic()
+        raw.ok(dpub("t", 3000, b"later"))
+        raw.send(b"RDY 1\n")
+        _, message_id, _ = raw.message()
+        raw.send(b"REQ %s 3000\nRDY 0\n" % message_id)
+        daemons.until(lambda: topics(nsqd)["t"]["channels"]["c"]["deferred_count"] == 2, what="both deferred")
+        journaled(nsqd, tmp_path, "t")
+        again(nsqd, end)
+    shown = topics(nsqd)["t"]["channels"]["c"]
+    with Raw(nsqd) as raw:
+        raw.subscribe("t", "c", ready=10)
+        came = {}
+        assert raw.message()[2] == b"mark"
+        for _ in range(2):
+            attempts, _, body = raw.message()
+            came[body] = (attempts, time.monotonic() - began)
+
+    assert (shown["depth"], shown["deferred_count"]) == (1, 2)
+    assert came[b"later"][0] == 1
+    assert came[b"again"][0] == 2
+    assert all(2.99 <= seconds < 5 for _, seconds in came.values())
+
+
+@every_ending
+def test_a_topic_that_was_deleted_stays_deleted(nsqd: daemons.Daemon, tmp_path: Path, end: Ending) -> None:
+    for topic in ("stays", "goes"):
+        post(nsqd, f"/pub?topic={topic}", b"x")
+        post(nsqd, f"/channel/create?topic={topic}&channel=c")
+    post(nsqd, "/channel/delete?topic=stays&channel=c")
+    post(nsqd, "/topic/delete?topic=goes")
+    again(nsqd, end)
+
+    assert {name: list(topic["channels"]) for name, topic in topics(nsqd).items()} == {"stays": []}
+    assert not (tmp_path / "topics" / "t-goes").exists()
+
+
+def test_without_its_metadata_it_finds_the_topics_by_their_logs(nsqd: daemons.Daemon, tmp_path: Path) -> None:
+    post(nsqd, "/pub?topic=t", b"still here")
+    post(nsqd, "/channel/create?topic=t&channel=c")
+    nsqd.stop()
+    (tmp_path / "nsqd.dat").unlink()
+    nsqd.restart()
+    with Raw(nsqd) as raw:
+        raw.subscribe("t", "c", ready=1)
+
+        assert raw.message()[2] == b"still here"
+    assert (tmp_path / "nsqd.dat").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"topics":[', b"[]"])
+def test_metadata_that_cannot_be_read_is_fatal(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "nsqd.dat").write_bytes(content)
+    status, said = run(tmp_path)
+
+    assert status == 1
+    assert "failed to load metadata" in said
+
+
+def test_metadata_of_nsq_is_understood(tmp_path: Path) -> None:
+    text = (
+        '{"topics":[{"name":"t","paused":true,"channels":[{"name":"c","paused":true},{"name":"bad name"}]},'
+        '{"name":"u","paused":false,"channels":null},{"name":"also bad","channels":[]}],"version":"1.3.0"}'
+    )
+    (tmp_path / "nsqd.dat").write_text(text)
+    with daemons.start_nsqd(tmp_path) as nsqd:
+        found = topics(nsqd)
+
+    assert set(found) == {"t", "u"}
+    assert found["t"]["paused"]
+    assert {name: channel["paused"] for name, channel in found["t"]["channels"].items()} == {"c": True}
+
+
+def run(data_path: Path, *flags: str) -> tuple[int, str]:
+    """Run an nsqd that is not going to start: its exit status and what it says."""
+    doors = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    command = [*daemons.program("nsqd"), *doors, f"--data-path={data_path}", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_data_path_is_used_by_one_at_a_time(nsqd: daemons.Daemon, tmp_path: Path) -> None:
+    status, said = run(tmp_path)
+
+    assert status == 1
+    assert "FATAL: failed to instantiate nsqd - failed to lock data-path" in said
+    assert "possibly in use by another instance of nsqd" in said
+    assert str(nsqd.pid) in said
+    assert get(nsqd, "/ping") == b"OK"
+
+
+def test_a_data_path_must_exist(tmp_path: Path) -> None:
+    status, said = run(tmp_path / "nowhere")
+
+    assert status == 1
+    assert "failed to lock data-path" in said
+
+
+def test_a_port_in_use_is_named(nsqd: daemons.Daemon, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    for flag, address in (("--tcp-address", nsqd.tcp), ("--http-address", nsqd.http)):
+        status, said = run(tmp_path / "other", f"{flag}={address}")
+
+        assert status == 1
+        assert f"FATAL: failed to instantiate nsqd - listen ({address}) failed" in said
+
+
+def test_sighup_changes_nothing(nsqd: daemons.Daemon) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(pub("t", b"before"))
+        nsqd.process.send_signal(signal.SIGHUP)
+        daemons.until(lambda: "SIGHUP" in nsqd.stderr, what="a word about SIGHUP")
+        raw.ok(pub("t", b"after"))
+
+    assert topics(nsqd)["t"]["depth"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_it_closes_all_connections_and_ends_well(nsqd: daemons.Daemon, number: signal.Signals) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(pub("t", b"x"))
+        nsqd.process.send_signal(number)
+
+        assert raw.ended()
+        assert nsqd.process.wait(10) == 0
+
+
+def test_told_to_stop_twice_it_does_not_wait(nsqd: daemons.Daemon) -> None:
+    post(nsqd, "/pub?topic=t", b"x")
+    with socket.create_connection(("127.0.0.1", nsqd.http_port)) as waiting:
+        waiting.sendall(b"GET /log/offsets?topic=t&after=t:1&wait_ms=20000 HTTP/1.1\r\nHost: h\r\n\r\n")
+        get(nsqd, "/ping")  # by now the one before is under way, and a stop has something to wait for
+        nsqd.process.send_signal(signal.SIGTERM)
+        daemons.until(lambda: "stopping" in nsqd.stderr, what="the stop")
+        nsqd.process.send_signal(signal.SIGTERM)
+
+        assert nsqd.process.wait(10) == 1
+    nsqd.restart()
+    assert topics(nsqd)["t"]["depth"] == 1
+
+
+def test_it_outlives_its_data_directory(nsqd: daemons.Daemon, tmp_path: Path) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(pub("t", b"x"))
+        raw.subscribe("t", "c")
+        shutil.rmtree(tmp_path)
+        raw.ok(pub("t", b"y"))
+        raw.send(b"RDY 2\n")
+
+        assert [raw.message()[2] for _ in range(2)] == [b"x", b"y"]
+    assert get(nsqd, "/stats")
+    assert nsqd.stop() == 0
