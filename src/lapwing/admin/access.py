@@ -114,6 +114,8 @@ class Logins:
 
     async def open(self, user: str, password: str, address: str) -> str | None:
         """A new session's token, or None: wrong name or password, or too many tries."""
+        for other in list(self._failures):
+            self.must_wait(other)  # forgets what is long ago, so that strangers cannot fill our memory
         async with self._one_at_a_time:  # each try costs 16 MiB and some 50 ms: never many at once
             if self.must_wait(address):
                 return None

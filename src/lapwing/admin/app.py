@@ -95,7 +95,14 @@ def build(options: Options, log: Log) -> Admin:
         require_user=options.require_user,
         logins=Logins(read_passwords(options.password_file)) if options.password_file else None,
     )
-    graphite = Graphite(options.graphite_url, options.proxy_graphite, options.statsd_interval / SECOND)
+    graphite = Graphite(
+        options.graphite_url,
+        options.proxy_graphite,
+        options.statsd_interval / SECOND,
+        options.statsd_prefix,
+        options.statsd_counter_format,
+        options.statsd_gauge_format,
+    )
     graphite.check()
     notifier = Notifier(options.notification_http_endpoint) if options.notification_http_endpoint else None
 
@@ -195,9 +202,19 @@ def run(options: Options) -> None:
     admin = build(options, log)
     listener = _listen(options.http_address)
     log.info("nsqadmin v1.3.0 (lapwing)")
-    asyncio.run(_serve(admin, listener, log))
+    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        runner.run(_serve(admin, listener, log))
     log.info("HTTP: closing")
     log.drain()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def _listen(address: str) -> socket.socket:

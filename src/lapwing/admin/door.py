@@ -192,7 +192,11 @@ class Door:
             names,
         )
         began = time.monotonic()
-        answer = await route.respond(request)
+        try:
+            answer = await route.respond(request)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], request.path)
+            answer = failure(500, "INTERNAL_ERROR")
         await self._answer(send, headers, answer)
         uri = f"{scope['method']} {request.path}{f'?{query}' if query else ''}"
         log.info("%d %s (%s:%d) %s", answer.status, uri, peer, port, duration(time.monotonic() - began))

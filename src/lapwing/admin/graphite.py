@@ -1,6 +1,8 @@
 """What Graphite knows: a rate, and graphs passed through."""
 
+import json
 import math
+import re
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -18,12 +20,38 @@ class Graphite:
     url: str = ""
     proxying: bool = False
     interval: float = 60.0  # seconds between nsqd's statsd pushes
+    prefix: str = "nsq.%s"
+    counter_format: str = "stats.counters.%s.count"
+    gauge_format: str = "stats.gauges.%s"
 
     def check(self) -> None:
         """Raise `ConfigError` for a URL that cannot be asked."""
         parts = urlsplit(self.url)
         if self.proxying and not (parts.scheme in ("http", "https") and parts.hostname):
             raise ConfigError(f"failed to parse --graphite-url='{self.url}'")
+
+    def link(self, name: str, *, counter: bool, base: str) -> str:
+        """The address of a large graph of a statsd name (`topic.t.depth`), summed over all nodes."""
+        key = (self.counter_format if counter else self.gauge_format).replace(
+            "%s", f"{self.prefix.replace('%s', '*').rstrip('.')}.{name}"
+        )
+        target = f'summarize(sumSeries({key}),"{int(self.interval)}sec","avg")'
+        if counter:
+            target = f"scale({target},{1 / self.interval:.10g})"
+        asked = {
+            "target": target,
+            "from": "-2h",
+            "until": "-1min",
+            "width": "800",
+            "height": "450",
+            "bgcolor": "ff000000",
+            "fgcolor": "999999",
+            "yMin": "0",
+            "lineMode": "connected",
+            "drawNullAsZero": "false",
+            "colorList": "red" if name.endswith(("depth", "deferred_count")) else "blue",
+        }
+        return f"{base if self.proxying else self.url.rstrip('/')}/render?{urlencode(asked)}"
 
     async def rate(self, target: str) -> str:
         """Messages a second of a `message_count` target, two decimals, `N/A` when there is no such number."""
@@ -51,8 +79,6 @@ class Graphite:
         return answer.status_code, answer.headers.get("content-type", "application/octet-stream"), answer.content
 
     async def _get(self, raw_query: str) -> tuple[int, str, list[dict[str, list[list[float]]]]]:
-        import json
-
         status, content_type, body = await self.render(raw_query, client="127.0.0.1")
         try:
             return status, content_type, json.loads(body)
@@ -67,3 +93,8 @@ class Graphite:
     def _auth(self) -> tuple[str, str] | None:
         parts = urlsplit(self.url)
         return (parts.username, parts.password or "") if parts.username else None
+
+
+def statsd_name(name: str) -> str:
+    """A topic's or channel's name as it stands in Graphite."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "", name.replace(" ", "_").replace("/", "-"))

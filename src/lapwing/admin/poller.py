@@ -99,7 +99,11 @@ class Poller:
         """Poll until cancelled."""
         while True:
             self._wake.clear()
-            await self.poll()
+            try:
+                await self.poll()
+            except Exception as error:  # a daemon that answers nonsense must not stop the watch over the others
+                log.exception("a poll failed")
+                self.picture = replace(self.picture, failure=f"an answer could not be understood ({error!r})")
             self._polled.set()
             self._tell()
             await self._pause()
@@ -164,19 +168,16 @@ class Poller:
             return await self._describe_configured()
         if not self._is_due("discovery", DISCOVERY):
             return ""
-        asked: Asked[Any] = await self.queries.http.ask_all(
-            self.queries.lookupds, lambda address: self._tried(address, "/nodes")
-        )
-        self._lookupds = tuple((address, _error(asked.answers[address])) for address in self.queries.lookupds)
-        good = {address: answer for address, answer in asked.answers.items() if not isinstance(answer, CallFailed)}
-        if not good:
+        http = self.queries.http
+        asked: Asked[Any] = await http.ask_all(self.queries.lookupds, lambda address: http.get(address, "/nodes"))
+        self._lookupds = tuple((address, _error(asked, address)) for address in self.queries.lookupds)
+        good = asked.answers
+        if asked.nobody:
             self._due.pop("discovery", None)
             return "" if self._nodes else "no nsqlookupd answers"
         self._replace_nodes({node.contact: node for node in cluster.nodes_of_lookup(good)}, now)
         if self._is_due("topics", SLOWLY):
-            topics: Asked[Any] = await self.queries.http.ask_all(
-                good, lambda address: self.queries.http.get(address, "/topics")
-            )
+            topics: Asked[Any] = await http.ask_all(good, lambda address: http.get(address, "/topics"))
             self._idle = tuple(
                 sorted({name for answer in topics.answers.values() for name in answer.get("topics") or ()})
             )
@@ -197,12 +198,12 @@ class Poller:
         """Direct mode: each nsqd describes itself, again from time to time, and as long as it has not."""
         again = self._is_due("info", 3 * SLOWLY)
         asking = [address for address in self.queries.nsqds if again or not self._nodes.get(address, _UNKNOWN).version]
-        asked: Asked[Any] = await self.queries.http.ask_all(asking, lambda address: self._tried(address, "/info"))
+        http = self.queries.http
+        asked: Asked[Any] = await http.ask_all(asking, lambda address: http.get(address, "/info"))
         for address, info in asked.answers.items():
-            if isinstance(info, CallFailed):
-                self._nodes.setdefault(address, cluster.node_of_info(address, {}))
-            else:
-                self._nodes[address] = cluster.node_of_info(address, info)
+            self._nodes[address] = cluster.node_of_info(address, info)
+        for address in asked.failures:
+            self._nodes.setdefault(address, cluster.node_of_info(address, {}))
         return ""
 
     # ---- numbers ----
@@ -213,11 +214,10 @@ class Poller:
         async def stats(contact: str) -> Any:
             shown = EVERYWHERE in wanted or self._nodes[contact].name in wanted
             params = {"format": "json", "include_clients": "true" if shown else "false", "include_mem": "false"}
-            return await self._tried(contact, "/stats", params)
+            return await self.queries.http.get(contact, "/stats", params)
 
         asked: Asked[Any] = await self.queries.http.ask_all(() if failure else self._nodes, stats)
-        errors = {contact: str(answer) for contact, answer in asked.answers.items() if isinstance(answer, CallFailed)}
-        return {contact: answer for contact, answer in asked.answers.items() if contact not in errors}, errors
+        return asked.answers, {contact: str(failure) for contact, failure in asked.failures.items()}
 
     def _state(self, contact: str, node: Node, answer: Json | None, error: str) -> NodeState:
         if answer is None:
@@ -256,18 +256,23 @@ class Poller:
                 known.started = answer.get("start_time", 0)
 
     async def _explore(self, contact: str, known: _Known) -> None:
-        offsets = await self._tried(
-            contact, "/log/offsets", {"topic": "."}
-        )  # a name hardly anybody uses: a short answer
-        known.lapwing = not isinstance(offsets, CallFailed)
-        pipelines = await self._tried(contact, "/pipelines") if known.lapwing else CallFailed("")
-        known.pipelines = not isinstance(pipelines, CallFailed)
+        # a name that hardly anybody uses: a short answer
+        known.lapwing = await self._has(contact, "/log/offsets", {"topic": "."})
+        known.pipelines = known.lapwing and await self._has(contact, "/pipelines")
+
+    async def _has(self, contact: str, path: str, params: dict[str, str] | None = None) -> bool:
+        try:
+            await self.queries.http.get(contact, path, params or {})
+        except CallFailed:
+            return False
+        return True
 
     async def _ask_pipelines(self, answers: dict[str, Json], now: float) -> None:
         keepers = [contact for contact in answers if self._known[contact].pipelines]
-        asked: Asked[Any] = await self.queries.http.ask_all(keepers, lambda contact: self._tried(contact, "/pipelines"))
+        http = self.queries.http
+        asked: Asked[Any] = await http.ask_all(keepers, lambda contact: http.get(contact, "/pipelines"))
         for answer in asked.answers.values():
-            for pipeline in [] if isinstance(answer, CallFailed) else answer.get("pipelines") or ():
+            for pipeline in answer.get("pipelines") or ():
                 known = self._pipelines.get(pipeline["name"])
                 if known is None or (pipeline.get("updated_ms") or 0) >= (known.get("updated_ms") or 0):
                     self._pipelines[pipeline["name"]] = pipeline
@@ -295,13 +300,6 @@ class Poller:
             (each for each in (found.get(topic) or {}).get("channels") or () if each["channel_name"] == channel), None
         )
 
-    async def _tried(self, address: str, path: str, params: dict[str, str] | None = None) -> Any:
-        """The answer, or the `CallFailed` itself: a poll goes on without those who do not answer."""
-        try:
-            return await self.queries.http.get(address, path, params or {})
-        except CallFailed as error:
-            return error
-
     def _is_due(self, what: str, every: float) -> bool:
         now = time.monotonic()
         if now < self._due.get(what, 0.0):
@@ -313,5 +311,6 @@ class Poller:
 _UNKNOWN: Final = Node("", "", 0, 0, "")
 
 
-def _error(answer: Any) -> str:
-    return str(answer) if isinstance(answer, CallFailed) else ""
+def _error(asked: Asked[Any], address: str) -> str:
+    failure = asked.failures.get(address)
+    return str(failure) if failure is not None else ""

@@ -34,10 +34,15 @@ class CallFailed(LapwingError):
 
 @dataclass(slots=True)
 class Asked(Generic[T]):
-    """What a group of daemons said to the same question: answers by address, and who failed, in words."""
+    """What a group of daemons said to the same question: answers and failures, by address."""
 
     answers: dict[str, T]
-    errors: list[str]
+    failures: dict[str, CallFailed]
+
+    @property
+    def errors(self) -> list[str]:
+        """The failures, in words."""
+        return [str(failure) for failure in self.failures.values()]
 
     @property
     def nobody(self) -> bool:
@@ -140,10 +145,10 @@ class DaemonHttp:
         """Put `question` to every address at the same time; what fails is told, not raised."""
         order = list(dict.fromkeys(addresses))
         results = await asyncio.gather(*(question(address) for address in order), return_exceptions=True)
-        asked: Asked[T] = Asked({}, [])
+        asked: Asked[T] = Asked({}, {})
         for address, result in zip(order, results, strict=True):
             if isinstance(result, CallFailed):
-                asked.errors.append(str(result))
+                asked.failures[address] = result
             elif isinstance(result, BaseException):
                 raise result
             else:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.pages.charts import Lines, charts
+from lapwing.admin.graphite import statsd_name
+from lapwing.admin.pages.charts import Lines, charts, graphite_links
 from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.columns import Links, channel_node_columns, channel_node_row, client_columns, quantiles
 from lapwing.admin.pages.dialogs import ask_act
 from lapwing.admin.pages.frame import View, frame
-from lapwing.admin.pages.parts import Table, button, link_button, notice, panel
+from lapwing.admin.pages.parts import Table, button, link_button, notice, panel, say
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import locality
 
@@ -39,8 +40,10 @@ def install(admin: "Admin") -> None:
 
 def _buttons(view: View, topic: str, channel: str) -> None:
     absent = notice("This channel is on no nsqd.")
+    spark = notice("")
     with view.buttons:
         link_button("Messages of the topic", view.links.messages(topic), sign="mail_outline")
+        graphite_links(view, f"topic.{statsd_name(topic)}.channel.{statsd_name(channel)}")
         pause = unpause = None
         if view.visitor.may_change:
             pause = button("Pause channel", lambda: ask_act(view, "pause", topic, channel), sign="pause")
@@ -56,6 +59,13 @@ def _buttons(view: View, topic: str, channel: str) -> None:
     def refresh() -> None:
         found = view.picture.channel(topic, channel)
         absent.set_visibility(found is None)
+        moving = [
+            str(each["name"])
+            for each in view.picture.pipelines or ()
+            if each.get("channel") == channel and topic in (each.get("topics") or ())
+        ]
+        say(spark, f"Moved by the Spark query {', '.join(moving)}: it reads the log and has no connection here.")
+        spark.set_visibility(bool(moving))
         if pause is not None and unpause is not None:
             pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
             unpause.set_visibility(found is not None and found["paused"])

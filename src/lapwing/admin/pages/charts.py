@@ -54,3 +54,12 @@ def charts(view: View, track: Callable[[], Track | None], drawn: Sequence[Lines]
             made.append((Chart(lines.title, lines.unit, series, span=span[0], stack=lines.stack), lines))
     show(whole=True)
     view.live(lambda: show(whole=False) if view.client.has_socket_connection else None)
+
+
+def graphite_links(view: View, name: str) -> None:
+    """Links to Graphite's own graphs of a statsd name (`topic.t`), where Graphite is configured."""
+    graphite = view.admin.graphite
+    if graphite.url:
+        for metric, counter, words in (("depth", False, "Depth"), ("message_count", True, "Messages")):
+            href = graphite.link(f"{name}.{metric}", counter=counter, base=view.links.base)
+            element("a", f"{words} in Graphite", "lw-button", href=href, target="_blank", rel="noopener")

@@ -10,7 +10,7 @@ A row is a list: its key, then one value per column. The kinds, and what a value
     actions            [[action, label, tone], ...]
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -64,7 +64,7 @@ class Links:
 
 
 PAUSED: Label = ["paused", "warn", "Nothing is delivered until it is unpaused"]
-NAME_ACTIONS = "actions"
+SPARK: Label = ["Spark", "info", "A Spark query moves this channel: see Pipelines"]
 
 
 def quantiles(objects: Iterable[Json]) -> list[float]:
@@ -236,18 +236,26 @@ def channel_columns(points: Sequence[float], *, with_topic: bool = False) -> lis
 
 
 def channel_rows(
-    channels: Iterable[Json], history: History, links: Links, points: Sequence[float], now: float
+    channels: Iterable[Json],
+    history: History,
+    links: Links,
+    points: Sequence[float],
+    now: float,
+    fed: Collection[tuple[str, str]] = (),
 ) -> list[Row]:
-    """One row per channel, summed over nodes."""
+    """One row per channel, summed over nodes; those in `fed` are moved by a Spark query."""
     rows: list[Row] = []
     for channel in channels:
         topic, name = channel["topic_name"], channel["channel_name"]
         flow = history.channel_flow.get((topic, name))
         age = history.age(channel, now)
+        labels = [PAUSED] if channel["paused"] else []
+        if (topic, name) in fed:
+            labels.append(SPARK)
         rows.append(
             [
                 name,
-                [name, links.topic(topic, name), "", [PAUSED] if channel["paused"] else []],
+                [name, links.topic(topic, name), "", labels],
                 *_queue(channel),
                 round(flow.out, 2) if flow else 0,
                 round(age.seconds) if age else 0,

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.pages.charts import Lines, charts
+from lapwing.admin.alarms import pipeline_channels as fed_channels
+from lapwing.admin.graphite import statsd_name
+from lapwing.admin.pages.charts import Lines, charts, graphite_links
 from lapwing.admin.pages.columns import (
     Row,
     channel_columns,
@@ -48,6 +50,7 @@ def install(admin: "Admin") -> None:
 def _buttons(view: View, topic: str) -> None:
     with view.buttons:
         link_button("Messages", view.links.messages(topic), sign="mail_outline")
+        graphite_links(view, f"topic.{statsd_name(topic)}")
         if not view.visitor.may_change:
             return
         nodes = [state.node.name for state in view.picture.nodes if state.reachable]
@@ -137,6 +140,7 @@ def _channels(view: View, topic: str) -> None:
         found: Json = view.picture.topics.get(topic) or sum_topic(topic, [])
         points = quantiles(found["channels"])
         table.set_columns(channel_columns(points))
-        table.show(channel_rows(found["channels"], view.admin.poller.history, view.links, points, view.picture.at))
+        fed = fed_channels(view.picture, view.admin.poller.limits)
+        table.show(channel_rows(found["channels"], view.admin.poller.history, view.links, points, view.picture.at, fed))
 
     view.live(refresh)

@@ -1,0 +1,179 @@
+"""The one poller: asks for what is looked at, and sees who comes and goes."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from admin_fakes import FakeNsqd, Topic
+from admin_stage import Cluster
+
+from lapwing.admin.poller import EVERYWHERE, Poller, Watcher
+from lapwing.admin.queries import Queries
+from lapwing.client.http import DaemonHttp
+
+
+@pytest.fixture
+async def poller(cluster: Cluster) -> AsyncIterator[Poller]:
+    http = DaemonHttp()
+    made = Poller(Queries(http, lookupds=[cluster.lookupd.address]))
+    yield made
+    await http.aclose()
+
+
+async def look(poller: Poller) -> None:
+    """Poll, and ask also for what is asked for only from time to time."""
+    poller._due.clear()
+    await poller.poll()
+
+
+async def test_a_picture_has_nodes_topics_and_what_only_discovery_knows(poller, cluster):
+    await look(poller)
+    picture = poller.picture
+
+    assert [(state.node.hostname, state.lapwing, state.clients) for state in picture.nodes] == [
+        ("node-a", True, 2),
+        ("node-b", False, 1),
+    ]
+    assert list(picture.topics) == ["lonely", "orders"]
+    assert picture.idle_topics == ("bare", "idle")
+    assert picture.trouble == []
+
+
+async def test_clients_are_asked_for_only_while_somebody_looks(poller, cluster):
+    def shown():
+        return [channel["clients"] is not None for channel in poller.picture.channels()]
+
+    await look(poller)
+    before = shown()
+    watcher = Watcher(lambda: None, clients=EVERYWHERE)
+    poller.watch(watcher)
+    await look(poller)
+    during = shown()
+    poller.unwatch(watcher)
+    await look(poller)
+
+    assert (any(before), all(during), any(shown())) == (False, True, False)
+
+
+async def test_a_watched_channel_comes_with_its_clients_and_nothing_else_does(poller, cluster):
+    poller.watch(Watcher(lambda: None, channel=("orders", "billing")))
+    await look(poller)
+
+    assert len(poller.channels["orders", "billing"]["clients"]) == 3
+    assert all(channel["clients"] is None for channel in poller.picture.channels())
+
+
+async def test_a_dead_node_is_trouble_and_its_numbers_are_missing(poller, cluster):
+    await look(poller)
+    cluster.b.down()
+    try:
+        await look(poller)
+    finally:
+        cluster.b.up()
+
+    assert poller.picture.trouble == [f"nsqd {cluster.b.name} does not answer"]
+    assert poller.picture.topics["orders"]["message_count"] == 1000
+    assert any(alarm.about == cluster.b.name and alarm.severity == "error" for alarm in poller.alarms)
+
+
+async def test_a_node_that_left_discovery_is_remembered_until_it_is_back(poller, cluster):
+    await look(poller)
+    cluster.lookupd.nsqds.remove(cluster.b)
+    try:
+        await look(poller)
+        gone = poller.picture.trouble
+    finally:
+        cluster.lookupd.nsqds.append(cluster.b)
+    await look(poller)
+
+    assert gone == [f"nsqd {cluster.b.name} has left"]
+    assert poller.picture.trouble == []
+
+
+async def test_no_nsqlookupd_answering_keeps_what_was_known(poller, cluster):
+    await look(poller)
+    cluster.lookupd.down()
+    try:
+        await look(poller)
+    finally:
+        cluster.lookupd.up()
+
+    assert list(poller.picture.topics) == ["lonely", "orders"]
+    assert poller.picture.trouble == [f"nsqlookupd {cluster.lookupd.address} does not answer"]
+
+
+async def test_a_pipeline_that_was_forgotten_by_its_node_is_still_named(poller, cluster):
+    cluster.a.pipelines.append(
+        {
+            "name": "lake",
+            "topics": ["orders"],
+            "channel": "billing",
+            "state": "running",
+            "updated_ms": int(time.time() * 1000) - 120_000,
+        }
+    )
+    await look(poller)
+    cluster.a.pipelines.clear()
+    await look(poller)
+
+    assert [pipeline["name"] for pipeline in poller.picture.pipelines or ()] == ["lake"]
+    assert any("Pipeline lake has not reported" in alarm.text for alarm in poller.alarms)
+
+
+async def test_plain_nsq_has_no_pipelines_at_all():
+    node = FakeNsqd()
+    node.topics["t"] = Topic(messages=1)
+    http = DaemonHttp()
+    poller = Poller(Queries(http, nsqds=[node.address]))
+    await look(poller)
+    await http.aclose()
+    node.down()
+
+    assert poller.picture.pipelines is None
+    assert not poller.picture.lapwing
+    assert poller.picture.nodes[0].node.topics == (("t", False),)
+
+
+async def test_a_direct_node_that_never_answered_is_shown_all_the_same():
+    http = DaemonHttp()
+    poller = Poller(Queries(http, nsqds=["127.0.0.1:1"]))
+    await look(poller)
+    await http.aclose()
+
+    assert [(state.node.name, state.reachable) for state in poller.picture.nodes] == [("127.0.0.1:1", False)]
+
+
+async def test_nonsense_from_a_daemon_does_not_end_the_watch(poller, cluster, monkeypatch):
+    monkeypatch.setattr(cluster.a, "_stats", lambda query: {"topics": [{"nonsense": 1}], "start_time": 1})
+    told = asyncio.Event()
+    poller.watch(Watcher(told.set))
+    running = asyncio.create_task(poller.run())
+    await asyncio.wait_for(told.wait(), 10)
+    failure = poller.picture.failure
+    monkeypatch.undo()
+    told.clear()
+    await asyncio.wait_for(told.wait(), 10)
+    alive = not running.done()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+    assert "could not be understood" in failure
+    assert alive
+    assert poller.picture.failure == ""
+
+
+async def test_a_page_that_cannot_be_drawn_does_not_keep_others_from_it(poller):
+    drawn = []
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    poller.watch(Watcher(broken))
+    poller.watch(Watcher(lambda: drawn.append(1)))
+    await look(poller)
+    poller._tell()
+
+    assert drawn == [1]
