@@ -237,7 +237,7 @@ class Broker:
         try:
             self.storage.catalog.save(self.entries())
             self._catalog_dirty = False
-        except OSError as error:
+        except (LogError, OSError) as error:
             self.fail(error)
 
     def entries(self) -> list[TopicEntry]:
