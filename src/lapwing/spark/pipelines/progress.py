@@ -14,6 +14,7 @@ from lapwing.spark.options import Access
 
 logger = logging.getLogger(__name__)
 
+_MOST_TOPICS: Final = 500  # that are told: a status has a size
 _ENDED: Final = ("finished", "stopped", "failed")
 
 
@@ -65,6 +66,7 @@ def from_spark(before: Progress, told: Mapping[str, Any]) -> Progress:
     fresh = int(told["batchId"]) != before.batch_id
     return replace(
         before,
+        topics=_topics(sources) or before.topics,
         batch_id=int(told["batchId"]),
         input_rate=_number(told.get("inputRowsPerSecond")),
         processed_rate=_number(told.get("processedRowsPerSecond")),
@@ -72,6 +74,12 @@ def from_spark(before: Progress, told: Mapping[str, Any]) -> Progress:
         lag=lag(sources),
         rows_in=before.rows_in + (rows if fresh else 0),
     )
+
+
+def _topics(sources: list[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The topics that are really read, where a pattern chooses them."""
+    found = sorted({topic for source in sources[:1] for topic in _offsets(source.get("endOffset"))})
+    return tuple(found[:_MOST_TOPICS])
 
 
 def lag(sources: list[Mapping[str, Any]]) -> int | None:

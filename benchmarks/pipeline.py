@@ -1,0 +1,274 @@
+"""What the archive pipeline costs, each figure beside what the same machine allows in the same run.
+
+    python benchmarks/pipeline.py                             10 million messages of 200 bytes (about 5 GB of disk)
+    python benchmarks/pipeline.py --messages 1000000          a smaller one
+    python benchmarks/pipeline.py --soak 3600 --rate 20000    memory over an hour of input
+
+`archive` is the pipeline, from the broker's log to partitioned Parquet with its manifest. `copy` is Spark reading the
+archived rows and writing them again in the same layout: what plain Spark needs for the same files. `nsq_to_file` is the
+tool that writes the same messages as lines. `latency` is the time from a publish until its row is in a file that
+readers see, with a trigger of 1 s.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lapwing.spark.pipelines import archive, spec
+from lapwing.spark.pipelines.progress import Progress
+from lapwing.spark.pipelines.running import CONF, Running, Wanted
+from lapwing.spark.pipelines.verify import verify
+from lapwing.spark.session import local_session
+
+TOPIC = "bench"
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+BESIDE = Path(sys.executable).parent
+
+
+class Broker:
+    """An nsqd of its own."""
+
+    def __init__(self, directory: str) -> None:
+        command = [
+            str(BESIDE / "nsqd"), "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={directory}",
+            "--broadcast-address=127.0.0.1",
+        ]  # fmt: skip
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.doors: dict[str, str] = {}
+        for line in self.process.stderr:
+            if found := re.search(r"(TCP|HTTP): listening on (\S+)", line):
+                self.doors[found[1]] = found[2]
+            if len(self.doors) == 2:
+                break
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+
+    def publish(self, count: int, size: int, topic: str = TOPIC) -> None:
+        """Bodies that hardly compress, as ids, numbers and hashes do."""
+        most = min(10_000, count, (4 << 20) // (size + 4))
+        bodies = [os.urandom(size) for _ in range(most)]
+        batch = struct.pack(">i", most) + b"".join(struct.pack(">i", size) + body for body in bodies)
+        url = f"http://{self.doors['HTTP']}/mpub?topic={topic}&binary=true"
+        for _ in range(count // most):
+            urllib.request.urlopen(url, batch, timeout=60).close()
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += parents.get(found[-1], [])
+    return found
+
+
+def cpu(pids: list[int]) -> float:
+    """CPU seconds of these processes and of their children that have ended."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(int(field) for field in fields[11:15])
+    return total / TICK
+
+
+def memory(pids: list[int]) -> float:
+    """MB of memory that these processes have to themselves."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            pages = Path(f"/proc/{pid}/statm").read_text().split()
+            total += (int(pages[1]) - int(pages[2])) * PAGE
+    return total / 1e6
+
+
+def measured(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds, and CPU seconds of this process, its JVM and its Python workers; without nsqd."""
+    mine = [pid for pid in family(os.getpid()) if pid not in NOT_OURS]
+    before, begun = cpu(mine), time.perf_counter()
+    work()
+    seconds = time.perf_counter() - begun
+    return seconds, cpu([pid for pid in family(os.getpid()) if pid not in NOT_OURS]) - before
+
+
+NOT_OURS: set[int] = set()
+
+
+def say(name: str, figure: str, limit: str = "") -> None:
+    print(f"{name:34} {figure:>52}   {limit}", flush=True)
+
+
+def rates(count: int, seconds: float, used: float) -> str:
+    return f"{count / seconds:>12,.0f} rows/s {count / max(used, 0.01):>12,.0f} rows/CPU-s"
+
+
+def run(spark: Any, broker: Broker, data: Path, *settings: str, once: bool = True) -> Running:
+    """The archive pipeline as `lapwing pipeline run archive` runs it."""
+    specs = spec.load("archive", [f"topics={TOPIC}", *settings], {"nsqd": [broker.doors["HTTP"]]})
+    running = Running(specs, Wanted(data, once))
+    running.check()
+
+    def show(progress: Progress) -> None:
+        if progress.error:
+            print(progress.error, file=sys.stderr)
+
+    if once:
+        assert running.run(spark, show)
+    else:
+        threading.Thread(target=running.run, args=(spark, show), daemon=True).start()
+    return running
+
+
+def throughput(spark: Any, broker: Broker, place: Path, count: int, size: int) -> None:
+    for warming in range(2):  # the first run compiles classes and starts workers
+        broker.publish(count if warming else 200_000, size)
+        seconds, used = measured(lambda: run(spark, broker, place / "pipelines"))
+    say("archive", rates(count, seconds, used))
+    source = str(place / "archive")
+    rows = archive.read(spark, source).count()
+
+    def copy() -> None:
+        copied = archive.read(spark, source)
+        copied.write.partitionBy(*archive.PARTITIONS).mode("overwrite").parquet(str(place / "copy"))
+
+    copy_seconds, copy_used = measured(copy)
+    say("copy, Parquet to Parquet", rates(rows, copy_seconds, copy_used))
+    ratio = (count / seconds) / (rows / copy_seconds)
+    say("archive : copy", f"{ratio:.0%} of the rate, {count / used / (rows / copy_used):.0%} per CPU-s", "70 % wanted")
+    begun = time.perf_counter()
+    proof = verify(source)
+    assert proof.sound
+    say("verify", f"{proof.rows / (time.perf_counter() - begun):,.0f} rows/s in {proof.files} files")
+
+
+def to_file(broker: Broker, place: Path, count: int, size: int) -> None:
+    """The same messages with nsq_to_file."""
+    out = place / "lines"
+    out.mkdir()
+    command = [
+        str(BESIDE / "nsq_to_file"), "--topic=lines", "--channel=lines", f"--nsqd-tcp-address={broker.doors['TCP']}",
+        f"--output-dir={out}", "--max-in-flight=2500",
+    ]  # fmt: skip
+    urllib.request.urlopen(f"http://{broker.doors['HTTP']}/topic/create?topic=lines", b"").close()
+    urllib.request.urlopen(f"http://{broker.doors['HTTP']}/channel/create?topic=lines&channel=lines", b"").close()
+    broker.publish(count, size, "lines")
+    begun = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stats = f"http://{broker.doors['HTTP']}/stats?format=json&topic=lines&channel=lines"
+    while True:
+        channel = json.load(urllib.request.urlopen(stats))["topics"][0]["channels"][0]
+        if not channel["depth"] and not channel["in_flight_count"]:
+            break
+        time.sleep(0.1)
+    seconds = time.perf_counter() - begun
+    used = cpu(family(process.pid))
+    process.terminate()
+    process.wait()
+    say("nsq_to_file", rates(count, seconds, used))
+
+
+def latency(spark: Any, broker: Broker, place: Path, size: int) -> None:
+    """From a publish to a file that readers see, with a trigger of 1 s."""
+    running = run(spark, broker, place / "latency", f"out={place}/late", "trigger=1s", "start=latest", once=False)
+    seen = 0
+    found: list[float] = []
+    while not running.jobs or running.jobs[0].progress.batch_id < 0:
+        broker.publish(1, size)
+        time.sleep(0.5)
+    time.sleep(3)
+    for number in range(20):
+        time.sleep(0.137 * (number % 7))
+        seen = sum(1 for _ in (place / "late").glob("topic=*/*/*/*.parquet"))
+        begun = time.perf_counter()
+        broker.publish(1, size)
+        while sum(1 for _ in (place / "late").glob("topic=*/*/*/*.parquet")) <= seen:
+            if time.perf_counter() - begun > 30:
+                break
+            time.sleep(0.01)
+        found.append(time.perf_counter() - begun)
+        if number % 10 == 9:
+            seen = 0
+    running.ask_to_stop()
+    while not running.jobs[0].progress.ended:
+        time.sleep(0.1)
+    found.sort()
+    say("latency, publish to Parquet", f"p50 {found[len(found) // 2]:.2f} s, worst {found[-1]:.2f} s", "trigger 1 s")
+
+
+def soak(spark: Any, broker: Broker, place: Path, size: int, rate: int, seconds: float) -> None:
+    """Memory of Spark and its workers while messages come at a steady rate; flat is what is wanted."""
+    running = run(spark, broker, place / "pipelines", "trigger=5s", once=False)
+    begun = time.perf_counter()
+    sent, marks = 0, []
+    next_look = 60.0
+    while (now := time.perf_counter() - begun) < seconds:
+        due = int(now * rate) - sent
+        if due >= 1000:
+            broker.publish(due, size)
+            sent += due
+        if now >= next_look:
+            used = memory([pid for pid in family(os.getpid()) if pid not in NOT_OURS])
+            marks.append(used)
+            lag = running.jobs[0].progress.lag if running.jobs else None
+            say(f"after {now:,.0f} s", f"{used:,.0f} MB, sent {sent:,}, lag {lag}")
+            next_look += max(60.0, seconds / 30)
+        time.sleep(0.05)
+    running.ask_to_stop()
+    while not running.jobs[0].progress.ended:
+        time.sleep(0.1)
+    if len(marks) > 3:
+        half = len(marks) // 2
+        say("memory, second half : first", f"{max(marks[half:]) / max(marks[:half]):.2f}", "1.1 or less")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--soak", type=float, default=0, help="seconds")
+    parser.add_argument("--rate", type=int, default=20_000, help="messages/s of --soak")
+    parser.add_argument("--only", default="archive,file,latency")
+    chosen = parser.parse_args()
+    place = Path(tempfile.mkdtemp(prefix="lapwing-pipeline-"))
+    (place / "nsqd").mkdir()
+    broker = Broker(str(place / "nsqd"))
+    NOT_OURS.add(broker.process.pid)
+    try:
+        spark = local_session("benchmark", conf=CONF)
+        count = chosen.messages // 10_000 * 10_000
+        if chosen.soak:
+            soak(spark, broker, place, chosen.size, chosen.rate, chosen.soak)
+        else:
+            if "archive" in chosen.only:
+                throughput(spark, broker, place, count, chosen.size)
+            if "file" in chosen.only:
+                to_file(broker, place, min(count, 1_000_000), chosen.size)
+            if "latency" in chosen.only:
+                latency(spark, broker, place, chosen.size)
+        spark.stop()
+    finally:
+        broker.process.terminate()
+        broker.process.wait()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
