@@ -1,11 +1,12 @@
 """Every topic by name; create, pause, delete, close; and what is there after a restart."""
 
+import errno
 from pathlib import Path
 
 import pytest
 from play import MINUTE, SECOND, Stage, numbered
 
-from lapwing.errors import Exiting, LapwingError, NoSuchChannel, NoSuchTopic
+from lapwing.errors import Exiting, LapwingError, NoSuchChannel, NoSuchTopic, WriteFailed
 from lapwing.log.datapath import DataPath
 from lapwing.wire.commands import Pub
 
@@ -118,6 +119,66 @@ def test_a_scan_looks_at_a_selection_and_says_that_there_is_more() -> None:
 
     assert [stage.broker.scan(stage.now) for _ in range(3)] == [True, True, False]
     assert not any(len(channel.deferred) for channel in stage.broker.topics["t"].channels.values())
+
+
+# --- a disk that refuses -------------------------------------------------------------------------------------------
+
+
+class Refusal:
+    """The journal of a topic, and the data path, refuse all writes until they heal."""
+
+    def __init__(self, stage: Stage) -> None:
+        journal = stage.broker.topics["t"].store.journal
+        assert journal is not None
+        self._journal, self._flush = journal, journal.flush
+        self._storage, self._try = stage.broker.storage, stage.broker.storage.try_writing
+        journal.flush = self._refuse  # type: ignore[method-assign]
+        stage.broker.storage.try_writing = self._refuse_plainly  # type: ignore[method-assign]
+
+    def _refuse(self) -> None:
+        raise WriteFailed("journal", 0, OSError(errno.ENOSPC, "No space left on device"))
+
+    def _refuse_plainly(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def heal(self) -> None:
+        """Let them write again."""
+        self._journal.flush = self._flush  # type: ignore[method-assign]
+        self._storage.try_writing = self._try  # type: ignore[method-assign]
+
+
+def test_consumers_are_let_in_while_the_disk_is_full(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.client().publish(b"a")
+    disk = Refusal(stage)
+    consumer = stage.consumer()
+    assert consumer.received() == [0]
+    assert stage.broker.changes[-1] == ("channel", "t", "c", True)
+    assert stage.broker.problem
+    consumer.finish(0)
+    stage.checkpoint()
+    disk.heal()
+    stage.checkpoint()
+    stage.kill()
+
+    assert stage.consumer().received() == []
+
+
+def test_health_comes_back_without_a_publish(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.client().publish(b"a")
+    disk = Refusal(stage)
+    stage.consumer()
+    for _ in range(3):
+        stage.pass_time(2 * SECOND)
+        stage.checkpoint()
+        assert stage.broker.problem is not None
+    disk.heal()
+    stage.pass_time(2 * SECOND)
+    stage.checkpoint()
+
+    assert stage.broker.problem is None
+    assert stage.reports[-1] == "the disk takes writes again"
 
 
 # --- restarts ------------------------------------------------------------------------------------------------------

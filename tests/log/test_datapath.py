@@ -100,3 +100,12 @@ def test_a_topic_that_was_being_deleted_is_swept_away(tmp_path: Path) -> None:
     assert path.topics_on_disk() == ["stays"]
     assert sorted(os.listdir(tmp_path / "topics")) == ["stranger", "t-stays"]
     path.release()
+
+
+def test_whether_the_disk_takes_anything_can_be_tried(tmp_path: Path) -> None:
+    place = DataPath(tmp_path)
+    place.try_writing(min_free=0)
+    with pytest.raises(OSError, match="are to stay free"):
+        place.try_writing(min_free=1 << 62)
+
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lapwing import names
 from lapwing.broker.channel import Channel
@@ -17,6 +17,8 @@ from lapwing.log.catalog import ChannelEntry, TopicEntry
 
 if TYPE_CHECKING:
     from lapwing.broker.session import Session
+
+PROBING: Final = 1_000_000_000  # ns between two looks at whether a disk that has refused takes anything again
 
 Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)
 
@@ -48,6 +50,7 @@ class Broker:
         self._trimmable: dict[Topic, None] = {}
         self._catalog_dirty = True
         self._catalog_due = False
+        self._probe_at = 0
         self.on_new_topic: Callable[[Topic], None] = lambda topic: None
 
     # --- topics and channels -----------------------------------------------------------------------------------
@@ -177,6 +180,19 @@ class Broker:
             self.report(f"write failed: {error}")
         self.problem = str(error)
 
+    def _look_for_health(self, now: int) -> None:
+        """Try the disk again: publishers may stay away for as long as health is bad."""
+        if now < self._probe_at or self._stalled:
+            return
+        self._probe_at = now + PROBING
+        try:
+            self.storage.try_writing()
+        except OSError as error:
+            self.problem = str(error)
+        else:
+            self.problem = None
+            self.report("the disk takes writes again")
+
     def scan(self, now: int) -> bool:
         """Look at channels whose time has come, a selection at a time; whether it should go on at once."""
         looked = 0
@@ -197,8 +213,18 @@ class Broker:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
+    def tell(self, topic: Topic) -> None:
+        """Write down how far a topic has come now, or, when the disk refuses, with a later checkpoint."""
+        try:
+            topic.tell()
+        except LogError as error:
+            self._stale[topic] = None
+            self.fail(error)
+
     def checkpoint(self, *, now: int) -> None:
         """Write down what channels have finished since the last time, and which topics and channels there are."""
+        if self.problem is not None:
+            self._look_for_health(now)
         stalled, self._stalled = self._stalled, {}
         for channel in stalled:
             self.touch(channel)
@@ -282,10 +308,7 @@ class Broker:
         for topic in self.topics.values():
             for channel in topic.channels.values():
                 channel.dirty = True
-            try:
-                topic.tell()
-            except LogError as error:
-                self.fail(error)
+            self.tell(topic)
             topic.close()
             try:
                 topic.store.close()

@@ -52,6 +52,9 @@ class Storage(Protocol):
     def names_on_disk(self) -> list[str]:
         """The topics that something is kept of, whatever the catalog says."""
 
+    def try_writing(self) -> None:
+        """Find out whether it takes anything at the moment; raises `OSError`."""
+
     def close(self) -> None:
         """Let others have it."""
 
@@ -187,6 +190,10 @@ class DiskStorage:
         """The topics that have a folder, whatever the catalog says."""
         return self._place.topics_on_disk()
 
+    def try_writing(self) -> None:
+        """Find out whether the disk takes anything at the moment; raises `OSError`."""
+        self._place.try_writing(min_free=self._options.min_free_bytes)
+
     def close(self) -> None:
         """Release the lock on the data path."""
         self._files.shut_all()
@@ -210,6 +217,9 @@ class MemoryStorage:
     def names_on_disk(self) -> list[str]:
         """None."""
         return []
+
+    def try_writing(self) -> None:
+        """It always does."""
 
     def close(self) -> None:
         """Nothing to release."""

@@ -219,7 +219,7 @@ class Topic:
             self.channels[name] = channel
             self._has_extras = True
             self.fan_out(now)
-            self.tell()
+            self._broker.tell(self)
             self._broker.changed("channel", self.name, name, created=True)
         return channel
 
@@ -229,7 +229,7 @@ class Topic:
         channel.close()
         self._moved = True
         self.store.forget(name)
-        self.tell()
+        self._broker.tell(self)
         self._broker.changed("channel", self.name, name, created=False)
 
     def side_log(self, channel: str) -> SideLog:
@@ -257,7 +257,7 @@ class Topic:
             for channel in self.channels.values():
                 channel.pass_by(start, stop)
             self._broker.catalog_changed()
-        self.tell()
+        self._broker.tell(self)
 
     def emptied(self) -> list[list[int]]:
         """The runs [start, stop) that were dropped here and that a channel has still to come past."""
@@ -272,7 +272,7 @@ class Topic:
         if not paused:
             self._has_extras = True
             self.fan_out(now)
-        self.tell()
+        self._broker.tell(self)
 
     def release(self, *, now: int) -> None:
         """It is known which channels the topic begins with: let messages flow."""

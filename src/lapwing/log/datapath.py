@@ -1,5 +1,7 @@
 """The directory that holds everything: who may use it, and where each topic lies in it."""
 
+import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -11,6 +13,7 @@ from lapwing.log.disk import DISK
 from lapwing.log.log import GONE
 
 TOPICS: Final = "topics"
+PROBE: Final = "nsqd.dat.probe"  # what a half written one is called, a start sweeps away
 _UPPER: Final = re.compile(r"[A-Z]")
 _ESCAPED: Final = re.compile(r"\+([a-z])")
 
@@ -58,6 +61,18 @@ class DataPath:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def try_writing(self, *, min_free: int) -> None:
+        """Write a little and remove it again; raises `OSError` while the disk refuses, or has less than `min_free`."""
+        path = os.path.join(self.path, PROBE)
+        free = DISK.free(self.path)
+        if free < min_free:
+            raise OSError(errno.ENOSPC, f"{free} bytes free, {min_free} are to stay free")
+        try:
+            DISK.replace(path, [bytes(4096)], sync=False)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                DISK.unlink(path)
 
     def topic_dir(self, name: str) -> str:
         """Where a topic's log lies."""
