@@ -15,7 +15,7 @@ from admin_stage import Cluster, fill, start_nsqadmin
 from daemons import Daemon
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[Cluster]:
     a, b = FakeNsqd("node-a", lapwing=True), FakeNsqd("node-b", version="1.2.1")
     cluster = Cluster(a, b, FakeLookupd(a, b))
@@ -29,9 +29,9 @@ def cluster(shared_cluster: Cluster) -> Cluster:
     return shared_cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def nsqadmin(shared_cluster: Cluster) -> Iterator[Daemon]:
-    """One in lookup mode for the whole module."""
+    """One in lookup mode for all tests."""
     fill(shared_cluster)
     with start_nsqadmin(f"--lookupd-http-address={shared_cluster.lookupd.address}") as daemon:
         yield daemon

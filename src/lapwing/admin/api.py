@@ -119,7 +119,7 @@ class Api:
 
     async def alarms(self, request: Request) -> Answer:
         """lapwing's own: what the overview says, for scripts."""
-        await self.poller.first()
+        await self.poller.fresh()
         shown = [
             {"severity": alarm.severity, "about": alarm.about, "text": alarm.text, "advice": alarm.advice}
             for alarm in self.poller.alarms

@@ -137,7 +137,7 @@ class History:
         self.topic_flow: dict[str, Flow] = {}
         self.channel_flow: dict[tuple[str, str], Flow] = {}
         self.node_flow: dict[str, float] = {}
-        self.part_flow: dict[tuple[str, str], float] = {}  # a topic on a node, messages a second
+        self.part_flow: dict[tuple[str, ...], float] = {}  # (topic, node): published, (topic, channel, node): finished
         self._counts: Counts = {}  # counter, backlog at the last sample
         self._arrived: dict[tuple[str, str], float] = {}
         self._at: float | None = None
@@ -185,6 +185,8 @@ class History:
             arrived, left = self._moved(counts, (*key, part["node"]), part["message_count"], held)
             came += arrived
             went += left
+            if span > 0:
+                self.part_flow[(*key, part["node"])] = left / span
         self._arrived[key] = self._arrived.get(key, 0.0) + came
         flow = self.channel_flow[key] = Flow(came / span, went / span) if span > 0 else Flow()
         self._track(self.channels, key, CHANNEL_FIELDS).add(

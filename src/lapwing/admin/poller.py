@@ -59,7 +59,7 @@ class Poller:
     busy: float = 0.0  # seconds of CPU that the last poll took
     _watchers: set[Watcher] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _polled: asyncio.Event = field(default_factory=asyncio.Event)
+    _turn: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, when a poll is done
     _nodes: dict[str, Node] = field(default_factory=dict)  # by contact
     _gone: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by contact: since when
     _known: dict[str, _Known] = field(default_factory=dict)
@@ -84,13 +84,15 @@ class Poller:
         """Poll now: somebody came, or changed something."""
         self._wake.set()
 
-    async def first(self, timeout: float = 2.0) -> Picture:
-        """The picture, after the first poll if it is about to come; an empty one otherwise."""
-        if not self._polled.is_set():
+    async def fresh(self, *, age: float = WATCHED, patience: float = 1.5) -> Picture:
+        """A picture no older than `age` seconds, or the one we have when the cluster takes longer than `patience`."""
+        if self.queries.clock() - self.picture.at > age:
+            turn = self._turn
+            self.soon()
             try:
-                await asyncio.wait_for(self._polled.wait(), timeout)
+                await asyncio.wait_for(turn.wait(), patience)
             except TimeoutError:
-                log.debug("the first poll takes its time")
+                log.debug("the cluster takes its time")
         return self.picture
 
     # ---- the loop ----
@@ -104,7 +106,8 @@ class Poller:
             except Exception as error:  # a daemon that answers nonsense must not stop the watch over the others
                 log.exception("a poll failed")
                 self.picture = replace(self.picture, failure=f"an answer could not be understood ({error!r})")
-            self._polled.set()
+            turn, self._turn = self._turn, asyncio.Event()
+            turn.set()
             self._tell()
             await self._pause()
 

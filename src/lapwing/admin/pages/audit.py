@@ -30,7 +30,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/audit")
     async def page(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         above = (
             f"Kept in {admin.options.audit_file}."
             if admin.options.audit_file

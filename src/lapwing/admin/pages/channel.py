@@ -29,7 +29,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/topics/{topic}/{channel}")
     async def page(request: Request, topic: str, channel: str) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         crumbs = (("Topics", f"{admin.base}/topics"), (topic, Links(admin.base).topic(topic)))
         with frame(admin, request, channel, "/topics", crumbs=crumbs) as view:
             _buttons(view, topic, channel)
@@ -92,9 +92,11 @@ def _nodes(view: View, topic: str, channel: str) -> None:
         points = quantiles([found])
         delivery = "delivery_msg_count" in found
         table.set_columns(channel_node_columns(points, delivery=delivery))
+        history = view.admin.poller.history
         rows = [
             channel_node_row(
                 part,
+                history.part_flow.get((topic, channel, part["node"]), 0.0),
                 view.links,
                 points,
                 node_actions(view, topic, paused=part["paused"], channel=channel),
@@ -102,7 +104,9 @@ def _nodes(view: View, topic: str, channel: str) -> None:
             )
             for part in found["nodes"]
         ]
-        table.show(rows, total=channel_node_row(found, view.links, points, [], delivery=delivery))
+        flow = history.channel_flow.get((topic, channel))
+        total = channel_node_row(found, flow.out if flow else 0.0, view.links, points, [], delivery=delivery)
+        table.show(rows, total=total)
 
     view.live(refresh)
 

@@ -60,7 +60,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/clients")
     async def page(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, "Clients", "/clients", above="Every consumer that is connected to an nsqd.") as view:
             with panel():
                 table = Table(

@@ -5,7 +5,7 @@ A row is a list: its key, then one value per column. The kinds, and what a value
     text code          a string             num rate dur bytes     a number (dur in seconds)
     time stamp         Unix seconds         mem                    [memory, disk]
     latency            [average, min, max] in ns, or None
-    link               [text, href, line below, labels]            labels    [[text, tone, tooltip], ...]
+    link               [text, href, line below, labels, tooltip]   labels    [[text, tone, tooltip], ...]
     links              [[text, href, tone], ...]                   share     [[name, percent], ...]
     actions            [[action, label, tone], ...]
 """
@@ -160,7 +160,7 @@ def topic_node_columns(points: Sequence[float]) -> list[Column]:
 
 def topic_node_rows(
     topic: Json,
-    rates: Mapping[tuple[str, str], float],
+    rates: Mapping[tuple[str, ...], float],
     links: Links,
     points: Sequence[float],
     actions: Callable[[Json], Row],
@@ -271,6 +271,7 @@ def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[Col
     return [
         Column("host", "NSQd host", "link", wide=True),
         *_QUEUE,
+        Column("rate", "Rate", "rate", "Messages finished a second"),
         Column("clients", "Connections"),
         *([Column("delivery", "Delivery", "share", "Zone-local, region-local and other share")] if delivery else []),
         *latency_columns(points),
@@ -278,7 +279,9 @@ def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[Col
     ]
 
 
-def channel_node_row(part: Json, links: Links, points: Sequence[float], actions: Row, *, delivery: bool) -> Row:
+def channel_node_row(
+    part: Json, rate: float, links: Links, points: Sequence[float], actions: Row, *, delivery: bool
+) -> Row:
     """One nsqd's part of a channel, or the total."""
     total = part["node"] == "*"
     host = ["Total", "", "", []] if total else host_cell(part, links, [PAUSED] if part["paused"] else [])
@@ -286,6 +289,7 @@ def channel_node_row(part: Json, links: Links, points: Sequence[float], actions:
         part["node"],
         host,
         *_queue(part),
+        round(rate, 2),
         part["client_count"],
         *([_share(part)] if delivery else []),
         *latencies(part, points),
@@ -335,7 +339,7 @@ def client_row(client: Json, topic: str, channel: str, links: Links, *, where: b
     below = ident if ident not in (hostname, hostname.partition(".")[0]) else ""
     return [
         client_key(client, topic, channel),
-        [f"{hostname}:{port}", "", below, [["slow", "warn", SLOW]] if slow else []],
+        [f"{hostname}:{port}", "", below, [["slow", "warn", SLOW]] if slow else [], client["remote_address"]],
         *([[f"{topic}/{channel}", links.topic(topic, channel), "", []]] if where else []),
         client["user_agent"],
         client_attributes(client),

@@ -21,7 +21,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/counter")
     async def page(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, "Counter", "/counter") as view:
             with element("section", None, "lw-counter-page", aria_label="Messages processed"):
                 counter = Counter()

@@ -28,7 +28,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/lookup")
     async def page(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, "Lookup", "/lookup") as view:
             if view.picture.direct:
                 notice("nsqadmin asks the nsqds themselves (--nsqd-http-address): there is no nsqlookupd to show.")

@@ -84,7 +84,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/messages", response_timeout=15.0)
     async def page(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, "Messages", "/messages") as view:
             asked = Asked.of(view)
             if view.picture.lapwing:

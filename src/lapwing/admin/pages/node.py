@@ -45,7 +45,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/nodes/{name}")
     async def page(request: Request, name: str) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, name, "/nodes", crumbs=(("Nodes", f"{admin.base}/nodes"),)) as view:
             _state(view, name)
             _topics(view, name)

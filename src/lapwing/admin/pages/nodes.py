@@ -18,7 +18,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/nodes")
     async def page(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, f"Nodes ({len(admin.poller.picture.nodes)})", "/nodes") as view:
             with panel():
                 table = Table(

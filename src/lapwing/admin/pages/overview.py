@@ -44,7 +44,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/")
     async def overview(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, "Overview", "/") as view:
             _health(view)
             _tiles(view)

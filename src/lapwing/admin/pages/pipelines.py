@@ -35,7 +35,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/pipelines")
     async def page(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         above = "Each running Spark query tells nsqd how far it is; its channel shows the same from the broker's side."
         with frame(admin, request, "Pipelines", "/pipelines", above=above) as view:
             absent = notice("No nsqd here keeps account of pipelines.")

@@ -38,7 +38,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/topics/{topic}")
     async def page(request: Request, topic: str) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, topic, "/topics", crumbs=(("Topics", f"{admin.base}/topics"),)) as view:
             _buttons(view, topic)
             _absent(view, topic)

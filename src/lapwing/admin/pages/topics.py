@@ -19,7 +19,7 @@ def install(admin: "Admin") -> None:
 
     @ui.page("/topics")
     async def topics(request: Request) -> None:
-        await admin.poller.first()
+        await admin.poller.fresh()
         with frame(admin, request, "Topics", "/topics") as view:
             if view.visitor.may_change:
                 with view.buttons:
