@@ -177,7 +177,7 @@ class Broker:
     def fail(self, error: Exception) -> None:
         """Note that the disk refused; health is bad until a write succeeds."""
         if self.problem is None:
-            self.report(f"write failed: {error}")
+            self.report(f"the disk refuses: {error}")
         self.problem = str(error)
 
     def _look_for_health(self, now: int) -> None:

@@ -377,8 +377,8 @@ class Channel:
 
     # --- time passes -------------------------------------------------------------------------------------------
 
-    def scan(self, now: int) -> bool:
-        """Requeue what expired and ready what is due; whether there was any."""
+    def scan(self, now: int) -> None:
+        """Requeue what expired, and ready what is due."""
         self.scheduled = None
         found = False
         for subscriber, late in self._in_flight.expire(now):
@@ -398,7 +398,6 @@ class Channel:
             self._touched(self)
         self._schedule(self._in_flight.next_deadline())
         self._schedule(self.deferred.next_due())
-        return found
 
     def _schedule(self, due: int | None) -> None:
         if due is not None and (self.scheduled is None or due < self.scheduled):
