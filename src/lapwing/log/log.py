@@ -337,7 +337,7 @@ class DiskLog:
 
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
         """[start, stop) in big blocks: first, count, frames (empty: a quarantined range)."""
-        return reading.blocks(self.reader(start), stop, max_bytes)
+        return reading.blocks(Reader(self, start, self.files, max_bytes), stop, max_bytes)
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order of their sequence."""

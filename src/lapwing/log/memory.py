@@ -81,11 +81,11 @@ class MemoryLog:
         """A reader that stands at `sequence`."""
         return Reader(self, sequence)
 
-    def load(self, sequence: int, place: Place | None) -> Block:
+    def load(self, sequence: int, place: Place | None, max_bytes: int = BLOCK_BYTES) -> Block:
         """The block that holds `sequence`."""
         if not self.first <= sequence < self.end:
             raise OutOfRange(f"memory: sequence {sequence} of [{self.first}, {self.end})")
-        first, end, frames = self._window.block(sequence, BLOCK_BYTES)
+        first, end, frames = self._window.block(sequence, max_bytes)
         return first, end, frames, None
 
     def frame(self, sequence: int) -> Frames:
@@ -99,7 +99,7 @@ class MemoryLog:
 
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
         """[start, stop) in big blocks: first, count, frames."""
-        return reading.blocks(self.reader(start), stop, max_bytes)
+        return reading.blocks(Reader(self, start, max_bytes=max_bytes), stop, max_bytes)
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order."""

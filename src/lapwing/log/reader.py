@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from lapwing import kernel
 from lapwing.log.disk import OpenFiles
+from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.segment import Segment
 
 EVERYTHING: Final = 1 << 62
@@ -18,18 +19,22 @@ class Readable(Protocol):
 
     end: int
 
-    def load(self, sequence: int, place: Place | None) -> Block:
+    def load(self, sequence: int, place: Place | None, max_bytes: int = ...) -> Block:
         """The block that holds `sequence`."""
 
 
 class Reader:
     """Takes frames from a log, in order, as they lie."""
 
-    __slots__ = ("__weakref__", "_at", "_block", "_end", "_files", "_kept", "_log", "_place", "sequence")
+    __slots__ = ("__weakref__", "_at", "_block", "_end", "_files", "_kept", "_log", "_most", "_place", "sequence")
 
-    def __init__(self, log: Readable, sequence: int, files: OpenFiles | None = None) -> None:
+    def __init__(
+        self, log: Readable, sequence: int, files: OpenFiles | None = None, max_bytes: int = BLOCK_BYTES
+    ) -> None:
+        """`max_bytes` is what one read from the disk aims at."""
         self._log = log
         self._files = files
+        self._most = max_bytes
         self._place: Place | None = None
         self._block: bytes | None = b""
         self._at = 0
@@ -90,7 +95,7 @@ class Reader:
             self._files.keep(self, 0)
 
     def _load(self, sequence: int) -> None:
-        first, end, frames, self._place = self._log.load(sequence, self._place)
+        first, end, frames, self._place = self._log.load(sequence, self._place, self._most)
         self._block, self._end, self._at = frames, end, 0
         if frames is None:
             return

@@ -94,8 +94,8 @@ def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.Recor
         "node": lambda: pa.repeat(pa.scalar(node, pa.int32()), count),
         "sequence": lambda: pc.add(_range(count), block.first),
         "id": lambda: pa.Array.from_buffers(pa.string(), count, pc.binary_slice(frames, 18, 34).buffers()),
-        "timestamp": lambda: pc.divide(_big_endian("q", pa.int64(), frames, 8, 16), 1000).view(_TIMESTAMP),
-        "attempts": lambda: _big_endian("H", pa.uint16(), frames, 16, 18).cast(pa.int32()),
+        "timestamp": lambda: pc.divide(_big_endian(frames, 8), 1000).view(_TIMESTAMP),
+        "attempts": lambda: pa.repeat(pa.scalar(1, pa.int32()), count),  # a log holds first deliveries only
         "body": lambda: pc.binary_slice(frames, FRAME_HEAD, 2**31 - 1),
         "headers": lambda: _headers(block),
     }
@@ -109,14 +109,15 @@ def _range(count: int) -> pa.Array:
     return _numbers[:count]
 
 
-def _big_endian(code: str, kind: pa.DataType, frames: pa.Array, start: int, stop: int) -> pa.Array:
-    """A number that lies at one place of every frame."""
-    values = array(code, pc.binary_slice(frames, start, stop).buffers()[2].to_pybytes())
+def _big_endian(frames: pa.Array, start: int) -> pa.Array:
+    """The int64 that lies at one place of every frame."""
+    values = array("q")
+    values.frombytes(pc.binary_slice(frames, start, start + 8).buffers()[2])
     if len(values) != len(frames):
         raise BadBlock("a frame that ends before its head does")
     if sys.byteorder == "little":
         values.byteswap()
-    return pa.Array.from_buffers(kind, len(frames), [None, pa.py_buffer(values)])
+    return pa.Array.from_buffers(pa.int64(), len(frames), [None, pa.py_buffer(values)])
 
 
 def _native(positions: bytes) -> "bytes | array[int]":
