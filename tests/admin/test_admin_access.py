@@ -1,12 +1,13 @@
 """Who may do what, and what the door lets through."""
 
+import json
 import subprocess
 
 import httpx
 import pytest
 from admin_stage import Cluster, start_nsqadmin
 
-from daemons import program
+from daemons import program, until
 from lapwing.admin.access import Access, Logins, hash_password, inside, parse_networks, read_passwords
 from lapwing.admin.audit import Audit
 from lapwing.admin.door import host_allowed, same_origin
@@ -204,15 +205,20 @@ def test_the_base_path_is_everywhere(guarded):
 
 
 def test_changes_are_announced_and_audited(guarded, cluster):
-    import json
-
-    from daemons import until
-
     httpx.post(f"{guarded.url}/nsq/api/topics/orders", json={"action": "pause"}, headers=ANN, auth=("basil", "x"))
     until(lambda: "/notify" in cluster.lookupd.calls, what="the notification")
 
     last = json.loads(guarded.audit.read_text().splitlines()[-1])
     assert (last["user"], last["action"], last["topic"], last["outcome"]) == ("ann", "pause_topic", "orders", "")
+
+
+def test_behind_a_proxy_the_user_and_their_address_are_the_proxys_word(guarded, cluster):
+    named = {**ANN, "X-Forwarded-For": "6.6.6.6, 203.0.113.9", "X-Forwarded-Proto": "https"}
+    answer = httpx.post(f"{guarded.url}/nsq/api/topics/orders", json={"action": "unpause"}, headers=named)
+
+    last = json.loads(guarded.audit.read_text().splitlines()[-1])
+    assert answer.status_code == 200
+    assert (last["user"], last["address"]) == ("ann", "203.0.113.9")  # the last hop is what the proxy itself saw
 
 
 def test_config_is_for_the_configured_network_only(guarded):

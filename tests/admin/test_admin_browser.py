@@ -282,6 +282,20 @@ def test_one_node_alone_can_be_changed(ui, cluster):
     assert "orders" in cluster.b.tombstoned
 
 
+def test_a_rows_menu_is_walked_by_keys(ui):
+    page = ui.open("/topics/orders")
+    opener = page.get_by_role("button", name="Actions for node-a")
+    opener.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("menuitem", name="Pause here")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("menuitem", name="Empty here")).to_be_focused()
+    page.keyboard.press("Escape")
+
+    expect(page.get_by_role("menu")).to_have_count(0)
+    expect(opener).to_be_focused()
+
+
 def test_a_topic_and_a_channel_are_created(ui, cluster):
     page = ui.open("/topics")
     ui.press("New topic")

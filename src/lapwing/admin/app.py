@@ -250,6 +250,7 @@ async def _serve(admin: Admin, listener: socket.socket, log: Log) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # whom to believe is the door's to say
             timeout_graceful_shutdown=1,
             ws="websockets-sansio",
         )

@@ -179,17 +179,11 @@ class Door:
             await self._pass_on(scope, receive, send, visitor, headers)
             return
         peer, port = scope.get("client") or ("", 0)
+        scheme = scope.get("scheme", "http")
+        if self._access.trusts(peer):
+            scheme = headers.get("x-forwarded-proto", scheme)
         request = Request(
-            scope["method"],
-            self._base + path,
-            query,
-            headers,
-            peer,
-            port,
-            scope.get("scheme", "http"),
-            receive,
-            visitor,
-            names,
+            scope["method"], self._base + path, query, headers, peer, port, scheme, receive, visitor, names
         )
         began = time.monotonic()
         try:

@@ -111,6 +111,19 @@ export default {
       const above = at.bottom + 170 > innerHeight;
       this.place = { right: innerWidth - at.right + "px", ...(above ? { bottom: innerHeight - at.top + "px" } : { top: at.bottom + "px" }) };
       this.menu = row;
+      this.opener = event.currentTarget;
+      if (row !== null) this.$nextTick(() => this.$el.querySelector("[role=menu] button")?.focus());
+    },
+    menuKey(event) {
+      const items = [...this.$el.querySelectorAll("[role=menu] button")];
+      const at = items.indexOf(document.activeElement);
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (event.key === "Escape") {
+        this.menu = null;
+        this.opener?.focus();
+      } else if (step && items.length) items[(at + step + items.length) % items.length].focus();
+      else return;
+      event.preventDefault();
     },
     close(event) {
       if (!event || event.type !== "focusout" || !event.currentTarget.contains(event.relatedTarget)) this.menu = null;
@@ -118,7 +131,7 @@ export default {
     actions(row, list) {
       if (!list || !list.length) return "";
       const open = this.menu === row[0];
-      return h("div", { class: "lw-menu", onFocusout: this.close, onKeydown: (e) => e.key === "Escape" && this.close() }, [
+      return h("div", { class: "lw-menu", onFocusout: this.close, onKeydown: this.menuKey }, [
         h("button", { type: "button", class: "lw-icon-button", "aria-haspopup": "menu", "aria-expanded": String(open),
           "aria-label": "Actions for " + this.nameOf(row), onClick: (e) => this.openMenu(e, open ? null : row[0]) },
         h("i", { class: "material-icons", "aria-hidden": "true" }, "more_vert")),
