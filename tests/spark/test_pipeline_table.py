@@ -15,6 +15,7 @@ from lapwing.spark.pipelines.compact import choose, over
 from lapwing.spark.pipelines.files import LocalFiles
 from lapwing.spark.pipelines.kinds import Archive, Rollup
 from lapwing.spark.pipelines.progress import Progress, from_spark
+from lapwing.spark.pipelines.quiet import meaningful
 from lapwing.spark.pipelines.report import proof_text
 from lapwing.spark.pipelines.state import Home
 from lapwing.spark.pipelines.table import Table, TableDamaged, count_rows
@@ -294,3 +295,23 @@ def test_a_pipeline_runs_once_at_a_time_and_its_death_is_noticed(tmp_path):
     assert home.running() is None
     assert home.status()["state"] == "dead"
     assert home.stop(wait=0)
+
+
+def test_only_what_means_something_is_let_through_of_what_spark_writes():
+    leaving = [
+        "Traceback (most recent call last):\n",
+        '  File "/x/site-packages/pyspark/daemon.py", line 264, in manager\n',
+        "EOFError\n",
+        "\n",
+        "During handling of the above exception, another exception occurred:\n",
+        "\n",
+        "Traceback (most recent call last):\n",
+        '  File "/x/site-packages/pyspark/worker_util.py", line 1, in f\n',
+        "BrokenPipeError: [Errno 32] Broken pipe\n",
+    ]
+    own = ["Traceback (most recent call last):\n", '  File "mine.py", line 1\n', "ValueError: no\n"]
+    java = ["2026-11-15 ERROR Thing: it broke\n", "\tat org.apache.spark.Thing.do(Thing.scala:1)\n", "\t... 14 more\n"]
+
+    found = list(meaningful([*leaving, *own, *java, "a line\n", "Traceback (most recent call last):\n"]))
+
+    assert found == [*own, java[0], "a line\n", "Traceback (most recent call last):\n"]

@@ -50,10 +50,9 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="For replay: only say what would be published.")] = False,
 ) -> None:
     """Run pipelines until Ctrl-C, which stops them after their current batch; a later run goes on from there."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("lapwing").setLevel(logging.INFO)
     with _spark_needed():
         from lapwing.spark.pipelines import spec as specs
+        from lapwing.spark.pipelines.quiet import quieted
         from lapwing.spark.pipelines.running import Running, Wanted
     extra: dict[str, Any] = {}
     if nsqd or lookupd:
@@ -70,12 +69,17 @@ def run(
     running = Running(found, Wanted(data, once, checkpoint, master, _pairs(conf)))
     running.check()
     _until_signalled(running.ask_to_stop)
-    spark = running.session()
-    try:
-        with _display(bounded=once or dry_run) as show:
-            good = running.run(spark, show)
-    finally:
-        spark.stop()
+    with quieted():
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("lapwing").setLevel(logging.INFO)
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it reports is reported by the query that fails
+        spark = running.session()
+        _until_signalled(running.ask_to_stop)  # again: Spark puts a handler of its own there, which cancels batches
+        try:
+            with _display(bounded=once or dry_run) as show:
+                good = running.run(spark, show)
+        finally:
+            spark.stop()
     for job in running.jobs:
         if job.progress.error:
             print(f"lapwing: {job.progress.name}: {job.progress.error}", file=sys.stderr)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.25
+_STOPPING_SECONDS: Final = 0.02  # the pause between two batches is short
+_PATIENT_BATCHES: Final = 2
 _TELL_SECONDS: Final = 1.0
 _OTHERS_SECONDS: Final = 60.0
 
@@ -92,8 +94,9 @@ class StreamJob:
         if not active:
             self._end()
         elif self._stop_after is not None:
+            # best in the pause between two batches; without one, after the batch and at the risk of cutting the next
             between = not self._query.status["isTriggerActive"]
-            if between or self.progress.batch_id > self._stop_after:
+            if between or self.progress.batch_id > self._stop_after + _PATIENT_BATCHES:
                 self._query.stop()
         return self.progress
 
@@ -255,7 +258,7 @@ class Running:
                 if progress.ended:
                     ended.add(progress.name)
             if len(ended) < len(self.jobs):
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_STOPPING_SECONDS if self._asked.is_set() else _LOOK_SECONDS)
 
 
 def _hold(spark: "SparkSession", path: str) -> Callable[[], Any]:

@@ -98,8 +98,9 @@ def verify(
         for (node, log_id), found in runs_by_log(rows).items():
             held.setdefault((topic, node, log_id), []).extend(found)
     proof.faults += [f"{path}: a file that the manifest does not know" for path in tables.strays(files, contents)]
-    for log in _expected(contents, wanted):
-        held.setdefault(log, [])
+    for log, sequence in _expected(contents, wanted).items():
+        if sequence > 0 or log in (published or {}):
+            held.setdefault(log, [])
     for log in sorted(held):
         proof.logs.append(prove(log, held[log], _end(contents, log), span, (published or {}).get(log)))
     return proof
@@ -169,15 +170,14 @@ def topic_of(path: str) -> str:
     return unquote(folder.removeprefix("topic="))
 
 
-def _expected(contents: Contents, wanted: frozenset[str]) -> list[Log]:
-    """The logs of which the archive says it holds something."""
-    return [
-        (topic, int(node), place["log_id"])
+def _expected(contents: Contents, wanted: frozenset[str]) -> dict[Log, int]:
+    """The logs that are archived, and the sequence that the archive says it has reached in each."""
+    return {
+        (topic, int(node), place["log_id"]): int(place["sequence"])
         for topic, nodes in contents.until.items()
         if not wanted or topic in wanted
         for node, place in nodes.items()
-        if place["sequence"] > 0
-    ]
+    }
 
 
 def _end(contents: Contents, log: Log) -> int | None:

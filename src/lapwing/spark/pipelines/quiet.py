@@ -1,0 +1,73 @@
+"""What Spark's processes write to stderr, without what means nothing: traces of workers that were let go, Java frames.
+
+A failure is said once, in one line, by whoever runs the pipeline; `LAPWING_TRACE=1` lets everything through.
+"""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_TRACE: Final = "Traceback (most recent call last):"
+_CHAINED: Final = re.compile(r"^(During handling of the above|The above exception was)")
+_RAISED: Final = re.compile(r"^[\w.]+(Error|Exception|Interrupt|Exit)\b")
+# how a Python worker takes leave when its socket is closed under it
+_LEAVE: Final = re.compile(r"^(BrokenPipeError|EOFError|ConnectionResetError|OSError: \[Errno 9\])")
+_FRAME: Final = re.compile(r"^\s+at [\w.$/<>]+\(|^\s+\.\.\. \d+ (common frames omitted|more)|^\s*Suppressed: ")
+
+
+def meaningful(lines: Iterable[str]) -> Iterator[str]:
+    """The lines that say something."""
+    held: list[str] = []  # a trace whose end has not come yet
+    dropped = False  # the last trace meant nothing; what is chained to it may not either
+    for line in lines:
+        if held:
+            held.append(line)
+            if _RAISED.match(line):
+                if _LEAVE.match(line) and any("/pyspark/" in each for each in held):
+                    dropped = True
+                else:
+                    yield from held
+                held = []
+            elif not line.startswith((" ", "\t")) and line.strip() and not _CHAINED.match(line):
+                yield from held
+                held = []
+        elif line.startswith(_TRACE):
+            held = [line]
+        elif dropped and (not line.strip() or _CHAINED.match(line)):
+            continue
+        elif not _FRAME.match(line):
+            dropped = False
+            yield line
+    yield from held
+
+
+@contextmanager
+def quieted() -> Iterator[None]:
+    """Let only meaningful lines of this process and those it starts reach its stderr."""
+    if os.environ.get("LAPWING_TRACE"):
+        yield
+        return
+    sys.stderr.flush()
+    real = os.dup(2)
+    source, sink = os.pipe()
+    os.dup2(sink, 2)
+    os.close(sink)
+    before = sys.stderr
+    sys.stderr = os.fdopen(real, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+    def copy() -> None:
+        with os.fdopen(source, errors="replace") as lines:
+            for line in meaningful(lines):
+                os.write(real, line.encode("utf-8", "replace"))
+
+    threading.Thread(target=copy, name="stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)  # a JVM that still lives keeps the pipe; the thread ends with it or with us
+        sys.stderr = before
