@@ -13,18 +13,18 @@ from lapwing.broker.options import Options
 from lapwing.broker.session import Session
 from lapwing.errors import ProtocolError
 from lapwing.net.logs import Log
+from lapwing.nsqd.gate import Gate, Guarded
 from lapwing.nsqd.turn import Turn
 from lapwing.nsqd.upgrade import Compressed, Encrypted, Layer
 from lapwing.wire import frames, identify
-from lapwing.wire.commands import Auth, Command, Dpub, Identify, Mpub, Pub, Sub
+from lapwing.wire.commands import Auth, Command, Identify
 from lapwing.wire.compression import DeflateCodec, SnappyCodec
 from lapwing.wire.connection import BrokerConnection, HangUp
-from lapwing.wire.json import compact_json
 from lapwing.wire.limits import Limits
 from lapwing.wire.state import State
 
 if TYPE_CHECKING:
-    from lapwing.nsqd.auth import Authenticator, Authorizations
+    from lapwing.nsqd.auth import Authenticator
     from lapwing.nsqd.publishing import Newcomers
 
 _SECOND: Final = 1_000_000_000
@@ -34,14 +34,6 @@ _HIGH_WATER: Final = 1 << 20  # bytes a slow socket may have waiting
 _FULL: Final = 4 * _HIGH_WATER  # more than deliveries alone can leave waiting: then not even a consumer is heard
 _GOODBYE: Final = 10.0  # seconds for what was written to leave after we have hung up
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
-
-_CHECKED: Final[dict[type, tuple[str, str]]] = {
-    Pub: ("PUB", "publish"),
-    Dpub: ("DPUB", "publish"),
-    Mpub: ("MPUB", "publish"),
-    Sub: ("SUB", "subscribe"),
-}
-
 
 @dataclass(slots=True)
 class Door:
@@ -90,8 +82,7 @@ class Connection(asyncio.Protocol):
         self._half_closed = False
         self._unsettled = 0  # topics this client made that others cannot find yet
         self._ending = False
-        self._grants: Authorizations | None = None
-        self._common_name = ""
+        self._gate = Gate(door.auth, self._session.about, self._clock.now, door.log)
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
@@ -109,8 +100,8 @@ class Connection(asyncio.Protocol):
         about.client_id = about.hostname = host
         about.remote_address = address
         about.connected = now // _SECOND
-        if self._door.auth is not None:
-            self._wire.authorize = self._authorize
+        if self._gate.closed:
+            self._wire.authorize = self._gate.authorize
         limit = self._door.options.max_connections
         if limit and len(self._door.connections) >= limit:
             self._session.refuse(
@@ -258,12 +249,12 @@ class Connection(asyncio.Protocol):
         """Carry out commands up to the first error or question to somebody else; what is left of the share."""
         session = self._session
         now = self._clock.now()
-        checked = self._door.auth is not None
+        guarded = self._gate.closed
         try:
             for command in self._wire.commands():
                 if type(command) in _SPECIAL:
                     self._special(command, now)
-                elif checked and type(command) in _CHECKED and not self._allowed(command, now):
+                elif guarded and isinstance(command, Guarded) and not self._allowed(command):
                     return share
                 else:
                     session.handle(command, now=now)
@@ -369,7 +360,7 @@ class Connection(asyncio.Protocol):
         self._wire.tls = True
         about = self._session.about
         about.tls, about.tls_version, about.tls_cipher = True, layer.version, layer.cipher
-        about.tls_protocol, self._common_name = layer.protocol, layer.common_name
+        about.tls_protocol, self._gate.common_name = layer.protocol, layer.common_name
         self._interval = 0
         self._begin_heartbeats(self._clock.now())
         self._session.outbox.append(frames.OK)
@@ -397,62 +388,23 @@ class Connection(asyncio.Protocol):
     # --- AUTH --------------------------------------------------------------------------------------------------
 
     def _authenticate(self, command: Auth) -> None:
-        if self._grants is not None:
-            raise ProtocolError("E_INVALID", "AUTH already set")
-        if self._door.auth is None:
-            raise ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
-        self._wait_for(self._first_grants(command.secret))
+        self._gate.check_auth()
+        self._wait_for(self._admit(command.secret))
 
-    async def _first_grants(self, secret: bytes) -> None:
-        grants = await self._ask(secret)
-        if not grants.authorizations:
-            raise ProtocolError("E_UNAUTHORIZED", "AUTH no authorizations found")
-        self._grants = grants
-        about = self._session.about
-        about.authed, about.auth_identity, about.auth_identity_url = True, grants.identity, grants.identity_url
-        answer = {
-            "identity": grants.identity,
-            "identity_url": grants.identity_url,
-            "permission_count": len(grants.authorizations),
-        }
-        self._session.outbox.append(frames.response(compact_json(answer)))
+    async def _admit(self, secret: bytes) -> None:
+        self._session.outbox.append(frames.response(await self._gate.admit(secret)))
 
-    async def _ask(self, secret: bytes) -> Authorizations:
-        assert self._door.auth is not None
-        host = self._session.about.remote_address.rpartition(":")[0].strip("[]")
-        try:
-            return await self._door.auth.query(
-                secret=secret, remote_ip=host, tls=self._session.about.tls, common_name=self._common_name
-            )
-        except Exception as error:
-            self._door.log.warn(f"{self._session.about.remote_address}: auth server: {error}")
-            raise ProtocolError("E_AUTH_FAILED", "AUTH failed") from error
-
-    def _authorize(self, word: str, topic: str, channel: str) -> None:
-        """Raise unless the client may do that now; called by the parser where an MPUB's body has not been read yet."""
-        if self._grants is None:
-            raise ProtocolError("E_AUTH_FIRST", f"AUTH required before {word}")
-        if self._grants.expired(self._clock.now()):
-            return  # asked again when the command is whole
-        permission = "subscribe" if word == "SUB" else "publish"
-        if not self._grants.allows(permission, topic, channel):
-            raise ProtocolError("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
-
-    def _allowed(self, command: Command, now: int) -> bool:
+    def _allowed(self, command: Guarded) -> bool:
         """Whether a command may be carried out at once; raises if never, else asks first and carries it out then."""
-        word, _ = _CHECKED[type(command)]
-        topic, channel = command.topic, getattr(command, "channel", "")  # type: ignore[union-attr]
-        if self._grants is not None and self._grants.expired(now):
+        if self._gate.expired:
             self._wait_for(self._renew(command))
             return False
-        self._authorize(word, topic, channel)
+        self._gate.check(command)
         return True
 
-    async def _renew(self, command: Command) -> None:
-        assert self._grants is not None
-        self._grants = await self._ask(self._grants.secret)
-        word, _ = _CHECKED[type(command)]
-        self._authorize(word, command.topic, getattr(command, "channel", ""))  # type: ignore[union-attr]
+    async def _renew(self, command: Guarded) -> None:
+        await self._gate.renew()
+        self._gate.check(command)
         self._session.handle(command, now=self._clock.now())
 
     def _wait_for(self, question: object) -> None:

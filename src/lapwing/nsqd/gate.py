@@ -1,0 +1,94 @@
+"""What one client may do: asked of the auth servers, remembered, and asked again when it has expired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lapwing.broker.session import About
+from lapwing.errors import ProtocolError
+from lapwing.net.logs import Log
+from lapwing.wire.commands import Dpub, Mpub, Pub, Sub
+from lapwing.wire.json import compact_json
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.auth import Authenticator, Authorizations
+
+Guarded = Pub | Dpub | Mpub | Sub
+
+WORDS: Final[dict[type, str]] = {Pub: "PUB", Dpub: "DPUB", Mpub: "MPUB", Sub: "SUB"}  # what needs a permission
+
+
+class Gate:
+    """Stands before one client's commands. Without an authenticator it is open."""
+
+    def __init__(self, authenticator: Authenticator | None, about: About, now: Callable[[], int], log: Log) -> None:
+        self.common_name = ""  # of the client's certificate
+        self._authenticator = authenticator
+        self._about = about
+        self._now = now
+        self._log = log
+        self._grants: Authorizations | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether clients have to be let in at all."""
+        return self._authenticator is not None
+
+    @property
+    def expired(self) -> bool:
+        """Whether what the client was granted has to be asked for again."""
+        return self._grants is not None and self._grants.expired(self._now())
+
+    def check_auth(self) -> None:
+        """Raise unless an AUTH makes sense now."""
+        if self._grants is not None:
+            raise ProtocolError("E_INVALID", "AUTH already set")
+        if self._authenticator is None:
+            raise ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
+
+    async def admit(self, secret: bytes) -> bytes:
+        """Ask what the client may do; the answer to its AUTH. Raises `ProtocolError`."""
+        grants = await self._ask(secret)
+        if not grants.authorizations:
+            raise ProtocolError("E_UNAUTHORIZED", "AUTH no authorizations found")
+        self._grants = grants
+        about = self._about
+        about.authed, about.auth_identity, about.auth_identity_url = True, grants.identity, grants.identity_url
+        answer = {
+            "identity": grants.identity,
+            "identity_url": grants.identity_url,
+            "permission_count": len(grants.authorizations),
+        }
+        return compact_json(answer)
+
+    async def renew(self) -> None:
+        """Ask again, with the same secret. Raises `ProtocolError`."""
+        assert self._grants is not None
+        self._grants = await self._ask(self._grants.secret)
+
+    def check(self, command: Guarded) -> None:
+        """Raise unless the client may do that now."""
+        self.authorize(WORDS[type(command)], command.topic, command.channel if isinstance(command, Sub) else "")
+
+    def authorize(self, word: str, topic: str, channel: str) -> None:
+        """The same; also for the parser, which asks when it has read the line of an MPUB and not its body."""
+        if self._grants is None:
+            raise ProtocolError("E_AUTH_FIRST", f"AUTH required before {word}")
+        if self.expired:
+            return  # asked again when the command is whole
+        permission = "subscribe" if word == "SUB" else "publish"
+        if not self._grants.allows(permission, topic, channel):
+            raise ProtocolError("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
+
+    async def _ask(self, secret: bytes) -> Authorizations:
+        assert self._authenticator is not None
+        about = self._about
+        host = about.remote_address.rpartition(":")[0].strip("[]")
+        try:
+            return await self._authenticator.query(
+                secret=secret, remote_ip=host, tls=about.tls, common_name=self.common_name
+            )
+        except Exception as error:
+            self._log.warn(f"{about.remote_address}: auth server: {error}")
+            raise ProtocolError("E_AUTH_FAILED", "AUTH failed") from error
