@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 HERE = Path(__file__).parent
-SECONDS = 15.0
+SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -48,6 +48,11 @@ class Party:
             env={**os.environ, "PYTHONWARNINGS": "ignore"},
         )
         self.report: dict[str, Any] = {}
+
+    def kill(self) -> None:
+        """End it, if it has not ended by itself."""
+        self._process.kill()
+        self._process.wait()
 
     def __enter__(self) -> "Party":
         assert self._process.stdout is not None

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,21 +82,31 @@ def test_a_client_publishes_consumes_requeues_and_touches(
         assert client in consumer["user_agent"].lower()
 
 
+@contextlib.contextmanager
+def all_at_once(client_jobs: list[tuple[str, Job]]) -> Iterator[list[tuple[Job, dict[str, Any]]]]:
+    """Several clients at work at the same time, which takes no longer than one: their jobs and reports."""
+    with contextlib.ExitStack() as stack:
+        begun = [(job, Party(command(client), job)) for client, job in client_jobs]
+        for _, party in begun:
+            stack.callback(party.kill)
+        yield [(job, stack.enter_context(party).report) for job, party in begun]
+
+
 @pytest.mark.parametrize("client", UPGRADING)
 def test_a_client_does_the_same_through_tls_and_compression(
     client: str, nsqd: daemons.Daemon, make_job: MakeJob
 ) -> None:
-    with contextlib.ExitStack() as stack:
-        begun = []
-        for tls, compression in LAYERS:
-            # pynsq gives up when it reads a part of a snappy chunk, whoever sent it, so its chunks must be small
-            big = 1000 if (client, compression) == ("pynsq", "snappy") else 100_000
-            job = make_job(client, nsqd, tls=tls, compression=compression, delay=100, big=big)
-            begun.append((job, Party(command(client), job)))
-        for _, party in begun:
-            stack.enter_context(party)
-        for job, party in begun:
-            check(party.report, job)
+    # pynsq gives up when it reads a part of a snappy chunk, whoever sent it, so its chunks must be small
+    jobs = [
+        make_job(
+            client, nsqd, tls=tls, compression=compression, delay=100,
+            big=1000 if (client, compression) == ("pynsq", "snappy") else 100_000,
+        )
+        for tls, compression in LAYERS
+    ]  # fmt: skip
+    with all_at_once([(client, job) for job in jobs]) as reports:
+        for job, report in reports:
+            check(report, job)
             [consumer] = channel_of(nsqd, job)["clients"]
 
             assert consumer["tls"] == job.tls
@@ -104,25 +114,25 @@ def test_a_client_does_the_same_through_tls_and_compression(
             assert consumer["deflate"] == (job.compression == "deflate")
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_finds_us_through_nsqlookupd(
-    client: str, nsqd: daemons.Daemon, lookupd: daemons.Daemon, make_job: MakeJob
+def test_every_client_finds_us_through_nsqlookupd(
+    nsqd: daemons.Daemon, lookupd: daemons.Daemon, make_job: MakeJob
 ) -> None:
-    address = lookupd.url if client in ("pynsq", "gnsq") else lookupd.http
-    job = make_job(client, nsqd, lookupd=address, delay=100)
-    with Party(command(client), job) as party:
-        check(party.report, job)
+    addresses = {client: lookupd.url if client in ("pynsq", "gnsq") else lookupd.http for client in CLIENTS}
+    jobs = [(client, make_job(client, nsqd, lookupd=addresses[client], delay=100)) for client in CLIENTS]
+    with all_at_once(jobs) as reports:
+        for job, report in reports:
+            check(report, job)
 
 
-@pytest.mark.parametrize("client", UPGRADING)
-def test_a_client_with_the_secret_is_let_in(client: str, guarded_nsqd: daemons.Daemon, make_job: MakeJob) -> None:
-    job = make_job(client, guarded_nsqd, secret="open sesame", delay=100)
-    with Party(command(client), job) as party:
-        check(party.report, job)
-        [consumer] = channel_of(guarded_nsqd, job)["clients"]
+def test_every_client_with_the_secret_is_let_in(guarded_nsqd: daemons.Daemon, make_job: MakeJob) -> None:
+    jobs = [(client, make_job(client, guarded_nsqd, secret="open sesame", delay=100)) for client in UPGRADING]
+    with all_at_once(jobs) as reports:
+        for job, report in reports:
+            check(report, job)
+            [consumer] = channel_of(guarded_nsqd, job)["clients"]
 
-        assert consumer["authed"]
-        assert consumer["auth_identity"] == "somebody"
+            assert consumer["authed"]
+            assert consumer["auth_identity"] == "somebody"
 
 
 def test_a_client_with_another_secret_hears_why_it_is_not(guarded_nsqd: daemons.Daemon, make_job: MakeJob) -> None:
