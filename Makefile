@@ -35,7 +35,7 @@ run: setup
 lint: setup
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 unit:
 	$(BIN)/pytest
