@@ -214,6 +214,7 @@ def test_flow_of_messages_is_told_per_topic_and_channel(spark, runs, broker):
     topics = [row for row in rows if "channel" not in row]
     assert running.jobs[0].progress.state == "stopped"
     assert names == ["flow"]
+    assert broker.depth("_lapwing_flow", "flow") == 0
     assert {row["topic"] for row in rows} == {"orders"}
     assert all(row["message_bytes"] in (0.0, 100.0) for row in topics)
     assert sum(row["messages"] for row in topics) > 0

@@ -11,7 +11,7 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -65,7 +65,11 @@ def build(settings: Flow, ground: Ground) -> Built:
         by=("topic", "channel", "node"), name=settings.name,
     )  # fmt: skip
     rated = grouped.withColumn("rate", F.round(F.coalesce("delivered", "messages") / settings.window, 1))
-    built = write(rated, settings, settings.to, settings.trigger, ground)
+    channel = settings.channel or settings.name
+    built = write(
+        rated, settings, settings.to, settings.trigger, ground,
+        published=lambda: pass_over(settings.to, channel, ground.brokers, found),
+    )  # fmt: skip
     close = built.close
     sampler.start()
 
@@ -75,6 +79,24 @@ def build(settings: Flow, ground: Ground) -> Built:
 
     built.close = end
     return built
+
+
+def pass_over(topic: str, channel: str, addresses: Sequence[str], found: Access) -> None:
+    """Move a channel to the end of the windows' topic: they are there to be looked up, and nobody has to consume them.
+
+    How long they stay is then up to the broker's retention; without any channel they would stay for ever.
+    """
+
+    def move(address: str) -> int:
+        answer = call(address, found, "GET", "/log/offsets", {"topic": topic})
+        for held in answer["topics"]:
+            place = {"topic": topic, "channel": channel, "log_id": held["log_id"], "sequence": held["next"]}
+            call(address, found, "POST", "/channel/commit", {**place, "create": "true"})
+        return len(answer["topics"])
+
+    for address, answer in ask_all(addresses, move):
+        if isinstance(answer, Exception):
+            logger.info("%s: the channel %s/%s stays behind: %s", address, topic, channel, answer)
 
 
 @dataclass

@@ -101,8 +101,14 @@ def windows(
     )  # fmt: skip
 
 
-def write(frame: "DataFrame", settings: Settings, to: str, trigger: float, ground: Ground) -> Built:
-    """The query that writes finished windows to files and to the topic: both once per batch, whatever dies between."""
+def write(
+    frame: "DataFrame", settings: Settings, to: str, trigger: float, ground: Ground,
+    *, published: Callable[[], None] = nothing,
+) -> Built:  # fmt: skip
+    """The query that writes finished windows to files and to the topic: both once per batch, whatever dies between.
+
+    `published` is called after windows went to the topic.
+    """
     place = ground.place.out
     files = open_files(place, ground.spark) if place else None
     table = Table(files, count_rows(ground.spark)) if files is not None else None
@@ -131,6 +137,7 @@ def write(frame: "DataFrame", settings: Settings, to: str, trigger: float, groun
             rows = publish.messages(batch.coalesce(1), to, settings.name)
             once = {**sink, "sinkId": f"rollup-{query}", "batchId": str(number)}
             rows.write.format("lapwing").options(**once).mode("append").save()
+            published()
 
     close: Callable[[], None] = files.release if files is not None else nothing
     return Built(frame.writeStream.foreachBatch(save).outputMode("append"), trigger, close=close)
