@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ansq
 import pytest
 from parties import Job, Party, command
 
@@ -138,3 +139,13 @@ def test_every_client_with_the_secret_is_let_in(guarded_nsqd: daemons.Daemon, ma
 def test_a_client_with_another_secret_hears_why_it_is_not(guarded_nsqd: daemons.Daemon, make_job: MakeJob) -> None:
     with Party(command("nsqjs"), make_job("nsqjs", guarded_nsqd, secret="shut sesame")) as party:
         assert "E_UNAUTHORIZED" in party.report["error"]  # the others try again, forever and in silence
+
+
+async def test_ansq_with_the_secret_hears_who_it_is(guarded_nsqd: daemons.Daemon) -> None:
+    """That is as far as it gets, with any nsqd: it never notes that it was let in, and sends nothing more."""
+    options = ansq.ConnectionOptions(auto_reconnect=False)
+    connection = await ansq.open_connection("127.0.0.1", guarded_nsqd.tcp_port, connection_options=options)
+    answer = await connection.auth("open sesame")
+    await connection.close()
+
+    assert json.loads(answer.body) == {"identity": "somebody", "identity_url": "", "permission_count": 1}
