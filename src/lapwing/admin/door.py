@@ -228,9 +228,8 @@ class Door:
         return answer
 
     async def _answer(self, send: Send, headers: Mapping[str, str], answer: Answer) -> None:
-        # an answer may bring a policy of its own: the header that comes first is the one meant
-        policy = () if any(name == NO_SCRIPTS[0] for name, _ in answer.headers) else (NO_SCRIPTS,)
-        await send_answer(send, answer, accepted=headers.get("accept-encoding", ""), extra=(*HARDENING, *policy))
+        extra = (*HARDENING, NO_SCRIPTS)
+        await send_answer(send, answer, accepted=headers.get("accept-encoding", ""), extra=extra)
 
     async def _pass_on(
         self, scope: Scope, receive: Receive, send: Send, visitor: Visitor, headers: Mapping[str, str]

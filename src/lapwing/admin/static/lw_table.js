@@ -27,7 +27,7 @@ const KINDS = {
     say: (v) => (v ? String(v[0]) : ""), sort: (v) => (v ? v[0] : -1), number: true,
   },
   link: {
-    show: (v) => (v ? [v[1] ? h("a", { href: v[1], title: v[4] }, v[0]) : h("span", { title: v[4] }, v[0]),
+    show: (v) => (v ? [v[1] ? h("a", { href: v[1], title: v[4] ?? v[0] }, v[0]) : h("span", { title: v[4] ?? v[0] }, v[0]),
       v[2] ? h("span", { class: "lw-sub" }, v[2]) : null, ...labels(v[3])] : ""),
     say: (v) => (v ? v[0] : ""), sort: (v) => (v ? v[0].toLowerCase() : ""), more: (v) => (v && v[3] ? v[3].map((l) => l[0]).join(" ") : ""),
   },
