@@ -115,3 +115,32 @@ def test_a_log_that_was_wiped_stops_the_archive_unless_told_to_go_on(runs, broke
     proof = proof_of(runs)
     assert proof.sound
     assert sorted(log.rows for log in proof.logs) == [1, 3]
+
+
+def test_an_archive_on_a_file_system_that_only_spark_can_reach(spark, runs, broker, tmp_path):
+    place = (tmp_path / "far").as_uri()
+    settings = ["topics=orders#ephemeral", f"out={place}", "max_messages=4", "compact_after=3"]
+    broker.ask("/topic/create?topic=orders%23ephemeral", b"")
+    broker.publish("orders%23ephemeral", *(b"%d" % n for n in range(10)))
+
+    runs.once("archive", *settings)
+    redo_last_batch(runs)
+    broker.publish("orders%23ephemeral", b"10")
+    runs.once("archive", *settings)
+
+    rows = archive.read(spark, place).select("sequence", "topic").collect()
+    assert sorted(rows) == [(n, "orders#ephemeral") for n in range(11)]
+    assert verify(str(tmp_path / "far")).sound
+
+
+def test_a_broker_that_stays_away_ends_the_pipeline_with_one_line(runs, broker):
+    broker.publish("orders", b"1")
+    running = runs.made("archive", "topics=orders", "retry=1s")
+    broker.daemon.kill()
+
+    assert not running.run(runs.spark, lambda progress: None)
+
+    complaint = running.jobs[0].progress.error
+    assert "Connection refused" in complaint
+    assert "tried for 1 s" in complaint
+    assert "\n" not in complaint

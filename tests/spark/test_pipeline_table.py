@@ -269,7 +269,8 @@ def test_lag_and_rates_come_from_what_spark_tells():
     told = {
         "batchId": 3, "inputRowsPerSecond": 5.04, "processedRowsPerSecond": "NaN", "batchDuration": 120,
         "sources": [{
-            "numInputRows": 7,
+            "numInputRows": 14,
+            "startOffset": {"orders": {"1": {"log_id": "x", "sequence": 5}, "2": {"log_id": "old", "sequence": 7}}},
             "endOffset": {"orders": {"1": {"log_id": "x", "sequence": 10}, "2": {"log_id": "old", "sequence": 9}}},
             "latestOffset": {"orders": {"1": {"log_id": "x", "sequence": 15}, "2": {"log_id": "new", "sequence": 4}}},
         }],

@@ -56,6 +56,7 @@ class Plan:
     chunk: int
     stretches: tuple[Stretch, ...]
     done: int = 0  # chunks
+    sent: int = 0  # messages of these chunks
 
     def chunks(self) -> list[Stretch]:
         """The stretches in pieces of at most `chunk` sequences, in order."""
@@ -80,7 +81,7 @@ class ReplayJob:
         self._lock = threading.Lock()
         self._check()
         self._plan = make_plan(settings, ground)
-        self.progress = replace(progress, state="running", total=self._plan.count, lag=self._plan.count)
+        self.progress = replace(progress, state="running", total=self._plan.count, lag=self._plan.count - self._plan.sent)
         if settings.dry_run:
             self._say()
             self.progress = replace(self.progress, state="finished")
@@ -135,7 +136,7 @@ class ReplayJob:
                 break
             began = time.monotonic()
             count = self._publish(chunks[number], number)
-            self._plan = replace(self._plan, done=number + 1)
+            self._plan = replace(self._plan, done=number + 1, sent=self._plan.sent + count)
             keep_plan(self._plan, self._ground)
             sent += count
             elapsed = time.monotonic() - started
