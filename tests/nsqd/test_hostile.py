@@ -29,6 +29,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[daemons.Daemon]
 @pytest.fixture
 def nsqd(shared: daemons.Daemon) -> Iterator[daemons.Daemon]:
     """A daemon that must serve a well-behaved client before and after, whatever the test does to it."""
+    assert shared.process.poll() is None, shared.stderr
     with Raw(shared) as witness:
         witness.subscribe("witness", "c", ready=10)
         yield shared
@@ -294,6 +295,21 @@ def test_a_consumer_that_never_reads_is_cut_and_others_get_its_messages(nsqd: da
     post(nsqd, "/topic/delete?topic=unread")
 
 
+def test_a_consumer_that_reads_slowly_is_served_all_the_same(nsqd: daemons.Daemon) -> None:
+    with Raw(nsqd) as publisher:
+        for _ in range(10):
+            publisher.ok(mpub("slowly", [bytes(100_000)] * 40))
+    with Raw(nsqd) as slow:
+        slow.identify(heartbeat_interval=1000)
+        slow.subscribe("slowly", "c", ready=2500)
+        began = time.monotonic()
+        while time.monotonic() - began < 3:  # three times as long as one who reads nothing is put up with
+            assert slow.socket.recv(100_000)
+            slow.send(b"NOP\n")
+            time.sleep(0.05)
+    post(nsqd, "/topic/delete?topic=slowly")
+
+
 @pytest.mark.parametrize("subscribed", [False, True])
 def test_one_who_asks_without_reading_the_answers_is_not_heard_for_long(
     nsqd: daemons.Daemon, subscribed: bool
@@ -320,11 +336,13 @@ def test_a_huge_window_over_large_messages_costs_one_slice_at_a_time(nsqd: daemo
     with Raw(nsqd) as consumer:
         consumer.subscribe("large", "c", ready=2500)
         most = 0
+        held = []
         for _ in range(60):
             _, message_id, got = consumer.message()
             assert len(got) == len(body)
-            consumer.send(b"FIN %s\n" % message_id)
+            held.append(message_id)
             most = max(most, memory(nsqd))
+        consumer.send(b"".join(b"FIN %s\n" % message_id for message_id in held))
     post(nsqd, "/topic/delete?topic=large")
 
     assert most - before < 32 * MIB

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import ssl
+import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from lapwing.broker.broker import Broker, Change
 from lapwing.broker.options import Options
 from lapwing.broker.session import Session
+from lapwing.broker.subscriber import UNSENT
 from lapwing.errors import ProtocolError
 from lapwing.net.logs import Log
 from lapwing.nsqd.gate import Gate, Guarded
@@ -78,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._behind = False  # some of what came waits for the next turn
         self._muted = False  # nothing is read from the socket
         self._blocked = False  # the socket takes no more
-        self._unread = 0  # bytes it had waiting when it was looked at last
+        self._unread = (0, 0)  # bytes that were under way when that was looked at last
         self._half_closed = False
         self._unsettled = 0  # topics this client made that others cannot find yet
         self._ending = False
@@ -161,8 +165,6 @@ class Connection(asyncio.Protocol):
             self._arm(max(self._beat - self._clock.now(), 0), self._tick)
         elif self._timer is not None:
             self._timer.cancel()
-        if self._session.channel is not None:
-            self._door.broker.touch(self._session.channel)
         self._turn.add(self)
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -460,13 +462,22 @@ class Connection(asyncio.Protocol):
 
     def _watch(self) -> None:
         """See to it that the client reads."""
-        assert self._transport is not None
-        self._unread = self._transport.get_write_buffer_size()
+        self._unread = self._underway()
         self._arm(self._interval or 60 * _SECOND, self._stuck)
 
+    def _underway(self) -> tuple[int, int]:
+        """How many bytes have not reached the client yet: those that wait here, and those with the kernel."""
+        assert self._transport is not None
+        handle = self._transport.get_extra_info("socket").fileno()
+        try:
+            unacknowledged = fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            unacknowledged = b""  # not every system tells
+        return self._transport.get_write_buffer_size(), int.from_bytes(unacknowledged, sys.byteorder)
+
     def _stuck(self) -> None:
-        """The socket has taken too little in a whole interval; one that has taken nothing is given up."""
-        if self._transport is not None and self._transport.get_write_buffer_size() < self._unread:
+        """The client has taken too little in a whole interval; one that has taken nothing is given up."""
+        if self._underway() != self._unread:
             self._watch()
             return
         self._door.log.info(f"{self._session.about.remote_address}: reads nothing, hanging up")
@@ -508,9 +519,14 @@ class Connection(asyncio.Protocol):
             self._heed()
 
     def _sent(self) -> None:
-        subscriber = self._session.subscriber
-        if subscriber is not None and not self._blocked:
-            subscriber.unsent = 0
+        """Let a consumer have more once the socket has taken what it was given."""
+        subscriber, channel = self._session.subscriber, self._session.channel
+        if subscriber is None or channel is None or self._blocked:
+            return
+        held_back, subscriber.unsent = subscriber.unsent >= UNSENT, 0
+        if held_back:
+            self._door.broker.touch(channel)
+            self._turn.stir()
 
     def _end_of_input(self) -> None:
         error = self._wire.eof()
