@@ -19,6 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from lapwing.spark.session import local_session
 from lapwing.spark.source import columns
 
 TOPIC = "bench"
+BLOCK = 1 << 20  # bytes of a block, as the broker sends them
+IN_MEMORY = 64 << 20  # bytes of ready batches: more than fits a processor's cache, as with real data
 RUNS = 3
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -59,15 +62,19 @@ class ReadyReader(DataSourceReader):
         from lapwing import kernel
         from lapwing.spark.blocks import Block, arrow_schema, to_batch
 
-        count = (256 << 10) // (self.size + kernel.HEAD)
-        frames = kernel.frame_bodies([os.urandom(self.size)] * count, 0, 1)
-        positions, _ = kernel.scan_frames(frames, 0, len(frames))
+        count = BLOCK // (self.size + kernel.HEAD)
         schema = arrow_schema(columns({}).fieldNames())
-        ready = to_batch(Block(0, count, bytes(positions), frames), TOPIC, 1, schema)
+        ready: list[Any] = sys.__dict__.setdefault("lapwing_ready", [])  # kept by the worker from task to task
+        while len(ready) < IN_MEMORY // BLOCK:
+            frames = kernel.frame_bodies([os.urandom(self.size) for _ in range(count)], 0, 1)
+            positions, _ = kernel.scan_frames(frames, 0, len(frames))
+            ready.append(to_batch(Block(0, count, positions.tobytes(), frames), TOPIC, 1, schema))
         left = self.messages // self.tasks
-        while left > 0:
-            yield ready if left >= count else ready.slice(0, left)
+        for batch in cycle(ready):
+            yield batch if left >= count else batch.slice(0, left)
             left -= count
+            if left <= 0:
+                return
 
 
 class Broker:

@@ -18,6 +18,15 @@ ALL = ["topic", "node", "sequence", "id", "timestamp", "attempts", "body", "head
 STAMP = 1_700_000_000_123_456_789
 
 
+@pytest.fixture(autouse=True, params=["kernel", "arrow"])
+def way(request, monkeypatch):
+    """Both ways to cut columns out of frames."""
+    if request.param == "kernel" and not kernel.COMPILED:
+        pytest.skip("the kernel is not compiled here")
+    monkeypatch.setattr(kernel, "COMPILED", request.param == "kernel")
+    return request.param
+
+
 def block(*bodies, first=5, extras=b""):
     frames = kernel.frame_bodies(bodies, (7 << 54) + first, STAMP)
     positions, _ = kernel.scan_frames(frames, 0, len(frames))
@@ -80,12 +89,20 @@ def test_garbage_is_refused_and_never_believed(data):
         return
 
 
-def test_positions_that_point_outside_are_refused():
+def test_positions_that_point_outside_are_refused(monkeypatch):
+    monkeypatch.setattr(kernel, "COMPILED", False)  # the kernel does not look at them
     good = block(b"hello", b"world")
     for positions in ([0, 39, 10_000], [0, -5, 78], [39, 0, 78], [0, 5, 78]):
         bad = Block(5, 2, struct.pack("<3i", *positions), good.frames)
         with pytest.raises(BadBlock):
             to_batch(bad, "t", 7, arrow_schema(ALL[:-1]))
+
+
+def test_frames_that_are_not_whole_are_refused():
+    good = block(b"hello", b"world")
+    for frames in (good.frames[:-1], good.frames[:39], b""):
+        with pytest.raises(BadBlock):
+            to_batch(Block(5, 2, good.positions, frames), "t", 7, arrow_schema(ALL[:-1]))
 
 
 # and back

@@ -11,11 +11,13 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
+from lapwing import kernel
 from lapwing.errors import LapwingError
 
 HEAD: Final = struct.Struct("<4sIQII")
@@ -35,7 +37,6 @@ _FIELDS: Final = {
     "body": pa.binary(),
     "headers": _HEADERS,
 }
-_numbers = pa.array(array("q", range(1 << 14)))
 
 
 class BadBlock(LapwingError):
@@ -81,43 +82,96 @@ def arrow_schema(names: list[str]) -> pa.Schema:
 def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
     """One row a message, in the columns of `schema`."""
     count = block.count
-    if len(block.positions) != 4 * count + 4:
-        raise BadBlock(f"{len(block.positions)} bytes of positions for {count} messages")
-    buffers = [None, pa.py_buffer(_native(block.positions)), pa.py_buffer(block.frames)]
-    try:
-        frames = pa.Array.from_buffers(pa.binary(), count, buffers)
-        frames.validate(full=True)  # what follows trusts the positions
-    except pa.ArrowInvalid as error:
-        raise BadBlock(f"positions that do not fit their frames: {error}") from error
-    columns: dict[str, Callable[[], pa.Array]] = {
-        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), count),
-        "node": lambda: pa.repeat(pa.scalar(node, pa.int32()), count),
-        "sequence": lambda: pc.add(_range(count), block.first),
-        "id": lambda: pa.Array.from_buffers(pa.string(), count, pc.binary_slice(frames, 18, 34).buffers()),
-        "timestamp": lambda: pc.divide(_big_endian(frames, 8), 1000).view(_TIMESTAMP),
-        "attempts": lambda: pa.repeat(pa.scalar(1, pa.int32()), count),  # a log holds first deliveries only
-        "body": lambda: pc.binary_slice(frames, FRAME_HEAD, 2**31 - 1),
+    # the compiled kernel goes over the frames once, Arrow once for each column; but Arrow is there everywhere
+    columns = _cut_by_kernel(block) if kernel.COMPILED and "body" in schema.names else _cut_by_arrow(block)
+    columns |= {
+        "topic": lambda: _same(topic, count),
+        "node": lambda: _same(node, count),
+        "sequence": lambda: pc.add(_numbers(count), block.first),
+        "attempts": lambda: _same(1, count),  # a log holds first deliveries only
         "headers": lambda: _headers(block),
     }
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
-def _range(count: int) -> pa.Array:
-    global _numbers
-    if len(_numbers) < count:
-        _numbers = pa.array(array("q", range(2 * count)))
-    return _numbers[:count]
+Columns = dict[str, Callable[[], pa.Array]]
 
 
-def _big_endian(frames: pa.Array, start: int) -> pa.Array:
-    """The int64 that lies at one place of every frame."""
+def _cut_by_kernel(block: Block) -> Columns:
+    ids, stamps, _, offsets, bodies, count = kernel.decode_columns(block.frames, 0, len(block.frames))
+    if count != block.count:
+        raise BadBlock(f"{count} whole frames where {block.count} were announced")
+    return {
+        "id": lambda: _array(pa.string(), count, _sixteens(_rounded(count)), ids),
+        "timestamp": lambda: _microseconds(_array(pa.int64(), count, stamps)),
+        "body": lambda: _array(pa.binary(), count, offsets, bodies),
+    }
+
+
+def _cut_by_arrow(block: Block) -> Columns:
+    count = block.count
+    if len(block.positions) != 4 * count + 4:
+        raise BadBlock(f"{len(block.positions)} bytes of positions for {count} messages")
+    try:
+        frames = _array(pa.binary(), count, _native(block.positions), block.frames)
+        frames.validate(full=True)  # what follows trusts the positions
+    except pa.ArrowInvalid as error:
+        raise BadBlock(f"positions that do not fit their frames: {error}") from error
+    heads = pc.binary_slice(frames, 8, FRAME_HEAD)  # close together, so that the next two need not go far
+    return {
+        "id": lambda: pa.Array.from_buffers(pa.string(), count, pc.binary_slice(heads, 10, 26).buffers()),
+        "timestamp": lambda: _microseconds(_big_endian(heads)),
+        "body": lambda: pc.binary_slice(frames, FRAME_HEAD, 2**31 - 1),
+    }
+
+
+def _array(kind: pa.DataType, count: int, *buffers: Any) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
+
+
+def _microseconds(stamps: pa.Array) -> pa.Array:
+    return pc.divide(stamps, 1000).view(_TIMESTAMP)
+
+
+def _same(value: str | int, count: int) -> pa.Array:
+    """A column that says the same in every row: the head of a longer one, made once."""
+    return _repeated(value, _rounded(count))[:count]
+
+
+def _numbers(count: int) -> pa.Array:
+    """0, 1, 2, ..."""
+    return _counted(_rounded(count))[:count]
+
+
+def _rounded(count: int) -> int:
+    return max(1 << count.bit_length(), 1 << 14)
+
+
+@lru_cache(16)
+def _repeated(value: str | int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string() if isinstance(value, str) else pa.int32()), count)
+
+
+@lru_cache(4)
+def _counted(count: int) -> pa.Array:
+    return pa.array(array("q", range(count)))
+
+
+@lru_cache(4)
+def _sixteens(count: int) -> "array[int]":
+    """Where each id begins among others of sixteen bytes."""
+    return array("i", range(0, 16 * count + 16, 16))
+
+
+def _big_endian(heads: pa.Array) -> pa.Array:
+    """The int64 that every head begins with."""
     values = array("q")
-    values.frombytes(pc.binary_slice(frames, start, start + 8).buffers()[2])
-    if len(values) != len(frames):
+    values.frombytes(pc.binary_slice(heads, 0, 8).buffers()[2])
+    if len(values) != len(heads):
         raise BadBlock("a frame that ends before its head does")
     if sys.byteorder == "little":
         values.byteswap()
-    return pa.Array.from_buffers(pa.int64(), len(frames), [None, pa.py_buffer(values)])
+    return _array(pa.int64(), len(heads), values)
 
 
 def _native(positions: bytes) -> "bytes | array[int]":
