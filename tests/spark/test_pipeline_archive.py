@@ -7,9 +7,11 @@ import urllib.request
 import pytest
 from pipeline_runs import Runs
 
+from daemons import start_nsqlookupd, until
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import archive
+from lapwing.spark.pipelines import archive, spec
 from lapwing.spark.pipelines.published import published
+from lapwing.spark.pipelines.running import Running, Wanted
 from lapwing.spark.pipelines.verify import verify
 
 pytestmark = pytest.mark.spark
@@ -69,6 +71,7 @@ def test_every_message_is_archived_once_over_runs_redone_batches_and_a_lost_chec
         ("orders", 58, 0), ("payments", 2, 0), ("new", 1, 0)
     }  # fmt: skip
 
+    shutil.copytree(runs.data / "archive" / "checkpoint", runs.data / "old")
     shutil.rmtree(runs.data / "archive" / "checkpoint")
     broker.publish("orders", b"after the checkpoint was lost")
     third = runs.once("archive")
@@ -76,6 +79,8 @@ def test_every_message_is_archived_once_over_runs_redone_batches_and_a_lost_chec
     assert third.rows_out == 1
     assert proof_of(runs).sound
     assert spark.read.parquet(str(runs.data.parent / "archive")).count() == 62
+    with pytest.raises(ConfigError, match="was last written from another checkpoint"):
+        runs.once("archive", checkpoint=str(runs.data / "old"))
 
 
 def test_small_files_are_merged_and_the_proof_still_holds(spark, runs, broker):
@@ -124,13 +129,31 @@ def test_an_archive_on_a_file_system_that_only_spark_can_reach(spark, runs, brok
     broker.publish("orders%23ephemeral", *(b"%d" % n for n in range(10)))
 
     runs.once("archive", *settings)
-    redo_last_batch(runs)
     broker.publish("orders%23ephemeral", b"10")
     runs.once("archive", *settings)
 
     rows = archive.read(spark, place).select("sequence", "topic").collect()
     assert sorted(rows) == [(n, "orders#ephemeral") for n in range(11)]
     assert verify(str(tmp_path / "far")).sound
+
+
+def test_brokers_are_found_through_nsqlookupd(spark, start_broker, tmp_path):
+    with start_nsqlookupd() as lookupd:
+        flags = f"--lookupd-tcp-address={lookupd.tcp}"
+        brokers = [start_broker(flags), start_broker(flags)]
+        for number, each in enumerate(brokers):
+            each.publish("orders", *(b"%d" % number for _ in range(number + 2)))
+        nodes = f"{lookupd.url}/nodes"
+        until(lambda: urllib.request.urlopen(nodes, timeout=5).read().count(b'"orders"') == 2, seconds=30)
+        settings = [f"lookupd={lookupd.http}", "topics=orders"]
+        [found] = spec.load("archive", settings)
+        running = Running([found], Wanted(tmp_path / "pipelines", once=True))
+        running.check()
+
+        assert running.run(spark, lambda progress: None)
+
+    proof = verify(str(tmp_path / "archive"))
+    assert [(log.node, log.rows) for log in proof.logs] == [(1, 2), (2, 3)]
 
 
 def test_a_broker_that_stays_away_ends_the_pipeline_with_one_line(runs, broker):

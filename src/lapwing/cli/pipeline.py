@@ -63,7 +63,7 @@ def run(
         extra["dry_run"] = True
     found = [spec for name in names for spec in specs.load(name, settings, extra)]
     if left := specs.unused(settings, found):
-        raise ConfigError(f"--set {left[0]}: {', '.join(spec.name for spec in found)} has no such setting")
+        raise ConfigError(f"--set {left[0]}: {', '.join(spec.name for spec in found)} {specs.hint(left[0], found)}")
     if out and len(found) > 1:
         raise ConfigError("--out is for one pipeline; use --set NAME.out=DIR")
     running = Running(found, Wanted(data, once, checkpoint, master, _pairs(conf)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from lapwing.errors import ConfigError
 from lapwing.spark.nodes import survey
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.checkpoint import Checkpoint
@@ -43,6 +44,12 @@ def build(settings: Archive, ground: Ground) -> Built:
     files = open_files(ground.place.out, ground.spark)
     table = Table(files, count_rows(ground.spark))
     table.open()
+    if not ground.checkpoint.new and table.contents.query not in ("", ground.checkpoint.query()):
+        files.release()
+        raise ConfigError(
+            f"{table.root} was last written from another checkpoint than {ground.checkpoint.root}; from this one "
+            "messages could be archived twice. Delete it: the archive itself knows where to go on"
+        )
     if ground.checkpoint.new and table.contents.until:
         # the checkpoint is lost or new, and the archive itself knows how far it has come
         logger.warning("%s: no checkpoint; going on from where the archive ends", table.root)

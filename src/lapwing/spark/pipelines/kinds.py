@@ -172,6 +172,9 @@ class Flow(Stream):
     """The ready rollup of message flow: rates, sizes, latency and failures per topic and channel."""
 
     topics: tuple[str, ...] = setting(s.topics, (STATS_TOPIC,), about="Topic for the samples.")
+    start: str = setting(
+        s.starting, "channel", about="Where a pipeline without a checkpoint starts: earliest, latest or channel."
+    )
     every: float = setting(s.seconds, 1.0, about="Time between samples of the brokers' stats.")
     window: float = setting(s.seconds, 10.0, about="Length of a window.", fixed=_STATE)
     watermark: float = setting(s.seconds, 5.0, about="How late a sample may be and still count.")

@@ -81,7 +81,8 @@ class ReplayJob:
         self._lock = threading.Lock()
         self._check()
         self._plan = make_plan(settings, ground)
-        self.progress = replace(progress, state="running", total=self._plan.count, lag=self._plan.count - self._plan.sent)
+        left = self._plan.count - self._plan.sent
+        self.progress = replace(progress, state="running", total=left, lag=left)
         if settings.dry_run:
             self._say()
             self.progress = replace(self.progress, state="finished")

@@ -112,8 +112,15 @@ def write(
     place = ground.place.out
     files = open_files(place, ground.spark) if place else None
     table = Table(files, count_rows(ground.spark)) if files is not None else None
-    if table is not None:
+    if files is not None and table is not None:
         table.open()
+        began = "" if ground.checkpoint.new else ground.checkpoint.query()
+        if isinstance(settings, Rollup) and table.contents.query not in ("", began):
+            files.release()
+            raise ConfigError(
+                f"{settings.name}: {place} holds windows that were computed from another checkpoint, and would hold "
+                "them twice. Delete it or choose another out to compute anew, or bring the old checkpoint back"
+            )
     sink = publish.options(settings, ground) if to else {}
     merging = Merging(_FILES, _FILE_BYTES, ("window_start",), lambda rows: rows.write)
 

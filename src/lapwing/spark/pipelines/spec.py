@@ -74,6 +74,13 @@ def unused(overrides: Iterable[str], specs: Iterable[Spec]) -> list[str]:
     return [text for text in overrides if not any(_applies(text, spec.settings) for spec in specs)]
 
 
+def hint(override: str, specs: Iterable[Spec]) -> str:
+    """What may have been meant by an override that no pipeline has taken."""
+    known = sorted({key for spec in specs for key in keys(spec.settings.kind)})
+    near = difflib.get_close_matches(_split(override)[1], known, n=1)
+    return "has no such setting; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
+
+
 def keys(kind: str) -> list[str]:
     """The settings of a kind of pipeline."""
     return [each.name for each in dataclasses.fields(KINDS[kind])]
