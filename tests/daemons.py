@@ -164,6 +164,7 @@ def start_nsqd(
         *program("nsqd"),
         f"--tcp-address={tcp_address}",
         f"--http-address={http_address}",
+        "--https-address=127.0.0.1:0",  # used with a certificate only; the default port may be somebody else's
         f"--data-path={path}",
         "--broadcast-address=127.0.0.1",
         *(f"--lookupd-tcp-address={address}" for address in lookupd_tcp_addresses),
