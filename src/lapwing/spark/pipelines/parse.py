@@ -61,7 +61,9 @@ def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknow
     named = {field.name for field in schema.fields}
     if taken := sorted(named & {*ABOUT, "_size"}):
         raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
-    marked = frame.withColumn("_parsed", parsed(text, schema))
+    # what is not deterministic keeps the optimizer from pushing the filters below down to where the parsing is, which
+    # would parse every body four times instead of once
+    marked = frame.withColumns({"_parsed": parsed(text, schema), "_barrier": F.spark_partition_id()})
     marked = marked.withColumn("reason", _reason(schema, reject_unknown=reject_unknown))
     value = F.col("_parsed").getField(_VALUE)
     fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
@@ -105,7 +107,7 @@ def _reason(schema: StructType, *, reject_unknown: bool) -> "Column":
         .otherwise(F.coalesce(F.nullif(F.concat_ws("; ", *misfits), F.lit("")), F.lit("does not fit the schema")))
     )
     wrong = value.isNull() | mark.isNull() | F.col("_parsed").getField(_CORRUPT).isNotNull()
-    reason = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8")).when(wrong, why)
+    reason = F.when(F.col("_barrier") < 0, F.lit("")).when(~F.is_valid_utf8(text), F.lit("not UTF-8")).when(wrong, why)
     if reject_unknown:
         known = F.array(*(F.lit(field.name) for field in schema.fields))
         unknown = F.array_except(F.json_object_keys(text), known)
