@@ -133,12 +133,20 @@ def test_raw_ranges_are_the_very_frames_with_their_positions(shared, topic):
     assert [frame[18:34] for frame in frames] == [b"%016x" % ((7 << 54) + n) for n in (3, 4, 5)]
 
 
+def test_positions_can_be_left_out(shared, topic):
+    with urllib.request.urlopen(f"{shared.daemon.url}/log/read?topic={topic}&format=raw&positions=false") as answer:
+        data = answer.read()
+
+    assert struct.unpack_from("<4sIQII", data) == (b"LWF1", 10, 0, len(data) - 24, 0)
+    assert [body for *_, body in kernel.decode_messages(data, 24, len(data))[0]] == [b"%d" % n for n in range(10)]
+
+
 def test_large_ranges_come_in_blocks_and_each_message_once(shared):
     for _ in range(10):
         shared("/mpub?topic=large&binary=true", mpub(*(bytes(300) for _ in range(1000))))
 
     blocks = shared.raw("/log/read?topic=large&format=raw")
-    assert len(blocks) > 5
+    assert len(blocks) > 2
     assert [(first, number) for _, first, number, _, _ in blocks] == list(_runs(blocks))
     assert sum(number for _, _, number, _, _ in blocks) == 10_000
 

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from lapwing import kernel
 from lapwing.spark.batches import BadRow, batches
-from lapwing.spark.blocks import HEAD, MESSAGES, QUARANTINED, BadBlock, Block, arrow_schema, read_blocks, to_batch
+from lapwing.spark.blocks import (
+    BARE,
+    HEAD,
+    MESSAGES,
+    QUARANTINED,
+    BadBlock,
+    Block,
+    arrow_schema,
+    read_blocks,
+    to_batch,
+)
 
 ALL = ["topic", "node", "sequence", "id", "timestamp", "attempts", "body", "headers"]
 STAMP = 1_700_000_000_123_456_789
@@ -73,6 +83,14 @@ def test_blocks_follow_one_another(groups):
     sent = [block(*bodies, first=number * 10) for number, bodies in enumerate(groups)]
 
     assert list(read_blocks(reader(b"".join(map(encoded, sent))))) == sent
+
+
+def test_a_block_may_come_without_positions():
+    good = block(b"hello", b"world")
+    bare = HEAD.pack(BARE, good.count, good.first, len(good.frames), 0) + good.frames
+    (found,) = read_blocks(reader(bare))
+
+    assert (found.positions, found.frames) == (b"", good.frames)
 
 
 def test_a_quarantined_range_says_how_much_and_why():

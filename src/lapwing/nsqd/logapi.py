@@ -27,6 +27,7 @@ from lapwing.nsqd.publishing import named
 FRAMES: Final = "application/vnd.lapwing.frames"
 BLOCK: Final = struct.Struct("<4sIQII")  # kind, count, first sequence, bytes of frames, bytes of extras
 MESSAGES: Final = b"LWB1"
+BARE: Final = b"LWF1"  # messages without their positions
 QUARANTINED: Final = b"LWQ1"
 
 LONGEST_WAIT: Final = 30_000  # ms
@@ -132,7 +133,9 @@ class LogApi:
             raise Refused(400, "INVALID_ARG_FORMAT")
         if "limit" in query:
             stop = min(stop, start + _number(query, "limit", 0))
-        return Stream(200, content_type=FRAMES, pieces=_blocks(topic, start, stop, headers))
+        positions = query.get("positions") not in ("false", "0")
+        pieces = _blocks(topic, start, stop, headers=headers, positions=positions)
+        return Stream(200, content_type=FRAMES, pieces=pieces)
 
     # --- cursors -----------------------------------------------------------------------------------------------
 
@@ -210,15 +213,18 @@ def _time(topic: Topic, sequence: int) -> int | None:
         return None
 
 
-async def _blocks(topic: Topic, start: int, stop: int, headers: bool) -> AsyncIterator[bytes]:
+async def _blocks(topic: Topic, start: int, stop: int, *, headers: bool, positions: bool) -> AsyncIterator[bytes]:
     for first, count, frames in topic.log.blocks(start, stop, _BLOCK_BYTES):
         if not frames:
             reason = b"quarantined: the bytes on disk do not match their checksum"
             yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
             continue
-        positions, _ = kernel.scan_frames(frames, 0, len(frames))
         extras = _extras(topic, first, first + count) if headers else b""
-        yield BLOCK.pack(MESSAGES, count, first, len(frames), len(extras)) + positions.tobytes()
+        if positions:
+            places, _ = kernel.scan_frames(frames, 0, len(frames))
+            yield BLOCK.pack(MESSAGES, count, first, len(frames), len(extras)) + places.tobytes()
+        else:
+            yield BLOCK.pack(BARE, count, first, len(frames), len(extras))
         yield frames  # as they were read: no copy is made on the way to the socket
         yield extras
 

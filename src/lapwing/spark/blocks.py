@@ -1,8 +1,8 @@
 """Blocks of the range reader, and the Arrow columns that are cut from them without a loop.
 
 A block (all little-endian) is a head of 24 bytes (what it is, how many messages, the first sequence, the lengths of
-frames and extras), where each frame begins (int32, one more than there are messages), the frames just as they lie in
-the log, and the headers of those messages that have any.
+frames and extras), where each frame begins (int32, one more than there are messages; only when asked for), the frames
+just as they lie in the log, and the headers of those messages that have any.
 """
 
 import json
@@ -22,6 +22,7 @@ from lapwing.errors import LapwingError
 
 HEAD: Final = struct.Struct("<4sIQII")
 MESSAGES: Final = b"LWB1"
+BARE: Final = b"LWF1"
 QUARANTINED: Final = b"LWQ1"
 FRAME_HEAD: Final = 34  # bytes before a message's body: size, type, timestamp, attempts, id
 
@@ -61,8 +62,9 @@ def read_blocks(read: Callable[[int], bytes]) -> Iterator[Block]:
         kind, count, first, frames, extras = HEAD.unpack(head)
         if kind == QUARANTINED:
             yield Block(first, count, quarantined=_whole(read, extras).decode("utf-8", "replace"))
-        elif kind == MESSAGES:
-            yield Block(first, count, _whole(read, 4 * count + 4), _whole(read, frames), _whole(read, extras))
+        elif kind in (MESSAGES, BARE):
+            positions = _whole(read, 4 * count + 4) if kind == MESSAGES else b""
+            yield Block(first, count, positions, _whole(read, frames), _whole(read, extras))
         else:
             raise BadBlock(f"a block that begins with {kind!r}")
 
@@ -79,11 +81,16 @@ def arrow_schema(names: list[str]) -> pa.Schema:
     return pa.schema([(name, _FIELDS[name]) for name in names])
 
 
+def needs_positions(columns: list[str]) -> bool:
+    """Whether `to_batch` has to be told where frames begin; it finds that out itself where the kernel is compiled."""
+    return not (kernel.COMPILED and "body" in columns)
+
+
 def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
     """One row a message, in the columns of `schema`."""
     count = block.count
     # the compiled kernel goes over the frames once, Arrow once for each column; but Arrow is there everywhere
-    columns = _cut_by_kernel(block) if kernel.COMPILED and "body" in schema.names else _cut_by_arrow(block)
+    columns = _cut_by_arrow(block) if needs_positions(schema.names) else _cut_by_kernel(block)
     columns |= {
         "topic": lambda: _same(topic, count),
         "node": lambda: _same(node, count),

@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -110,6 +109,8 @@ def ask_all(addresses: Sequence[str], ask: Callable[[str], Answer]) -> list[tupl
 
     if len(addresses) < 2:
         return [once(address) for address in addresses]
+    from concurrent.futures import ThreadPoolExecutor  # one broker is the common case, and does not need it
+
     with ThreadPoolExecutor(min(len(addresses), 16)) as pool:
         return list(pool.map(once, addresses))
 

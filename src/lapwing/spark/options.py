@@ -1,6 +1,5 @@
 """What may be said with `.option(...)`: read once, checked whole, and refused by name."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -109,6 +108,8 @@ class _Given:
             if key.lower() in spelling:
                 self._values[spelling[key.lower()]] = value.strip()
             elif key.lower() not in _SPARKS_OWN:
+                import difflib  # seldom needed, and every worker imports this module
+
                 near = difflib.get_close_matches(key.lower(), spelling, n=1)
                 hint = f"; did you mean {spelling[near[0]]}?" if near else f"; there are: {', '.join(known)}"
                 raise OptionError(f"unknown option {key}{hint}")

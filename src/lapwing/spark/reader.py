@@ -332,14 +332,14 @@ def commit(address: str, options: SourceOptions, topic: str, place: o.Position, 
 def read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
     """The rows of one task, block by block as they come from the broker."""
     if isinstance(partition, Task):  # Spark gives a reader without any tasks one with nothing in it
-        from lapwing.spark.blocks import arrow_schema, to_batch
+        from lapwing.spark.blocks import arrow_schema, needs_positions, to_batch
 
         schema = arrow_schema(columns)
-        for block in stream(partition.part, options):
+        for block in stream(partition.part, options, positions=needs_positions(columns)):
             yield to_batch(block, partition.part.topic, partition.part.node, schema)
 
 
-def stream(part: Range, options: SourceOptions) -> Iterator["Block"]:
+def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> Iterator["Block"]:
     """The blocks of a range, each message once; a connection that breaks is taken up again where it broke.
 
     Raises `BrokerAway` when the broker stays away, and `DataLoss` for what it no longer has or has quarantined; without
@@ -350,7 +350,7 @@ def stream(part: Range, options: SourceOptions) -> Iterator["Block"]:
     pauses = Pauses(options.access)
     while reached < part.stop:
         try:
-            for block in _attempt(part, reached, options):
+            for block in _attempt(part, reached, options, positions):
                 pauses.restart()
                 if block.first != reached:
                     raise LapwingError(f"{part}: the broker sent {block.first} where {reached} was expected")
@@ -370,12 +370,13 @@ def stream(part: Range, options: SourceOptions) -> Iterator["Block"]:
             pauses.wait(f"{part}: broken off at {reached}", error)
 
 
-def _attempt(part: Range, start: int, options: SourceOptions) -> Iterator["Block"]:
+def _attempt(part: Range, start: int, options: SourceOptions, positions: bool) -> Iterator["Block"]:
     from lapwing.spark.blocks import read_blocks
 
     parameters: dict[str, str | int | list[str]] = {"topic": part.topic, "from": start, "to": part.stop}
-    headers = "true" if options.headers else "false"
-    path = target("/log/read", {**parameters, "log_id": part.log_id, "format": "raw", "headers": headers})
+    parameters |= {"log_id": part.log_id, "format": "raw"}
+    parameters |= {"headers": str(options.headers).lower(), "positions": str(positions).lower()}
+    path = target("/log/read", parameters)
     exchange = Exchange(part.address, options.access, "GET", path)
     try:
         yield from read_blocks(exchange.read)
