@@ -48,10 +48,18 @@ def encoded(found):
     return head + found.positions + found.frames + found.extras
 
 
-def reader(data):
-    """As an answer gives it: exactly so many bytes, or none."""
+def blocks_of(data):
+    """What an answer of these bytes holds."""
     stream = io.BytesIO(data)
-    return stream.read
+
+    def fill(view):
+        if stream.readinto(view) < len(view):
+            raise BadBlock("the answer ended")
+
+    found = list(read_blocks(stream.read, fill))
+    for each in found:
+        each.frames = bytes(each.frames)
+    return found
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=20), st.integers(0, 2**40))
@@ -82,26 +90,26 @@ def test_only_the_columns_asked_for_in_their_order():
 def test_blocks_follow_one_another(groups):
     sent = [block(*bodies, first=number * 10) for number, bodies in enumerate(groups)]
 
-    assert list(read_blocks(reader(b"".join(map(encoded, sent))))) == sent
+    assert blocks_of(b"".join(map(encoded, sent))) == sent
 
 
 def test_a_block_may_come_without_positions():
     good = block(b"hello", b"world")
     bare = HEAD.pack(BARE, good.count, good.first, len(good.frames), 0) + good.frames
-    (found,) = read_blocks(reader(bare))
+    (found,) = blocks_of(bare)
 
     assert (found.positions, found.frames) == (b"", good.frames)
 
 
 def test_a_quarantined_range_says_how_much_and_why():
-    (found,) = read_blocks(reader(HEAD.pack(QUARANTINED, 12, 5, 0, 3) + b"why"))
+    (found,) = blocks_of(HEAD.pack(QUARANTINED, 12, 5, 0, 3) + b"why")
     assert (found.first, found.count, found.quarantined) == (5, 12, "why")
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_never_believed(data):
     try:
-        for found in read_blocks(reader(b"LWB1" + data)):
+        for found in blocks_of(b"LWB1" + data):
             to_batch(found, "t", 7, arrow_schema(ALL[:-1]))
     except (BadBlock, struct.error):
         return

@@ -51,20 +51,27 @@ class Block:
     first: int
     count: int
     positions: bytes = b""
-    frames: bytes = b""
+    frames: Any = b""  # bytes, or a buffer of Arrow's
     extras: bytes = b""
     quarantined: str = ""
 
 
-def read_blocks(read: Callable[[int], bytes]) -> Iterator[Block]:
-    """The blocks of an answer; `read` gives exactly so many bytes, or none at its end. Raises `BadBlock`."""
+def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]) -> Iterator[Block]:
+    """The blocks of an answer. Raises `BadBlock`.
+
+    `read` gives exactly so many bytes, or none at the end of the answer; `fill` fills a view.
+    """
     while head := read(HEAD.size):
-        kind, count, first, frames, extras = HEAD.unpack(head)
+        kind, count, first, size, extras = HEAD.unpack(head)
         if kind == QUARANTINED:
             yield Block(first, count, quarantined=_whole(read, extras).decode("utf-8", "replace"))
         elif kind in (MESSAGES, BARE):
             positions = _whole(read, 4 * count + 4) if kind == MESSAGES else b""
-            yield Block(first, count, positions, _whole(read, frames), _whole(read, extras))
+            # from Arrow's pool: it keeps what is given back, where malloc would fault in new pages for every block
+            frames = pa.allocate_buffer(size)
+            if size:
+                fill(memoryview(frames).cast("B"))
+            yield Block(first, count, positions, frames, _whole(read, extras))
         else:
             raise BadBlock(f"a block that begins with {kind!r}")
 

@@ -149,6 +149,19 @@ class Exchange:
             self._connection.close()
             raise BrokerAway(self._address, error) from error
 
+    def fill(self, view: memoryview) -> None:
+        """Read as much as `view` holds into it: large pieces need no memory of their own, and no copy."""
+        filled = 0
+        try:
+            while filled < len(view):
+                count = self._response.readinto(view[filled:])
+                if not count:
+                    raise http.client.IncompleteRead(b"", len(view) - filled)
+                filled += count
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise BrokerAway(self._address, error) from error
+
     def finish(self) -> None:
         """Keep the connection for the next request, or close it when the answer was not read to its end."""
         if self._response.isclosed() and not self._response.will_close:

@@ -379,7 +379,7 @@ def _attempt(part: Range, start: int, options: SourceOptions, positions: bool) -
     path = target("/log/read", parameters)
     exchange = Exchange(part.address, options.access, "GET", path)
     try:
-        yield from read_blocks(exchange.read)
+        yield from read_blocks(exchange.read, exchange.fill)
     finally:
         exchange.finish()
 
