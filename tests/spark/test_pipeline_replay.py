@@ -6,6 +6,8 @@ import pytest
 from pipeline_runs import Runs
 
 from lapwing.errors import ConfigError
+from lapwing.spark.pipelines.kinds import Replay
+from lapwing.spark.pipelines.replay import Plan, Stretch, chunk_size
 
 pytestmark = pytest.mark.spark
 
@@ -52,6 +54,15 @@ def test_a_replay_that_is_cut_off_goes_on_and_publishes_nothing_twice(runs, brok
     assert numbers(broker, "again") == list(range(12))
     with pytest.raises(ConfigError, match="the replay mine was begun with another where"):
         runs.once("replay", *settings, "where=1 = 1")
+
+
+def test_chunks_hold_a_second_of_messages_however_sparse_they_are():
+    sparse = (Stretch("orders", 1, "", 0, 1_000_000, 1000),)
+
+    assert chunk_size(Replay(rate=10), sparse) == 10_000
+    assert chunk_size(Replay(chunk=500), sparse) == 500_000
+    assert chunk_size(Replay(rate=10), ()) == 1
+    assert len(Plan("x", {}, (), 300_000, sparse).chunks()) == 4
 
 
 def test_a_replay_stops_after_its_chunk_and_keeps_to_its_rate(runs, broker):

@@ -270,7 +270,6 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
         return kept
     if settings.archive and is_local(settings.archive) and not LocalFiles(settings.archive).exists("_manifest"):
         raise ConfigError(f"{settings.name}: archive: {settings.archive} has no manifest, so it is no archive")
-    chunk = min(settings.chunk, settings.rate) if settings.rate else settings.chunk
     rows = select(settings, ground, None).withColumn("text", F.col("body").cast("string"))
     if settings.where:
         rows = rows.where(settings.where)
@@ -281,10 +280,18 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
         Stretch(row["topic"], row["node"], row["log_id"], row["start"], row["last"] + 1, row["count"])
         for row in grouped.orderBy("topic", "node", "start").collect()
     )
-    plan = Plan(name, said, ground.brokers, chunk, stretches)
+    plan = Plan(name, said, ground.brokers, chunk_size(settings, stretches), stretches)
     if not settings.dry_run:
         keep_plan(plan, ground)
     return plan
+
+
+def chunk_size(settings: Replay, stretches: tuple[Stretch, ...]) -> int:
+    """Sequences of a chunk: as many as hold the messages of one chunk, or of one second, on average."""
+    messages = min(settings.chunk, settings.rate) if settings.rate else settings.chunk
+    wanted = sum(each.count for each in stretches)
+    there = sum(each.stop - each.start for each in stretches)
+    return max(messages * there // max(wanted, 1), 1)
 
 
 _FREE: Final = ("name", "nsqd", "lookupd", "retry", "options", "id", "rate", "chunk", "dry_run")
