@@ -52,9 +52,11 @@ bench: setup
 	$(BIN)/python benchmarks/lookup.py
 	$(BIN)/python benchmarks/client.py
 	$(BIN)/python benchmarks/spark.py
+	$(BIN)/python benchmarks/pipeline.py
 
 soak: setup
-	LAPWING_SOAK=1 $(BIN)/pytest tests/soak tests/crash tests/models --timeout 7200
+	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 $(BIN)/pytest tests/soak tests/crash tests/models --timeout 7200
+	$(BIN)/python benchmarks/pipeline.py --soak 3600 --rate 20000
 
 fuzz: setup
 	$(BIN)/python tests/kernel/fuzz.py --seconds $${SECONDS_PER_TARGET:-120}
