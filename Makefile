@@ -55,7 +55,8 @@ bench: setup
 	$(BIN)/python benchmarks/pipeline.py
 
 soak: setup
-	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 $(BIN)/pytest tests/soak tests/crash tests/models --timeout 7200
+	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 $(BIN)/pytest tests/crash tests/models --timeout 7200
+	$(BIN)/python tests/soak/spark_cluster.py
 	$(BIN)/python benchmarks/pipeline.py --soak 3600 --rate 20000
 
 fuzz: setup
