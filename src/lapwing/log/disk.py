@@ -231,6 +231,9 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __del__(self) -> None:
+        self.shut_all()  # logs that were dropped without being closed leave no descriptors behind
+
     def reach(self, file: File, *, create: bool = False) -> int:
         """The descriptor of `file`, opened (and with `create`, made) if need be; good until the next `reach`."""
         if file.fd >= 0:
