@@ -138,7 +138,7 @@ async def test_a_vanished_address_is_kept_while_it_works_and_dropped_when_it_fai
             assert not peer.closed
 
             peer.drop()
-            await nsqd.until(lambda: not consumer._links)
+            await nsqd.until(lambda: not consumer._links.addresses)
             assert len(nsqd.peers) == 1
 
 

@@ -9,26 +9,22 @@ from types import TracebackType
 from typing import Any, Final, Literal, Unpack
 
 from lapwing import names
-from lapwing.client.address import Address, listed, parse
-from lapwing.client.backoff import Backoff, Signal, Verdict
+from lapwing.client.address import Address
 from lapwing.client.connection import HANDSHAKE, connect
-from lapwing.client.discovery import Discovery
 from lapwing.client.errors import ClientError, Refused, Stopped, Unreachable
-from lapwing.client.flow import Flow, Orders
-from lapwing.client.link import Link
+from lapwing.client.links import Links
 from lapwing.client.message import Message
 from lapwing.client.options import Options, Settings
+from lapwing.client.pace import Pace
 from lapwing.client.subscription import Subscription
+from lapwing.client.timers import Timers
 from lapwing.client.workers import Handler, InProcesses, Judge, LoopWorkers, Place, ThreadWorkers, Workers, place_of
 from lapwing.errors import ConfigError
 from lapwing.wire.commands import Sub
 
 log: Final = logging.getLogger("lapwing.client")
 
-STARVED: Final = 0.85  # share of a connection's RDY that is in flight
 LAST_WORDS: Final = 5.0  # s that nsqd has to answer CLS
-PROBE_PATIENCE: Final = 1.0  # s that a connection has to deliver the one message of a probe
-NO_CONNECTION_WAIT: Final = 1.0  # s until a probe looks again for a connection to probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,40 +85,31 @@ class Consumer:
         self.topic = topic
         self.channel = channel
         self.options = options.but(**settings) if options is not None else Options.of(settings)
-        self._direct = [parse(text) for text in listed(nsqd)]
-        self._lookupds = listed(lookupd)
-        if not self._direct and not self._lookupds:
-            raise ConfigError("nsqd or lookupd addresses required")
+        self._links = Links(
+            self._subscribe,
+            self.options,
+            nsqd=nsqd,
+            lookupd=lookupd,
+            topic=topic,
+            label=f"{topic}/{channel}",
+            admits=address_filter,
+            eager=True,
+        )
         if self.options.heartbeat_interval <= 0:
             raise ConfigError("heartbeat_interval is off: nsqd lets nobody subscribe without heartbeats")
         self._handler = handler
         self._concurrency = concurrency
         self._place: Place = place_of(handler, run) if handler is not None else "loop"
-        self._address_filter = address_filter
         self._judge = Judge(
             max_attempts=self.options.max_attempts, auto_finish=auto_finish, giving_up=on_giving_up
         )
-        self.in_backoff = False
+        self.pace = Pace(self.options, label=f"{topic}/{channel}")
         self._processes: InProcesses | None = None
         self._workers: Workers | None = None
         self._queue: deque[Message] = deque()  # for iteration
         self._readers: deque[asyncio.Future[None]] = deque()
-        self._links: dict[Address, Link] = {}
-        self._listed_now: set[Address] = set()
         self._subscriptions: set[Subscription] = set()
         self._past = ConsumerStats(0, 0, 0, 0, 0)
-        self._flow: Flow[Subscription] = Flow(
-            self.options.max_in_flight,
-            low_rdy_idle=self.options.low_rdy_idle_timeout,
-            low_rdy=self.options.low_rdy_timeout,
-        )
-        self._backoff = Backoff(
-            multiplier=self.options.backoff_multiplier,
-            longest=self.options.max_backoff_duration,
-            strategy=self.options.backoff_strategy,
-        )
-        self._discovery: Discovery | None = None
-        self._timers: set[asyncio.TimerHandle] = set()
         self._started = False
         self._stopping = False
         self._left = False  # nobody is there to take messages any more
@@ -144,28 +131,23 @@ class Consumer:
         self._started = True
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        self._timers = Timers()
+        self.pace.start(self._timers)
         self._start_workers()
         try:
             await self._connect_all(need)
         except BaseException:
             await self.stop()
             raise
-        self._every(self.options.rdy_redistribute_interval, self._redistribute)
-        self._every(PROBE_PATIENCE, self._probe_elsewhere)
         if self.options.auto_touch:
             self._touch_again()
 
     async def _connect_all(self, need: str) -> None:
-        links = [self._link(address) for address in dict.fromkeys(self._direct)]
-        if self._lookupds:
-            self._discovery = Discovery(self._lookupds, self.options, self._found, topic=self.topic)
-            await self._discovery.start()
-        if links:
-            results = await asyncio.gather(*(link.first_attempt() for link in links))
-            errors = [error for error in results if error is not None]
-            refused = [error for error in errors if isinstance(error, Refused)]
-            if errors and (need == "every" or (need == "one" and len(errors) == len(links) and not self._lookupds)):
-                raise (refused or errors)[0]
+        links = self._links
+        await links.start()
+        errors = await links.first_failures(links.given)
+        if errors and (need == "every" or (need == "one" and len(errors) == len(links.given) and not links.lookupds)):
+            raise errors[0]
 
     async def stop(self) -> None:
         """CLS, let handlers finish (at most `stop_timeout`), give back what is left, hang up. Twice is harmless.
@@ -176,6 +158,9 @@ class Consumer:
         self._stopping = True
         if not self._started:
             return
+        self._links.hold()
+        self._timers.stop()
+        self.pace.stop()
         if self._stopper is None:
             self._stopper = asyncio.create_task(self._stop(), name="lapwing-consumer-stop")
         if not self._called_from_inside():
@@ -189,12 +174,8 @@ class Consumer:
         return task is self._reading_task and held and not self._left
 
     async def _stop(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
         self._wake_readers()
-        if self._discovery is not None:
-            await self._discovery.stop()
-        await asyncio.gather(*(link.stop() for link in self._links.values()))
+        await self._links.stop()
         subscriptions = list(self._subscriptions)
         for subscription in subscriptions:
             subscription.close_wait()
@@ -305,22 +286,18 @@ class Consumer:
     @property
     def max_in_flight(self) -> int:
         """How many messages may be held at once, over all connections; 0 pauses the consumer."""
-        return self._flow.max_in_flight
+        return self.pace.max_in_flight
 
     @max_in_flight.setter
     def max_in_flight(self, count: int) -> None:
         if count < 0:
             raise ConfigError(f"max_in_flight is {count}, expected at least 0")
-        self._send(self._flow.resize(count, now=self._now()))
+        self.pace.resize(count)
 
     @property
     def starved(self) -> bool:
         """Whether some connection has as much in flight as it may (85 % of its RDY): time to answer a batch."""
-        for subscription, share in self._flow.shares.items():
-            held = len(subscription.in_flight)
-            if held and held >= share.rdy * STARVED:
-                return True
-        return False
+        return self.pace.starved
 
     @property
     def connections(self) -> list[str]:
@@ -330,8 +307,7 @@ class Consumer:
     @property
     def errors(self) -> list[str]:
         """What keeps it from those it is not connected to, and from discovery; in words."""
-        errors = [str(link.error) for link in self._links.values() if link.error is not None and not link.connected]
-        return errors + (self._discovery.errors if self._discovery is not None else [])
+        return self._links.errors
 
     @property
     def stats(self) -> ConsumerStats:
@@ -347,49 +323,13 @@ class Consumer:
 
     # -- connections
 
-    def _link(self, address: Address) -> Link:
-        link = Link(
-            address,
-            self._subscribe,
-            longest=self.options.max_reconnect_delay,
-            label=f"{self.topic}/{self.channel}",
-            wanted=self._wanted,
-            gone=self._gone,
-        )
-        self._links[address] = link
-        return link
-
-    def _found(self, addresses: set[Address]) -> None:
-        if self._address_filter is not None:
-            addresses = {address for address in addresses if self._address_filter(str(address))}
-        self._listed_now = addresses
-        if self._stopping:
-            return
-        for address in addresses:
-            known = self._links.get(address)
-            if known is None:
-                self._link(address)
-            else:
-                known.hurry()
-
-    def _wanted(self, address: Address) -> bool:
-        if address in self._direct or address in self._listed_now:
-            return True
-        self._links.pop(address, None)
-        return False
-
-    def _gone(self, address: Address) -> None:
-        if self._discovery is not None:
-            self._discovery.poke()
-
     async def _subscribe(self, address: Address) -> Awaitable[str]:
         connection = await connect(address, self.options)
         subscription = Subscription(connection, self)
         connection.start(subscription)
         connection.send(Sub(self.topic, self.channel).encode())
         self._subscriptions.add(subscription)
-        self._send(self._flow.add(subscription, cap=connection.granted.max_rdy_count, now=self._now()))
-        subscription.share = self._flow.shares.get(subscription)
+        subscription.share = self.pace.join(subscription, cap=connection.granted.max_rdy_count)
         try:
             async with asyncio.timeout(HANDSHAKE):
                 problem = await asyncio.shield(subscription.subscribed)
@@ -418,11 +358,9 @@ class Consumer:
             0,
             0,
         )
-        orders = self._flow.remove(subscription, now=self._now())
-        if not self._stopping:
-            self._send(orders)
+        self.pace.leave(subscription)
 
-    # -- messages, RDY and backoff
+    # -- messages
 
     def _start_workers(self) -> None:
         if self._handler is None:
@@ -451,61 +389,6 @@ class Consumer:
         """How long a failed message waits before it comes again."""
         return min(self.options.default_requeue_delay * attempts, self.options.max_requeue_delay)
 
-    def signal(self, signal: Signal) -> None:
-        """A message was answered for; what does that mean for the flow?"""
-        if self._stopping:
-            return
-        verdict = self._backoff.signal(signal)
-        self.in_backoff = self._backoff.level > 0
-        if verdict is Verdict.PAUSE:
-            log.warning(
-                "[%s/%s] backing off for %.3f s (level %d)",
-                self.topic, self.channel, self._backoff.duration, self._backoff.level,
-            )  # fmt: skip
-            self._send(self._flow.hold(now=self._now()))
-            self._after(self._backoff.duration, self._probe)
-        elif verdict is Verdict.RECOVERED:
-            log.info("[%s/%s] recovered, back to normal", self.topic, self.channel)
-            self._send(self._flow.release(now=self._now()))
-
-    def _probe(self) -> None:
-        if not self._subscriptions:
-            self._after(NO_CONNECTION_WAIT, self._probe)
-            return
-        self._backoff.over()
-        self._send(self._flow.probe(now=self._now()))
-
-    def _probe_elsewhere(self) -> None:
-        self._send(self._flow.probe_elsewhere(PROBE_PATIENCE, now=self._now()))
-
-    def _redistribute(self) -> None:
-        self._send(self._flow.redistribute(now=self._now()))
-
-    def _send(self, orders: Orders[Subscription]) -> None:
-        for subscription, count in orders:
-            subscription.ready(count)
-
-    # -- time
-
-    def _now(self) -> float:
-        return self._loop.time() if self._started else 0.0
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        def ring() -> None:
-            self._timers.discard(timer)
-            if not self._stopping:
-                call()
-
-        timer = self._loop.call_later(seconds, ring)
-        self._timers.add(timer)
-
-    def _every(self, seconds: float, call: Callable[[], None]) -> None:
-        def again() -> None:
-            call()
-            self._after(seconds, again)
-
-        self._after(seconds, again)
-
     def _touch_interval(self) -> float:
         shortest = min((subscription.msg_timeout for subscription in self._subscriptions), default=1.0)
         return min(max(shortest / 8, 0.05), 1.0)
@@ -513,7 +396,7 @@ class Consumer:
     def _touch_again(self) -> None:
         for subscription in self._subscriptions:
             subscription.touch_old()
-        self._after(self._touch_interval(), self._touch_again)
+        self._timers.after(self._touch_interval(), self._touch_again)
 
 
 async def _all(futures: Iterable[asyncio.Future[None]], seconds: float) -> None:

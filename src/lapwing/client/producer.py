@@ -9,11 +9,10 @@ from types import TracebackType
 from typing import Final, Unpack
 
 from lapwing import names
-from lapwing.client.address import Address, listed, parse
+from lapwing.client.address import Address
 from lapwing.client.connection import Connection, connect
-from lapwing.client.discovery import Discovery
-from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Refused, Stopped
-from lapwing.client.link import Link
+from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Stopped
+from lapwing.client.links import Links
 from lapwing.client.options import Options, Settings
 from lapwing.client.parcels import Limits, Parcel, elsewhere
 from lapwing.errors import ConfigError
@@ -95,16 +94,10 @@ class Producer:
         **settings: Unpack[Settings],
     ) -> None:
         self.options = options.but(**settings) if options is not None else Options.of(settings)
-        self._direct = [parse(text) for text in listed(nsqd)]
-        self._lookupds = listed(lookupd)
-        if not self._direct and not self._lookupds:
-            raise ConfigError("nsqd or lookupd addresses required")
+        self._links = Links(self._connect, self.options, nsqd=nsqd, lookupd=lookupd)
         self._limits = Limits(self.options.max_msg_size, self.options.max_body_size)
         self._posts: list[Post] = []
         self._turn = 0
-        self._links: dict[Address, Link] = {}
-        self._listed_now: set[Address] = set()
-        self._discovery: Discovery | None = None
         self._queue: deque[Parcel] = deque()
         self._open: dict[str, Parcel] = {}  # by topic: the last batch that still takes more
         self._known: set[str] = set()  # topic names that were found valid
@@ -121,18 +114,16 @@ class Producer:
     async def start(self) -> None:
         """Connect now rather than with the first publish; raises `Unreachable` when no nsqd can be reached."""
         await self._begin()
-        results = await asyncio.gather(*(link.first_attempt() for link in self._links.values()))
-        errors = [error for error in results if error is not None]
+        errors = await self._links.first_failures(self._links.addresses)
         if errors and not self._posts:
-            refused = [error for error in errors if isinstance(error, Refused)]
-            raise (refused or errors)[0]
+            raise errors[0]
 
     async def _begin(self) -> None:
         if self._stopped or self._stopping:
             raise Stopped("the producer was stopped; make a new one")
         if self._starting is None:
             self._loop = asyncio.get_running_loop()
-            self._starting = asyncio.create_task(self._connect_all(), name="lapwing-producer-start")
+            self._starting = asyncio.create_task(self._links.start(), name="lapwing-producer-start")
         await asyncio.shield(self._starting)
 
     async def _begin_within(self, timeout: float | None) -> None:
@@ -141,20 +132,14 @@ class Producer:
             async with asyncio.timeout(seconds):
                 await self._begin()
         except TimeoutError as error:
-            raise PublishTimeout(f"no nsqd found within {seconds:g} s: {', '.join(self._lookupds)}") from error
-
-    async def _connect_all(self) -> None:
-        for address in dict.fromkeys(self._direct):
-            self._link(address)
-        if self._lookupds:
-            self._discovery = Discovery(self._lookupds, self.options, self._found)
-            await self._discovery.start()
+            raise PublishTimeout(f"no nsqd found within {seconds:g} s: {', '.join(self._links.lookupds)}") from error
 
     async def stop(self, timeout: float | None = None) -> None:
         """Wait for what is under way (at most `timeout`, by default each publish's own deadline), then hang up."""
         if self._stopped:
             return
         self._stopping = True
+        self._links.hold()
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
         futures = [future for parcel in self._pending() for future in parcel.futures if not future.done()]
@@ -164,9 +149,7 @@ class Producer:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._discovery is not None:
-            await self._discovery.stop()
-        await asyncio.gather(*(link.stop() for link in self._links.values()))
+        await self._links.stop()
         for parcel in self._pending():
             parcel.fail(lambda: Stopped("the producer was stopped before nsqd confirmed"))
         self._queue.clear()
@@ -307,8 +290,7 @@ class Producer:
         for post in used:
             post.connection.flush()
         if self._queue and not self._posts:
-            for link in self._links.values():
-                link.hurry()
+            self._links.hurry()
 
     def _choose(self, parcel: Parcel) -> Post | None:
         posts = self._posts
@@ -336,7 +318,7 @@ class Producer:
             self._queue.extendleft(reversed(list(parcel.halves())))
         elif elsewhere(reason):
             parcel.refused_by.add(post.address)
-            if any(str(address) not in parcel.refused_by for address in self._links):
+            if any(str(address) not in parcel.refused_by for address in self._links.addresses):
                 log.warning("(%s) %s; trying another nsqd", post.address, reason)
                 self._queue.appendleft(parcel)
             else:
@@ -388,18 +370,17 @@ class Producer:
         for post in list(self._posts):
             late = post.unanswered and now - post.unanswered[0].sent > self.options.confirm_timeout
             # waiting on makes sense only while somebody waits, and there is nowhere else to go
-            if late and (len(self._links) > 1 or not post.unanswered[0].awaited):
+            if late and (len(self._links.addresses) > 1 or not post.unanswered[0].awaited):
                 post.connection.abort(f"a publish was not answered within {self.options.confirm_timeout:g} s")
         earliest = min((parcel.deadline for parcel in self._pending() if parcel.awaited), default=NEVER)
         if earliest < NEVER or any(post.unanswered for post in self._posts):
             self._tick_later(earliest)
 
     def _why_late(self, parcel: Parcel) -> str:
-        where = ", ".join(str(address) for address in self._links) or "no nsqd known"
+        where = ", ".join(str(address) for address in self._links.addresses) or "no nsqd known"
         if any(parcel in post.unanswered for post in self._posts):
             return f"{parcel.topic}: sent to {where}, not confirmed before the deadline; it may have been stored"
-        reasons = [str(link.error) for link in self._links.values() if link.error is not None]
-        reasons += self._discovery.errors if self._discovery is not None else []
+        reasons = self._links.errors
         if self._reason:
             reasons.append(self._reason)
         return f"{parcel.topic}: not published before the deadline ({where}): {'; '.join(reasons) or 'all busy'}"
@@ -408,27 +389,6 @@ class Producer:
         return [*(parcel for post in self._posts for parcel in post.unanswered), *self._queue]
 
     # -- the pool
-
-    def _link(self, address: Address) -> None:
-        self._links[address] = Link(
-            address, self._connect, longest=self.options.max_reconnect_delay, wanted=self._wanted, gone=self._gone
-        )
-
-    def _found(self, addresses: set[Address]) -> None:
-        self._listed_now = addresses
-        for address in addresses:
-            if address not in self._links and not self._stopping:
-                self._link(address)
-
-    def _wanted(self, address: Address) -> bool:
-        if address in self._direct or address in self._listed_now:
-            return True
-        self._links.pop(address, None)
-        return False
-
-    def _gone(self, address: Address) -> None:
-        if self._discovery is not None:
-            self._discovery.poke()
 
     async def _connect(self, address: Address) -> Awaitable[str]:
         connection = await connect(address, self.options)

@@ -10,6 +10,7 @@ from lapwing.client.backoff import Signal
 from lapwing.client.connection import Connection
 from lapwing.client.flow import Share
 from lapwing.client.message import Message, Row
+from lapwing.client.pace import Pace
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -21,10 +22,9 @@ class Audience(Protocol):
 
     topic: str
     channel: str
-    in_backoff: bool
+    pace: Pace
 
     def take(self, batch: list[Message]) -> None: ...
-    def signal(self, signal: Signal) -> None: ...
     def default_delay(self, attempts: int) -> float: ...
     def left(self, subscription: "Subscription", reason: str) -> None: ...
 
@@ -36,6 +36,7 @@ class Subscription:
         self.connection = connection
         self.audience = audience
         self.address = str(connection.address)
+        self.pace = audience.pace
         self.topic = audience.topic
         self.thread = threading.get_ident()
         self.msg_timeout = connection.granted.msg_timeout
@@ -121,8 +122,8 @@ class Subscription:
         self.in_flight.pop(message_id, None)
         if self.touched:
             self.touched.pop(message_id, None)
-        if self.audience.in_backoff:
-            self.audience.signal(Signal.RESUME)
+        if self.pace.in_backoff:
+            self.pace.signal(Signal.RESUME)
         self.connection.finish(message_id)
         self.finished += 1
         if self.closing and not self.in_flight:
@@ -133,7 +134,7 @@ class Subscription:
         self.in_flight.pop(message_id, None)
         self.touched.pop(message_id, None)
         seconds = self.audience.default_delay(message.attempts) if delay is None else max(0.0, delay)
-        self.audience.signal(Signal.BACKOFF if backoff else Signal.CONTINUE)
+        self.pace.signal(Signal.BACKOFF if backoff else Signal.CONTINUE)
         self.connection.send(b"REQ %b %d\n" % (message_id, round(seconds * 1000)))
         self.requeued += 1
         self._check_drained()
