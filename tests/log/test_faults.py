@@ -157,8 +157,8 @@ def test_in_memory_mode_a_full_disk_refuses_new_messages_and_keeps_the_old(tmp_p
     disk = FaultyDisk()
     options = LogOptions(durability="memory", mem_queue_size=4)
     log = DiskLog(tmp_path / "topic", NODE, files=OpenFiles(disk), options=options)
-    disk.arm(0, 1000)
     publish(log, [b"a", b"b"], extras=[Extra(1, 3)])
+    disk.arm(0, 1000)
     publish(log, [b"c", b"d"])
     append(log, [b"e"])
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lapwing import kernel
-from lapwing.errors import OutOfRange, WriteFailed
+from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.log import DiskLog, Extra, LogOptions, Reader, RetentionLimits
 
@@ -92,6 +92,7 @@ class LogMachine(RuleBasedStateMachine):
         self.first = 0
         self.time = 0
         self.identity = ""
+        self.gone: set[int] = set()  # sequences whose messages were in memory in a crash
         self.open()
 
     def open(self) -> None:
@@ -107,7 +108,7 @@ class LogMachine(RuleBasedStateMachine):
         self.readers: list[Reader] = []
 
     def corrupt(self, path: str, offset: int, first: int, count: int) -> None:
-        raise AssertionError(f"{path}: {count} messages at {offset} are said to be corrupt")
+        assert self.gone.issuperset(range(first, first + count)), f"{path}: {count} messages at {offset} said corrupt"
 
     def teardown(self) -> None:
         if hasattr(self, "root"):
@@ -183,11 +184,17 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.options.durability == "memory")
     @rule()
     def crash_with_messages_in_memory(self) -> None:
-        """What was written stays; of what was in memory nothing is promised, but nothing comes back wrong."""
+        """What was written stays; what was in memory is lost, and nothing ever comes in its place."""
         self.open()
-        assert self.log.next <= len(self.kept)
-        del self.kept[self.log.next :]
-        self.carried = [extra for extra in self.carried if extra.sequence < self.log.next]
+        lost = self.log.lost
+        assert self.log.next >= len(self.kept)
+        assert len(lost) in (0, 5)
+        assert not lost or lost.stop == self.log.next
+        assert lost or self.log.next == len(self.kept)
+        self.first = self.log.first
+        self.carried = [extra for extra in self.carried if extra.sequence not in lost]
+        self.kept += [(b"", 0)] * (self.log.next - len(self.kept))
+        self.gone.update(lost)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -195,6 +202,7 @@ class LogMachine(RuleBasedStateMachine):
         messages, _ = kernel.decode_messages(frames, 0, len(frames))
         for sequence, (time, attempts, identity, body) in enumerate(messages, first):
             assert (body, time) == self.kept[sequence]
+            assert sequence not in self.gone
             assert (attempts, identity) == (1, b"%016x" % ((NODE << 54) + sequence))
 
     @rule(data=st.data())
@@ -204,6 +212,7 @@ class LogMachine(RuleBasedStateMachine):
         at = start
         for first, count, frames in self.log.blocks(start, stop, data.draw(st.integers(1, 500))):
             assert first == at
+            assert frames or self.gone.issuperset(range(first, first + count))
             self.read(frames, first)
             at += count
         assert at == min(stop, len(self.kept))
@@ -222,7 +231,7 @@ class LogMachine(RuleBasedStateMachine):
             at = self.first
         frames, count = reader.take(len(self.kept), most, size)
         assert (count > 0) == (at < len(self.kept))
-        assert count <= most
+        assert count <= most or not frames
         assert count <= 1 or len(frames) <= size
         assert reader.sequence == at + count
         self.read(frames, at)
@@ -230,7 +239,10 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def look_at_one(self, data: st.DataObject) -> None:
         sequence = data.draw(st.integers(0, len(self.kept) + 2))
-        if self.first <= sequence < len(self.kept):
+        if sequence in self.gone and self.first <= sequence:
+            with pytest.raises(CorruptChunk):
+                self.log.frame(sequence)
+        elif self.first <= sequence < len(self.kept):
             self.read(self.log.frame(sequence), sequence)
             assert self.log.timestamp(sequence) == self.kept[sequence][1]
         else:
@@ -247,7 +259,11 @@ class LogMachine(RuleBasedStateMachine):
     def search_a_time(self, data: st.DataObject) -> None:
         wanted = data.draw(st.integers(0, self.time + 11))
         expected = next(
-            (sequence for sequence in range(self.first, len(self.kept)) if self.kept[sequence][1] >= wanted),
+            (
+                sequence
+                for sequence in range(self.first, len(self.kept))
+                if self.kept[sequence][1] >= wanted and sequence not in self.gone
+            ),
             len(self.kept),
         )
         assert self.log.at_time(wanted) == expected

@@ -500,14 +500,16 @@ class Channel:
         sided = self._open_side()
         # set aside, and with its segment gone, after the journal was last written: nobody has said that it is finished
         unknown = [sequence for sequence in sided if state.cursor <= sequence < self.cursor]
+
+        def there(sequence: int) -> bool:
+            return (sequence >= log.first and sequence not in log.lost) or sequence in sided
+
         for start, stop in [*state.unfinished, *runs_of(set(unknown) - state.deferred.keys())]:
             for sequence in range(start, min(stop, self.cursor)):
-                if sequence >= log.first or sequence in sided:
+                if there(sequence):
                     self.attempts.setdefault(sequence, 1)
                     self.requeued.append((sequence, 0))
-        due = {
-            sequence: until for sequence, until in state.deferred.items() if sequence >= log.first or sequence in sided
-        }
+        due = {sequence: until for sequence, until in state.deferred.items() if there(sequence)}
         for sequence in due:
             self.attempts.setdefault(sequence, 0)
         self.deferred.restore({sequence: until for sequence, until in due.items() if sequence < self.cursor})

@@ -64,12 +64,13 @@ class Topic:
         self._options = broker.options
         self._moved = False  # fanned_out has changed since the journal heard of it
         self._has_extras = False
+        self._lost = range(0)  # sequences not handed over yet that a crash took: there is nothing to hand over
         self._counted = (0, 0)  # messages and bytes before this turn, should it come to nothing
 
     @property
     def depth(self) -> int:
         """How many messages wait in the topic for a channel."""
-        return self.log.end - self.fanned_out
+        return self.log.end - self.fanned_out - len(self._lost)
 
     @property
     def stands_still(self) -> bool:
@@ -204,7 +205,20 @@ class Topic:
         self.fanned_out = stop
         self._moved = True
         for channel in self.channels.values():
-            channel.accept(start, stop, deferrals, now=now)
+            if self._lost:
+                self._accept_around(channel, start, stop, deferrals, now)
+            else:
+                channel.accept(start, stop, deferrals, now=now)
+        self._lost = range(0)
+
+    def _accept_around(
+        self, channel: Channel, start: int, stop: int, deferrals: Sequence[tuple[int, int]], now: int
+    ) -> None:
+        """Hand [start, stop) to a channel, but for what is lost."""
+        lost = self._lost
+        channel.accept(start, lost.start, [each for each in deferrals if each[0] < lost.start], now=now)
+        channel.pass_by(lost.start, lost.stop)
+        channel.accept(lost.stop, stop, [each for each in deferrals if each[0] >= lost.stop], now=now)
 
     # --- channels ----------------------------------------------------------------------------------------------
 
@@ -257,13 +271,17 @@ class Topic:
             for channel in self.channels.values():
                 channel.pass_by(start, stop)
             self._broker.catalog_changed()
+        self._lost = range(0)
         self._broker.tell(self)
 
     def emptied(self) -> list[list[int]]:
         """The runs [start, stop) that were dropped here and that a channel has still to come past."""
         low = min((channel.cursor for channel in self.channels.values()), default=self.fanned_out)
+        return [run for run in self._emptied() if run[1] > low]
+
+    def _emptied(self) -> list[list[int]]:
         known = self.settings.get("emptied", [])
-        return [run for run in known if run[1] > low] if isinstance(known, list) else []
+        return known if isinstance(known, list) else []
 
     def pause(self, paused: bool, *, now: int) -> None:
         """Stop, or go on, handing messages to channels."""
@@ -321,11 +339,21 @@ class Topic:
         known = state.fanned_out if state.fanned_out is not None else log.first
         cursors = [channel.cursor for channel in state.channels.values()]
         self.fanned_out = min(max([known, log.first, *cursors]), log.end)
+        self._leave_out(log.lost)
         for name, entry in state.channels.items():
             if name not in self.channels:
                 self.channels[name] = Channel(name, self, self._options, cursor=log.first, touched=self._broker.touch)
             self.channels[name].restore(entry, now=now)
         self._has_extras = True
+
+    def _leave_out(self, lost: range) -> None:
+        """Let no channel wait for messages that a crash took."""
+        if lost and self.fanned_out >= lost.start:
+            self.fanned_out = max(self.fanned_out, lost.stop)
+            before = [[start, min(stop, lost.start)] for start, stop in self._emptied() if start < lost.start]
+            self.settings["emptied"] = [*before, [lost.start, lost.stop]]
+        else:
+            self._lost = lost
 
     def trim(self, *, now: int) -> None:
         """Let go of segments that nobody needs; move stragglers aside where they alone pin one."""

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
-from lapwing.log import opening, recovery, retention
+from lapwing.log import opening, recovery, retention, unwritten
 from lapwing.log import reader as reading
 from lapwing.log.disk import OpenFiles
 from lapwing.log.extras import Extra
@@ -66,12 +66,14 @@ class DiskLog:
         opened = opening.open_directory(
             self.directory, node, now=now, options=self.options, files=self.files, notes=self.notes
         )
-        self.identity, self.node, self._segments = opened
+        self.identity, self.node, self.lost = opened.identity, opened.node, opened.lost
+        self._segments = opened.segments
         self._firsts = [segment.first for segment in self._segments]
         self.next = self.end = self._segments[-1].end if self._segments else 0
         self.first = self._firsts[0] if self._firsts else self.next
         self._written = self.next  # with durability "memory", what is beyond it is in the window alone
         self._window = Window(self.next)
+        self._promised = False  # whether the disk knows that there may be something beyond `_written`
         self._unwritten_extras: list[Extra] = []
         self._pending: list[Frames] = []
         self._pending_counts: list[int] = []
@@ -128,6 +130,8 @@ class DiskLog:
             self._written = self.next
             self._unwritten_extras = []
         else:
+            if not self._promised:
+                self._promise()
             self._unwritten_extras += self._pending_extras
         for count, frames, _ in batches:
             window.add(count, frames)
@@ -150,6 +154,16 @@ class DiskLog:
     def _unwritten(self) -> list[Batch]:
         """What with durability "memory" was flushed and is in the window alone."""
         return joined([(count, frames, last_time(frames)) for _, count, frames in self._window.since(self._written)])
+
+    def _promise(self) -> None:
+        """Have the disk know how far memory may be ahead of it, so that a crash gives no sequence out twice."""
+        try:
+            unwritten.promise(self.directory, self.options.mem_queue_size, self.files)
+        except OSError as error:
+            self.next = self.end
+            self._forget_pending()
+            raise WriteFailed(os.path.join(self.directory, unwritten.FILE), 0, error) from error
+        self._promised = True
 
     def _write_or_forget(self, batches: list[Batch], extras: Sequence[Extra]) -> None:
         try:
@@ -457,10 +471,19 @@ class DiskLog:
                 self._write(waiting, self._unwritten_extras)
                 self._written = self.end
                 self._unwritten_extras = []
+            if self._promised:
+                self._keep_promise()
         finally:
             for segment in self._segments:
                 segment.close()
             self.files.keep(self, 0)
+
+    def _keep_promise(self) -> None:
+        try:
+            unwritten.keep(self.directory, self.files)
+        except OSError as error:
+            raise WriteFailed(os.path.join(self.directory, unwritten.FILE), 0, error) from error
+        self._promised = False
 
     def destroy(self) -> None:
         """Remove the directory and all in it, journal and side logs included; raises `OSError`.

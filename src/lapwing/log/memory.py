@@ -24,6 +24,7 @@ class MemoryLog:
         self.first = 0
         self.next = 0
         self.end = 0
+        self.lost = range(0)
         self.max_count = max_count
         self._window = Window(0)
         self._pending: list[tuple[int, Frames]] = []

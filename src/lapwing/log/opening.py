@@ -2,19 +2,30 @@
 
 import json
 import os
+from dataclasses import dataclass
 
 from lapwing.errors import LogError
-from lapwing.log import recovery
+from lapwing.log import recovery, unwritten
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import LogOptions
 from lapwing.log.salvage import node_of
 from lapwing.log.segment import DIGITS, Segment
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a log begins with."""
+
+    identity: str
+    node: int
+    segments: list[Segment]
+    lost: range  # sequences that may have been given out, and whose messages a crash took
+
+
 def open_directory(
     directory: str, node: int, *, now: int, options: LogOptions, files: OpenFiles, notes: list[str]
-) -> tuple[str, int, list[Segment]]:
-    """The identity, the node and the segments of the log in `directory`, mended; made there if there is none.
+) -> Opened:
+    """What the log in `directory` holds, mended; made there if there is none.
 
     What was done goes to `notes`. Raises `LogError` when the disk refuses.
     """
@@ -26,7 +37,7 @@ def open_directory(
 
 def _open(
     directory: str, node: int, now: int, options: LogOptions, files: OpenFiles, notes: list[str]
-) -> tuple[str, int, list[Segment]]:
+) -> Opened:
     try:
         names = files.disk.listdir(directory)
     except FileNotFoundError:
@@ -45,7 +56,15 @@ def _open(
     for place, segment in enumerate(segments):
         following = firsts[place + 1] if place + 1 < len(firsts) else None
         recovery.open_segment(segment, node=known[1], following=following, say=say)
-    return *known, segments
+    lost = range(0)
+    if count := unwritten.ahead(directory, names, files):
+        lost = unwritten.leave_out(directory, segments, count, files, options.merge_bytes)
+        notes.append(
+            f"{directory}: was not closed, and kept messages in memory: those of the sequences {lost.start} to "
+            f"{lost.stop - 1} that were given out are lost, new messages begin at {lost.stop}"
+        )
+        unwritten.keep(directory, files)
+    return Opened(*known, segments, lost)
 
 
 def _sweep(directory: str, names: list[str], firsts: set[int], files: OpenFiles, notes: list[str]) -> None:

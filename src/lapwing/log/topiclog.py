@@ -21,6 +21,7 @@ class TopicLog(Protocol):
     first: int  # the first sequence still held
     next: int  # the sequence that the next append gets
     end: int  # what is below it can be read
+    lost: range  # sequences that a crash took, found when the log was opened; they are never given out again
 
     @property
     def pending(self) -> bool:

@@ -216,7 +216,7 @@ def _time(topic: Topic, sequence: int) -> int | None:
 async def _blocks(topic: Topic, start: int, stop: int, *, headers: bool, positions: bool) -> AsyncIterator[bytes]:
     for first, count, frames in topic.log.blocks(start, stop, _BLOCK_BYTES):
         if not frames:
-            reason = b"quarantined: the bytes on disk do not match their checksum"
+            reason = b"quarantined: no bytes on disk that match their checksum"
             yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
             continue
         extras = _extras(topic, first, first + count) if headers else b""
