@@ -191,7 +191,7 @@ def test_brokers_that_do_not_answer_are_named_beside_those_that_do(script):
     found = survey(source_options(raw, streaming=True))
 
     assert {topic: list(nodes) for topic, nodes in found.holdings.items()} == {"t": [7]}
-    assert found.complaint().startswith("127.0.0.1:1: ")
+    assert found.complaint().startswith("topic t at 127.0.0.1:1: ")
 
 
 def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):

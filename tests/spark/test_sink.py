@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from proxy import Proxy
+from queries import Copy
 
 pytestmark = pytest.mark.spark
 
@@ -27,33 +27,6 @@ query.awaitTermination()
 
 def write(frame, broker, **options):
     frame.write.format("lapwing").mode("append").options(nsqd=broker.address, **options).save()
-
-
-class Copy:
-    """A query from JSON files into the topic `copy`, run again and again with one checkpoint."""
-
-    def __init__(self, spark, tmp_path, *addresses, **options):
-        self.spark = spark
-        self.source = tmp_path / "source"
-        self.source.mkdir()
-        self.checkpoint = tmp_path / "checkpoint"
-        self.options = {"nsqd": ",".join(addresses), "topic": "copy", "retryTimeout": "5s", **options}
-        self.files = 0
-
-    def add(self, *bodies):
-        lines = "".join(f'{{"body": "{body}"}}\n' for body in bodies)
-        (self.source / f"{self.files}.json").write_text(lines)
-        self.files += 1
-
-    def run(self):
-        rows = self.spark.readStream.schema("body string").json(str(self.source))
-        query = rows.writeStream.format("lapwing").options(checkpointLocation=str(self.checkpoint), **self.options)
-        query.trigger(availableNow=True).start().awaitTermination()
-
-    def forget_last_commit(self):
-        commits = sorted(Path(self.checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-        commits[-1].unlink()
-        Path(commits[-1].parent, f".{commits[-1].name}.crc").unlink(missing_ok=True)
 
 
 def test_a_frame_becomes_messages_with_all_they_can_carry(spark, broker):

@@ -2,47 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
+from queries import Query
 
 from daemons import start_nsqlookupd, until
 
 pytestmark = pytest.mark.spark
-
-
-class Query:
-    """One query that may be run again and again: a topic into Parquet, with one checkpoint."""
-
-    def __init__(self, spark, tmp_path, brokers, **options):
-        self.spark = spark
-        self.out = str(tmp_path / "out")
-        self.checkpoint = str(tmp_path / "checkpoint")
-        self.options = {"topic": "orders", "startingOffsets": "earliest", "retryTimeout": "5s", **options}
-        if brokers:
-            self.options["nsqd"] = ",".join(broker.address for broker in brokers)
-
-    def start(self, **trigger):
-        frame = self.spark.readStream.format("lapwing").options(**self.options).load()
-        writer = frame.writeStream.format("parquet").option("path", self.out)
-        return writer.option("checkpointLocation", self.checkpoint).trigger(**trigger).start()
-
-    def run(self):
-        """Read all there is; the progress of each batch."""
-        query = self.start(availableNow=True)
-        query.awaitTermination()
-        return [progress for progress in query.recentProgress if progress["numInputRows"]]
-
-    def bodies(self):
-        rows = self.spark.read.parquet(self.out).select("node", "sequence", "body").collect()
-        assert len({(row.node, row.sequence) for row in rows}) == len(rows), "a message came twice"
-        return sorted(bytes(row.body).decode() for row in rows)
-
-    def forget_last_commit(self):
-        """As if the driver had died before Spark wrote down that the last batch was done."""
-        commits = sorted((path for path in Path(self.checkpoint, "commits").glob("[0-9]*")), key=lambda p: int(p.name))
-        commits[-1].unlink()
-        Path(commits[-1].parent, f".{commits[-1].name}.crc").unlink(missing_ok=True)
 
 
 def test_a_query_reads_what_is_there_and_goes_on_where_it_stopped(spark, broker, tmp_path):
@@ -133,21 +99,6 @@ def test_a_topic_that_does_not_exist_yet_is_read_from_its_first_message(spark, b
     query.run()
 
     assert query.bodies() == ["first"]
-
-
-def test_a_broker_that_is_killed_in_mid_batch_is_waited_for(spark, broker, tmp_path):
-    for start in range(0, 20_000, 5_000):
-        broker.publish("orders", *(b"%06d" % n + b"." * 500 for n in range(start, start + 5_000)))
-    query = Query(spark, tmp_path, [broker], retryTimeout="30s", channel="lake")
-    running = query.start(availableNow=True)
-    until(lambda: broker.depth("orders", "lake") is not None, seconds=60)
-    broker.daemon.kill()
-    broker.daemon.restart()
-
-    running.awaitTermination()
-
-    assert len(query.bodies()) == 20_000
-    assert broker.depth("orders", "lake") == 0
 
 
 def test_a_wiped_node_is_a_loss_that_stops_the_query_until_told_otherwise(spark, start_broker, tmp_path):

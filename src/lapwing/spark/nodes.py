@@ -21,10 +21,14 @@ class Survey:
 
     holdings: dict[str, dict[int, Held]]
     away: dict[str, str]  # by address: why
+    sought: str  # the topics they were asked for, in words
 
     def complaint(self) -> str:
         """Who is away, in one line."""
-        return "; ".join(f"{address}: {why.removeprefix(address + ': ')}" for address, why in sorted(self.away.items()))
+        return "; ".join(
+            f"{self.sought} at {address}: {why.removeprefix(address + ': ')}"
+            for address, why in sorted(self.away.items())
+        )
 
 
 def survey(options: SourceOptions, at: int | None = None) -> Survey:
@@ -45,7 +49,14 @@ def survey(options: SourceOptions, at: int | None = None) -> Survey:
             for topic in answer["topics"]
             if wanted(topic["topic"], options)
         ]
-    return Survey(merge(found), away)
+    return Survey(merge(found), away, sought(options))
+
+
+def sought(options: SourceOptions) -> str:
+    """The topics that the options speak of, in words."""
+    if options.pattern is not None:
+        return f"topics like {options.pattern}"
+    return f"topic {', '.join(options.topics)}"
 
 
 def wanted(topic: str, options: SourceOptions) -> bool:

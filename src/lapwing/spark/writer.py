@@ -57,6 +57,7 @@ class Staged(WriterCommitMessage):
     key: str
     parts: int
     count: int
+    topics: set[str]
 
 
 @dataclass
@@ -143,12 +144,13 @@ def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, bat
     # of its own for every attempt: a task that is thought dead may still be writing
     key = f"{partition}-{task.attemptNumber() if task else 0}-{uuid.uuid4().hex[:12]}"
     address = options.access.nsqd[batch % len(options.access.nsqd)]
-    staged = Staged(address, sink, batch, key, 0, 0)
+    staged = Staged(address, sink, batch, key, 0, 0, set())
     for record_batch in rows:
         for part in batches(record_batch, options.topic, options.batch_bytes):
             _stage_part(part, staged, options, partition)
             staged.parts += 1
             staged.count += part.count
+            staged.topics.add(part.topic)
     return staged
 
 
@@ -185,7 +187,8 @@ def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> 
     address, sink, batch = staged[0].address, staged[0].sink, staged[0].batch
     keys = [[message.key, message.parts] for message in staged]
     order = json.dumps({"sink": sink, "batch": batch, "keys": keys}).encode()
-    what = f"committing batch {batch} of {sink} at {address}"
+    topics = sorted({topic for message in staged for topic in message.topics})
+    what = f"topic {_some(topics)}, committing batch {batch} of {sink} at {address}"
     try:
         answer = patiently(
             what, lambda: call(address, options.access, "POST", "/stage/commit", body=order), options.access
@@ -194,6 +197,12 @@ def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> 
         raise LapwingError(f"{what}: {error.details.get('reason', error)}") from error
     if answer["already"]:
         logger.warning("%s: it was published before; nothing was published twice", what)
+
+
+def _some(topics: list[str], most: int = 5) -> str:
+    """The topics by name, or the first of them."""
+    more = f" and {len(topics) - most} more" if len(topics) > most else ""
+    return ", ".join(topics[:most]) + more
 
 
 def abort(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:

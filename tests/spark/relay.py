@@ -1,0 +1,96 @@
+"""A door in front of a broker that passes bytes on up to a chosen moment: for killing the broker right then."""
+
+import re
+import select
+import socket
+import threading
+from dataclasses import dataclass
+
+_SIZE = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass
+class Moment:
+    """When to hold: at a request that begins like this, once that part of it or so many bytes of its answer are there.
+
+    The part of the request has been passed on then; of the answer, what came before that many bytes.
+    """
+
+    request: bytes
+    sent: float | None = None  # of the request, 0 to 1
+    answered: int | None = None  # bytes
+
+
+class Relay:
+    """Passes bytes on, both ways, on as many connections as there are. Only the first `moment` is held."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._broker = host, int(port)
+        self._moment: Moment | None = None
+        self.requests: list[str] = []  # the first line of each, in order
+        self.reached = threading.Event()
+        self._released = threading.Event()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold_at(self, moment: Moment) -> None:
+        """Hold the next such request; `reached` is set when it is held."""
+        self.reached.clear()
+        self._released.clear()
+        self._moment = moment
+
+    def release(self) -> None:
+        """End the connection that is held; others go on as before."""
+        self._released.set()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self.release()
+        self._door.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._door.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            try:
+                with socket.create_connection(self._broker, 5) as broker:
+                    self._pass_on(client, broker)
+            except OSError:
+                return  # either side is gone: the other one notices that its connection ends
+
+    def _pass_on(self, client: socket.socket, broker: socket.socket) -> None:
+        watched: Moment | None = None
+        sent = size = answered = 0
+        while True:
+            for source in select.select([client, broker], [], [])[0]:
+                data = source.recv(65536)
+                if not data:
+                    return
+                if source is client:
+                    if data.startswith((b"GET ", b"POST ")):
+                        self.requests.append(data.partition(b" HTTP")[0].decode())
+                        watched = self._moment if self._moment and data.startswith(self._moment.request) else None
+                        head = data.partition(b"\r\n\r\n")[0]
+                        found = _SIZE.search(head)
+                        sent, answered, size = 0, 0, len(head) + 4 + (int(found[1]) if found else 0)
+                    sent += len(data)
+                    broker.sendall(data)
+                    held = watched is not None and watched.sent is not None and sent >= watched.sent * size
+                else:
+                    answered += len(data)
+                    held = watched is not None and watched.answered is not None and answered >= watched.answered
+                    if not held:
+                        client.sendall(data)
+                if held:
+                    self._moment = None
+                    self.reached.set()
+                    self._released.wait()
+                    return
