@@ -13,16 +13,8 @@ from lapwing import names
 from lapwing.client.consumer import Consumer
 from lapwing.client.message import Message, Requeue
 from lapwing.net.options import option
-from lapwing.tools.program import (
-    CLIENT_OPTIONS,
-    Signals,
-    check,
-    check_addresses,
-    client_options,
-    log_to_stderr,
-    run,
-    say,
-)
+from lapwing.tools.consuming import consume
+from lapwing.tools.program import CLIENT_OPTIONS, Signals, check, check_addresses, client_options, log_to_stderr, run
 
 STDOUT: Final = 1
 
@@ -100,25 +92,19 @@ async def _tail(options: Options, channel: str, signals: Signals) -> int:
     in_flight = min(options.max_in_flight, options.n) if options.n > 0 else options.max_in_flight
     settings = client_options(options.consumer_opt, tool="nsq_tail", max_in_flight=in_flight)
     screen = Screen(max(0, options.n), full, failed)
-    consumers: list[Consumer] = []
-    try:
-        for topic in dict.fromkeys(options.topic):
-            consumer = Consumer(
-                topic,
-                channel,
-                _shower(screen, topic, options.print_topic),
-                nsqd=options.nsqd_tcp_address,
-                lookupd=options.lookupd_http_address,
-                run="threads",  # a stdout that blocks must not cost the connection
-                options=settings,
-            )
-            consumers.append(consumer)
-            await consumer.start(need="every")
-            if not consumer.connections:
-                say(f"no nsqd has topic {topic} yet; waiting for one")
-        await signals.stop.wait()
-    finally:
-        await asyncio.gather(*(consumer.stop() for consumer in consumers))
+    consumers = [
+        Consumer(
+            topic,
+            channel,
+            _shower(screen, topic, options.print_topic),
+            nsqd=options.nsqd_tcp_address,
+            lookupd=options.lookupd_http_address,
+            run="threads",  # a stdout that blocks must not cost the connection
+            options=settings,
+        )
+        for topic in dict.fromkeys(options.topic)
+    ]
+    await consume(consumers, signals.stop)
     if failures:
         sys.stderr.write(f"failed to write to stdout: {failures[0].strerror}\n")
         return 1

@@ -14,13 +14,21 @@ from lapwing.client.consumer import Consumer
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.client.message import Message
 from lapwing.client.options import Options as ClientOptions
-from lapwing.client.options import parse_option
-from lapwing.errors import ConfigError, LapwingError
+from lapwing.errors import LapwingError
 from lapwing.net.logs import Level, Log, parse_level
 from lapwing.net.options import DURATION, option
 from lapwing.tools.filelog import FileLog, Rules
 from lapwing.tools.filenames import MISSING_REVISION, Names, host_text
-from lapwing.tools.program import Failure, Signals, check, check_addresses, client_options, log_to_stderr, run
+from lapwing.tools.program import (
+    CLIENT_OPTIONS,
+    Failure,
+    Signals,
+    check,
+    check_addresses,
+    client_options,
+    log_to_stderr,
+    run,
+)
 
 _CLIENT_LEVELS: Final = {
     Level.DEBUG: logging.DEBUG,
@@ -299,8 +307,7 @@ def _revisions(options: Options) -> bool:
 
 def _usable(text: str) -> bool:
     try:
-        name, value = parse_option(text)
-        ClientOptions.of({name: value})  # type: ignore[misc]
-    except ConfigError:
+        CLIENT_OPTIONS.from_flag(text)
+    except ValueError:
         return False
     return True

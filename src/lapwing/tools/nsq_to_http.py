@@ -11,6 +11,7 @@ from lapwing import names
 from lapwing.client.consumer import Consumer
 from lapwing.client.message import Message, Requeue
 from lapwing.net.options import DURATION, Kind, option
+from lapwing.tools.consuming import consume
 from lapwing.tools.hostpool import pool_of
 from lapwing.tools.program import (
     CLIENT_OPTIONS,
@@ -164,11 +165,5 @@ async def _forward(options: Options, headers: list[tuple[str, str]], signals: Si
             concurrency=options.n,
             options=settings,
         )
-        try:
-            await consumer.start(need="every")
-            if not consumer.connections:
-                say(f"no nsqd has topic {options.topic} yet; waiting for one")
-            await signals.stop.wait()
-        finally:
-            await consumer.stop()
+        await consume([consumer], signals.stop)
     return 0

@@ -10,6 +10,7 @@ from lapwing.client.errors import ClientError
 from lapwing.client.message import Message, Requeue
 from lapwing.client.producer import Producer
 from lapwing.net.options import option
+from lapwing.tools.consuming import consume
 from lapwing.tools.hostpool import RoundRobin, pool_of
 from lapwing.tools.program import (
     CLIENT_OPTIONS,
@@ -107,24 +108,20 @@ async def _republish(options: Options, signals: Signals) -> int:
         address: Producer(address, options=producing) for address in dict.fromkeys(options.destination_nsqd_tcp_address)
     }
     republisher = Republisher(options, producers)
-    consumers: list[Consumer] = []
+    consumers = [
+        Consumer(
+            topic,
+            options.channel,
+            republisher,
+            nsqd=options.nsqd_tcp_address,
+            lookupd=options.lookupd_http_address,
+            concurrency=max(1, options.max_in_flight),  # what is under way together travels as one batch
+            options=consuming,
+        )
+        for topic in dict.fromkeys(options.topic)
+    ]
     try:
-        for topic in dict.fromkeys(options.topic):
-            consumer = Consumer(
-                topic,
-                options.channel,
-                republisher,
-                nsqd=options.nsqd_tcp_address,
-                lookupd=options.lookupd_http_address,
-                concurrency=max(1, options.max_in_flight),  # what is under way together travels as one batch
-                options=consuming,
-            )
-            consumers.append(consumer)
-            await consumer.start(need="every")
-            if not consumer.connections:
-                say(f"no nsqd has topic {topic} yet; waiting for one")
-        await signals.stop.wait()
+        await consume(consumers, signals.stop)
     finally:
-        await asyncio.gather(*(consumer.stop() for consumer in consumers))
         await asyncio.gather(*(producer.stop(timeout=5.0) for producer in producers.values()))
     return 0

@@ -1,0 +1,19 @@
+"""Consume until the operator ends it: what every tool does that reads topics."""
+
+import asyncio
+from collections.abc import Collection
+
+from lapwing.client.consumer import Consumer
+from lapwing.tools.program import say
+
+
+async def consume(consumers: Collection[Consumer], until: asyncio.Event) -> None:
+    """Start them in turn and stop all when told to; one whose nsqd cannot be reached ends them all with its error."""
+    try:
+        for consumer in consumers:
+            await consumer.start(need="every")
+            if not consumer.connections:
+                say(f"no nsqd has topic {consumer.topic} yet; waiting for one")
+        await until.wait()
+    finally:
+        await asyncio.gather(*(consumer.stop() for consumer in consumers))
