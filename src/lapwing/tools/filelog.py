@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lapwing.tools.filemove import move, sync_directory
 from lapwing.tools.filenames import Names
 
 BUFFER: Final = 1 << 20
@@ -148,7 +149,7 @@ class FileLog:
                 continue
             break
         if not size:
-            _sync_directory(self.path.parent)  # a file whose name is lost in a crash is lost too
+            sync_directory(self.path.parent)  # a file whose name is lost in a crash is lost too
         self._fd = fd
         self._size = size
         self._opened = now
@@ -185,30 +186,20 @@ class FileLog:
     # -- moving
 
     def _move(self) -> None:
-        """A hard link into the output directory, then away with the old name: nothing is ever overwritten."""
+        """Into the output directory, under the first revision that is free there."""
         source = self.path
         revision = self._revision
         while True:
             target = self._rules.output_dir / self._names.revision(self._name, revision)
             _make_directory(target.parent)
             try:
-                os.link(source, target)
+                move(source, target)
             except FileExistsError:
                 revision += 1
                 continue
             break
-        os.unlink(source)
-        _sync_directory(target.parent)
         self._revision = revision
 
 
 def _make_directory(path: Path) -> None:
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
