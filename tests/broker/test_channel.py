@@ -350,7 +350,7 @@ def test_an_ephemeral_channel_drops_the_newest_that_it_has_no_room_for(tmp_path:
     consumer.finish(2, 3)
 
     assert consumer.received() == [4]
-    assert stage.channel("c#ephemeral").discarded_count == 5
+    assert stage.channel("c#ephemeral").dropped_count == 5
 
 
 def test_an_ephemeral_channel_goes_with_its_last_consumer(stage: Stage) -> None:

@@ -58,6 +58,25 @@ async def test_topics_and_channels_are_counted() -> None:
     assert found["process_resident_memory_bytes"] > 1e6
 
 
+async def test_what_nobody_gets_is_counted_by_its_reason() -> None:
+    node = Node(mem_queue_size=3)
+    await node.ask("POST", "/mpub?topic=t%23ephemeral", b"1\n2\n3\n4\n5")
+    await node.ask("POST", "/topic/create?topic=t")
+    await node.ask("POST", "/channel/create?topic=t&channel=c%23ephemeral")
+    await node.ask("POST", "/channel/create?topic=t&channel=sampled")
+    await node.ask("POST", "/mpub?topic=t", b"1\n2\n3\n4")
+    node.broker.topics["t"].channels["sampled"].discarded_count += 7
+
+    found = parsed((await node.ask("GET", "/metrics"))[1])
+    assert found['lapwing_topic_dropped_total{topic="t#ephemeral"}'] == 2
+    assert found['lapwing_topic_dropped_total{topic="t"}'] == 0
+    assert found['lapwing_channel_dropped_total{topic="t",channel="c#ephemeral"}'] == 1
+    assert found['lapwing_channel_discarded_total{topic="t",channel="c#ephemeral"}'] == 0
+    assert found['lapwing_channel_dropped_total{topic="t",channel="sampled"}'] == 0
+    assert found['lapwing_channel_discarded_total{topic="t",channel="sampled"}'] == 7
+    assert "dropped" not in (await node.ask("GET", "/stats?format=json"))[1]  # NSQ's keys, and no other
+
+
 async def test_percentiles_are_there_when_they_are_asked_for() -> None:
     node = Node(e2e_processing_latency_percentiles=(0.99, 0.5))
     await node.ask("POST", "/topic/create?topic=t")

@@ -50,7 +50,8 @@ class Channel:
         self.requeue_count = 0
         self.timeout_count = 0
         self.delivered = [0, 0, 0]  # by locality of the consumer: elsewhere, same region, same zone
-        self.discarded_count = 0
+        self.dropped_count = 0  # what did not fit an ephemeral channel
+        self.discarded_count = 0  # what a sampling consumer did not want
         self.dirty = True  # something the journal has not been told
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
         self.quiet_until = 0  # the journal need not hear of it before, ns
@@ -139,7 +140,7 @@ class Channel:
         if surplus > 0:
             start = max(stop - surplus, self.cursor, self._ahead.end)
             if start < stop:
-                self.discarded_count += stop - start
+                self.dropped_count += stop - start
                 self._ahead.add(start, stop)
 
     # --- messages go out ---------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class ChannelStats:
     paused: bool
     latency: Latency
     cursor: int
+    dropped_count: int = 0  # did not fit an ephemeral channel
+    discarded_count: int = 0  # left out for a sampling consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class TopicStats:
     log_bytes: int
     log_first: int
     log_next: int
+    dropped_count: int = 0  # did not fit an ephemeral topic
 
 
 def topic_stats(
@@ -110,6 +113,7 @@ def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients:
         log_bytes=topic.log.bytes,
         log_first=topic.log.first,
         log_next=topic.log.next,
+        dropped_count=topic.dropped_count,
     )
 
 
@@ -139,4 +143,6 @@ def _channel(channel: Channel, memory: int, now: int, clients: bool) -> ChannelS
         paused=channel.paused,
         latency=latency,
         cursor=channel.cursor,
+        dropped_count=channel.dropped_count,
+        discarded_count=channel.discarded_count,
     )

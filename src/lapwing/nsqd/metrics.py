@@ -82,6 +82,7 @@ _TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], float]], ...]] =
     ("depth", "gauge", "Messages that wait in the topic for a channel.", lambda topic: topic.depth),
     ("messages_total", "counter", "Messages published since start.", lambda topic: topic.message_count),
     ("bytes_total", "counter", "Bytes of message bodies published since start.", lambda topic: topic.message_bytes),
+    ("dropped_total", "counter", "Messages that did not fit an ephemeral topic.", lambda topic: topic.dropped_count),
     ("paused", "gauge", "1 while the topic is paused.", lambda topic: int(topic.paused)),
     ("log_bytes", "gauge", "Bytes that the topic's log holds on disk.", lambda topic: topic.log_bytes),
     ("log_first", "gauge", "First sequence that the log still holds.", lambda topic: topic.log_first),
@@ -94,6 +95,8 @@ _CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], float]], ...
     ("messages_total", "counter", "Messages put into the channel since start.", lambda channel: channel.message_count),
     ("requeues_total", "counter", "Messages that consumers gave back.", lambda channel: channel.requeue_count),
     ("timeouts_total", "counter", "Messages whose time in flight ran out.", lambda channel: channel.timeout_count),
+    ("dropped_total", "counter", "Messages that did not fit an ephemeral channel.", lambda each: each.dropped_count),
+    ("discarded_total", "counter", "Messages left out for sampling consumers.", lambda each: each.discarded_count),
     ("clients", "gauge", "Consumers that are connected.", lambda channel: channel.client_count),
     ("paused", "gauge", "1 while the channel is paused.", lambda channel: int(channel.paused)),
 )
