@@ -1,13 +1,20 @@
 """`mode=subscribe`: any NSQ server as a stream, through a channel and a spool directory."""
 
+import json
+import struct
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from daemons import until
-from lapwing.spark.options import source_options
+from certificates import self_signed
+from daemons import start_nsqd, start_nsqlookupd, until
+from lapwing.spark.http import BrokerAway, call
+from lapwing.spark.options import Access, source_options
 from lapwing.spark.source import columns
-from lapwing.spark.subscribe import SubscribeStreamReader
+from lapwing.spark.subscribe import NotWelcome, SubscribeStreamReader
 
 pytestmark = pytest.mark.spark
 
@@ -90,3 +97,105 @@ def test_a_query_on_a_channel(spark, broker, tmp_path, checkpoint):
 
     bodies = [int(bytes(row.body)) for row in spark.read.parquet(str(tmp_path / "out")).collect()]
     assert sorted(bodies) == list(range(101))
+
+
+# --- brokers that do not let everybody in
+
+
+class Authority(BaseHTTPRequestHandler):
+    """An auth server that knows one secret, good for the topic `orders`."""
+
+    def do_GET(self):
+        secret = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).get("secret")
+        grant = {"topic": "^orders$", "channels": [".*"], "permissions": ["subscribe"]}
+        answer = {"ttl": 3600, "identity": "spark", "authorizations": [grant] if secret == ["open sesame"] else []}
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Quietly."""
+
+
+@pytest.fixture
+def authority():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Authority)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def guarded(authority, start_broker):
+    """A broker that asks the auth server about everybody."""
+    broker = start_broker(f"--auth-http-address={authority}")
+    broker.publish("orders", b"x")
+    return broker
+
+
+def take(source):
+    start = begin(source)
+    return rows_of(source, start, source.latestOffset(start, source.getDefaultReadLimit()))
+
+
+def test_a_secret_opens_a_broker_with_auth(guarded, tmp_path):
+    assert [row["body"] for row in take(reader(guarded, tmp_path, authSecret="open sesame"))] == [b"x"]
+    until(lambda: guarded.depth("orders", "spark") == 0)
+
+
+def test_a_secret_that_is_missing_wrong_or_for_something_else_is_an_error_at_once(guarded, tmp_path):
+    where = rf"topic orders, channel spark, at {guarded.daemon.tcp}"
+    with pytest.raises(NotWelcome, match=rf"{where}: the broker wants AUTH; the option authSecret is missing"):
+        take(reader(guarded, tmp_path))
+    with pytest.raises(NotWelcome, match=rf"{where}: E_UNAUTHORIZED AUTH no authorizations found"):
+        take(reader(guarded, tmp_path, authSecret="please"))
+    with pytest.raises(NotWelcome, match=r'at .*: E_UNAUTHORIZED AUTH failed for SUB on "invoices" "spark"'):
+        take(reader(guarded, tmp_path, topic="invoices", authSecret="open sesame"))
+    assert guarded.depth("orders", "spark") is None
+
+
+def test_an_auth_server_that_is_away_is_waited_for_and_then_an_error(start_broker, tmp_path):
+    broker = start_broker("--auth-http-address=127.0.0.1:1")
+    with pytest.raises(BrokerAway, match=r"topic orders, channel spark: .*E_AUTH_FAILED .*\(tried for 0.5 s\)"):
+        take(reader(broker, tmp_path, authSecret="open sesame", retryTimeout="500ms"))
+
+
+def test_a_query_on_a_broker_with_tls_and_auth(spark, authority, tmp_path, checkpoint):
+    certificate, key = self_signed(tmp_path)
+    tls = [f"--tls-cert={certificate}", f"--tls-key={key}", "--tls-required=true"]
+    with start_nsqd(tmp_path, *tls, f"--auth-http-address={authority}") as daemon:
+        until(lambda: "HTTPS" in daemon.addresses, what="HTTPS")
+        access = Access(tls=True, ca_file=str(certificate))
+        bodies = struct.pack(">i", 100) + b"".join(struct.pack(">i", 3) + b"%03d" % n for n in range(100))
+        call(daemon.https, access, "POST", "/mpub", {"topic": "orders", "binary": "true"}, bodies)
+        options = {"nsqd": daemon.https, "topic": "orders", "mode": "subscribe", "channel": "spark"}
+        options |= {"tls": "true", "tlsRootCaFile": str(certificate), "authSecret": "open sesame"}
+        frame = spark.readStream.format("lapwing").options(spoolDirectory=str(tmp_path / "spool"), **options).load()
+        query = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+        assert sorted(int(row.body) for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(100))
+        (topic,) = call(daemon.https, access, "GET", "/stats", {"format": "json"})["topics"]
+        assert [channel["depth"] for channel in topic["channels"]] == [0]
+
+
+def test_a_broker_that_lets_a_consumer_have_only_a_few_is_asked_for_no_more(start_broker, tmp_path):
+    broker = start_broker("--max-rdy-count=10")
+    broker.publish("orders", *(b"%d" % n for n in range(35)))
+
+    assert sorted(int(row["body"]) for row in take(reader(broker, tmp_path))) == list(range(35))
+
+
+def test_a_topic_that_nobody_has_yet_is_waited_for(tmp_path, caplog):
+    lookupd = start_nsqlookupd()
+    raw = {"topic": "orders", "mode": "subscribe", "channel": "spark", "spoolDirectory": str(tmp_path)}
+    raw |= {"lookupd": lookupd.http, "pollTimeout": "100ms"}
+    source = SubscribeStreamReader(source_options(raw, streaming=True), columns(raw))
+    with lookupd:
+        start = begin(source)
+        assert source.latestOffset(start, source.getDefaultReadLimit()) == start
+
+    assert "nsqlookupd knows of no broker with the topic orders" in caplog.text

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from lapwing.errors import ProtocolError
+from lapwing.errors import LapwingError, ProtocolError
 from lapwing.spark.http import CONNECT_SECONDS, BrokerAway, call, patiently
 from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import SourceOptions
@@ -32,10 +32,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST: Final = 2500  # messages in flight, and so in one file: NSQ's own limit for RDY
+_ANSWER: Final = 20.0  # seconds for an answer: the broker may have to ask its auth server first
 _IDLE: Final = 0.1  # seconds without a message after which a round ends
 _PATIENCE: Final = 3  # rounds without a message after which availableNow gives up on what /stats promised
 
+# what a broker says no to today it says no to tomorrow; E_AUTH_FAILED may also mean that its auth server is away
+_FINAL: Final = ("E_AUTH_FIRST", "E_UNAUTHORIZED", "E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID")
+
 Row = tuple[int, int, bytes, bytes]  # timestamp, attempts, id, body
+
+
+class NotWelcome(LapwingError):
+    """A broker does not let us consume, and will not by being asked again."""
 
 
 class SpoolTask(InputPartition):
@@ -68,7 +76,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What the channel holds now is what this run will read."""
-        self._left = patiently("reading stats", self._depth, self._options.access)
+        self._left = patiently(f"reading stats, {self._what}", self._depth, self._options.access)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Consume for a while and spool it; what lies before `start` is finished for good and deleted."""
@@ -81,7 +89,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._left is not None:
             most = min(most, self._left)
         if reached == start["files"] and most > 0:
-            taken = patiently("consuming", lambda: self._consume(most), self._options.access)
+            taken = patiently(f"consuming, {self._what}", lambda: self._consume(most), self._options.access)
             if self._left is not None:
                 self._dry = 0 if taken else self._dry + 1
                 self._left = 0 if self._dry >= _PATIENCE else max(self._left - taken, 0)
@@ -125,6 +133,10 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # --- consuming ---------------------------------------------------------------------------------------------
 
+    @property
+    def _what(self) -> str:
+        return f"topic {self._options.topics[0]}, channel {self._options.channel}"
+
     def _addresses(self) -> list[str]:
         access = self._options.access
         addresses = discover(access, self._options.topics)
@@ -153,6 +165,8 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         deadline = time.monotonic() + self._options.poll_seconds
         failures: list[str] = []
         addresses = self._addresses()
+        if not addresses:
+            time.sleep(self._options.poll_seconds)  # somebody may turn up; Spark would ask again at once
         for address in addresses:
             try:
                 with Subscription(address, self._options) as subscription:
@@ -188,13 +202,23 @@ class Subscription:
     """
 
     def __init__(self, address: str, options: SourceOptions) -> None:
-        access = options.access
-        info = call(address, access, "GET", "/info")
+        info = call(address, options.access, "GET", "/info")
         host = address.rpartition(":")[0].strip("[]")
         self._wire = ClientConnection()
         self._rows: list[Row] = []
+        self._ready = 0
+        self._most_ready = MOST
         self._socket: socket.socket = socket.create_connection((host, info["tcp_port"]), CONNECT_SECONDS)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._subscribe(f"{host}:{info['tcp_port']}", options)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _subscribe(self, address: str, options: SourceOptions) -> None:
+        """Say who we are, prove it, and subscribe."""
+        access = options.access
         identity = {
             "client_id": "spark",
             "hostname": os.uname().nodename,
@@ -202,14 +226,25 @@ class Subscription:
             "feature_negotiation": True,
             "tls_v1": access.tls,
         }
+        topic, channel = options.topics[0], options.channel or ""
+        where = f"topic {topic}, channel {channel}, at {address}"
         self._socket.sendall(b"  V2" + commands.Identify(json.dumps(identity).encode()).encode())
         granted = json.loads(self._answer())
+        self._most_ready = min(MOST, int(granted.get("max_rdy_count") or MOST))
+        if access.tls and not granted.get("tls_v1"):
+            raise NotWelcome(f"{where}: the broker does not offer TLS, and tls=true asks for it")
         if granted.get("tls_v1"):
-            self._start_tls(host, options)
-        if granted.get("auth_required"):
-            self._say(commands.Auth((access.secret or "").encode()).encode())
-        self._say(commands.Sub(options.topics[0], options.channel or "").encode())
-        self._ready = 0
+            self._start_tls(address.rpartition(":")[0], options)
+        if granted.get("auth_required") and access.secret is None:
+            raise NotWelcome(f"{where}: the broker wants AUTH; the option authSecret is missing")
+        try:
+            if granted.get("auth_required"):
+                self._say(commands.Auth((access.secret or "").encode()).encode())
+            self._say(commands.Sub(topic, channel).encode())
+        except ProtocolError as error:
+            if str(error).startswith(_FINAL):
+                raise NotWelcome(f"{where}: {error}") from error
+            raise
 
     def _start_tls(self, host: str, options: SourceOptions) -> None:
         access = options.access
@@ -234,7 +269,8 @@ class Subscription:
                     raise ProtocolError(frame.payload.decode("latin-1"))
                 if isinstance(frame, Response) and not self._heartbeat(frame):
                     return frame.payload
-            self._receive(CONNECT_SECONDS)
+            if not self._receive(_ANSWER):
+                raise TimeoutError(f"no answer within {_ANSWER:g} s")
 
     def _heartbeat(self, frame: Response) -> bool:
         if frame.payload == b"_heartbeat_":
@@ -256,6 +292,7 @@ class Subscription:
 
     def gather(self, most: int, deadline: float) -> list[Row]:
         """Up to `most` messages: all that come until none has come for a moment; the first one until the deadline."""
+        most = min(most, self._most_ready)
         if most != self._ready:
             self._socket.sendall(commands.Rdy(most).encode())
             self._ready = most
