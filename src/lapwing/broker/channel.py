@@ -17,17 +17,15 @@ from lapwing.broker.deferred import Deferred
 from lapwing.broker.finished import Ahead, runs_of
 from lapwing.broker.inflight import InFlight
 from lapwing.broker.latency import Latencies
+from lapwing.broker.stragglers import Stragglers
 from lapwing.errors import CorruptChunk, CursorConflict, Exiting, NotInFlight, NotOwner, OutOfRange, TooManyConsumers
 
 if TYPE_CHECKING:
     from lapwing.broker.options import Options
     from lapwing.broker.subscriber import Subscriber
     from lapwing.broker.topic import Topic
-    from lapwing.log.journal import ChannelState, Journal
-    from lapwing.log.sidelog import SideLog
 
 SLICE: Final = 256 * 1024  # bytes given to one consumer at a time
-TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
 
 
 class Channel:
@@ -42,6 +40,10 @@ class Channel:
         self.paused = False
         self.exiting = False
         self.subscribers: list[Subscriber] = []
+        self.reader = topic.log.reader(cursor)
+        self.ahead = Ahead()
+        self.leases = InFlight(options.max_msg_timeout)
+        self.aside = Stragglers(topic, name)
         self.requeued: deque[tuple[int, int]] = deque()  # sequence, and the cursor for which it waits
         self.deferred = Deferred()
         self.attempts: dict[int, int] = {}  # deliveries so far of what is not on its first one
@@ -58,13 +60,9 @@ class Channel:
         self.scheduled: int | None = None
         self._touched = touched
         self._options = options
-        self._in_flight = InFlight(options.max_msg_timeout)
-        self._ahead = Ahead()
-        self._reader = topic.log.reader(cursor)
         self._turn = 0
         self._random = Random(f"{topic.name}/{name}")
-        self._side: SideLog | None = None
-        self._sided: set[int] = set()
+        self._sided = self.aside.sequences
         self._stamps: dict[int, int] = {}  # publish times of what is in flight, when latencies are wanted
 
     # --- what it shows -----------------------------------------------------------------------------------------
@@ -72,13 +70,13 @@ class Channel:
     @property
     def cursor(self) -> int:
         """The first sequence that was never delivered nor passed over."""
-        return self._reader.sequence
+        return self.reader.sequence
 
     @property
     def depth(self) -> int:
         """How many messages are ready to be delivered."""
-        waiting = self.topic.fanned_out - self._reader.sequence
-        return max(waiting, 0) - self._ahead.count + len(self.requeued)
+        waiting = self.topic.fanned_out - self.reader.sequence
+        return max(waiting, 0) - self.ahead.count + len(self.requeued)
 
     @property
     def in_flight_count(self) -> int:
@@ -96,13 +94,24 @@ class Channel:
         if len(self.deferred):
             low = min(low, min(self.deferred.sequences()))
         if low < self.cursor and self._sided:
-            left = [sequence for sequence in self._unfinished() if sequence not in self._sided]
+            left = [sequence for sequence in self.unfinished() if sequence not in self._sided]
             low = min(left, default=self.cursor)
         return low
 
+    def pending(self) -> list[int]:
+        """All that is in flight, or requeued and ready, in no order."""
+        sequences = [sequence for sequence, _ in self.requeued]
+        for subscriber in self.subscribers:
+            sequences.extend(subscriber.in_flight)
+        return sequences
+
+    def unfinished(self) -> list[int]:
+        """All below the cursor that is not finished, in no order."""
+        return self.pending() + self.deferred.sequences()
+
     def oldest(self) -> int | None:
         """The lowest sequence that is not finished, if any is left."""
-        low = min(self._unfinished(), default=None)
+        low = min(self.unfinished(), default=None)
         if low is None:
             self._pass_over()
             return self.cursor if self.cursor < self.topic.fanned_out else None
@@ -122,14 +131,14 @@ class Channel:
 
     def wait_first(self, sequence: int, *, until: int) -> None:
         """Let a message that was never delivered wait until then; the cursor jumps over it."""
-        self._ahead.add(sequence, sequence + 1)
+        self.ahead.add(sequence, sequence + 1)
         self.attempts[sequence] = 0
         self.deferred.defer(sequence, until=until)
-        self._schedule(until)
+        self.schedule(until)
 
     def pass_by(self, start: int, stop: int) -> None:
         """Never deliver [start, stop), which the topic has dropped before handing it over."""
-        self._ahead.add(start, stop)
+        self.ahead.add(start, stop)
         self._pass_over()
         self.dirty = True
 
@@ -138,10 +147,10 @@ class Channel:
         room = self._options.mem_queue_size + sum(max(subscriber.room, 0) for subscriber in self.subscribers)
         surplus = self.depth - room
         if surplus > 0:
-            start = max(stop - surplus, self.cursor, self._ahead.end)
+            start = max(stop - surplus, self.cursor, self.ahead.end)
             if start < stop:
                 self.dropped_count += stop - start
-                self._ahead.add(start, stop)
+                self.ahead.add(start, stop)
 
     # --- messages go out ---------------------------------------------------------------------------------------
 
@@ -173,14 +182,14 @@ class Channel:
                 break
             ready = [subscriber for subscriber in ready if subscriber.room > 0]
         self.dirty = True
-        self._schedule(self._in_flight.soonest)
+        self.schedule(self.leases.soonest)
 
     def _give(self, subscriber: Subscriber, count: int, now: int) -> None:
         """Deliver up to `count` messages to one consumer: what was requeued when its turn has come, else fresh ones."""
         while count > 0 and subscriber.room > 0:
-            if self._ahead.count:
+            if self.ahead.count:
                 self._pass_over()
-            cursor = self._reader.sequence
+            cursor = self.reader.sequence
             stop = self.topic.fanned_out
             if self.requeued:
                 sequence, behind = self.requeued[0]
@@ -189,19 +198,19 @@ class Channel:
                     count -= self._redeliver(sequence, subscriber, now)
                     continue
                 stop = min(stop, behind)
-            stop = self._ahead.clear_until(stop)
+            stop = self.ahead.clear_until(stop)
             if cursor >= stop:
                 return
             count -= self._deliver_fresh(subscriber, stop, count, now)
 
     def _pass_over(self) -> None:
-        jumped = self._ahead.pass_over(self._reader.sequence)
-        if jumped != self._reader.sequence:
-            self._reader.seek(jumped)
+        jumped = self.ahead.pass_over(self.reader.sequence)
+        if jumped != self.reader.sequence:
+            self.reader.seek(jumped)
 
     def _deliver_fresh(self, subscriber: Subscriber, stop: int, count: int, now: int) -> int:
         """Hand over one slice of the log; how many messages that were."""
-        reader = self._reader
+        reader = self.reader
         try:
             frames, taken = reader.take(stop, count, SLICE)
         except OutOfRange:  # the log was cut under a cursor that stood below it
@@ -215,7 +224,7 @@ class Channel:
         else:
             runs = [run]
         for run in runs:
-            self._in_flight.deliver(run, subscriber, now=now)
+            self.leases.deliver(run, subscriber, now=now)
         given = sum(map(len, runs))
         subscriber.message_count += given
         self.delivered[subscriber.locality] += given
@@ -251,7 +260,7 @@ class Channel:
             return 0
         attempts = self.attempts.get(sequence, 1) + 1
         self.attempts[sequence] = attempts
-        self._in_flight.deliver(range(sequence, sequence + 1), subscriber, now=now)
+        self.leases.deliver(range(sequence, sequence + 1), subscriber, now=now)
         if self.latencies is not None:
             self._stamps[sequence] = int.from_bytes(frame[8:16], "big")
         subscriber.message_count += 1
@@ -263,8 +272,8 @@ class Channel:
     def _frame(self, sequence: int) -> bytes | None:
         """The frame of one message; None when it is lost to a corrupt chunk, which the log has already told of."""
         try:
-            if sequence in self._sided and self._side is not None:
-                return self._side.frame(sequence)
+            if sequence in self._sided:
+                return self.aside.frame(sequence)
             return self.topic.log.frame(sequence)
         except (OutOfRange, CorruptChunk) as error:
             self.topic.report(f"channel {self.name}: message {sequence} cannot be delivered again: {error}")
@@ -294,8 +303,7 @@ class Channel:
                     self.latencies.record(now - stamp, now=now)
                 if sequence in self._sided:
                     gone.append(sequence)
-        if gone:
-            self._leave_side(gone)
+        self.aside.leave(gone)
 
     def requeue(self, sequence: int, subscriber: Subscriber, *, delay: int, now: int) -> None:
         """Take a message back from its consumer, ready at once (behind all that waits) or after `delay`."""
@@ -305,7 +313,7 @@ class Channel:
         self.attempts.setdefault(sequence, 1)
         if delay > 0:
             self.deferred.defer(sequence, until=now + delay)
-            self._schedule(now + delay)
+            self.schedule(now + delay)
         else:
             self.requeued.append((sequence, self.topic.fanned_out))
         self.dirty = True
@@ -314,8 +322,8 @@ class Channel:
     def touch(self, sequence: int, subscriber: Subscriber, *, timeout: int, now: int) -> None:
         """Give a consumer more time for a message."""
         self._check_holder(sequence, subscriber)
-        self._in_flight.touch(sequence, subscriber, timeout=timeout, now=now)
-        self._schedule(self._in_flight.soonest)
+        self.leases.touch(sequence, subscriber, timeout=timeout, now=now)
+        self.schedule(self.leases.soonest)
 
     def holder(self, sequence: int) -> Subscriber | None:
         """Who holds the message now."""
@@ -336,8 +344,7 @@ class Channel:
     def _forget(self, sequence: int) -> None:
         self.attempts.pop(sequence, None)
         self._stamps.pop(sequence, None)
-        if sequence in self._sided:
-            self._leave_side([sequence])
+        self.aside.leave([sequence])
         self.dirty = True
 
     # --- consumers come and go ---------------------------------------------------------------------------------
@@ -382,7 +389,7 @@ class Channel:
         """Requeue what expired, and ready what is due."""
         self.scheduled = None
         found = False
-        for subscriber, late in self._in_flight.expire(now):
+        for subscriber, late in self.leases.expire(now):
             found = True
             self.timeout_count += len(late)
             for sequence in late:
@@ -397,10 +404,11 @@ class Channel:
         if found:
             self.dirty = True
             self._touched(self)
-        self._schedule(self._in_flight.next_deadline())
-        self._schedule(self.deferred.next_due())
+        self.schedule(self.leases.next_deadline())
+        self.schedule(self.deferred.next_due())
 
-    def _schedule(self, due: int | None) -> None:
+    def schedule(self, due: int | None) -> None:
+        """Look again at that time, if not before."""
         if due is not None and (self.scheduled is None or due < self.scheduled):
             self.scheduled = due
             self.topic.schedule(due, self)
@@ -413,14 +421,14 @@ class Channel:
             subscriber.in_flight = {}
             subscriber.lease = None
         self.subscribers = self.consumers
-        self._in_flight.clear()
+        self.leases.clear()
         self.deferred.clear()
         self.requeued.clear()
         self.attempts.clear()
         self._stamps.clear()
-        self._ahead.clear()
-        self._leave_side(list(self._sided))
-        self._reader.seek(self.topic.fanned_out)
+        self.ahead.clear()
+        self.aside.leave(self._sided)
+        self.reader.seek(self.topic.fanned_out)
         self.dirty = True
         self._touched(self)
 
@@ -433,17 +441,17 @@ class Channel:
         sequence = min(sequence, self.topic.fanned_out)
         if sequence >= self.cursor:
             self._finish_below(sequence)
-            self._reader.seek(max(sequence, log.first))
+            self.reader.seek(max(sequence, log.first))
         elif back:
             self.empty()
-            self._reader.seek(max(sequence, log.first))
+            self.reader.seek(max(sequence, log.first))
             for extra in log.extras(self.cursor, self.topic.fanned_out):
                 if extra.defer:
                     self.wait_first(extra.sequence, until=log.timestamp(extra.sequence) + extra.defer)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self._pass_over()
-        self._schedule(self.deferred.next_due())
+        self.schedule(self.deferred.next_due())
         self.dirty = True
         self._touched(self)
 
@@ -457,7 +465,7 @@ class Channel:
         self.deferred.drop_below(sequence)
         for number in [number for number in self.attempts if number < sequence]:
             del self.attempts[number]
-        self._leave_side([number for number in self._sided if number < sequence])
+        self.aside.leave([number for number in self._sided if number < sequence])
 
     def close(self) -> None:
         """Refuse what comes, and hang up on all consumers."""
@@ -465,105 +473,11 @@ class Channel:
         for subscriber in self.consumers:
             subscriber.hang_up()
 
-    # --- what survives a crash ---------------------------------------------------------------------------------
-
-    def _unfinished(self) -> list[int]:
-        """All below the cursor that is not finished, in no order."""
-        sequences = [sequence for sequence, _ in self.requeued]
-        for subscriber in self.subscribers:
-            sequences.extend(subscriber.in_flight)
-        sequences.extend(self.deferred.sequences())
-        return sequences
-
-    def tell(self, journal: Journal, *, now: int | None = None) -> None:
-        """Write down in the topic's journal how far this channel has come."""
-        self._in_flight.next_deadline()  # drops the leases that have been answered for
-        added, removed = self.deferred.changes()
-        if removed:
-            journal.deferred(self.name, [], removed)  # before what was added: it may have come to wait again
-        if added:
-            deferrals = [(sequence, due, self.attempts.get(sequence, 1)) for sequence, due in added.items()]
-            journal.deferred(self.name, deferrals, [])
-        pending = [sequence for sequence, _ in self.requeued]
-        for subscriber in self.subscribers:
-            pending.extend(subscriber.in_flight)
-        attempts = {sequence: self.attempts[sequence] for sequence in pending if sequence in self.attempts}
-        journal.progress(self.name, self.cursor, runs_of(pending), attempts)
-        self.dirty = False
-        if now is not None:
-            self.quiet_until = now + len(pending) * TELLING
-
-    def restore(self, state: ChannelState, *, now: int) -> None:
-        """Go on from what the journal knew: what was in flight is ready again."""
-        log = self.topic.log
-        self._reader.seek(min(max(state.cursor, log.first), log.end))
-        self.attempts = dict(state.attempts)
-        sided = self._open_side()
-        # set aside, and with its segment gone, after the journal was last written: nobody has said that it is finished
-        unknown = [sequence for sequence in sided if state.cursor <= sequence < self.cursor]
-
-        def there(sequence: int) -> bool:
-            return (sequence >= log.first and sequence not in log.lost) or sequence in sided
-
-        for start, stop in [*state.unfinished, *runs_of(set(unknown) - state.deferred.keys())]:
-            for sequence in range(start, min(stop, self.cursor)):
-                if there(sequence):
-                    self.attempts.setdefault(sequence, 1)
-                    self.requeued.append((sequence, 0))
-        due = {sequence: until for sequence, until in state.deferred.items() if there(sequence)}
-        for sequence in due:
-            self.attempts.setdefault(sequence, 0)
-        self.deferred.restore({sequence: until for sequence, until in due.items() if sequence < self.cursor})
-        self._restore_ahead(due)
-        self._leave_side(list(sided.difference(self._unfinished())))
-        self._schedule(self.deferred.next_due())
-        self.dirty = True
-
-    def _restore_ahead(self, known: dict[int, int]) -> None:
-        """Find again what the cursor has to jump over: what waits for its time, and what was dropped in the topic.
-
-        What was published deferred, and had not reached the journal as such, waits from its publish on.
-        """
-        log, topic = self.topic.log, self.topic
-        waiting = {sequence: until for sequence, until in known.items() if sequence >= self.cursor}
-        for extra in log.extras(self.cursor, topic.fanned_out):
-            if extra.defer and extra.sequence not in known:
-                waiting[extra.sequence] = log.timestamp(extra.sequence) + extra.defer
-        dropped = [(max(start, self.cursor), stop) for start, stop in topic.emptied() if stop > self.cursor]
-        alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
-        for start, stop in sorted([*dropped, *((sequence, sequence + 1) for sequence in alone)]):
-            if start in waiting and stop == start + 1 and (start, stop) not in dropped:
-                self.wait_first(start, until=waiting[start])
-            else:
-                self._ahead.add(start, stop)
-
     # --- stragglers --------------------------------------------------------------------------------------------
 
     def set_aside(self, below: int) -> None:
         """Copy what is unfinished below that sequence into the side log, so that it pins no segment."""
-        moving = [sequence for sequence in self._unfinished() if sequence < below and sequence not in self._sided]
-        if not moving:
-            return
-        if self._side is None:
-            self._side = self.topic.side_log(self.name)
-        moved = []
-        for sequence in sorted(moving):
-            frame = self._frame(sequence)
-            if frame is not None:
-                self._side.put(sequence, frame)
-                moved.append(sequence)
-        self._side.flush()
-        self._sided.update(moved)  # only now: what the disk has refused still needs its segment
-
-    def _open_side(self) -> set[int]:
-        if self.topic.has_side_log(self.name):
-            self._side = self.topic.side_log(self.name)
-            self._sided = self._side.sequences()
-            for note in self._side.notes:
-                self.topic.report(note)
-        return self._sided
-
-    def _leave_side(self, sequences: list[int]) -> None:
-        if self._side is not None and sequences:
-            self._side.drop(sequences)
-            self._sided.difference_update(sequences)
+        moving = sorted(sequence for sequence in self.unfinished() if sequence < below and sequence not in self._sided)
+        if moving:
+            found = ((sequence, self._frame(sequence)) for sequence in moving)
+            self.aside.keep((sequence, frame) for sequence, frame in found if frame is not None)

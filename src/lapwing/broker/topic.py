@@ -11,6 +11,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import kernel, names
+from lapwing.broker import recall
 from lapwing.broker.channel import Channel
 from lapwing.errors import Exiting, LapwingError, WriteFailed
 from lapwing.log.log import Extra
@@ -323,7 +324,7 @@ class Topic:
             self._moved = False
         for channel in self.channels.values():
             if channel.dirty and not channel.ephemeral and (now is None or channel.quiet_until <= now):
-                channel.tell(journal, now=now)
+                recall.tell(channel, journal, now=now)
         journal.flush()
         return not any(channel.dirty for channel in self.channels.values() if not channel.ephemeral)
 
@@ -343,7 +344,7 @@ class Topic:
         for name, entry in state.channels.items():
             if name not in self.channels:
                 self.channels[name] = Channel(name, self, self._options, cursor=log.first, touched=self._broker.touch)
-            self.channels[name].restore(entry, now=now)
+            recall.restore(self.channels[name], entry)
         self._has_extras = True
 
     def _leave_out(self, lost: range) -> None:

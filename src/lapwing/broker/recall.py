@@ -1,0 +1,77 @@
+"""What survives a crash of a channel: how it is told to the journal, and how the channel goes on from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapwing.broker.finished import runs_of
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+    from lapwing.log.journal import ChannelState, Journal
+
+TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
+
+
+def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
+    """Say in the topic's journal how far a channel has come."""
+    channel.leases.next_deadline()  # drops the leases that have been answered for
+    added, removed = channel.deferred.changes()
+    if removed:
+        journal.deferred(channel.name, [], removed)  # before what was added: it may have come to wait again
+    if added:
+        deferrals = [(sequence, due, channel.attempts.get(sequence, 1)) for sequence, due in added.items()]
+        journal.deferred(channel.name, deferrals, [])
+    pending = channel.pending()
+    attempts = {sequence: channel.attempts[sequence] for sequence in pending if sequence in channel.attempts}
+    journal.progress(channel.name, channel.cursor, runs_of(pending), attempts)
+    channel.dirty = False
+    if now is not None:
+        channel.quiet_until = now + len(pending) * TELLING
+
+
+def restore(channel: Channel, state: ChannelState) -> None:
+    """Go on from what the journal knew: what was in flight is ready again."""
+    log = channel.topic.log
+    channel.reader.seek(min(max(state.cursor, log.first), log.end))
+    channel.attempts = dict(state.attempts)
+    channel.aside.open()
+    sided = channel.aside.sequences
+    # set aside, and with its segment gone, after the journal was last written: nobody has said that it is finished
+    unknown = [sequence for sequence in sided if state.cursor <= sequence < channel.cursor]
+
+    def there(sequence: int) -> bool:
+        return (sequence >= log.first and sequence not in log.lost) or sequence in sided
+
+    for start, stop in [*state.unfinished, *runs_of(set(unknown) - state.deferred.keys())]:
+        for sequence in range(start, min(stop, channel.cursor)):
+            if there(sequence):
+                channel.attempts.setdefault(sequence, 1)
+                channel.requeued.append((sequence, 0))
+    due = {sequence: until for sequence, until in state.deferred.items() if there(sequence)}
+    for sequence in due:
+        channel.attempts.setdefault(sequence, 0)
+    channel.deferred.restore({sequence: until for sequence, until in due.items() if sequence < channel.cursor})
+    _restore_ahead(channel, due)
+    channel.aside.leave(sided.difference(channel.unfinished()))
+    channel.schedule(channel.deferred.next_due())
+    channel.dirty = True
+
+
+def _restore_ahead(channel: Channel, known: dict[int, int]) -> None:
+    """Find again what the cursor has to jump over: what waits for its time, and what was dropped in the topic.
+
+    What was published deferred, and had not reached the journal as such, waits from its publish on.
+    """
+    log, topic, cursor = channel.topic.log, channel.topic, channel.cursor
+    waiting = {sequence: until for sequence, until in known.items() if sequence >= cursor}
+    for extra in log.extras(cursor, topic.fanned_out):
+        if extra.defer and extra.sequence not in known:
+            waiting[extra.sequence] = log.timestamp(extra.sequence) + extra.defer
+    dropped = [(max(start, cursor), stop) for start, stop in topic.emptied() if stop > cursor]
+    alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
+    for start, stop in sorted([*dropped, *((sequence, sequence + 1) for sequence in alone)]):
+        if start in waiting and stop == start + 1 and (start, stop) not in dropped:
+            channel.wait_first(start, until=waiting[start])
+        else:
+            channel.ahead.add(start, stop)
