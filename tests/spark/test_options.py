@@ -39,7 +39,7 @@ def test_offsets_times_and_durations_are_understood():
     offsets = '{"orders": {"7": 5, "9": {"log_id": "x", "sequence": 3}}}'
     assert batch(startingOffsets=offsets).starting == {"orders": {7: 5, 9: Position("x", 3)}}
     assert batch(startingTimestamp="1700000000000").starting_timestamp == 1_700_000_000_000_000_000
-    assert stream(maxTriggerDelay="15m", retryTimeout="500").max_delay == 900.0
+    assert stream(minMessagesPerTrigger="5", maxTriggerDelay="15m").max_delay == 900.0
     assert stream(retryTimeout="500").access.retry_seconds == 0.5
 
 
@@ -69,7 +69,9 @@ def test_a_secret_is_not_shown():
         ({"maxMessagesPerTrigger": "5", "maxBytesPerTrigger": "5"}, "exclude each other"),
         ({"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"}, "is above"),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss is true or false"),
-        ({"maxTriggerDelay": "soon"}, "is a duration"),
+        ({"minMessagesPerTrigger": "6", "maxTriggerDelay": "soon"}, "option maxTriggerDelay is a duration"),
+        ({"maxTriggerDelay": "15m"}, "option maxTriggerDelay needs minMessagesPerTrigger"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "Strategy needs startingTimestamp"),
         ({"mode": "magic"}, "option mode is log or subscribe"),
         ({"mode": "subscribe"}, "needs the option channel"),
         ({"mode": "subscribe", "channel": "c"}, "needs the option spoolDirectory"),
@@ -77,6 +79,8 @@ def test_a_secret_is_not_shown():
         ({"spoolDirectory": "/x"}, "is for mode=subscribe"),
         ({"tlsRootCaFile": "x"}, "needs tls=true"),
         ({"tls": "true", "tlsKeyFile": "x"}, "needs tlsCertFile"),
+        ({"tls": "true", "tlsRootCaFile": "/nowhere/ca.pem"}, "option tlsRootCaFile: there is no file /nowhere/ca.pem"),
+        ({"tls": "true", "nsqd": "", "lookupd": "h:4161"}, "options lookupd and tls exclude each other"),
     ],
 )
 def test_what_a_stream_cannot_have_is_refused_by_name(raw, said):
@@ -88,6 +92,14 @@ def test_what_a_stream_cannot_have_is_refused_by_name(raw, said):
 def test_what_is_for_streams_is_refused_in_a_batch(name):
     with pytest.raises(OptionError, match=f"option {name} is for streams"):
         batch(**{name: "1"})
+
+
+def test_a_range_that_ends_before_it_begins_is_refused():
+    with pytest.raises(OptionError, match="endingTimestamp lies before startingTimestamp"):
+        batch(startingTimestamp="2", endingTimestamp="1")
+    with pytest.raises(OptionError, match="endingOffsets lies before startingOffsets: topic orders, node 1, 3 and 5"):
+        batch(startingOffsets='{"orders": {"1": 5}}', endingOffsets='{"orders": {"1": 3}}')
+    assert batch(startingOffsets='{"orders": {"1": 5}}', endingOffsets='{"orders": {"1": -1}}').ending
 
 
 def test_latest_is_no_start_for_a_batch():

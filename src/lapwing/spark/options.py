@@ -1,5 +1,6 @@
 """What may be said with `.option(...)`: read once, checked whole, and refused by name."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -166,6 +167,12 @@ class _Given:
             raise OptionError(f"option {name} is {' or '.join(choices)}, not {value!r}")
         return value
 
+    def file(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is not None and not os.path.isfile(value):
+            raise OptionError(f"option {name}: there is no file {value}")
+        return value
+
     def addresses(self, name: str) -> tuple[str, ...]:
         parts = tuple(part.strip() for part in (self.text(name) or "").split(",") if part.strip())
         for part in parts:
@@ -217,6 +224,8 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         given.refuse(("startingOffsets",), "contradicts startingTimestamp")
     if given.has("endingTimestamp"):
         given.refuse(("endingOffsets",), "contradicts endingTimestamp")
+    if not given.has("startingTimestamp"):
+        given.refuse(("startingOffsetsByTimestampStrategy",), "needs startingTimestamp")
     words = ("earliest", "latest", "channel") if streaming else ("earliest",)
     starting = given.places("startingOffsets", words, "latest" if streaming else "earliest")
     if starting == "channel" and channel is None:
@@ -228,6 +237,8 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     min_messages = given.count("minMessagesPerTrigger", "minOffsetsPerTrigger")
     if min_messages is not None and max_messages is not None and min_messages > max_messages:
         raise OptionError("minMessagesPerTrigger is above maxMessagesPerTrigger")
+    if min_messages is None:
+        given.refuse(("maxTriggerDelay",), "needs minMessagesPerTrigger: without it no batch is delayed")
     spool = given.text("spoolDirectory")
     if mode == "subscribe":
         for name, value in (("channel", channel), ("spoolDirectory", spool)):
@@ -236,6 +247,11 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         if len(topics) != 1:
             raise OptionError("mode=subscribe reads one topic")
     strategy = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    ending = given.places("endingOffsets", ("latest",), "latest")
+    since, until = given.moment("startingTimestamp"), given.moment("endingTimestamp")
+    if since is not None and until is not None and until < since:
+        raise OptionError("endingTimestamp lies before startingTimestamp")
+    _check_order(starting, ending)
     return SourceOptions(
         access=_access(given),
         topics=topics,
@@ -243,9 +259,9 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         mode=mode,
         channel=channel,
         starting=starting,
-        ending=given.places("endingOffsets", ("latest",), "latest"),
-        starting_timestamp=given.moment("startingTimestamp"),
-        ending_timestamp=given.moment("endingTimestamp"),
+        ending=ending,
+        starting_timestamp=since,
+        ending_timestamp=until,
         none_is_latest=strategy == "latest",
         max_messages=max_messages,
         max_bytes=max_bytes,
@@ -259,6 +275,19 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         spool=spool,
         poll_seconds=given.seconds("pollTimeout", 1.0),
     )
+
+
+def _check_order(starting: str | Requested, ending: str | Requested) -> None:
+    """Raise `OptionError` where a range that the user gives by numbers ends before it begins."""
+    if isinstance(starting, str) or isinstance(ending, str):
+        return
+    for topic, nodes in ending.items():
+        for node, last in nodes.items():
+            first = starting.get(topic, {}).get(node, 0)
+            if isinstance(first, int) and isinstance(last, int) and 0 <= last < first:
+                raise OptionError(
+                    f"endingOffsets lies before startingOffsets: topic {topic}, node {node}, {last} and {first}"
+                )
 
 
 def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -299,6 +328,11 @@ def _access(given: _Given) -> Access:
     if bool(nsqd) == bool(lookupd):
         raise OptionError("exactly one of nsqd and lookupd is needed: where are the brokers?")
     tls = given.flag("tls", False)
+    if tls and lookupd:
+        raise OptionError(
+            "options lookupd and tls exclude each other: nsqlookupd knows only the plain HTTP doors of brokers; "
+            "name their HTTPS addresses in the option nsqd"
+        )
     if not tls:
         given.refuse(("tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify"), "needs tls=true")
     if given.has("tlsKeyFile") and not given.has("tlsCertFile"):
@@ -307,9 +341,9 @@ def _access(given: _Given) -> Access:
         nsqd=nsqd,
         lookupd=lookupd,
         tls=tls,
-        ca_file=given.text("tlsRootCaFile"),
-        cert_file=given.text("tlsCertFile"),
-        key_file=given.text("tlsKeyFile"),
+        ca_file=given.file("tlsRootCaFile"),
+        cert_file=given.file("tlsCertFile"),
+        key_file=given.file("tlsKeyFile"),
         verify=given.flag("tlsVerify", True),
         secret=given.text("authSecret"),
         retry_seconds=given.seconds("retryTimeout", _RETRY_SECONDS),
