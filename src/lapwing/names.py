@@ -5,6 +5,7 @@ from typing import Final
 
 EPHEMERAL: Final = "#ephemeral"
 LONGEST: Final = 64  # bytes, the suffix included
+OWN: Final = "_lapwing"  # how lapwing's own topics begin
 
 _NAME: Final = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
@@ -22,3 +23,8 @@ def valid(name: str | bytes) -> bool:
 def ephemeral(name: str) -> bool:
     """Whether what is called so lives only as long as somebody uses it."""
     return name.endswith(EPHEMERAL)
+
+
+def own(topic: str) -> bool:
+    """Whether the topic is one that lapwing keeps for itself: lists leave it out unless asked."""
+    return topic.startswith(OWN)

@@ -326,9 +326,13 @@ class FakeNsqd(Fake):
             topic = self.topics.get(query["topic"])
             if topic is None:
                 return 404, {"message": "TOPIC_NOT_FOUND"}
-            begin, end = int(query["from"]), int(query.get("to") or 1 << 60)
-            chosen = [each for each in topic.log if begin <= each["sequence"] < end][: int(query.get("limit", 100))]
-            return 200, {"log_id": "abcdef0123456789", "first": 0, "next": len(topic.log), "messages": chosen}
+            begin, end = int(query.get("from", 0)), int(query.get("to") or 1 << 60)
+            since = int(query.get("time_from", 0))
+            kept = [each for each in topic.log if begin <= each["sequence"] < end and each["timestamp"] >= since]
+            chosen = kept[: int(query.get("limit", 100))]
+            resume = chosen[-1]["sequence"] + 1 if chosen else len(topic.log)
+            about = {"log_id": "abcdef0123456789", "first": 0, "next": len(topic.log), "resume": resume}
+            return 200, {**about, "messages": chosen}
         return NOT_FOUND
 
 

@@ -474,7 +474,7 @@ def test_keys_search_help_and_go(ui):
     page = ui.open("/")
     page.keyboard.press("/")
     page.keyboard.type("ord bil")
-    expect(page.get_by_role("option", name="orders/billing")).to_be_visible()
+    expect(page.get_by_role("option")).to_have_count(1)  # the first letters fit more than one
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("billing")
     ui.connected()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
+from lapwing import names
 from lapwing.admin.history import Age, History
 from lapwing.admin.picture import NodeState, Picture
 from lapwing.admin.words import count, duration, messages, messages_are
@@ -52,6 +53,8 @@ def alarms(picture: Picture, history: History, limits: Limits) -> list[Alarm]:
     found = [*_of_daemons(picture), *_of_pipelines(picture, limits)]
     fed = pipeline_channels(picture, limits)
     for topic in picture.topics.values():
+        if names.own(topic["topic_name"]):
+            continue  # nobody has to consume them; of the pipelines that work with them we know how they are
         found += _of_topic(topic)
         for channel in topic["channels"]:
             found += _of_channel(channel, picture, history, limits, fed)

@@ -10,15 +10,18 @@ from lapwing import names
 from lapwing.admin.access import Network, inside
 from lapwing.admin.actions import Actions, Forbidden
 from lapwing.admin.changes import ACTIONS
+from lapwing.admin.flow import FlowHistory, hint
 from lapwing.admin.graphite import Graphite, GraphiteFailed
 from lapwing.admin.poller import Poller
 from lapwing.admin.queries import NoSuchNode, NothingThere, Queries, UpstreamFailed
 from lapwing.admin.settings import Settings
 from lapwing.admin.web import BodyTooBig, Request, Route, json_body
+from lapwing.admin.windows import SCALES
 from lapwing.net.answers import Answer, failure, plain, text, value
 
 log = logging.getLogger("nsqadmin")
 
+PATIENCE: Final = 10.0  # seconds for a first look at days of windows
 _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (Forbidden, 403, "FORBIDDEN"),
     (NoSuchNode, 404, "NODE_NOT_FOUND"),
@@ -56,6 +59,7 @@ class Api:
     queries: Queries
     actions: Actions
     poller: Poller
+    flow: FlowHistory
     graphite: Graphite
     settings: Settings
     config_from: tuple[Network, ...] | None  # None: from everywhere
@@ -78,6 +82,8 @@ class Api:
             ("GET", "/api/counter", self.counter),
             ("GET", "/api/graphite", self.rate),
             ("GET", "/api/alarms", self.alarms),
+            ("GET", "/api/flow/<topic>", self.past),
+            ("GET", "/api/flow/<topic>/<channel>", self.past),
             ("GET", "/config/<option>", self.read_config),
             ("PUT", "/config/<option>", self.write_config),
         ]
@@ -125,6 +131,29 @@ class Api:
             for alarm in self.poller.alarms
         ]
         return value({"alarms": shown, "message": ""})
+
+    async def past(self, request: Request) -> Answer:
+        """lapwing's own: the flow pipeline's windows, as the charts of long ranges show them."""
+        wanted = request.query.get("range", SCALES[0].name)
+        scale = next((scale for scale in SCALES if scale.name == wanted), None)
+        if scale is None:
+            raise Invalid("INVALID_ARG_RANGE")
+        topic, channel = request.names["topic"], request.names.get("channel", "")
+        picture = await self.poller.fresh()
+        past = await self.flow.fresh(scale, patience=PATIENCE)
+        points = past.windows.points(topic, channel, now=picture.at)
+        said = hint(past, picture, self.poller.limits, self.queries)
+        return value(
+            {
+                "topic": topic,
+                "channel": channel,
+                "range": scale.name,
+                "step": scale.step,
+                "sampled": bool(past.windows.sampled),
+                "points": [point.to_json() for point in points],
+                "message": f"{said.text} {said.command}".strip(),
+            }
+        )
 
     async def rate(self, request: Request) -> Answer:
         if request.query.get("metric") != "rate":

@@ -19,6 +19,7 @@ from lapwing.admin.api import Api
 from lapwing.admin.audit import Audit
 from lapwing.admin.changes import Changes
 from lapwing.admin.door import Door
+from lapwing.admin.flow import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.login import login_routes
 from lapwing.admin.notify import Notifier
@@ -56,6 +57,7 @@ class Admin:
     options: Options
     queries: Queries
     poller: Poller
+    flow: FlowHistory
     actions: Actions
     access: Access
     graphite: Graphite
@@ -109,10 +111,12 @@ def build(options: Options, log: Log) -> Admin:
     def set_level(level: int) -> None:
         log.level = Level(level)
 
+    poller = Poller(queries, limits=Limits(age=options.alarm_age / SECOND, depth=options.alarm_depth))
     return Admin(
         options,
         queries,
-        Poller(queries, limits=Limits(age=options.alarm_age / SECOND, depth=options.alarm_depth)),
+        poller,
+        FlowHistory(http, lambda: [state.node.contact for state in poller.picture.nodes if state.lapwing]),
         Actions(Changes(queries), Audit(options.audit_file), notifier),
         access,
         graphite,
@@ -152,7 +156,7 @@ def doorway(admin: Admin, ui: AsgiApp) -> Door:
     """The ASGI application: API, login, static files, and the pages of `ui`."""
     options = admin.options
     config_from = parse_networks([options.allow_config_from_cidr]) if options.allow_config_from_cidr else None
-    api = Api(admin.queries, admin.actions, admin.poller, admin.graphite, admin.settings, config_from)
+    api = Api(admin.queries, admin.actions, admin.poller, admin.flow, admin.graphite, admin.settings, config_from)
     routes = [
         *api.routes(),
         *login_routes(admin.access, admin.base),
@@ -270,8 +274,8 @@ async def _serve(admin: Admin, listener: socket.socket, log: Log) -> None:
 
 @asynccontextmanager
 async def _background(admin: Admin) -> AsyncIterator[None]:
-    """The poller and the notifier, as long as the daemon serves."""
-    tasks = [asyncio.create_task(admin.poller.run())]
+    """The poller, the reader of flow windows and the notifier, as long as the daemon serves."""
+    tasks = [asyncio.create_task(admin.poller.run()), asyncio.create_task(admin.flow.run())]
     if admin.notifier is not None:
         tasks.append(asyncio.create_task(admin.notifier.run()))
     try:

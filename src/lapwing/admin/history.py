@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lapwing import names
 from lapwing.client.cluster import Json
 
 FINE_AND_COARSE: Final = ((2.0, 900), (60.0, 1440))  # seconds a step, steps kept: the cluster
@@ -151,26 +152,31 @@ class History:
         flow_in = flow_out = 0.0
         waiting = ready = in_flight = deferred = 0
         for name, topic in topics.items():
-            into = 0.0
+            own = names.own(name)  # watched like the others, and not counted among them
+            into = out = 0.0
             for part in topic["nodes"]:
                 arrived, _ = self._moved(counts, (name, part["node"]), part["message_count"], 0)
                 into += arrived
                 if span > 0:
                     self.part_flow[name, part["node"]] = arrived / span
-                    self.node_flow[part["node"]] = self.node_flow.get(part["node"], 0.0) + arrived / span
+                    told = 0.0 if own else arrived / span
+                    self.node_flow[part["node"]] = self.node_flow.get(part["node"], 0.0) + told
             backlog = 0
             for channel in topic["channels"]:
                 backlog += channel["depth"]
-                in_flight += channel["in_flight_count"]
-                deferred += channel["deferred_count"]
-                flow_out += self._sample_channel(at, span, channel, counts)
+                out += self._sample_channel(at, span, channel, counts)
             rate = into / span if span > 0 else 0.0
             self.topic_flow[name] = Flow(rate)
             if span > 0:  # the first look has no rates yet
                 self._track(self.topics, name, TOPIC_FIELDS).add(at, (rate, topic["depth"], backlog))
+            if own:
+                continue
             flow_in += rate
+            flow_out += out
             waiting += topic["depth"]
             ready += backlog
+            in_flight += sum(channel["in_flight_count"] for channel in topic["channels"])
+            deferred += sum(channel["deferred_count"] for channel in topic["channels"])
         self._forget(at, topics, counts)
         self._at = at
         oldest, lag = self._worst(at, topics)
@@ -246,7 +252,7 @@ class History:
     def _worst(self, now: float, topics: Mapping[str, Json]) -> tuple[float, float]:
         oldest = lag = 0.0
         for topic in topics.values():
-            for channel in topic["channels"]:
+            for channel in topic["channels"] if not names.own(topic["topic_name"]) else ():
                 lag = max(lag, channel["depth"] + channel["in_flight_count"])
                 age = self.age(channel, now)
                 if age is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from lapwing import names
 from lapwing.client.cluster import Json, Node
 
 
@@ -55,6 +56,15 @@ class Picture:
     def lapwing(self) -> bool:
         """Whether any node can show its messages."""
         return any(state.lapwing for state in self.nodes)
+
+    def users_topics(self) -> dict[str, Json]:
+        """The topics without lapwing's own."""
+        return {name: topic for name, topic in self.topics.items() if not names.own(name)}
+
+    def users_channels(self) -> Iterator[Json]:
+        """The channels of these, summed over nodes, by topic and name."""
+        for topic in self.users_topics().values():
+            yield from topic["channels"]
 
     def channels(self) -> Iterator[Json]:
         """Every channel, summed over nodes, by topic and name."""

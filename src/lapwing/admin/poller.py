@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from lapwing import names
 from lapwing.admin.alarms import Alarm, Limits, alarms
 from lapwing.admin.history import History
 from lapwing.admin.picture import NodeState, Picture
@@ -228,6 +229,7 @@ class Poller:
         raw = answer.get("topics") or ()
         if self.queries.direct:
             node = replace(node, topics=tuple((topic["topic_name"], False) for topic in raw))
+        raw = [topic for topic in raw if not names.own(topic["topic_name"])]
         channels = [channel for topic in raw for channel in topic.get("channels") or ()]
         return NodeState(
             node,

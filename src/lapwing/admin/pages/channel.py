@@ -6,7 +6,7 @@ from fastapi import Request
 from nicegui import ui
 
 from lapwing.admin.graphite import statsd_name
-from lapwing.admin.pages.charts import Lines, charts, graphite_links
+from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.columns import Links, channel_node_columns, channel_node_row, client_columns, quantiles
 from lapwing.admin.pages.dialogs import ask_act
@@ -22,6 +22,19 @@ CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "arrived", "c1"), ("out", "finished", "c2"))),
     Lines("Waiting messages", "count", (("depth", "ready", "c1"), ("in_flight", "in flight", "c2")), stack=True),
 )
+PAST: Final = (
+    Lines("Messages a second", "rate", (("into", "arrived", "c1"), ("out", "delivered", "c2"))),
+    Lines(
+        "Waiting messages",
+        "count",
+        (("depth", "ready", "c1"), ("in_flight", "in flight", "c2"), ("deferred", "deferred", "c4")),
+        stack=True,
+    ),
+    LATENCY,
+    FAILURES,
+    Lines("Message size", "bytes", (("size", "on average", "c4"),)),
+    Lines("Bytes a second", "flow", (("bytes_in", "arrived", "c1"),)),
+)
 
 
 def install(admin: "Admin") -> None:
@@ -35,7 +48,8 @@ def install(admin: "Admin") -> None:
             _buttons(view, topic, channel)
             _nodes(view, topic, channel)
             _clients(view, topic, channel)
-            charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS)
+            ago = LongAgo(topic, channel, PAST)
+            charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS, ago=ago)
 
 
 def _buttons(view: View, topic: str, channel: str) -> None:

@@ -1,15 +1,23 @@
-"""Charts over what the history kept, with a choice of how far back."""
+"""Charts over what the history kept, and over what the flow pipeline did, with a choice of how far back."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from nicegui.element import Element
+
+from lapwing.admin.flow import Hint, Past, hint, scale_of
 from lapwing.admin.history import Track
 from lapwing.admin.pages.frame import View
-from lapwing.admin.pages.parts import Chart, element, put
+from lapwing.admin.pages.parts import Chart, element, put, say
+from lapwing.admin.windows import Point
 
 SPANS: Final = ((300, "5 min"), (1800, "30 min"), (7200, "2 h"), (86400, "24 h"))
+LONG_SPANS: Final = (*SPANS[:3], (21600, "6 h"), (86400, "24 h"), (604800, "7 d"))
 NEWEST: Final = 20  # points sent again with each poll, in case some were missed
+SAMPLED: Final = "More windows than are read at once: of each point only some count, so short peaks may be missing."
+UNMEASURED: Final = "Latency is measured by an nsqd that runs with"
+MEASURE: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +30,61 @@ class Lines:
     stack: bool = False
 
 
-def charts(view: View, track: Callable[[], Track | None], drawn: Sequence[Lines]) -> None:
-    """Draw these charts, live, below a choice of spans. `track` may come into being later."""
-    span = [next((seconds for seconds, _ in SPANS if view.asked("span") == str(seconds)), SPANS[1][0])]
-    made: list[tuple[Chart, Lines]] = []
+@dataclass(frozen=True, slots=True)
+class LongAgo:
+    """The charts of long ranges: of which topic or channel, and which fields of its `Point`s they draw."""
 
-    def show(*, whole: bool) -> None:
-        found = track()
-        if found is None:
+    topic: str
+    channel: str
+    drawn: Sequence[Lines]
+
+
+FAILURES: Final = Lines("Failures", "share", (("requeued", "requeued", "c3"), ("timed_out", "timed out", "c5")))
+LATENCY: Final = Lines(
+    "Delivery latency", "duration", (("p50", "p50", "c1"), ("p95", "p95", "c2"), ("p99", "p99", "c4"))
+)
+
+
+class Group:
+    """Some charts with one span, made when they are first shown: in hiding they would not know their size."""
+
+    def __init__(self, drawn: Sequence[Lines]) -> None:
+        self._drawn = drawn
+        self._made: list[tuple[Chart, Lines]] = []
+        self._box = element("div", None, "lw-charts")
+
+    def make(self, span: int) -> None:
+        """Make the charts, if they are not there yet."""
+        if self._made:
             return
-        since = view.picture.at - span[0]
-        for chart, lines in made:
-            columns = [found.points(field, since=since) for field, _, _ in lines.fields]
-            chart.show([column if whole else column[-NEWEST:] for column in columns], whole=whole, span=span[0])
+        with self._box:
+            for lines in self._drawn:
+                series = [(name, colour) for _, name, colour in lines.fields]
+                self._made.append((Chart(lines.title, lines.unit, series, span=span, stack=lines.stack), lines))
+
+    def set_visibility(self, visible: bool) -> None:
+        """Whether they are seen."""
+        self._box.set_visibility(visible)
+
+    def show(
+        self, points: Callable[[str], Sequence[tuple[float, float | None]]], *, span: int, whole: bool = True
+    ) -> None:
+        """Draw the points that each field has."""
+        self.make(span)
+        for chart, lines in self._made:
+            columns = [points(field) for field, _, _ in lines.fields]
+            chart.show([column if whole else column[-NEWEST:] for column in columns], whole=whole, span=span)
+
+
+def charts(
+    view: View, track: Callable[[], Track | None], drawn: Sequence[Lines], *, ago: LongAgo | None = None
+) -> None:
+    """Draw these charts, live, below a choice of spans. `track` may come into being later.
+
+    With `ago` there are longer spans, with charts of their own; where no window is known, nsqadmin's own stand in.
+    """
+    spans = LONG_SPANS if ago is not None else SPANS
+    span = [next((seconds for seconds, _ in spans if view.asked("span") == str(seconds)), spans[1][0])]
 
     def choose(seconds: int) -> None:
         span[0] = seconds
@@ -44,16 +94,111 @@ def charts(view: View, track: Callable[[], Track | None], drawn: Sequence[Lines]
 
     with element("div", None, "lw-tabs", role="group", aria_label="How far back"):
         tabs = []
-        for seconds, name in SPANS:
+        for seconds, name in spans:
             tab = element("button", name, type="button", aria_pressed="true" if seconds == span[0] else "false")
             tab.on("click", lambda seconds=seconds: choose(seconds), args=[])
             tabs.append((seconds, tab))
-    with element("div", None, "lw-charts"):
-        for lines in drawn:
-            series = [(name, colour) for _, name, colour in lines.fields]
-            made.append((Chart(lines.title, lines.unit, series, span=span[0], stack=lines.stack), lines))
+    past = _Past(view, ago) if ago is not None else None
+    own = _Own(view, track, Group(drawn))
+
+    def show(*, whole: bool) -> None:
+        long = past is not None and past.show(span[0], anew=whole)
+        if own.hidden != long:
+            own.hide(long)
+            whole = True
+        if not long:
+            own.show(span[0], whole=whole)
+
     show(whole=True)
     view.live(lambda: show(whole=False) if view.client.has_socket_connection else None)
+
+
+class _Own:
+    """What nsqadmin has seen itself."""
+
+    def __init__(self, view: View, track: Callable[[], Track | None], group: Group) -> None:
+        self._view = view
+        self._track = track
+        self._group = group
+        self.hidden = False
+
+    def hide(self, hidden: bool) -> None:
+        self.hidden = hidden
+        self._group.set_visibility(not hidden)
+
+    def show(self, span: int, *, whole: bool) -> None:
+        self._group.make(span)
+        found = self._track()
+        if found is not None:
+            since = self._view.picture.at - span
+            self._group.show(lambda field: found.points(field, since=since), span=span, whole=whole)
+
+
+class _Past:
+    """What the flow pipeline has counted, or how to get it."""
+
+    def __init__(self, view: View, ago: LongAgo) -> None:
+        self._view = view
+        self._ago = ago
+        self._drawn: tuple[int, int] | None = None  # span, version of what was drawn
+        self._words = _remark("lw-notice")
+        self._group = Group(ago.drawn)
+        self._sampled = element("p", SAMPLED, "lw-faint")
+        self._latency = _remark("lw-faint")
+        self.hide()
+
+    def hide(self) -> None:
+        """Show nothing of it."""
+        self._drawn = None
+        self._group.set_visibility(False)
+        for each in (self._words[0], self._sampled, self._latency[0]):
+            each.set_visibility(False)
+
+    def show(self, span: int, *, anew: bool) -> bool:
+        """Show that span, if it is a long one and there are windows; whether it did."""
+        scale = scale_of(span)
+        if scale is None:
+            self.hide()
+            return False
+        admin = self._view.admin
+        past = admin.flow.look(scale)
+        _put(self._words, hint(past, self._view.picture, admin.poller.limits, admin.queries))
+        if not past.windows.seen:
+            self._group.set_visibility(False)
+            self._sampled.set_visibility(False)
+            self._latency[0].set_visibility(False)
+            return False
+        if anew or self._drawn != (span, past.version):
+            self._draw(past, span)
+        self._group.set_visibility(True)
+        return True
+
+    def _draw(self, past: Past, span: int) -> None:
+        points = past.windows.points(self._ago.topic, self._ago.channel, now=self._view.picture.at)
+        self._group.show(lambda field: [(point.at, _value(point, field)) for point in points], span=span)
+        self._drawn = (span, past.version)
+        self._sampled.set_visibility(bool(past.windows.sampled))
+        measured = any(point.p50 is not None for point in points) or not any(point.out for point in points)
+        _put(self._latency, Hint() if measured else Hint(UNMEASURED, MEASURE))
+
+
+def _value(point: Point, field: str) -> float | None:
+    value: float | None = getattr(point, field)
+    return value
+
+
+def _remark(classes: str) -> tuple[Element, Element, Element]:
+    """A paragraph of some words and a command."""
+    with element("p", None, classes, role="note") as made:
+        return made, element("span", ""), element("code", "")
+
+
+def _put(remark: tuple[Element, Element, Element], told: Hint) -> None:
+    box, text, command = remark
+    say(text, told.text + (" " if told.command else ""))
+    say(command, told.command)
+    command.set_visibility(bool(told.command))
+    box.set_visibility(bool(told.text))
 
 
 def graphite_links(view: View, name: str) -> None:

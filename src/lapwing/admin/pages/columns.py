@@ -114,10 +114,10 @@ TOPICS = (
 )
 
 
-def topic_rows(picture: Picture, history: History, links: Links) -> list[Row]:
-    """Every topic, those that only nsqlookupd knows at the end."""
+def topic_rows(topics: dict[str, Json], idle_topics: Iterable[str], history: History, links: Links) -> list[Row]:
+    """The topics, those that only nsqlookupd knows at the end."""
     rows: list[Row] = []
-    for name, topic in picture.topics.items():
+    for name, topic in topics.items():
         channels = topic["channels"]
         labels = [PAUSED] if topic["paused"] else []
         if not channels:
@@ -140,7 +140,7 @@ def topic_rows(picture: Picture, history: History, links: Links) -> list[Row]:
             ]
         )
     idle: Label = ["no producer", "", "nsqlookupd knows it, no nsqd has it"]
-    rows += [[name, [name, links.topic(name), "", [idle]], 0, 0, 0, 0, 0, 0, 0, 0] for name in picture.idle_topics]
+    rows += [[name, [name, links.topic(name), "", [idle]], 0, 0, 0, 0, 0, 0, 0, 0] for name in idle_topics]
     return rows
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 from nicegui import ui
 
+from lapwing import names
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.frame import frame
 from lapwing.admin.pages.parts import Counter, element, say
@@ -28,8 +29,9 @@ def install(admin: "Admin") -> None:
                 said = element("p", "")
 
             def refresh() -> None:
-                total = sum(channel["message_count"] for channel in view.picture.channels())
-                speed = sum(flow.into for flow in admin.poller.history.channel_flow.values())
+                total = sum(channel["message_count"] for channel in view.picture.users_channels())
+                flows = admin.poller.history.channel_flow.items()
+                speed = sum(flow.into for (topic, _), flow in flows if not names.own(topic))
                 counter.show(total)
                 say(said, f"messages processed, {rate(speed)} a second")
 

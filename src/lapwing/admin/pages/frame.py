@@ -12,6 +12,7 @@ from nicegui.client import Client
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
+from lapwing import names
 from lapwing.admin.access import Visitor
 from lapwing.admin.door import VISITOR
 from lapwing.admin.pages.columns import Links
@@ -83,6 +84,10 @@ class View:
         if channel is not None:
             self._watcher.channel = channel
         refresh()
+
+    def refresh(self) -> None:
+        """Draw now: somebody chose to see something else of the same picture."""
+        _run(self._refreshes)
 
     def asked(self, name: str, default: str = "") -> str:
         """A parameter of the address."""
@@ -212,7 +217,8 @@ def found(picture: Picture, text: str, links: Links) -> list[list[str]]:
         if all(word in low for word in words):
             fits.append((0 if low.startswith(words[0]) else 1, name, kind, href))
 
-    for name, topic in picture.topics.items():
+    own = words[0].startswith(names.OWN[:2])  # lapwing's own only for those who ask
+    for name, topic in (picture.topics if own else picture.users_topics()).items():
         consider(name, "topic", links.topic(name))
         for channel in topic["channels"]:
             consider(f"{name}/{channel['channel_name']}", "channel", links.topic(name, channel["channel_name"]))

@@ -20,7 +20,7 @@ from lapwing.admin.words import count, moment, size
 from lapwing.admin.words import messages as messages_word
 from lapwing.client.cluster import Json
 from lapwing.client.http import CallFailed
-from lapwing.names import valid
+from lapwing.names import own, valid
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin
@@ -98,7 +98,8 @@ def install(admin: "Admin") -> None:
 
 
 def _form(view: View, asked: Asked) -> None:
-    topics = [("", "choose a topic"), *((name, name) for name in view.picture.topics)]
+    listed = [name for name in view.picture.topics if name == asked.topic or not own(name)]
+    topics = [("", "choose a topic"), *((name, name) for name in listed)]
     nodes = [("", "all nodes"), *((state.node.name, state.node.name) for state in view.picture.nodes if state.lapwing)]
     starts = [
         ("newest", "newest first"),

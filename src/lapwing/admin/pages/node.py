@@ -9,9 +9,9 @@ from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.columns import PAUSED, Column, Links, Row, client_columns, state_labels
 from lapwing.admin.pages.dialogs import ask_act
 from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.own import OwnTopics
 from lapwing.admin.pages.parts import Table, element, notice, panel, say, tile
 from lapwing.admin.pages.topic import node_actions
-from lapwing.admin.picture import Picture
 from lapwing.admin.words import count, duration, rate
 from lapwing.client.cluster import Json
 
@@ -47,15 +47,16 @@ def install(admin: "Admin") -> None:
     async def page(request: Request, name: str) -> None:
         await admin.poller.fresh()
         with frame(admin, request, name, "/nodes", crumbs=(("Nodes", f"{admin.base}/nodes"),)) as view:
+            own = OwnTopics(view)
             _state(view, name)
-            _topics(view, name)
-            _channels(view, name)
+            _topics(view, name, own)
+            _channels(view, name, own)
             _clients(view, name)
 
 
-def parts_of(picture: Picture, node: str) -> list[Json]:
-    """The topics that a node has, as it has them."""
-    return [part for topic in picture.topics.values() for part in topic["nodes"] if part["node"] == node]
+def parts_of(topics: dict[str, Json], node: str) -> list[Json]:
+    """Those of the topics that a node has, as it has them."""
+    return [part for topic in topics.values() for part in topic["nodes"] if part["node"] == node]
 
 
 def _state(view: View, name: str) -> None:
@@ -95,7 +96,7 @@ def _queue_cells(each: Json) -> Row:
     return [each["depth"], [each["memory_depth"], each["backend_depth"]]]
 
 
-def _topics(view: View, name: str) -> None:
+def _topics(view: View, name: str, own: OwnTopics) -> None:
     with panel("Topics"):
         table = Table(
             "topics",
@@ -117,7 +118,7 @@ def _topics(view: View, name: str) -> None:
                     len(part["channels"]),
                     node_actions(view, part["topic_name"], paused=part["paused"]),
                 ]
-                for part in parts_of(view.picture, name)
+                for part in parts_of(own.topics(), name)
             ]
         )
 
@@ -140,14 +141,14 @@ def _channel_row(channel: Json, links: Links) -> Row:
     ]
 
 
-def _channels(view: View, name: str) -> None:
+def _channels(view: View, name: str, own: OwnTopics) -> None:
     with panel("Channels"):
         table = Table(
             "channels", f"Channels on {name}", CHANNEL_COLUMNS, order="topic", empty="This node has no channels."
         )
     view.live(
         lambda: table.show(
-            [_channel_row(channel, view.links) for part in parts_of(view.picture, name) for channel in part["channels"]]
+            [_channel_row(channel, view.links) for part in parts_of(own.topics(), name) for channel in part["channels"]]
         )
     )
 
@@ -162,7 +163,7 @@ def _clients(view: View, name: str) -> None:
     def refresh() -> None:
         clients = [
             (client, channel["topic_name"], channel["channel_name"])
-            for part in parts_of(view.picture, name)
+            for part in parts_of(view.picture.topics, name)
             for channel in part["channels"]
             for client in channel["clients"] or ()
         ]

@@ -80,8 +80,9 @@ def _health(view: View) -> None:
         if picture.lookupds:
             answering = sum(not error for _, error in picture.lookupds)
             parts.append(f"{answering} of {len(picture.lookupds)} nsqlookupd up")
-        channels = sum(len(topic["channels"]) for topic in picture.topics.values())
-        parts += [f"{count(len(picture.topics))} topics", f"{count(channels)} channels"]
+        topics = picture.users_topics()
+        channels = sum(len(topic["channels"]) for topic in topics.values())
+        parts += [f"{count(len(topics))} topics", f"{count(channels)} channels"]
         say(facts, " · ".join(parts))
 
     view.live(refresh)
@@ -105,7 +106,7 @@ def _tiles(view: View) -> None:
         say(in_flight, count(track.last("in_flight")))
         say(deferred, count(track.last("deferred")))
         say(oldest, spoken_age(Age(round(track.last("oldest")))) if track.last("oldest") else "-")
-        say(clients, count(sum(channel["client_count"] for channel in view.picture.channels())))
+        say(clients, count(sum(channel["client_count"] for channel in view.picture.users_channels())))
 
     view.live(refresh)
 
@@ -159,7 +160,7 @@ def _busiest(view: View) -> None:
     def refresh() -> None:
         picture = view.picture
         deep = sorted(
-            (channel for channel in picture.channels() if channel["depth"]), key=lambda channel: -channel["depth"]
+            (channel for channel in picture.users_channels() if channel["depth"]), key=lambda channel: -channel["depth"]
         )
         rows = channel_rows(deep[:BUSIEST], history, view.links, [], picture.at)
         for row, channel in zip(rows, deep, strict=False):

@@ -147,17 +147,21 @@ class Chart(Element, component=PACKAGED / "lw_chart.js"):
     def __init__(
         self, title: str, unit: str, series: Sequence[tuple[str, str]], *, span: float, stack: bool = False
     ) -> None:
-        """`series` are names and colours (`c1` to `c5`); `unit` is `rate`, `count`, `duration` or `bytes`."""
+        """`series` are names and colours (`c1` to `c5`); `unit` is a key of the component's `SAY`."""
         super().__init__()
         lines = [{"name": name, "colour": colour} for name, colour in series]
         empty = {"whole": True, "times": [], "values": [[] for _ in lines]}
         put(self, title=title, unit=unit, series=lines, span=span, stack=stack, points=empty)
 
-    def show(self, columns: Sequence[Sequence[tuple[float, float]]], *, whole: bool, span: float) -> None:
-        """All points, or the newest few: the browser joins on what it does not have yet."""
+    def show(self, columns: Sequence[Sequence[tuple[float, float | None]]], *, whole: bool, span: float) -> None:
+        """All points, or the newest few: the browser joins on what it does not have yet. None is a gap."""
         times = [round(at, 1) for at, _ in columns[0]] if columns else []
-        values = [[round(value, 3) for _, value in column] for column in columns]
+        values = [[_brief(value) for _, value in column] for column in columns]
         put(self, points={"whole": whole, "times": times, "values": values}, span=span)
+
+
+def _brief(value: float | None) -> float | None:
+    return value if value is None else round(value, 3 if value >= 1 else 6)
 
 
 class Field(Element, component=PACKAGED / "lw_field.js"):

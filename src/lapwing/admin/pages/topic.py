@@ -7,7 +7,7 @@ from nicegui import ui
 
 from lapwing.admin.alarms import pipeline_channels as fed_channels
 from lapwing.admin.graphite import statsd_name
-from lapwing.admin.pages.charts import Lines, charts, graphite_links
+from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.columns import (
     Row,
     channel_columns,
@@ -31,6 +31,14 @@ CHARTS: Final = (
         "Waiting messages", "count", (("backlog", "in channels", "c1"), ("waiting", "in the topic", "c3")), stack=True
     ),
 )
+PAST: Final = (
+    Lines("Messages a second", "rate", (("into", "published", "c1"), ("out", "delivered", "c2"))),
+    Lines("Waiting messages", "count", (("depth", "in channels", "c1"), ("waiting", "in the topic", "c3")), stack=True),
+    LATENCY,
+    FAILURES,
+    Lines("Message size", "bytes", (("size", "on average", "c4"),)),
+    Lines("Bytes a second", "flow", (("bytes_in", "published", "c1"),)),
+)
 
 
 def install(admin: "Admin") -> None:
@@ -44,7 +52,7 @@ def install(admin: "Admin") -> None:
             _absent(view, topic)
             _nodes(view, topic)
             _channels(view, topic)
-            charts(view, lambda: admin.poller.history.topics.get(topic), CHARTS)
+            charts(view, lambda: admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo(topic, "", PAST))
 
 
 def _buttons(view: View, topic: str) -> None:

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 from nicegui import ui
 
+from lapwing import names
 from lapwing.admin.pages.columns import TOPICS, topic_rows
 from lapwing.admin.pages.dialogs import ask_create
 from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.own import OwnTopics
 from lapwing.admin.pages.parts import Table, button, panel
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ def install(admin: "Admin") -> None:
     async def topics(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Topics", "/topics") as view:
+            own = OwnTopics(view)
             if view.visitor.may_change:
                 with view.buttons:
                     nodes = [state.node.name for state in view.picture.nodes if state.reachable]
@@ -33,4 +36,9 @@ def install(admin: "Admin") -> None:
                     order="topic",
                     empty="No topics yet. One comes into being with its first message.",
                 )
-            view.live(lambda: table.show(topic_rows(view.picture, admin.poller.history, view.links)))
+
+            def refresh() -> None:
+                idle = [name for name in view.picture.idle_topics if own.shown or not names.own(name)]
+                table.show(topic_rows(own.topics(), idle, admin.poller.history, view.links))
+
+            view.live(refresh)

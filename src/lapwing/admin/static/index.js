@@ -39,6 +39,11 @@ export function bytes(n) {
   return `${one.format(n)} TiB`;
 }
 
+export function percent(share) {
+  const n = share * 100;
+  return `${n && n < 10 ? (n < 0.1 ? two : one).format(n).replace(/\.0$/, "") : whole.format(n)} %`;
+}
+
 // Times are in UTC everywhere, as in the daemons' logs and in what one may ask for.
 export function moment(seconds, millis = false) {
   if (!seconds) return "";

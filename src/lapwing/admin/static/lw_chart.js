@@ -1,9 +1,14 @@
 // Live lines over time. The page gives all points once, then the newest few: what is new is joined on.
 import { echarts } from "nicegui-echart";
-import { bytes, colour, count, duration, moment, rate, short } from "lapwing-ui";
+import { bytes, colour, count, duration, moment, percent, rate, short } from "lapwing-ui";
 
-const SAY = { rate: (v) => rate(v) + "/s", count, duration, bytes };
-const AXIS = { rate: short, count: short, duration, bytes };
+const flow = (v) => bytes(v) + "/s";
+const SAY = { rate: (v) => rate(v) + "/s", count, duration, bytes, flow, share: percent };
+const AXIS = { rate: short, count: short, duration, bytes, flow, share: percent };
+const known = (v) => v !== null && v !== undefined;
+const lone = (values, n) => known(values[n]) && !known(values[n - 1]) && !known(values[n + 1]);
+// the day where a new one begins, the time elsewhere
+const LONG = { year: "{MM}-{dd}", month: "{MM}-{dd}", day: "{MM}-{dd}", hour: "{HH}:{mm}", minute: "{HH}:{mm}" };
 
 export default {
   props: { title: String, unit: String, series: Array, points: Object, span: Number, stack: Boolean },
@@ -25,7 +30,7 @@ export default {
   },
   mounted() {
     this.chart = echarts.init(this.$refs.plot, null, { renderer: "canvas" });
-    this.sizes = new ResizeObserver(() => this.chart.resize());
+    this.sizes = new ResizeObserver(() => this.$refs.plot?.clientWidth && this.chart.resize());
     this.sizes.observe(this.$refs.plot);
     this.theme = new MutationObserver(() => this.draw());
     this.theme.observe(document.body, { attributes: true, attributeFilter: ["class"] });
@@ -57,8 +62,14 @@ export default {
         this.times.splice(0, drop);
         this.values.forEach((v) => v.splice(0, drop));
       }
-      this.said = this.values.map((v) => (v.length ? SAY[this.unit](v[v.length - 1]) : ""));
+      this.said = this.values.map((v) => (!v.length ? "" : known(v[v.length - 1]) ? SAY[this.unit](v[v.length - 1]) : "–"));
       this.draw();
+    },
+    // A point between two gaps makes no line: it is shown as a dot. Thinning out would close the gaps.
+    dots(values) {
+      if (values.every(known)) return { showSymbol: values.length === 1, sampling: "lttb" };
+      const some = values.some((_, n) => lone(values, n));
+      return { showSymbol: some, symbol: some ? "none" : "emptyCircle", symbolSize: 4 };
     },
     draw() {
       if (!this.chart) return;
@@ -71,17 +82,17 @@ export default {
         tooltip: {
           trigger: "axis", renderMode: "richText", confine: true, backgroundColor: ground, borderColor: line,
           textStyle: { color: colour("ink"), fontSize: 12 }, axisPointer: { lineStyle: { color: ink, type: "dashed" } },
-          formatter: (list) => [moment(list[0].value[0] / 1000), ...list.map((p) => `${p.seriesName}: ${say(p.value[1])}`)].join("\n"),
+          formatter: (list) => [moment(list[0].value[0] / 1000), ...list.map((p) => `${p.seriesName}: ${known(p.value[1]) ? say(p.value[1]) : "–"}`)].join("\n"),
         },
         xAxis: { type: "time", min: begin * 1000, max: end * 1000, splitNumber: 5, axisLine: { lineStyle: { color: line } },
-          axisTick: { show: false }, axisLabel: { color: ink, fontSize: 11, hideOverlap: true, formatter: "{HH}:{mm}" + (end - begin <= 900 ? ":{ss}" : "") } },
+          axisTick: { show: false }, axisLabel: { color: ink, fontSize: 11, hideOverlap: true, formatter: end - begin > 129600 ? LONG : "{HH}:{mm}" + (end - begin <= 900 ? ":{ss}" : "") } },
         yAxis: { type: "value", min: 0, minInterval: this.unit === "count" ? 1 : 0, splitNumber: 3, axisLabel: { color: ink, fontSize: 11, formatter: AXIS[this.unit] },
           splitLine: { lineStyle: { color: line } } },
         series: this.series.map((s, i) => ({
-          name: s.name, type: "line", showSymbol: false, sampling: "lttb", stack: this.stack ? "all" : undefined,
+          name: s.name, type: "line", ...this.dots(this.values[i]), stack: this.stack ? "all" : undefined,
           lineStyle: { width: 1.6, color: colour(s.colour) }, itemStyle: { color: colour(s.colour) },
           areaStyle: this.stack || this.series.length === 1 ? { color: colour(s.colour), opacity: this.stack ? 0.25 : 0.12 } : undefined,
-          data: this.times.map((t, n) => [t * 1000, this.values[i][n]]),
+          data: this.times.map((t, n) => (lone(this.values[i], n) ? { value: [t * 1000, this.values[i][n]], symbol: "circle" } : [t * 1000, this.values[i][n]])),
         })),
       }, { replaceMerge: ["series"] });
     },

@@ -1,0 +1,240 @@
+"""Reads the windows of the flow pipeline from the brokers' logs: how topics and channels fared for days.
+
+nsqadmin's own history begins when it starts; these windows lie on the brokers' disks. What is read is bounded: so many
+pages of so many messages a range, however much there is. A page that does not reach the end of its step is the only
+one of that step, and the next is read from where the next step begins. So a small cluster's past is exact, a large
+one's a sample of all of it, and neither takes long. After that only what is new is read, while somebody looks.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lapwing.admin.alarms import Limits, stale
+from lapwing.admin.picture import Picture
+from lapwing.admin.queries import Queries
+from lapwing.admin.windows import SCALES, Scale, Window, Windows, parse
+from lapwing.admin.words import duration
+from lapwing.client.cluster import Json
+from lapwing.client.http import Asked, CallFailed, DaemonHttp
+
+log = logging.getLogger("nsqadmin")
+
+TOPIC: Final = "_lapwing_flow"
+PAGE: Final = 300  # windows
+PAGE_BYTES: Final = 1 << 20
+PAGES_A_STEP: Final = 4  # until at least one window is there with all its topics and channels
+MOST: Final = 60_000  # windows kept of one range, some 20 MB
+EVERY: Final = 10.0  # seconds between two looks for new ones: the pipeline's usual window
+UNWANTED: Final = 600.0  # seconds after which a range that nobody looks at is let go
+BEHIND: Final = 20.0  # seconds from the beginning of a window to its publishing, as the pipeline usually has it
+SILENT: Final = 120.0  # seconds without a window after which something is amiss, unless the pipeline reports
+ALIVE: Final = ("starting", "running")
+SECOND: Final = 1_000_000_000
+GONE: Final = (409, 416)  # the log was made anew, or has been shortened
+
+
+@dataclass(slots=True)
+class Place:
+    """Up to where a broker's log has been read."""
+
+    log_id: str = ""
+    next: int = 0
+
+
+@dataclass(slots=True)
+class Past:
+    """One range, as far as it has been read."""
+
+    windows: Windows
+    places: dict[str, Place] = field(default_factory=dict)  # by broker
+    version: int = 0  # changes with each reading; 0: not read yet
+    wanted: float = 0.0  # monotonic, when somebody last looked
+    due: float = 0.0  # monotonic
+    read: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, after a reading
+
+
+class FlowHistory:
+    """Keeps those ranges up to date that somebody looks at, while it runs.
+
+    A broker that is away, has no such topic, or is plain NSQ simply adds nothing.
+    """
+
+    def __init__(
+        self, http: DaemonHttp, brokers: Callable[[], list[str]], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._http = http
+        self._brokers = brokers
+        self._clock = clock
+        self._past: dict[str, Past] = {}
+        self._wake = asyncio.Event()
+
+    def look(self, scale: Scale) -> Past:
+        """The range as it is known now; it is read, or read on, soon after."""
+        past = self._past.setdefault(scale.name, Past(Windows(scale)))
+        past.wanted = time.monotonic()
+        if past.wanted >= past.due:
+            self._wake.set()
+        return past
+
+    async def fresh(self, scale: Scale, *, patience: float) -> Past:
+        """The range read up to now, or as far as it is known when that takes longer than `patience` seconds."""
+        past = self.look(scale)
+        if past.wanted >= past.due:
+            try:
+                await asyncio.wait_for(past.read.wait(), patience)
+            except TimeoutError:
+                log.debug("reading the flow windows takes its time")
+        return past
+
+    async def run(self) -> None:
+        """Read what is looked at until cancelled."""
+        while True:
+            try:
+                await asyncio.wait_for(self._wake.wait(), UNWANTED)
+            except TimeoutError:
+                log.debug("nobody looks at the flow windows")
+            self._wake.clear()
+            now = time.monotonic()
+            self._past = {name: past for name, past in self._past.items() if now - past.wanted < UNWANTED}
+            for past in list(self._past.values()):
+                if past.due <= past.wanted:
+                    await self._read(past)
+
+    async def _read(self, past: Past) -> None:
+        try:
+            await self.read(past)
+        except Exception:  # whatever stands in that topic must not end the reading for good
+            log.exception("the flow windows could not be read")
+        past.due = time.monotonic() + EVERY
+        past.version += 1
+        done, past.read = past.read, asyncio.Event()
+        done.set()
+
+    async def read(self, past: Past) -> None:
+        """Read on, on all brokers at the same time."""
+        now = self._clock()
+        begin = past.windows.scale.begin(now)
+        asked: Asked[Any] = await self._http.ask_all(
+            self._brokers(), lambda broker: self._read_on(past, broker, begin, now)
+        )
+        for broker, failure in asked.failures.items():
+            if failure.status == 404:
+                past.places.pop(broker, None)
+            else:
+                log.debug("no flow windows from %s: %s", broker, failure)
+        past.windows.forget(before=begin, most=MOST)
+
+    async def _read_on(self, past: Past, broker: str, begin: int, now: float) -> None:
+        scale = past.windows.scale
+        place = past.places.get(broker)
+        ask = {"from": str(place.next), "log_id": place.log_id} if place else {"time_from": str(begin * SECOND)}
+        visit = Visit(past.windows, begin)
+        for _ in range(scale.span // scale.step * PAGES_A_STEP):
+            answer = await self._page(broker, ask, begin)
+            place = past.places[broker] = Place(str(answer["log_id"]), int(answer["resume"]))
+            ask = {"from": str(place.next), "log_id": place.log_id}
+            ended = place.next >= int(answer["next"])
+            if visit.page(answer.get("messages") or [], ended=ended):
+                ask = {"time_from": str(int((visit.step + BEHIND) * SECOND))}
+                ended = visit.step + BEHIND > now
+                if ended:  # the present step is a sample too: go on with what comes
+                    place.next = int(answer["next"])
+            if ended:
+                return
+
+    async def _page(self, broker: str, ask: dict[str, str], begin: int) -> Json:
+        common = {"topic": TOPIC, "format": "json", "headers": "false"}
+        common |= {"limit": str(PAGE), "max_bytes": str(PAGE_BYTES)}
+        try:
+            answer: Json = await self._http.get(broker, "/log/read", common | ask)
+        except CallFailed as error:
+            if error.status not in GONE:
+                raise
+            answer = await self._http.get(broker, "/log/read", common | {"time_from": str(begin * SECOND)})
+        return answer
+
+
+class Visit:
+    """Pages of one log, read on and on while they lead from step to step, left for the next step where they do not."""
+
+    def __init__(self, windows: Windows, step: int) -> None:
+        self.step = step  # where we are, as publish times tell
+        self._windows = windows
+        self._pages = 0
+        self._held: list[Window] = []  # of a step that we may leave before its end
+
+    def page(self, messages: list[Json], *, ended: bool) -> bool:
+        """Take in a page; whether to jump to `step` instead of reading on. `ended`: it was the last."""
+        for message in messages:
+            window = parse(message.get("body"), int(message["timestamp"]) / SECOND)
+            if window is not None:
+                self._held.append(window)
+        scale = self._windows.scale
+        reached = scale.step_of(int(messages[-1]["timestamp"]) / SECOND - BEHIND) if messages else self.step
+        if ended or reached > self.step:
+            self._take(self._held)
+            self._held, self._pages, self.step = [], 0, max(reached, self.step)
+            return False
+        self._pages += 1
+        starts = {window.start for window in self._held}
+        if len(starts) < 2 and self._pages < PAGES_A_STEP:
+            return False
+        # the last window may be cut through by the end of the page: topics that come later in it would seem idle
+        cut = max(starts) if len(starts) > 1 else None
+        self._take([window for window in self._held if window.start != cut])
+        self._windows.sampled |= {self.step} | {scale.step_of(start) for start in starts}
+        self._held, self._pages, self.step = [], 0, self.step + scale.step
+        return True
+
+    def _take(self, windows: list[Window]) -> None:
+        for window in windows:
+            self._windows.add(window)
+
+
+def scale_of(seconds: float) -> Scale | None:
+    """The scale with that span."""
+    return next((scale for scale in SCALES if scale.span == seconds), None)
+
+
+# ---- in words ----
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What to know about a range, and the command that would help, if one would."""
+
+    text: str = ""
+    command: str = ""
+
+
+def hint(past: Past, picture: Picture, limits: Limits, queries: Queries) -> Hint:
+    """Why there is no history, or none of late; empty when all is as it should be."""
+    if not picture.lapwing:
+        return Hint("These nsqds keep no log to read the past from: this is what nsqadmin has seen itself.")
+    if past.version == 0:
+        return Hint("Reading the history …")
+    newest = past.windows.newest
+    if picture.at - newest < SILENT or any(
+        pipeline.get("kind") == "flow" and not stale(pipeline, picture.at, limits) and pipeline.get("state") in ALIVE
+        for pipeline in picture.pipelines or ()
+    ):
+        return Hint() if newest else Hint("The flow pipeline has begun: its first windows come within a minute.")
+    command = " ".join(["lapwing pipeline run flow", *_whom(picture, queries)])
+    if newest:
+        ago = duration(round(picture.at - newest))
+        return Hint(f"The flow pipeline does not run: its last window ended {ago} ago. Start it again:", command)
+    return Hint(
+        "No flow pipeline runs, so this is only what nsqadmin has seen itself. "
+        "With one there are days of rates, sizes, latency and failures:",
+        command,
+    )
+
+
+def _whom(picture: Picture, queries: Queries) -> list[str]:
+    if not queries.direct:
+        return [f"--lookupd {address}" for address in queries.lookupds]
+    return [f"--nsqd {state.node.contact}" for state in picture.nodes if state.lapwing]

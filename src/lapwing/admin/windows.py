@@ -1,0 +1,264 @@
+"""What the flow pipeline counted, window by window, as points of a chart: pure.
+
+A window says what happened to one topic, or to one channel of it, on one node, in some seconds. One that is published
+again takes the place of the one before, however late it comes; nodes are added up; and a long range becomes few
+points, each of which stands for all windows that began in its step.
+"""
+
+import json
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any, Final
+
+from lapwing import names
+
+NUMBERS: Final = (
+    "messages", "bytes", "delivered", "requeued", "timed_out", "depth", "in_flight", "deferred",
+    "p50_ms", "p95_ms", "p99_ms",
+)  # fmt: skip
+LONGEST: Final = 86_400.0  # seconds of a window; more is a mistake
+AHEAD: Final = 300.0  # seconds that the clocks of a cluster may be apart
+OPEN: Final = 90.0  # seconds in which the windows of a step may still come
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How far back, and how many seconds become one point."""
+
+    name: str
+    span: int
+    step: int
+
+    def begin(self, now: float) -> int:
+        """Where the first step of the range begins."""
+        return self.step_of(now - self.span)
+
+    def step_of(self, at: float) -> int:
+        """Where the step begins in which `at` lies."""
+        return math.floor(at / self.step) * self.step
+
+
+SCALES: Final = (Scale("6h", 21_600, 120), Scale("24h", 86_400, 480), Scale("7d", 604_800, 3600))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One row that the pipeline has published."""
+
+    start: int  # Unix seconds
+    end: int
+    topic: str
+    channel: str  # empty: the topic itself
+    node: int
+    published: float  # Unix seconds
+    numbers: "array[float]"  # as in `NUMBERS`
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One step of a chart. None: not known, or nothing to compute it from."""
+
+    at: int  # Unix seconds, where the step begins
+    into: float | None = None  # messages published a second
+    out: float | None = None  # deliveries a second
+    bytes_in: float | None = None  # bytes published a second
+    size: float | None = None  # bytes of a message, on average
+    waiting: float | None = None  # in the topic itself, at most
+    depth: float | None = None  # in channels, at most
+    in_flight: float | None = None
+    deferred: float | None = None
+    requeued: float | None = None  # share of deliveries
+    timed_out: float | None = None
+    p50: float | None = None  # seconds from publish to finish
+    p95: float | None = None
+    p99: float | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        """As the API tells it."""
+        told = {"in" if name == "into" else name: getattr(self, name) for name in self.__slots__}
+        return {name: round(value, 6) if isinstance(value, float) else value for name, value in told.items()}
+
+
+def parse(body: object, published: float) -> Window | None:
+    """A message of the pipeline's topic; None for anything else that somebody may have put there."""
+    try:
+        told = json.loads(body) if isinstance(body, str) else None
+        if not isinstance(told, dict):
+            return None
+        start, end = _moment(told["window_start"]), _moment(told["window_end"])
+        topic, channel, node = told["topic"], told.get("channel") or "", told.get("node") or 0
+        numbers = array("d", (_number(told.get(name)) for name in NUMBERS))
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    if not (isinstance(topic, str) and names.valid(topic) and isinstance(channel, str) and isinstance(node, int)):
+        return None
+    if not 0 < end - start <= LONGEST or start > published + AHEAD:
+        return None
+    return Window(start, end, topic, channel, node, published, numbers)
+
+
+def _moment(text: str) -> int:
+    at = datetime.fromisoformat(text)
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value > 0 else 0.0
+
+
+Rows = dict[tuple[int, int], tuple[float, "array[float]"]]  # (start, node): published, numbers
+
+
+@dataclass(slots=True)
+class Windows:
+    """The windows of one range."""
+
+    scale: Scale
+    topics: dict[str, dict[str, Rows]] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)  # start and end of every window, whatever it is about
+    sampled: set[int] = field(default_factory=set)  # steps of which some windows were left out
+    count: int = 0
+
+    def add(self, window: Window) -> None:
+        """Take it in; of two about the same the one that was published last counts."""
+        rows = self.topics.setdefault(window.topic, {}).setdefault(window.channel, {})
+        known = rows.get((window.start, window.node))
+        if known is not None and known[0] > window.published:
+            return
+        self.count += known is None
+        rows[window.start, window.node] = window.published, window.numbers
+        self.seen[window.start] = max(window.end, self.seen.get(window.start, 0))
+
+    def forget(self, *, before: int, most: int) -> None:
+        """Let go of what began before then, and of the oldest when there is more than `most`."""
+        self._drop({start for start in self.seen if start < before})
+        while self.count > most and len(self.seen) > 1:
+            first = self.scale.step_of(min(self.seen))
+            self._drop({start for start in self.seen if start < first + self.scale.step})
+        self.sampled = {step for step in self.sampled if step >= before}
+
+    def _drop(self, starts: set[int]) -> None:
+        if not starts:
+            return
+        for start in starts:
+            self.seen.pop(start, None)
+        for topic, channels in list(self.topics.items()):
+            for channel, rows in list(channels.items()):
+                gone = [key for key in rows if key[0] in starts]
+                for key in gone:
+                    del rows[key]
+                self.count -= len(gone)
+                if not rows:
+                    del channels[channel]
+            if not channels:
+                del self.topics[topic]
+
+    @property
+    def newest(self) -> int:
+        """Where the last window ends; 0 without any."""
+        return max(self.seen.values(), default=0)
+
+    def points(self, topic: str, channel: str = "", *, now: float) -> list[Point]:
+        """A topic (all its channels together), or one channel of it, oldest first, from the first window on.
+
+        A step without any window has no numbers: the pipeline did not run, or nothing moved in the whole cluster. When
+        it has only windows of others, nothing moved here.
+        """
+        if not self.seen:
+            return []
+        channels = self.topics.get(topic, {})
+        own = _fold((rows for name, rows in channels.items() if not name), self.scale)
+        worked = _fold((rows for name, rows in channels.items() if name and channel in ("", name)), self.scale)
+        seconds = self._seconds()
+        last = self.scale.step_of(now)
+        if last not in seconds and now - last < OPEN:
+            last -= self.scale.step
+        nothing = _Sums()
+        return [
+            _point(step, own.get(step, nothing), worked.get(step, nothing), seconds[step])
+            if step in seconds
+            else Point(step)
+            for step in range(min(seconds), max(last, max(seconds)) + 1, self.scale.step)
+        ]
+
+    def _seconds(self) -> dict[int, float]:
+        """How many seconds the windows of each step stand for.
+
+        All of the step, as a window in which nothing moved is not published; less where the range begins or ends
+        within it, or only some of its windows were read.
+        """
+        read: dict[int, float] = {}
+        for start, end in self.seen.items():
+            step = self.scale.step_of(start)
+            read[step] = read.get(step, 0.0) + end - start
+        first, newest = min(self.seen), self.newest
+        for step, covered in read.items():
+            if step not in self.sampled:
+                read[step] = max(covered, min(step + self.scale.step, newest) - max(step, first))
+        return read
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Windows put together."""
+
+    totals: list[float] = field(default_factory=lambda: [0.0] * 5)  # messages .. timed_out
+    levels: list[float] = field(default_factory=lambda: [0.0] * 3)  # depth, in_flight, deferred: the highest
+    half: float = 0.0  # p50, each as often as it had deliveries
+    weight: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+
+
+def _fold(parts: Iterable[Rows], scale: Scale) -> dict[int, _Sums]:
+    """Rows by step: counts are added, levels too within a window, and of the windows' levels the highest stands.
+
+    A percentile cannot be computed from percentiles: the middle one is averaged, of the high ones the highest stands.
+    """
+    folded: dict[int, _Sums] = {}
+    levels: dict[int, list[float]] = {}
+    for (start, _), (_, numbers) in chain.from_iterable(rows.items() for rows in parts):
+        sums = folded.setdefault(scale.step_of(start), _Sums())
+        for index in range(5):
+            sums.totals[index] += numbers[index]
+        level = levels.setdefault(start, [0.0, 0.0, 0.0])
+        for index in range(3):
+            level[index] += numbers[5 + index]
+        p50, p95, p99 = numbers[8:]
+        if p50 or p95 or p99:  # all 0: nobody measures
+            weight = max(numbers[2], 1.0)
+            sums.half += p50 * weight
+            sums.weight += weight
+            sums.p95 = max(sums.p95, p95)
+            sums.p99 = max(sums.p99, p99)
+    for start, level in levels.items():
+        highest = folded[scale.step_of(start)].levels
+        for index, value in enumerate(level):
+            highest[index] = max(highest[index], value)
+    return folded
+
+
+def _point(step: int, own: _Sums, worked: _Sums, seconds: float) -> Point:
+    messages, size = own.totals[0], own.totals[1]
+    _, _, delivered, requeued, timed_out = worked.totals
+    measured = worked.weight > 0
+    return Point(
+        step,
+        into=messages / seconds,
+        out=delivered / seconds,
+        bytes_in=size / seconds,
+        size=size / messages if messages else None,
+        waiting=own.levels[0],
+        depth=worked.levels[0],
+        in_flight=worked.levels[1],
+        deferred=worked.levels[2],
+        requeued=min(requeued / delivered, 1.0) if delivered else None,
+        timed_out=min(timed_out / delivered, 1.0) if delivered else None,
+        p50=worked.half / worked.weight / 1000 if measured else None,
+        p95=worked.p95 / 1000 if measured else None,
+        p99=worked.p99 / 1000 if measured else None,
+    )
