@@ -1,5 +1,6 @@
 """`spark.readStream.format("lapwing")`: restarts, nodes that come late, logs that lose data, and the channel as lag."""
 
+import asyncio
 import json
 import shutil
 
@@ -7,6 +8,9 @@ import pytest
 from queries import Query
 
 from daemons import start_nsqlookupd, until
+from lapwing.admin.poller import Poller
+from lapwing.admin.queries import Queries
+from lapwing.client.http import DaemonHttp
 
 pytestmark = pytest.mark.spark
 
@@ -142,16 +146,50 @@ def test_messages_that_retention_took_are_a_loss(spark, start_broker, tmp_path):
     assert len(query.bodies()) == 1 + end - first
 
 
-def test_a_channel_keeps_what_its_query_has_not_read(spark, start_broker, tmp_path):
-    broker = start_broker("--max-bytes-per-file=4096")
+def test_retention_never_takes_what_a_query_with_a_channel_has_not_committed(spark, start_broker, tmp_path):
+    """A topic that has only been consumed otherwise is cut down; the query's, with the same traffic, is not."""
+    broker = start_broker("--max-bytes-per-file=4096", "--retention-bytes=4096", "--retention-age=1ms")
     query = Query(spark, tmp_path, [broker], channel="lake", maxMessagesPerTrigger="50")
     broker.publish("orders", b"seen")
     query.run()
-    for _ in range(20):
-        broker.publish("orders", *(b"." * 300 for _ in range(10)))
-    end = broker.facts("orders")["next"]
-    broker.ask(f"/channel/commit?topic=orders&channel=done&sequence={end}&create=true", b"")
+    for topic in ("orders", "witness"):
+        for _ in range(20):
+            broker.publish(topic, *(b"." * 300 for _ in range(10)))
+        end = broker.facts(topic)["next"]
+        broker.ask(f"/channel/commit?topic={topic}&channel=done&sequence={end}&create=true", b"")
+    until(lambda: broker.facts("witness")["first"] > 100, seconds=20)
+    assert broker.facts("orders")["first"] <= 1
+    broker.daemon.kill()
+    broker.daemon.restart()
 
     assert sum(progress["numInputRows"] for progress in query.run()) == 200
     assert len(query.bodies()) == 201
-    until(lambda: broker.facts("orders")["first"] > 1, seconds=20)
+    until(lambda: broker.facts("orders")["first"] > 100, seconds=20)
+
+
+def test_the_channel_of_a_query_that_is_gone_is_named_by_the_alarms(spark, broker, tmp_path):
+    query = Query(spark, tmp_path, [broker], channel="lake")
+    broker.publish("orders", b"x")
+    query.run()
+    assert alarms(broker) == []
+    shutil.rmtree(query.checkpoint)
+    broker.publish("orders", b"y")
+
+    ((about, text, advice),) = alarms(broker)
+    assert (about, text) == ("orders/lake", "Channel orders/lake has no consumers: 1 message is waiting.")
+    assert "delete it: it keeps its messages on disk" in advice
+
+
+def alarms(broker):
+    """What nsqadmin says of this broker."""
+
+    async def ask():
+        http = DaemonHttp()
+        poller = Poller(Queries(http, nsqds=[broker.address]))
+        try:
+            await poller.poll()
+        finally:
+            await http.aclose()
+        return [(alarm.about, alarm.text, alarm.advice) for alarm in poller.alarms]
+
+    return asyncio.run(ask())
