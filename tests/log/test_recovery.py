@@ -1,5 +1,6 @@
 """Whatever a crash or a bad disk leaves: nothing acknowledged is lost, nothing corrupt is served, and it is said."""
 
+import contextlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +52,22 @@ class Files:
 
 @pytest.fixture
 def stages(tmp_path: Path) -> list[Files]:
-    """The files of one log after each batch."""
-    log = DiskLog(tmp_path / "made", NODE, options=LogOptions(merge_bytes=0))
+    """The files of one log after each batch, which is a chunk of its own."""
+    return made(tmp_path / "made", merge_bytes=0)
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> list[Files]:
+    """The same with one chunk that each batch was added to."""
+    return made(tmp_path / "merged", merge_bytes=16384)
+
+
+def made(directory: Path, *, merge_bytes: int) -> list[Files]:
+    log = DiskLog(directory, NODE, options=LogOptions(merge_bytes=merge_bytes))
     stages = []
     for number, batch in enumerate(BATCHES):
         publish(log, batch, extras=EXTRAS[number], now=100 + number)
-        stages.append(Files.of(tmp_path / "made"))
+        stages.append(Files.of(directory))
     log.close()
     return stages
 
@@ -80,9 +91,11 @@ def goes_on(log: DiskLog, directory: Path) -> None:
     again.close()
 
 
-def test_the_last_write_may_be_torn_at_every_byte(stages: list[Files], tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [("aux", "idx", "log"), ("aux", "log", "idx")])
+def test_the_last_write_may_be_torn_at_every_byte(
+    stages: list[Files], tmp_path: Path, order: tuple[str, ...]
+) -> None:
     before, after = stages[1], stages[2]
-    order = ("aux", "log", "idx")
     for torn in order:
         for length in range(len(before[torn]), len(after[torn]) + 1):
             done = order.index(torn)
@@ -102,6 +115,85 @@ def test_the_last_write_may_be_torn_at_every_byte(stages: list[Files], tmp_path:
             goes_on(log, directory)
 
 
+def test_a_write_that_was_added_to_a_chunk_may_be_torn_at_every_byte(merged: list[Files], tmp_path: Path) -> None:
+    before, after = merged[1], merged[2]
+    assert len(after["idx"]) == RECORD
+    for length in range(len(before["log"]), len(after["log"]) + 1):
+        directory = after.lay_out(tmp_path / "torn", log=after["log"][:length])
+
+        log, corrupt = reopen(directory)
+
+        assert bodies(log) == (EVERYTHING if length == len(after["log"]) else EVERYTHING[:4])
+        assert not corrupt
+        assert log.lost == range(0)
+        assert log.extras(0, 9) == [extra for extra in ALL_EXTRAS if extra.sequence < log.next]
+        goes_on(log, directory)
+
+
+def test_a_write_of_several_chunks_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "made", NODE)
+    publish(log, [b"first"])
+    before = Files.of(tmp_path / "made")
+    sent = [b"%d" % number * 300_000 for number in range(8)]
+    publish(log, sent)
+    after = Files.of(tmp_path / "made")
+    assert len(after["idx"]) > 2 * RECORD
+    for length in range(len(before["log"]), len(after["log"]), 150_001):
+        log, corrupt = reopen(after.lay_out(tmp_path / "torn", log=after["log"][:length]))
+
+        assert bodies(log) == [b"first"]
+        assert not corrupt
+        assert log.next == 1
+        log.close()
+
+
+@pytest.mark.parametrize("how", ["stages", "merged"])
+def test_files_cut_short_with_a_flipped_bit_serve_nothing_that_was_not_published(
+    request: pytest.FixtureRequest, tmp_path: Path, how: str
+) -> None:
+    whole = request.getfixturevalue(how)[-1]
+    for length in range(1, len(whole["log"])):
+        for place in {length - 1, length // 2, length * 2 // 3}:
+            damaged = bytearray(whole["log"][:length])
+            damaged[place] ^= 1 << place % 8
+            directory = whole.lay_out(tmp_path / "damaged", log=bytes(damaged))
+
+            log, _ = reopen(directory)
+
+            for sequence in range(log.first, min(log.next, len(EVERYTHING))):
+                with contextlib.suppress(CorruptChunk):
+                    assert log.frame(sequence)[34:] == EVERYTHING[sequence]
+            goes_on(log, directory)
+
+
+def test_what_was_there_before_the_last_write_to_a_chunk_is_served_though_the_rest_is_damaged(
+    merged: list[Files], tmp_path: Path
+) -> None:
+    whole, before = merged[2], len(merged[1]["log"])
+    zeros = whole["log"][:before] + bytes(len(whole["log"]) - before)  # as a power loss may leave it
+    directory = whole.lay_out(tmp_path / "damaged", log=zeros)
+
+    log, corrupt = reopen(directory)
+
+    assert bodies(log) == EVERYTHING[:4]
+    assert [told[1:] for told in corrupt] == [(before, 4, 2)]
+    assert log.next == 6
+    goes_on(log, directory)
+
+
+def test_messages_that_are_missing_keep_their_sequences(stages: list[Files], tmp_path: Path) -> None:
+    whole = stages[-1]
+    directory = whole.lay_out(tmp_path / "short", log=whole["log"][: len(stages[0]["log"]) + 10])
+
+    log, corrupt = reopen(directory)
+
+    assert (log.next, log.lost) == (6, range(3, 6))
+    assert bodies(log) == EVERYTHING[:3]
+    assert [told[2:] for told in corrupt] == [(3, 3)]
+    assert any("3 to 5" in note and "begin at 6" in note for note in log.notes)
+    goes_on(log, directory)
+
+
 @pytest.mark.parametrize("ending", ["log", "idx", "aux"])
 def test_any_file_may_be_short_by_any_number_of_bytes(stages: list[Files], tmp_path: Path, ending: str) -> None:
     whole = stages[-1]
@@ -112,7 +204,9 @@ def test_any_file_may_be_short_by_any_number_of_bytes(stages: list[Files], tmp_p
 
         found = bodies(log)
         assert found == (EVERYTHING[: len(found)] if ending == "log" else EVERYTHING)
-        assert not corrupt
+        assert len(found) in (0, 3, 4, 6)  # whole chunks, as only those have a checksum
+        assert not corrupt or length < len(stages[1]["log"])
+        assert log.next == 6 or length >= len(stages[1]["log"])
         assert all(extra in ALL_EXTRAS for extra in log.extras(0, 9))
         goes_on(log, directory)
 
@@ -293,8 +387,8 @@ def test_a_closed_segment_that_lost_its_end_is_quarantined_up_to_the_next(tmp_pa
 
     again, corrupt = reopen(tmp_path / "topic")
 
-    assert bodies(again) == [b"0" * 10] * 2 + [b"1" * 10] * 4 + [b"2" * 10] * 4
-    assert [told[1:] for told in corrupt] == [(88, 2, 2)]
+    assert bodies(again) == [b"1" * 10] * 4 + [b"2" * 10] * 4
+    assert [told[1:] for told in corrupt] == [(0, 0, 4)]
 
 
 def test_a_reader_skips_a_quarantined_range_and_says_how_long_it_was(stages: list[Files], tmp_path: Path) -> None:

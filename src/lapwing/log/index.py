@@ -1,11 +1,13 @@
 """sequence -> place, time -> sequence: one record of fixed size per chunk, searched where it lies on disk.
 
-    first u64 | offset u64 | time i64 | count u32 | length u32 | crc of frames u32 | flags u32 | 20 zeros | crc u32
+    first u64 | offset u64 | time i64 | count u32 | length u32 | crc of frames u32 | flags u32
+    | count, length, crc before: 3 u32 | 8 zeros | crc u32
 
 Little-endian. `offset` and `length` are bytes in the segment's file; `time` is that of the newest message so far, so
-that it never falls even if the clock was set back; the last crc is that of the record before it. The zeros make it 64
-bytes: a record never lies across two sectors, and the last one can be written over in place. Nothing of a file is
-kept in memory.
+that it never falls even if the clock was set back; the last crc is that of the record up to there. The zeros make it 64
+bytes: a record never lies across two sectors, and the last one can be written over in place. What the chunk was before
+the last write to it stands beside what it is: should that write be torn, there still is a checksum of what was there.
+Nothing of a file is kept in memory.
 """
 
 import struct
@@ -17,8 +19,9 @@ from lapwing.log.disk import File
 
 RECORD: Final = 64  # bytes
 QUARANTINED: Final = 1  # flag: the bytes are known to be bad, and never served
+CONTINUED: Final = 2  # flag: of the same write as the chunk before
 
-_FIELDS: Final = struct.Struct("<QQqIIII20x")
+_FIELDS: Final = struct.Struct("<QQqIIIIIII8x")
 _CRC: Final = struct.Struct("<I")
 _BODY: Final = RECORD - 4
 
@@ -38,6 +41,9 @@ class Chunk:
     length: int
     crc: int
     flags: int = 0
+    old_count: int = 0  # what it was before the last write to it
+    old_length: int = 0
+    old_crc: int = 0
 
     @property
     def end(self) -> int:
@@ -51,12 +57,26 @@ class Chunk:
 
     def encode(self) -> bytes:
         """The record."""
-        return record(self.first, self.offset, self.time, self.count, self.length, self.crc, self.flags)
+        before = (self.old_count, self.old_length, self.old_crc)
+        return record(self.first, self.offset, self.time, self.count, self.length, self.crc, self.flags, before)
+
+    def before(self) -> "Chunk":
+        """What it was before the last write to it; of no length when that write began it."""
+        return Chunk(self.first, self.offset, self.time, self.old_count, self.old_length, self.old_crc)
 
 
-def record(first: int, offset: int, time: int, count: int, length: int, crc: int, flags: int = 0) -> bytes:
-    """The record of a chunk."""
-    fields = _FIELDS.pack(first, offset, time, count, length, crc, flags)
+def record(
+    first: int,
+    offset: int,
+    time: int,
+    count: int,
+    length: int,
+    crc: int,
+    flags: int = 0,
+    before: tuple[int, int, int] = (0, 0, 0),
+) -> bytes:
+    """The record of a chunk; `before` is the count, length and crc that it had."""
+    fields = _FIELDS.pack(first, offset, time, count, length, crc, flags, *before)
     return fields + _CRC.pack(kernel.crc32c(fields))
 
 

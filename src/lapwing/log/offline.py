@@ -16,7 +16,7 @@ from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import DataPath, unfold
 from lapwing.log.disk import DISK, Disk, File, OpenFiles
 from lapwing.log.extras import Extra
-from lapwing.log.index import QUARANTINED, RECORD, Chunk
+from lapwing.log.index import QUARANTINED, RECORD, Chunk, decode
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog
 from lapwing.log.opening import segment_firsts
@@ -209,27 +209,29 @@ def _walk_segment(
     summary.next = max(summary.next, segment.end)
 
 
-def _recorded(segment: Segment) -> set[int]:
-    """The offsets of all chunks that have a record."""
+def _recorded(segment: Segment) -> dict[int, int]:
+    """The offsets of all chunks that have a record, with their flags."""
     count = segment.index.file.size() // RECORD
     segment.index.count = count
-    offsets: set[int] = set()
+    known: dict[int, int] = {}
     for begin in range(0, count, 4096):
         data = segment.index.file.read(min(4096, count - begin) * RECORD, begin * RECORD)
-        offsets.update(int.from_bytes(data[at + 8 : at + 16], "little") for at in range(0, len(data), RECORD))
-    return offsets
+        found = [decode(data, at) for at in range(0, len(data), RECORD)]
+        known.update((chunk.offset, chunk.flags) for chunk in found if chunk is not None)
+    return known
 
 
 def _walk_chunk(
-    topic: str, segment: Segment, chunk: Chunk, summary: Summary, known: set[int], want_frames: bool
+    topic: str, segment: Segment, chunk: Chunk, summary: Summary, known: dict[int, int], want_frames: bool
 ) -> Iterator[Event]:
     path = segment.frames.path
     span = f"messages {chunk.first} to {chunk.end - 1}"
     if chunk.flags & QUARANTINED:
-        if chunk.offset in known:
+        if known.get(chunk.offset, 0) & QUARANTINED:
             summary.quarantined += chunk.count
         else:
-            yield Problem(topic, path, chunk.offset, f"{chunk.length} bytes that are no message: {span}", chunk.count)
+            what = "of a chunk that is not all there" if chunk.offset in known else "that are no message"
+            yield Problem(topic, path, chunk.offset, f"{chunk.length} bytes {what}: {span}", chunk.count)
         return
     frames = segment.frames.read(chunk.length, chunk.offset)
     if len(frames) != chunk.length or kernel.crc32c(frames) != chunk.crc:

@@ -53,16 +53,20 @@ def _open(
     def say(path: str, offset: int, what: str) -> None:
         notes.append(f"{path}: offset {offset}: {what}")
 
+    reached = 0
     for place, segment in enumerate(segments):
         following = firsts[place + 1] if place + 1 < len(firsts) else None
-        recovery.open_segment(segment, node=known[1], following=following, say=say)
+        reached = recovery.open_segment(segment, node=known[1], following=following, say=say)
+    ahead = unwritten.ahead(directory, names, files)
+    missing = ahead + (reached - segments[-1].end if segments else 0)
     lost = range(0)
-    if count := unwritten.ahead(directory, names, files):
-        lost = unwritten.leave_out(directory, segments, count, files, options.merge_bytes)
+    if missing:
+        lost = unwritten.leave_out(directory, segments, missing, files, options.merge_bytes)
         notes.append(
-            f"{directory}: was not closed, and kept messages in memory: those of the sequences {lost.start} to "
-            f"{lost.stop - 1} that were given out are lost, new messages begin at {lost.stop}"
+            f"{directory}: was not closed in order: messages of the sequences {lost.start} to {lost.stop - 1} may have "
+            f"been given out and are lost, new messages begin at {lost.stop}"
         )
+    if ahead:
         unwritten.keep(directory, files)
     return Opened(*known, segments, lost)
 

@@ -3,40 +3,50 @@
 What was acknowledged is in the frames file, in whole frames whose ids follow one another; the index can always be made
 again from that. So no length is believed, and nothing whole is ever thrown away:
 
-- frames without a record (the process died between the two writes) get one
-- a torn frame at the end of the last segment is cut off
-- a record that is damaged, or speaks of bytes that are not there, is dropped, and its frames are looked for
+- a write that was torn, which nobody was told had succeeded, is cut off: its record speaks of bytes that are not there
+- frames that no record speaks of (the index is older, or lost) get one; a torn frame behind them is cut off
+- a record that is damaged is dropped, and its frames are looked for
 - bytes that are no frames, between frames that are, get a record that says "quarantined"
+- so do frames of a chunk of which more is missing than a torn write leaves: their checksum is of no use any more
 """
 
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from lapwing.log.index import RECORD, Chunk, decode
+from lapwing import kernel
+from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, Chunk, decode
 from lapwing.log.salvage import Say, Stretch
 from lapwing.log.segment import SPARE, Segment
 
 _RECORDS_AT_ONCE: Final = 4096
 
 
-def open_segment(segment: Segment, *, node: int, following: int | None, say: Say) -> None:
+def open_segment(segment: Segment, *, node: int, following: int | None, say: Say) -> int:
     """Learn what `segment` holds; mend it where it is not as a clean stop leaves it, and `say` what was done.
 
     `following` is the first sequence of the next segment, None when this is the last one, to be appended to.
     Only first and last record are looked at while they fit; whoever reads finds damage in between.
+
+    Returns the sequence up to which messages are known to have been given out: beyond the end when some are missing.
     """
     segment.size = segment.frames.size()
+    reached = 0
     if not _fits(segment, following):
         kept = _sound_records(segment)
         if following is None and kept is not None:
-            _mend_tail(segment, kept, node, say)
+            count = segment.index.file.size() // RECORD
+            if kept < count:
+                reached = _undo_torn_write(segment, kept, count, node, say)
+            else:
+                _mend_tail(segment, kept, node, say)
         else:
             _rebuild(segment, node, following, say)
     if following is None:
         _finish_last(segment, say)
     else:
         segment.extras.size = segment.extras.file.size()
+    return max(reached, segment.end)
 
 
 def sound_index(segment: Segment) -> bool:
@@ -115,6 +125,55 @@ def _mend_tail(segment: Segment, kept: int, node: int, say: Say) -> None:
     _learn_end(segment, chunks[-1] if chunks else last)
 
 
+def _undo_torn_write(segment: Segment, kept: int, count: int, node: int, say: Say) -> int:
+    """Go back to before the last write, whose records are there but not its frames; up to where all was given out.
+
+    Where even more is missing, the frames that are left of the chunk in question stay where they are, unserved.
+    """
+    index = segment.index
+    begun = count - 1
+    while begun and index.chunk(begun).flags & CONTINUED:
+        begun -= 1
+    torn = index.chunk(begun)
+    base = torn.before()
+    reached = 0
+    if base.stop <= segment.size:
+        whole, chunks = begun, [base] if base.length else []
+        say(index.file.path, begun * RECORD, "the last write is not all there, and was not acknowledged")
+    else:
+        whole, reached = kept, index.chunk(count - 1).end
+        chunks = list(_left_of(segment, index.chunk(kept), node, None, say))
+    index.file.truncate(whole * RECORD)
+    if chunks:
+        index.file.write(b"".join([chunk.encode() for chunk in chunks]), whole * RECORD)
+    index.count = whole + len(chunks)
+    last = index.chunk(index.count - 1) if index.count else Chunk(segment.first, 0, 0, 0, 0, 0)
+    _cut(segment, last.stop, say)
+    _learn_end(segment, last)
+    return reached
+
+
+def _left_of(segment: Segment, chunk: Chunk, node: int, until: int | None, say: Say) -> Iterator[Chunk]:
+    """What to make of a chunk of which not all bytes are there: what it was before, if that is, then quarantine.
+
+    Of the last segment (`until` is None) only whole frames stay, as the next ones are to follow them.
+    """
+    known = chunk.before()
+    if known.length and known.stop <= segment.size:
+        yield known
+    else:
+        known.count = known.length = 0
+    count, stop = chunk.count - known.count, segment.size
+    if until is None:
+        stretch = Stretch(segment.frames, known.stop, segment.size, known.end, node << 54, resync=False)
+        list(stretch.chunks(say))
+        count, stop = stretch.expected - known.end, stretch.at
+    if count:
+        what = f"messages {known.end} to {known.end + count - 1}: not all of their chunk is there, quarantined"
+        say(segment.frames.path, known.stop, what)
+        yield Chunk(known.end, known.stop, chunk.time, count, stop - known.stop, 0, QUARANTINED)
+
+
 def _rebuild(segment: Segment, node: int, following: int | None, say: Say) -> None:
     last = _replace_index(segment, every_chunk(segment, node, following, say))
     say(segment.index.file.path, 0, f"made the index anew: {segment.index.count} chunks")
@@ -134,23 +193,25 @@ def every_chunk(segment: Segment, node: int, until: int | None, say: Say) -> Ite
         data = file.read(min(_RECORDS_AT_ONCE, count - begin) * RECORD, begin * RECORD)
         for place in range(0, len(data), RECORD):
             chunk = decode(data, place)
+            if chunk is not None and until is not None and chunk.end > until:
+                chunk = chunk.before()  # of a write that failed
             if chunk is None or not _follows(chunk, known, segment.size, until):
                 say(file.path, begin * RECORD + place, "dropped a record that is damaged or out of place")
                 continue
             if chunk.offset > known.stop or chunk.first > known.end:
                 yield from _between(segment, node, known, chunk.offset, chunk.first, say)
-            yield chunk
-            known = chunk
+            for known in [chunk] if chunk.stop <= segment.size else _left_of(segment, chunk, node, until, say):
+                yield known
     yield from _between(segment, node, known, segment.size, until, say)
 
 
 def _follows(chunk: Chunk, known: Chunk, size: int, until: int | None) -> bool:
-    """Whether a record can stand behind what is known."""
+    """Whether a record can stand behind what is known; its end may be missing."""
     return (
         chunk.count > 0
         and chunk.offset >= known.stop
         and chunk.first >= known.end
-        and chunk.stop <= size
+        and (chunk.stop <= size or chunk.offset < size)
         and (until is None or chunk.end <= until)
     )
 
@@ -205,5 +266,22 @@ def _finish_last(segment: Segment, say: Say) -> None:
         if frames is not None:
             last = chunks[0]
             segment.last = (last.first, last.offset, last.count, last.length, last.crc)
-        elif problem != "quarantined":
+        elif problem != "quarantined" and not _keep_sound_part(segment, chunks[0], say):
             say(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")
+
+
+def _keep_sound_part(segment: Segment, chunk: Chunk, say: Say) -> bool:
+    """Of a last chunk that does not match its checksum, serve what was there before the last write to it, if that does.
+
+    A power loss may leave a file that is as long as it should be, and not what was written last. Whether it was so.
+    """
+    before = chunk.before()
+    frames = segment.frames.read(before.length, before.offset)
+    if not before.length or kernel.crc32c(frames) != before.crc:
+        return False
+    rest = Chunk(before.end, before.stop, chunk.time, chunk.count - before.count, chunk.length - before.length, 0)
+    rest.flags = QUARANTINED
+    segment.index.file.write(before.encode() + rest.encode(), (segment.index.count - 1) * RECORD)
+    segment.index.count += 1
+    say(segment.frames.path, rest.offset, f"messages {rest.first} to {rest.end - 1} do not match: quarantined")
+    return True

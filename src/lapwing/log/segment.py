@@ -12,7 +12,7 @@ from lapwing.errors import WriteFailed
 from lapwing.log import extras as extras_file
 from lapwing.log.disk import File, OpenFiles
 from lapwing.log.extras import Extra, ExtrasFile
-from lapwing.log.index import QUARANTINED, RECORD, BadRecord, Chunk, Index, record
+from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, BadRecord, Chunk, Index, record
 from lapwing.log.options import CHUNK_BYTES
 
 DIGITS: Final = 20
@@ -25,6 +25,7 @@ Batch = tuple[int, bytes, int]  # how many messages, their frames, and the time 
 Last = tuple[int, int, int, int, int]  # first, offset, count, length, crc
 
 _TIME: Final = struct.Struct(">q")
+_NOTHING: Final = (0, 0, 0)
 
 
 def time_of(frames: bytes, at: int = 0) -> int:
@@ -99,44 +100,48 @@ class Segment:
     def write(self, batches: Sequence[Batch], extras: Sequence[Extra]) -> None:
         """Append batches, each as a chunk, and their extras; all of it or, raising `WriteFailed`, nothing.
 
-        A small batch is added to the last chunk, whose record is written over. Extras go first and the index last:
-        whatever a crash leaves, a message never stands without its deferral, and frames without a record are found by
-        scanning.
+        A small batch is added to the last chunk, whose record is written over. Extras go first and frames last:
+        whatever a crash leaves, a message never stands without its deferral, nor without a checksum.
         """
         if self.torn:
             self.mend()
         at, end, newest, last = self.size, self.end, self.newest, self.last
         number = self.index.count
-        step, place = self.frames, at
         records = b""
+        flags, before = 0, _NOTHING
+        for count, frames, time in batches:
+            length = len(frames)
+            if time > newest:
+                newest = time
+            if last is not None and last[3] + length <= self.merge_bytes:
+                first, offset, known, held, crc = last
+                last = (first, offset, known + count, held + length, kernel.crc32c(frames, crc))
+                if records:
+                    records = records[:-RECORD]
+                else:
+                    number -= 1
+                    before = (known, held, crc)
+            else:
+                if records:
+                    flags, before = CONTINUED, _NOTHING
+                last = (end, at, count, length, kernel.crc32c(frames))
+            records += record(last[0], last[1], newest, last[2], last[3], last[4], flags, before)
+            at += length
+            end += count
+        step, place = self.index.file, number * RECORD
         try:
             if extras:
                 step, place = self.extras.file, self.extras.size
                 beside = extras_file.encode(extras)
                 step.write(beside, place)
-                step = self.frames
-            for count, frames, time in batches:
-                place = at
-                step.write(frames, at)
-                length = len(frames)
-                if at + length > self.reserved:
-                    self._reserve(at + length)
-                if time > newest:
-                    newest = time
-                if last is not None and last[3] + length <= self.merge_bytes:
-                    first, offset, known, held, crc = last
-                    last = (first, offset, known + count, held + length, kernel.crc32c(frames, crc))
-                    if records:
-                        records = records[:-RECORD]
-                    else:
-                        number -= 1
-                else:
-                    last = (end, at, count, length, kernel.crc32c(frames))
-                records += _record(last, newest)
-                at += length
-                end += count
-            step, place = self.index.file, number * RECORD
+                step, place = self.index.file, number * RECORD
             step.write(records, place)
+            step, place = self.frames, self.size
+            for _, frames, _ in batches:
+                step.write(frames, place)
+                place += len(frames)
+            if place > self.reserved:
+                self._reserve(place)
         except OSError as error:
             self.torn = True
             failure = WriteFailed(step.path, place, error)
@@ -189,14 +194,17 @@ class Segment:
         """
         most = 1 + max_bytes * self.index.count // (self.size or 1)
         chunks = self.index.chunks(number, min(most, 4096))
+        if self.torn and self.last is not None and number + len(chunks) == self.index.count:
+            first, offset, count, length, crc = self.last  # its record may still be that of the write that failed
+            chunks[-1] = Chunk(first, offset, self.newest, count, length, crc)
         head = chunks[0]
         if head.flags & QUARANTINED:
             return chunks[:1], None, "quarantined"
         if head.stop > self.size:
-            return chunks[:1], None, f"reaches to {head.stop}, the file ends at {self.size}"
+            raise BadRecord(f"{self.index.file.path}: reaches to {head.stop}, the frames end at {self.size}")
         taken = 1
         limit = min(self.size, head.offset + max_bytes)
-        while taken < len(chunks) and chunks[taken].stop <= limit and not chunks[taken].flags:
+        while taken < len(chunks) and chunks[taken].stop <= limit and not chunks[taken].flags & QUARANTINED:
             taken += 1
         del chunks[taken:]
         try:
