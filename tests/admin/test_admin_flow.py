@@ -80,7 +80,8 @@ def test_anything_else_in_that_topic_is_passed_over(stranger):
 def test_numbers_that_cannot_be_are_taken_as_none():
     found = parse(body(NOW, messages=-3, bytes="7", depth=float("nan"), delivered=True), NOW + 18)
 
-    assert list(found.numbers)[:2] == [0.0, 0.0] and found.numbers[5] == 0.0
+    assert list(found.numbers)[:2] == [0.0, 0.0]
+    assert found.numbers[5] == 0.0
 
 
 # ---- merging ----
@@ -254,7 +255,8 @@ async def test_a_small_past_is_read_whole():
     past = await read(logs)
     found = past.windows.points("t1", now=NOW)
 
-    assert past.windows.count == len(logs.brokers["a"]) and not past.windows.sampled
+    assert past.windows.count == len(logs.brokers["a"])
+    assert not past.windows.sampled
     assert {round(point.into, 6) for point in found} == {2}
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,11 @@ def test_groups_stand_in_the_order_in_which_they_need_each_other(tmp_path: Path)
     groups = [[service.name for service in group] for group in stack.services(plan)]
 
     assert groups == [["nsqlookupd"], ["nsqd"], ["nsqadmin", "pipelines"], ["demo"]]
+
+
+def test_nsqd_measures_the_latency_that_the_flow_pipeline_keeps(tmp_path: Path) -> None:
+    plan = stack.Plan(tmp_path, "127.0.0.1", dict(stack.PORTS), admin=True, pipelines=("archive", "flow"), demo=False)
+    bare = replace(plan, pipelines=())
+    measuring = [stack.LATENCY in stack.services(each)[1][0].command for each in (plan, bare)]
+
+    assert measuring == [True, False]

@@ -32,6 +32,7 @@ LookupdHttp = Annotated[
     typer.Option("--lookupd-http-address", envvar="LAPWING_LOOKUPD_HTTP", metavar="HOST:PORT", show_default=False,
                  help="An nsqlookupd to ask for all nsqds, instead of naming them; may be repeated."),
 ]
+All = Annotated[bool, typer.Option("--all", help="Show lapwing's own topics (_lapwing...) too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 

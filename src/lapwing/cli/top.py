@@ -18,21 +18,26 @@ def top(
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 1.0,
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="End after so many looks; 0: never.")] = 0,
     rows: Annotated[int, typer.Option(min=1, help="Topics and channels shown at most.")] = 20,
+    everything: shared.All = False,
     http: shared.NsqdHttp = None,
     lookupd: shared.LookupdHttp = None,
     as_json: shared.Json = False,
 ) -> None:
     """Watch topics, channels and pipelines live, the busiest first; Ctrl-C ends. Without a terminal: a line a look."""
-    shared.asked(http, lookupd, lambda cluster: _watch(cluster, interval, count, rows, as_json))
+    shared.asked(http, lookupd, lambda cluster: _watch(cluster, interval, count, rows, everything, as_json))
 
 
-async def _watch(cluster: Any, interval: float, count: int, rows: int, as_json: bool) -> None:
+async def _watch(cluster: Any, interval: float, count: int, rows: int, everything: bool, as_json: bool) -> None:
     from rich.live import Live
 
     from lapwing.tools import screens
     from lapwing.tools.picture import NobodyAnswered, flows
 
-    before = await cluster.look(ages=True, pipelines=True)
+    async def look() -> Any:
+        picture = await cluster.look(ages=True, pipelines=True)
+        return picture if everything else picture.users()
+
+    before = await look()
     if not before.nodes:
         raise NobodyAnswered(before.errors)
     console = screens.console()
@@ -44,7 +49,7 @@ async def _watch(cluster: Any, interval: float, count: int, rows: int, as_json: 
     try:
         while not count or looks < count:
             await asyncio.sleep(interval)
-            picture = await cluster.look(ages=True, pipelines=True)
+            picture = await look()
             rates = flows(before, picture)
             if live is not None:
                 live.update(screens.whole_picture(picture, rates, rows=rows), refresh=True)

@@ -13,6 +13,7 @@ app = shared.app()
 @app.command(epilog="Example: lapwing topics --rates")
 def topics(
     rates: Annotated[bool, typer.Option("--rates", help="Look for a second, and show rates too.")] = False,
+    everything: shared.All = False,
     http: shared.NsqdHttp = None,
     lookupd: shared.LookupdHttp = None,
     as_json: shared.Json = False,
@@ -22,6 +23,7 @@ def topics(
     from lapwing.tools.picture import flows
 
     before, picture = shared.asked(http, lookupd, lambda cluster: cluster.look_twice(apart=1.0 if rates else 0.0))
+    picture = picture if everything else picture.users()
     found = flows(before, picture) if rates else None
     if as_json:
         print(json.dumps([_told(name, topic, found) for name, topic in picture.topics.items()], indent=2))

@@ -64,7 +64,11 @@ def lag(channel: Json) -> int:
 
 
 def judge(picture: Picture, limits: Limits, *, topic: str = "", channel: str = "") -> Report:
-    """The verdict on the cluster, or on one topic or channel of it: the worst of all findings."""
+    """The verdict on the cluster, or on one topic or channel of it: the worst of all findings.
+
+    Of lapwing's own topics nothing is found unless one is named: nobody has to consume them.
+    """
+    picture = picture if topic else picture.users()
     findings = [Finding(Verdict.CRITICAL, error) for error in picture.errors]
     findings += [Finding(Verdict.CRITICAL, f"{node} is not healthy: {said}")
                  for node, said in picture.health.items() if said != "OK"]

@@ -4,9 +4,10 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from lapwing import names
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
 from lapwing.client.http import CallFailed, DaemonHttp
@@ -43,6 +44,10 @@ class Picture:
     pipelines: list[Json] = field(default_factory=list)
     ages: dict[tuple[str, str], float] = field(default_factory=dict)  # oldest unfinished message, s
     errors: list[str] = field(default_factory=list)  # who could not be asked, in words
+
+    def users(self) -> "Picture":
+        """The same without the topics that lapwing keeps for itself."""
+        return replace(self, topics={name: topic for name, topic in self.topics.items() if not names.own(name)})
 
     def channels(self, topic: str = "") -> list[Json]:
         """Every channel, of one topic or of all, by name."""

@@ -15,6 +15,7 @@ from lapwing.errors import ConfigError
 from lapwing.tools.supervisor import Service
 
 PORTS: Final = {"lookupd_tcp": 4160, "lookupd_http": 4161, "nsqd_tcp": 4150, "nsqd_http": 4151, "admin": 4171}
+LATENCY: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"  # costs some CPU a message: only if it is kept
 REPLAY: Final = ("--retention-age=24h", "--retention-bytes=1073741824")  # so that peek, tail and replay find something
 
 
@@ -106,7 +107,8 @@ def services(plan: Plan) -> list[list[Service]]:
         "nsqd",
         (*program("nsqd"), f"--tcp-address={plan.listen('nsqd_tcp')}", f"--http-address={plan.listen('nsqd_http')}",
          f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
-         f"--data-path={plan.data / 'nsqd'}", f"--durability={plan.durability}", *REPLAY),
+         f"--data-path={plan.data / 'nsqd'}", f"--durability={plan.durability}", *REPLAY,
+         *((LATENCY,) if "flow" in plan.pipelines else ())),
         address=f"tcp {plan.address('nsqd_tcp')}, http {plan.address('nsqd_http')}",
         ping=plan.address("nsqd_http"), patience=10.0,
     )

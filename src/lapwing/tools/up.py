@@ -124,7 +124,7 @@ class Up:
 
     async def _picture(self, cluster: Cluster) -> Picture:
         try:
-            return await cluster.look(ages=True, pipelines=True)
+            return (await cluster.look(ages=True, pipelines=True)).users()
         except CallFailed as error:
             return Picture(time.monotonic(), errors=[str(error)])
 
