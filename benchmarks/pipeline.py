@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from footprint import Footprint, family, median, shown
+
 from lapwing.spark.pipelines import archive, spec
 from lapwing.spark.pipelines.progress import Progress
 from lapwing.spark.pipelines.running import CONF, Running, Wanted
@@ -35,7 +37,6 @@ from lapwing.spark.session import local_session
 
 TOPIC = "bench"
 TICK = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 BESIDE = Path(sys.executable).parent
 
 
@@ -57,27 +58,15 @@ class Broker:
                 break
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
 
-    def publish(self, count: int, size: int, topic: str = TOPIC) -> None:
-        """Bodies that hardly compress, as ids, numbers and hashes do."""
+    def publish(self, count: int, size: int, topic: str = TOPIC) -> int:
+        """Bodies that hardly compress, as ids, numbers and hashes do; how many were published."""
         most = min(10_000, count, (4 << 20) // (size + 4))
         bodies = [os.urandom(size) for _ in range(most)]
         batch = struct.pack(">i", most) + b"".join(struct.pack(">i", size) + body for body in bodies)
         url = f"http://{self.doors['HTTP']}/mpub?topic={topic}&binary=true"
         for _ in range(count // most):
             urllib.request.urlopen(url, batch, timeout=60).close()
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parents.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
-    found, waiting = [], [pid]
-    while waiting:
-        found.append(waiting.pop())
-        waiting += parents.get(found[-1], [])
-    return found
+        return count // most * most
 
 
 def cpu(pids: list[int]) -> float:
@@ -88,16 +77,6 @@ def cpu(pids: list[int]) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += sum(int(field) for field in fields[11:15])
     return total / TICK
-
-
-def memory(pids: list[int]) -> float:
-    """MB of memory that these processes have to themselves."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            pages = Path(f"/proc/{pid}/statm").read_text().split()
-            total += (int(pages[1]) - int(pages[2])) * PAGE
-    return total / 1e6
 
 
 def measured(work: Callable[[], object]) -> tuple[float, float]:
@@ -213,30 +192,44 @@ def latency(spark: Any, broker: Broker, place: Path, size: int) -> None:
     say("latency, publish to Parquet", f"p50 {found[len(found) // 2]:.2f} s, worst {found[-1]:.2f} s", "trigger 1 s")
 
 
-def soak(spark: Any, broker: Broker, place: Path, size: int, rate: int, seconds: float) -> None:
-    """Memory of Spark and its workers while messages come at a steady rate; flat is what is wanted."""
-    running = run(spark, broker, place / "pipelines", "trigger=5s", once=False)
+def soak(
+    spark: Any, broker: Broker, place: Path, size: int, rate: int, seconds: float, settings: list[str]
+) -> bool:
+    """Memory while messages come at a steady rate; whether it is flat and everything was archived in time.
+
+    The first quarter is for warming up: classes are loaded, code is compiled, the heap finds its size. After it the
+    median of the last quarter is compared with that of the second.
+    """
+    running = run(spark, broker, place / "pipelines", *(settings or ["trigger=5s"]), once=False)
+    footprint = Footprint(spark, broker.process.pid)
     begun = time.perf_counter()
-    sent, marks = 0, []
-    next_look = 60.0
+    sent, minute, lags = 0, min(60.0, seconds / 8), []
+    looked = 0.0
     while (now := time.perf_counter() - begun) < seconds:
         due = int(now * rate) - sent
         if due >= 1000:
-            broker.publish(due, size)
-            sent += due
-        if now >= next_look:
-            used = memory([pid for pid in family(os.getpid()) if pid not in NOT_OURS])
-            marks.append(used)
-            lag = running.jobs[0].progress.lag if running.jobs else None
-            say(f"after {now:,.0f} s", f"{used:,.0f} MB, sent {sent:,}, lag {lag}")
-            next_look += max(60.0, seconds / 30)
-        time.sleep(0.05)
+            sent += broker.publish(due, size)
+        if now >= looked + minute and running.jobs:
+            lag = running.jobs[0].progress.lag
+            lags.append(lag or 0)
+            print(f"{now:6,.0f} s  {shown(footprint.between(looked, now))}; sent {sent:,}, lag {lag}", flush=True)
+            looked = now
+        time.sleep(0.02)
+    footprint.close()
+    over = time.perf_counter() + 60
+    while running.jobs[0].progress.rows_in < sent and time.perf_counter() < over:
+        time.sleep(0.1)
     running.ask_to_stop()
     while not running.jobs[0].progress.ended:
         time.sleep(0.1)
-    if len(marks) > 3:
-        half = len(marks) // 2
-        say("memory, second half : first", f"{max(marks[half:]) / max(marks[:half]):.2f}", "1.1 or less")
+    second, last = footprint.between(seconds / 4, seconds / 2), footprint.between(seconds * 3 / 4, seconds)
+    ratio = median(last) / median(second)
+    say("memory, most", f"{max(sample.total for sample in footprint.samples):,.0f} MB")
+    say("memory, last quarter : second", f"{median(last):,.0f} : {median(second):,.0f} MB = {ratio:.2f}", "1.1 or less")
+    proof = verify(str(place / "archive"))
+    say("archived", f"{proof.rows:,} of {sent:,} in {proof.files} files, each once: {proof.sound}")
+    say("lag at the end of a minute, most", f"{max(lags):,} messages", f"{rate * 30:,} (30 s) or less")
+    return ratio <= 1.1 and proof.sound and proof.rows == sent and max(lags) <= rate * 30
 
 
 def main() -> None:
@@ -245,6 +238,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--soak", type=float, default=0, help="seconds")
     parser.add_argument("--rate", type=int, default=20_000, help="messages/s of --soak")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the archive during --soak")
     parser.add_argument("--only", default="archive,file,latency")
     chosen = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="lapwing-pipeline-"))
@@ -254,8 +248,9 @@ def main() -> None:
     try:
         spark = local_session("benchmark", conf=CONF)
         count = chosen.messages // 10_000 * 10_000
+        good = True
         if chosen.soak:
-            soak(spark, broker, place, chosen.size, chosen.rate, chosen.soak)
+            good = soak(spark, broker, place, chosen.size, chosen.rate, chosen.soak, chosen.set)
         else:
             if "archive" in chosen.only:
                 throughput(spark, broker, place, count, chosen.size)
@@ -268,6 +263,7 @@ def main() -> None:
         broker.process.terminate()
         broker.process.wait()
         shutil.rmtree(place, ignore_errors=True)
+    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":

@@ -108,29 +108,6 @@ def test_moves_that_a_crash_interrupts_are_finished_by_the_next_who_opens(table,
     assert v.verify(table.root).sound
 
 
-def test_merging_keeps_every_row_and_survives_being_interrupted(table, monkeypatch):
-    for batch in range(4):
-        table.add("q", batch, until(batch * 5 + 5), writing(rows(batch * 5, batch * 5 + 5)))
-    paths = sorted(table.contents.parts)
-    delete = table._files.delete
-
-    def dying(path):
-        if path == paths[2]:
-            raise OSError("killed here")
-        delete(path)
-
-    monkeypatch.setattr(table._files, "delete", dying)
-    with pytest.raises(OSError, match="killed here"):
-        table.merge(paths, writing(rows(0, 20), folder=""))
-
-    again = reopened(table)
-
-    assert len(again.contents.parts) == 1
-    assert len(list(LocalFiles(table.root).walk("topic=orders"))) == 1
-    assert v.verify(table.root).sound
-    assert again.has("q", 3)
-
-
 def test_merging_refuses_to_change_the_rows(table):
     table.add("q", 0, until(5), writing(rows(0, 5)))
     table.add("q", 1, until(10), writing(rows(5, 10)))

@@ -181,7 +181,7 @@ def init(
 
 @app.command(epilog="Example: lapwing pipeline verify lapwing-data/archive --nsqd 127.0.0.1:4151")
 def verify(
-    archive: Annotated[Path, typer.Argument(help="Directory of the archive.")] = Path("lapwing-data/archive"),
+    archive: Annotated[str, typer.Argument(help="Directory of the archive, or its URL.")] = "lapwing-data/archive",
     topics: Annotated[list[str], typer.Option("--topic", help="Only this topic; may be repeated.")] = [],  # noqa: B006
     sequences: Annotated[str, typer.Option(help="Only these sequences, from..to (to excluded).")] = "",
     nsqd: Nsqd = [],  # noqa: B006
@@ -200,7 +200,12 @@ def verify(
     except BadSetting as error:
         raise ConfigError(f"--sequences: {error}") from error
     held = published(tuple(nsqd), tuple(lookupd)) if nsqd or lookupd else None
-    proof = prove(str(archive), topics=topics, span=span, published=held)
+    spark = None
+    if "://" in archive and not archive.startswith("file://"):
+        from lapwing.spark.session import local_session
+
+        spark = local_session("lapwing verify")
+    proof = prove(archive, topics=topics, span=span, published=held, spark=spark)
     print(json.dumps(proof_json(proof), indent=2) if as_json else proof_text(proof))
     if not proof.sound:
         raise typer.Exit(1)

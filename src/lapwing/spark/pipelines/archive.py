@@ -17,7 +17,7 @@ from lapwing.spark.pipelines.files import open_files
 from lapwing.spark.pipelines.ground import Built, Ground
 from lapwing.spark.pipelines.kinds import Archive
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.table import Table, count_rows
+from lapwing.spark.pipelines.table import Table, count_rows, settled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
@@ -35,8 +35,19 @@ _UNIQUE: Final = ("body", "id", "sequence", "timestamp")
 
 
 def read(spark: "SparkSession", place: str) -> "DataFrame":
-    """An archive as a DataFrame: `spark.read.parquet(place)` with the types said rather than guessed."""
-    return spark.read.schema(SCHEMA).parquet(place)
+    """An archive as a DataFrame: every message once, also while a pipeline writes there or merges files.
+
+    It has the files that the manifest names at this moment. A merge before they are read takes them away: Spark then
+    says so and fails, and reading again helps. A directory without a manifest is read as it is.
+    """
+    contents = settled(open_files(place, spark))
+    reader = spark.read.schema(SCHEMA)
+    if contents.number == 0:
+        return reader.parquet(place)
+    if not contents.parts:
+        return spark.createDataFrame([], SCHEMA)
+    root = place.rstrip("/")
+    return reader.option("basePath", root).parquet(*(f"{root}/{path}" for path in sorted(contents.parts)))
 
 
 def build(settings: Archive, ground: Ground) -> Built:
@@ -113,7 +124,8 @@ def _merging(settings: Archive) -> Merging:
             found = found.option(f"parquet.enable.dictionary#{column}", "false")
         return found
 
-    return Merging(settings.compact_after, settings.file_bytes, ("node", "log_id", "sequence"), writer)
+    order = ("node", "log_id", "sequence")
+    return Merging(settings.compact_after, settings.file_bytes, order, writer, settings.compression)
 
 
 def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":
@@ -124,10 +136,19 @@ def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":
     with_log = _with_log(batch, logs)
     return with_log.select(
         "topic", "node", "log_id", "sequence", "id", "timestamp", "attempts", "body", "headers",
-        F.current_timestamp().alias("archived"),
+        _now().alias("archived"),
         F.to_date("timestamp").alias("date"),
         F.hour("timestamp").alias("hour"),
     )  # fmt: skip
+
+
+def _now() -> "Column":
+    """The time of the batch, in such a manner that Spark does not compile the plan anew for every batch.
+
+    A plain `current_timestamp()` becomes a number in the code that Spark generates; an array stays a reference. The
+    index has to depend on a row, else it would be computed beforehand.
+    """
+    return F.element_at(F.array(F.current_timestamp()), F.col("attempts") * 0 + 1)
 
 
 def _with_log(batch: "DataFrame", logs: list[tuple[str, int, str]]) -> "DataFrame":

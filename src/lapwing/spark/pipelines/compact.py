@@ -1,12 +1,15 @@
 """Small files of a table merged into larger ones."""
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from lapwing.spark.pipelines import table as tables
+from lapwing.spark.pipelines.files import is_local
+from lapwing.spark.pipelines.merge import merge
 from lapwing.spark.pipelines.table import Part, Table
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ class Merging:
     file_bytes: int  # size up to which files are merged
     order: tuple[str, ...]  # columns that the rows of a merged file are sorted by
     writer: "Callable[[DataFrame], DataFrameWriter]"  # how the table's files are written
+    compression: str = "snappy"
 
 
 def compact(spark: "SparkSession", table: Table, merging: Merging, *, all_due: bool = False) -> int:
@@ -42,6 +46,8 @@ def compact(spark: "SparkSession", table: Table, merging: Merging, *, all_due: b
         merged += len(chosen)
         if not all_due:
             break
+    if all_due:
+        table.tidy()
     return merged
 
 
@@ -58,11 +64,17 @@ def choose(parts: list[Part], limit: int) -> list[str]:
 
 
 def _save(spark: "SparkSession", root: str, paths: list[str], merging: Merging) -> Callable[[str], None]:
+    sources = [f"{root}/{path}" for path in paths]
+
+    def save_here(place: str) -> None:
+        os.makedirs(place)
+        merge(sources, f"{place}/0.parquet", merging.order, merging.compression)
+
     def save(place: str) -> None:
-        rows = spark.read.parquet(*(f"{root}/{path}" for path in paths))
+        rows = spark.read.parquet(*sources)
         merging.writer(rows.coalesce(1).sortWithinPartitions(*merging.order)).parquet(place)
 
-    return save
+    return save_here if is_local(root) else save
 
 
 def over(folder: str, now: datetime) -> bool:

@@ -1,17 +1,21 @@
 """The few things a pipeline does with files itself: on this machine's disk, or wherever Spark can write."""
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapwing.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_HERE: Final = -100  # AT_FDCWD
+_EXCHANGE: Final = 2  # RENAME_EXCHANGE
 
 
 class Files(Protocol):
@@ -38,6 +42,13 @@ class Files(Protocol):
         ...
 
     def move(self, path: str, target: str) -> None: ...
+
+    def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
+        """Put files (name: where it is now) in the place of others of a folder in one step; False: not possible here.
+
+        `draft` is a free path to prepare the new folder at; the old one, with all its files, is left behind there.
+        """
+        ...
 
     def delete(self, path: str) -> None:
         """Remove a file or a directory with all that is in it, if there is one."""
@@ -102,6 +113,30 @@ class LocalFiles:
         if not place.parent.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
         os.replace(self._at(path), place)
+
+    def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
+        if not folder:
+            return False
+        live, new = self._at(folder), self._at(draft)
+        kept = set(self.names(folder)) - removed
+        try:
+            self.delete(draft)
+            new.mkdir(parents=True)
+            new.chmod(live.stat().st_mode)
+            for name in kept - added.keys():
+                os.link(live / name, new / name)
+            for name, place in added.items():
+                os.link(self._at(place), new / name)
+            _sync_directory(new)
+            if not _exchange(live, new):
+                return False
+        except OSError:  # no links or no exchange on this file system, or a directory inside
+            return False
+        for name in self.names(draft):
+            if name not in kept and name not in removed:  # came in between, from somebody else
+                os.replace(new / name, live / name)
+        _sync_directory(live.parent)
+        return True
 
     def delete(self, path: str) -> None:
         place = self._at(path)
@@ -191,6 +226,10 @@ class HadoopFiles:
         if not self._system.rename(self._at(path), self._at(target)):
             raise OSError(f"{self.root}: {path} could not be moved to {target}")
 
+    def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
+        """Never possible: such file systems replace one file at most."""
+        return False
+
     def delete(self, path: str) -> None:
         self._system.delete(self._at(path), True)
 
@@ -231,6 +270,14 @@ def check_writable(place: str) -> None:
         raise ConfigError(
             f"{place}: cannot write there: {error.strerror}; choose another place or give this user the right to write"
         ) from error
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # of Linux; Python has no name for it
+    if rename is None:
+        return False
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def _sync_directory(path: Path) -> None:

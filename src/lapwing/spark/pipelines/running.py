@@ -45,6 +45,8 @@ QUERY_CONF: Final = {
     # up to so many partitions are written at once; without it Spark sorts every batch first
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.streaming.noDataProgressEventInterval": "2000",
+    # smaller than Spark's old default, and with bounds by which readers can pass over files
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 

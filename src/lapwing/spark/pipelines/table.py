@@ -3,7 +3,8 @@
 Spark writes a batch's files into a folder that no reader looks into. Then one small JSON file, an entry of the
 manifest, says which files there are, and that is the moment the batch counts. After it the files are moved to their
 places; whoever opens the table next finishes a move that a crash has interrupted. A batch whose entry exists is not
-written again. Merging small files goes the same way.
+written again. Merging small files goes the same way, and there the whole folder is exchanged in one step, so that who
+lists it sees the old files or the new one. Whoever wants to be sure reads the files that `settled` names.
 
     topic=orders/date=2026-11-15/hour=10/00000012-0.parquet      what readers see
     _manifest/00000012.json                                      entry 12: what it added and removed
@@ -28,6 +29,7 @@ MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"
 _SNAPSHOT: Final = ".snapshot.json"
 _FOLD_AFTER: Final = 100  # entries after which a snapshot takes their place
+_ATTEMPTS: Final = 5  # to read a manifest that is being written
 
 
 class TableDamaged(LapwingError):
@@ -105,7 +107,7 @@ class Table:
         self.contents, last = load(self._files)
         if last is not None:
             self._settle(last)
-        self._files.delete(STAGING)
+        self.tidy()
 
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query has been added."""
@@ -126,6 +128,8 @@ class Table:
 
     def _stage(self, entry: Entry, write: Callable[[str], None], folder: str = "", rows: int | None = None) -> None:
         staging = f"{STAGING}/{entry.number:08d}"
+        if entry.kind == "merge":
+            self.tidy()
         self._files.delete(staging)
         write(f"{self._files.root}/{staging}")
         found = sorted((path, size) for path, size in self._files.walk(staging) if path.endswith(".parquet"))
@@ -149,6 +153,8 @@ class Table:
 
     def _settle(self, entry: Entry) -> None:
         """Bring the files to where the entry says they are; done again it changes nothing."""
+        if entry.removed and self._exchanged(entry):
+            return
         for staged, part in entry.added:
             if self._files.exists(staged):
                 self._files.move(staged, part.path)
@@ -157,6 +163,20 @@ class Table:
         for path in entry.removed:
             self._files.delete(path)
         self._files.delete(f"{STAGING}/{entry.number:08d}")
+
+    def _exchanged(self, entry: Entry) -> bool:
+        """Put merged files in the place of the old ones in one step, where all is in one folder and it can be done."""
+        folders = {path.rpartition("/")[0] for path in (*entry.removed, *(part.path for _, part in entry.added))}
+        if len(folders) != 1 or not all(self._files.exists(staged) for staged, _ in entry.added):
+            return False
+        added = {part.path.rpartition("/")[2]: staged for staged, part in entry.added}
+        removed = {path.rpartition("/")[2] for path in entry.removed}
+        draft = f"{STAGING}/{entry.number:08d}/_exchange"
+        return self._files.exchange(folders.pop(), added, removed, draft)
+
+    def tidy(self) -> None:
+        """Delete what an exchange has left behind; until then who was listing the old folder still finds it whole."""
+        self._files.delete(STAGING)
 
     def _fold(self) -> None:
         """Write one snapshot in the place of all entries up to here."""
@@ -170,20 +190,51 @@ class Table:
 
 def load(files: Files) -> tuple[Contents, Entry | None]:
     """What the manifest says, and its last entry (None when that went into a snapshot)."""
+    contents, last = _read(files, settled=False)
+    return contents, last
+
+
+def settled(files: Files) -> Contents:
+    """The same for readers: what is there, without an entry whose files are not in their places yet."""
+    contents, _ = _read(files, settled=True)
+    return contents
+
+
+def _read(files: Files, *, settled: bool) -> tuple[Contents, Entry | None]:
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _read_once(files, settled=settled)
+        except (FileNotFoundError, TableDamaged):
+            # a snapshot may just have taken the place of the entries that were there a moment ago
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(0.02 * attempt)
+    raise AssertionError("unreachable")
+
+
+def _read_once(files: Files, *, settled: bool) -> tuple[Contents, Entry | None]:
     names = [name for name in files.names(MANIFEST) if name[:8].isdigit() and name.endswith(".json")]
     contents = Contents()
     for name in names:
         if name.endswith(_SNAPSHOT):
             contents = _contents(_parse(files, name))
     last = None
-    for name in sorted(name for name in names if not name.endswith(_SNAPSHOT)):
+    entries = sorted(name for name in names if not name.endswith(_SNAPSHOT))
+    for name in entries:
         if int(name[:8]) <= contents.number:
             continue
         if int(name[:8]) != contents.number + 1:
             raise TableDamaged(f"{files.root}: entry {contents.number + 1} of the manifest is missing")
         last = _entry(_parse(files, name))
+        if settled and name == entries[-1] and _is_moving(files, last):
+            break
         contents.apply(last)
     return contents, last
+
+
+def _is_moving(files: Files, entry: Entry) -> bool:
+    """Whether files of an entry still lie where they were staged."""
+    return any(not files.exists(part.path) and files.exists(staged) for staged, part in entry.added)
 
 
 def count_rows(spark: "SparkSession | None") -> Count:

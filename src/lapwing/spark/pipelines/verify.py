@@ -7,22 +7,27 @@ archived, and with what the brokers have published if they are asked.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from lapwing.errors import LapwingError
 from lapwing.spark.pipelines import table as tables
-from lapwing.spark.pipelines.files import LocalFiles
+from lapwing.spark.pipelines.files import Files, HadoopFiles, open_files
 from lapwing.spark.pipelines.table import Contents
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Log = tuple[str, int, str]  # topic, node, identity of the log
 Run = tuple[int, int]  # sequences [first, stop)
 
 _MOST_SHOWN: Final = 5
+_ATTEMPTS: Final = 5
 
 
 @dataclass
@@ -64,31 +69,53 @@ class Proof:
         return not self.faults and all(log.sound for log in self.logs)
 
 
+class _Moved(Exception):
+    """Files that the manifest named are gone: they were merged in the meantime."""
+
+
 def verify(
     place: str,
     *,
     topics: Iterable[str] = (),
     span: Run | None = None,
     published: Mapping[Log, Run] | None = None,
+    spark: "SparkSession | None" = None,
 ) -> Proof:
-    """Check an archive on this machine's disk, or the part of it that `topics` and `span` (sequences) name.
+    """Check an archive, or the part of it that `topics` and `span` (sequences) name; it may be in use.
 
-    `published` says what the brokers hold: (first, next) of each log.
+    `published` says what the brokers hold: (first, next) of each log. With a URL (s3a, hdfs) `spark` reads the files;
+    on this machine's disk nobody is needed.
     """
-    files = LocalFiles(place)
-    contents, _ = tables.load(files)
+    files = open_files(place.removeprefix("file://"), spark)
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _verify(files, place, frozenset(topics), span, published or {}, spark)
+        except _Moved:
+            if attempt == _ATTEMPTS - 1:
+                raise LapwingError(f"{place}: files are merged faster than they can be read; try again later") from None
+    raise AssertionError("unreachable")
+
+
+def _verify(
+    files: Files, place: str, wanted: frozenset[str], span: Run | None, published: Mapping[Log, Run],
+    spark: "SparkSession | None",
+) -> Proof:  # fmt: skip
+    contents = tables.settled(files)
     if contents.number == 0:
         raise LapwingError(f"{place}: no manifest, so this is no archive, or nothing has been archived yet")
-    wanted = frozenset(topics)
     proof = Proof(place)
     held: dict[Log, list[Run]] = {}
     for path, part in sorted(contents.parts.items()):
         topic = topic_of(path)
         if wanted and topic not in wanted:
             continue
+        if not files.exists(path) and path not in tables.settled(files).parts:
+            raise _Moved
         try:
-            rows = parquet.read_table(f"{files.root}/{path}", columns=["node", "log_id", "sequence"], partitioning=None)
+            rows = _sequences(f"{files.root}/{path}", spark if isinstance(files, HadoopFiles) else None)
         except (OSError, pa.ArrowInvalid) as error:
+            if path not in tables.settled(files).parts:
+                raise _Moved from None
             proof.faults.append(f"{path}: {str(error).splitlines()[0]}")
             continue
         proof.files += 1
@@ -97,13 +124,26 @@ def verify(
             proof.faults.append(f"{path}: {len(rows)} rows, the manifest says {part.rows}")
         for (node, log_id), found in runs_by_log(rows).items():
             held.setdefault((topic, node, log_id), []).extend(found)
-    proof.faults += [f"{path}: a file that the manifest does not know" for path in tables.strays(files, contents)]
+    unknown = tables.strays(files, contents)
+    newer = tables.load(files)[0].parts if unknown else {}
+    proof.faults += [f"{path}: a file that the manifest does not know" for path in unknown if path not in newer]
     for log, sequence in _expected(contents, wanted).items():
-        if sequence > 0 or log in (published or {}):
+        if sequence > 0 or log in published:
             held.setdefault(log, [])
     for log in sorted(held):
-        proof.logs.append(prove(log, held[log], _end(contents, log), span, (published or {}).get(log)))
+        proof.logs.append(prove(log, held[log], _end(contents, log), span, published.get(log)))
     return proof
+
+
+def _sequences(path: str, spark: "SparkSession | None") -> Any:
+    """The columns that say which messages a file holds."""
+    columns = ["node", "log_id", "sequence"]
+    if spark is None:
+        return parquet.read_table(path, columns=columns, partitioning=None)
+    try:
+        return spark.read.parquet(path).select(*columns).toArrow()
+    except PySparkException as error:
+        raise OSError(str(error)) from error
 
 
 def prove(log: Log, held: list[Run], end: int | None, span: Run | None, published: Run | None) -> LogProof:
