@@ -127,6 +127,12 @@ def local_session(
     return session
 
 
+def activate(session: "SparkSession") -> None:
+    """Make the session that of the calling thread: for a write, Spark looks for data sources of Python only there."""
+    jvm = session._jvm
+    session._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
+
+
 def _java() -> javas.Java:
     """The Java to use; one probe a process, as it costs half a second."""
     global _found
