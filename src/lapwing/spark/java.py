@@ -34,6 +34,8 @@ for a do
   esac
   set -- "$@" "$a"
 done
+# few pools of native memory: every thread of a batch would leave one behind
+export MALLOC_ARENA_MAX="${{MALLOC_ARENA_MAX:-2}}"
 exec "{java}" "$@"
 """
 
