@@ -62,6 +62,55 @@ def test_sql_over_json_and_what_does_not_parse_goes_to_a_topic_of_its_own_with_t
     assert broker.depth("orders", "clean") == 0
 
 
+@pytest.mark.parametrize(
+    ("sql", "once"),
+    [
+        ("select id, amount * 2 as twice from input where amount > 1", True),
+        ("select * except (amount) from (select *, amount / 0.5 as twice from input) where twice > 2 and id > 0", True),
+        ("select cast(id as string) as body, concat('k', id) as key, map('a', 'b') as headers from {input}", True),
+        ("select id from input where id in (select max(x) from values (0), (1) as t(x))", False),
+        ("select explode(array(id, id + 1)) as id from input", False),
+        ("select id from input watermark _timestamp delay of interval 1 hour limit 3", False),
+    ],
+)
+def test_a_query_that_works_row_by_row_reads_and_parses_once(runs, broker, tmp_path, sql, once):
+    file = written(
+        tmp_path, f'kind: transform\ntopics: orders\nschema: id bigint, amount double\nto: out\nsql: "{sql}"\n'
+    )
+    broker.publish("orders", b'{"id": 1, "amount": 3}', b'{"id": 2, "amount": "x"}', b"no json")
+
+    plan = plan_of(runs, file)
+
+    assert (plan.count("MicroBatchScan") == 1) == once
+    assert (plan.count("from_json") == 1) == once
+    assert len(broker.bodies("out")) >= 1
+    assert sorted(message["headers"]["reason"] for message in broker.messages("orders.rejected")) == [
+        "amount is no double", "not JSON",
+    ]  # fmt: skip
+    assert all("key" not in message["headers"] for message in broker.messages("orders.rejected"))
+
+
+def plan_of(runs, file):
+    """What Spark did in the last batch of a run."""
+    running = runs.made(file)
+    assert running.run(runs.spark, lambda progress: None), running.jobs[0].progress.error
+    return str(running.jobs[0]._query._jsq.explainInternal(False))
+
+
+def test_an_error_in_an_expression_is_not_met_by_what_does_not_concern_it(runs, broker, tmp_path):
+    file = written(
+        tmp_path,
+        "kind: transform\ntopics: orders\nschema: id bigint, part bigint\nto: out\n"
+        "sql: select id, if(part is null, raise_error('no part'), 10 div part) as share from input where id > 0\n",
+    )
+    broker.publish("orders", b'{"id": "x"}', b'{"id": 0, "part": 0}', b'{"id": 1, "part": 5}')
+
+    runs.once(file)
+
+    assert broker.bodies("out") == ['{"id":1,"share":2}']
+    assert broker.bodies("orders.rejected") == ['{"id": "x"}']
+
+
 def test_a_schema_is_inferred_once_and_pinned(runs, broker, tmp_path):
     file = written(
         tmp_path,

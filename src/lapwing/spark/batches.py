@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -92,11 +93,14 @@ def _extras(rows: pa.RecordBatch) -> list[tuple[int, int, dict[str, str]]]:
     given = [name for name in ("headers", "defer_ms", "key") if name in rows.schema.names]
     if not given:
         return []
-    columns = {name: rows.column(name).to_pylist() for name in given}
-    nothing: list[None] = [None] * len(rows)
+    # a few rows of many may be all that have any: only these become Python objects
+    mask = reduce(pc.or_, (_said(rows.column(name)) for name in given))
+    indices, some = pc.indices_nonzero(mask).to_pylist(), rows.filter(mask)
+    columns = {name: some.column(name).to_pylist() for name in given}
+    nothing: list[None] = [None] * len(some)
     found = []
-    for index, (pairs, defer, key) in enumerate(
-        zip(columns.get("headers", nothing), columns.get("defer_ms", nothing), columns.get("key", nothing), strict=True)
+    for index, pairs, defer, key in zip(
+        indices, *(columns.get(name, nothing) for name in ("headers", "defer_ms", "key")), strict=True
     ):
         headers = dict(pairs or ())
         if key is not None:
@@ -108,6 +112,15 @@ def _extras(rows: pa.RecordBatch) -> list[tuple[int, int, dict[str, str]]]:
         if headers or defer:
             found.append((index, defer or 0, headers))
     return found
+
+
+def _said(column: pa.Array) -> pa.Array:
+    """Which rows have a value there; an empty map says nothing."""
+    there = pc.is_valid(column)
+    if isinstance(column, pa.MapArray):
+        ends = column.offsets
+        there = pc.and_(there, pc.not_equal(ends[1:], ends[:-1]))
+    return there
 
 
 def _first(mask: pa.Array) -> int:

@@ -38,12 +38,16 @@ _MARK: Final = "_end"
 _SAMPLE: Final = 1000  # messages that are looked at, from each end of each log
 
 
+# what of a message that could not be parsed is kept for its own topic; null for all others
+REJECTED: Final = "_rejected"
+
+
 @dataclass(frozen=True)
 class Input:
-    """The messages that could be parsed, and those that could not (with a column `reason`); None where all can."""
+    """The messages that could be parsed; and these together with those that could not, which have `_rejected`."""
 
     good: "DataFrame"
-    bad: "DataFrame | None"
+    everything: "DataFrame | None" = None  # None where all can be parsed
 
 
 def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknown: bool = False) -> Input:
@@ -51,24 +55,34 @@ def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknow
     about = [F.col(column).alias(name) for name, column in ABOUT.items()]
     about.append(F.octet_length("body").alias("_size"))
     if settings.format == "binary":
-        return Input(frame.select("body", *about), None)
+        return Input(frame.select("body", *about))
     text = F.col("body").cast("string")
     if settings.format == "text":
-        valid = F.is_valid_utf8(text)
-        good = frame.where(valid).select(text.alias("body"), *about)
-        return Input(good, frame.where(~valid).withColumn("reason", F.lit("not UTF-8")))
+        # a message that is none is not shown either
+        reason = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
+        return divided(frame.select(F.when(reason.isNull(), text).alias("body"), *about, rejected(reason)))
     schema = schema_of(settings, ground)
     named = {field.name for field in schema.fields}
-    if taken := sorted(named & {*ABOUT, "_size"}):
+    if taken := sorted(named & {*ABOUT, "_size", REJECTED}):
         raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
-    # what is not deterministic keeps the optimizer from pushing the filters below down to where the parsing is, which
-    # would parse every body four times instead of once
+    # what is not deterministic keeps the optimizer from pushing filters down to where the parsing is, which would parse
+    # every body once for each of them
     marked = frame.withColumns({"_parsed": parsed(text, schema), "_barrier": F.spark_partition_id()})
     marked = marked.withColumn("reason", _reason(schema, reject_unknown=reject_unknown))
     value = F.col("_parsed").getField(_VALUE)
     fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
-    good = marked.where(F.col("reason").isNull()).select(*fields, *about)
-    return Input(good, marked.where(F.col("reason").isNotNull()))
+    return divided(marked.select(*fields, *about, rejected(F.col("reason"))))
+
+
+def rejected(reason: "Column") -> "Column":
+    """The column with what is published of a message that goes to the rejects; null where there is no reason to."""
+    kept = ("topic", "node", "sequence", "id", "body")
+    return F.when(reason.isNotNull(), F.struct(*kept, reason.alias("reason"))).alias(REJECTED)
+
+
+def divided(everything: "DataFrame") -> Input:
+    """Both views of rows that have the column `_rejected`."""
+    return Input(everything.where(F.col(REJECTED).isNull()).drop(REJECTED), everything)
 
 
 def parsed(text: "Column", schema: StructType) -> "Column":

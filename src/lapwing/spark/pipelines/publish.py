@@ -9,12 +9,14 @@ from lapwing.spark.options import sink_options
 from lapwing.spark.pipelines.ground import Ground
 from lapwing.spark.pipelines.kinds import Settings
 from lapwing.spark.pipelines.messages import sink_access
+from lapwing.spark.pipelines.parse import REJECTED
 from lapwing.spark.writer import BadColumns, check_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 HEADERS: Final = "map<string,string>"
+_TYPES: Final = {"topic": "string", "body": "binary", "headers": HEADERS}
 
 
 def options(settings: Settings, ground: Ground) -> dict[str, str]:
@@ -24,32 +26,56 @@ def options(settings: Settings, ground: Ground) -> dict[str, str]:
 
 def messages(frame: "DataFrame", to: str, name: str) -> "DataFrame":
     """The rows as messages: those that have a column `body` as they are, others as JSON. Raises `ConfigError`."""
-    if "body" not in frame.columns:
-        frame = frame.select(F.to_json(F.struct(*(F.col(f"`{column}`") for column in frame.columns))).alias("body"))
+    return _messages(frame, frame.columns, to, name)
+
+
+def both(frame: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":
+    """The same for rows some of which are rejects (they have `_rejected`): each to its topic."""
+    made = _messages(frame, [column for column in frame.columns if column != REJECTED], to, name, REJECTED)
+    columns = {
+        **{column: F.when(F.col(REJECTED).isNull(), F.col(column)) for column in made.columns if column != REJECTED},
+        **{column: _either(made, column, value) for column, value in _reject(rejects).items()},
+    }
+    return made.select(*(value.alias(column) for column, value in columns.items()))
+
+
+def beside(good: "DataFrame", everything: "DataFrame", rejects: str) -> "DataFrame":
+    """Messages, and the rejects among `everything`, in two passes over the input."""
+    good = good.withColumn("body", F.col("body").cast("binary"))
+    bad = everything.where(F.col(REJECTED).isNotNull())
+    return good.unionByName(
+        bad.select(*(value.alias(column) for column, value in _reject(rejects).items())), allowMissingColumns=True
+    )
+
+
+def _messages(frame: "DataFrame", columns: list[str], to: str, name: str, *more: str) -> "DataFrame":
+    if "body" not in columns:
+        frame = frame.select(F.to_json(F.struct(*(F.col(f"`{column}`") for column in columns))).alias("body"), *more)
     if to and "topic" not in frame.columns:
         frame = frame.withColumn("topic", F.lit(to))
     if "topic" not in frame.columns:
         raise ConfigError(f"{name}: to is missing: the topic for the result (or a column topic beside body)")
     try:
-        check_columns(frame.schema, sink_options({"nsqd": "any:1"}, streaming=True))
+        check_columns(frame.drop(*more).schema, sink_options({"nsqd": "any:1"}, streaming=True))
     except BadColumns as error:
         raise ConfigError(f"{name}: {error}") from error
     return frame
 
 
-def rejected(bad: "DataFrame", topic: str) -> "DataFrame":
-    """What could not be parsed, as messages that say in their headers why, and where they came from."""
+def _either(frame: "DataFrame", column: str, rejected: "Column") -> "Column":
+    """A column of the messages: what a reject has there, or what the row has (nothing, where it has no such column)."""
+    own = F.col(column).cast(_TYPES[column]) if column in frame.columns else F.lit(None).cast(_TYPES[column])
+    return F.when(F.col(REJECTED).isNotNull(), rejected.cast(_TYPES[column])).otherwise(own)
+
+
+def _reject(topic: str) -> "dict[str, Column]":
+    """The columns of a message that could not be parsed: as it was, with headers that say why and where it was."""
+    why = F.col(REJECTED)
     headers = F.create_map(
-        F.lit("reason"), F.col("reason"),
-        F.lit("origin-topic"), F.col("topic"),
-        F.lit("origin-node"), F.col("node").cast("string"),
-        F.lit("origin-sequence"), F.col("sequence").cast("string"),
-        F.lit("origin-id"), F.col("id"),
+        F.lit("reason"), why["reason"],
+        F.lit("origin-topic"), why["topic"],
+        F.lit("origin-node"), why["node"].cast("string"),
+        F.lit("origin-sequence"), why["sequence"].cast("string"),
+        F.lit("origin-id"), why["id"],
     )  # fmt: skip
-    return bad.select(F.lit(topic).alias("topic"), F.col("body").cast("binary"), headers.cast(HEADERS).alias("headers"))
-
-
-def beside(good: "DataFrame", bad: "DataFrame") -> "DataFrame":
-    """Messages of both, with the columns of both."""
-    good = good.withColumn("body", F.col("body").cast("binary"))
-    return good.unionByName(bad, allowMissingColumns=True)
+    return {"topic": F.lit(topic), "body": why["body"].cast("binary"), "headers": headers.cast(HEADERS)}

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 from lapwing import names
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import publish
+from lapwing.spark.pipelines.carry import carried
 from lapwing.spark.pipelines.ground import Built, Ground
 from lapwing.spark.pipelines.kinds import Transform
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.parse import parse
+from lapwing.spark.pipelines.parse import REJECTED, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,8 +22,13 @@ def build(settings: Transform, function: Callable[[Any], Any] | None, ground: Gr
     found = parse(frame, settings, ground, reject_unknown=settings.drift == "reject")
     result = _result(found.good, settings, function, ground)
     out = publish.messages(result, settings.to, settings.name)
-    if found.bad is not None and settings.rejects != "none":
-        out = publish.beside(out, publish.rejected(found.bad, rejects_topic(settings)))
+    if found.everything is not None and settings.rejects != "none":
+        rejects = rejects_topic(settings)
+        together = carried(result, found.good, found.everything, REJECTED)
+        if together is not None:
+            out = publish.both(together, settings.to, rejects, settings.name)
+        else:
+            out = publish.beside(out, found.everything, rejects)
     return Built(out.writeStream.format("lapwing").options(**publish.options(settings, ground)), settings.trigger)
 
 
