@@ -106,7 +106,7 @@ def test_a_flipped_bit_costs_one_record(tmp_path: Path) -> None:
 
         journal = Journal(tmp_path)
         assert len(journal.load().channels) == 2
-        assert len(journal.notes) == 1
+        assert sum("skipped" in note for note in journal.notes) == 1
 
 
 def test_the_file_stays_small_however_long_it_is_used(tmp_path: Path) -> None:

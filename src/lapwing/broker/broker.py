@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,20 @@ if TYPE_CHECKING:
 
 PROBING: Final = 1_000_000_000  # ns between two looks at whether a disk that has refused takes anything again
 
+RETRY: Final = 10_000_000_000  # ns before a topic that could not be opened is tried again; each time twice as long
+MOST_RETRY: Final = 600_000_000_000
+
 Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)
+
+
+@dataclass(slots=True)
+class Unopened:
+    """A topic that is there, and that the disk does not let us have."""
+
+    entry: TopicEntry
+    reason: str
+    again: int  # when to try again, ns
+    wait: int = RETRY
 
 
 class Broker:
@@ -37,6 +51,7 @@ class Broker:
         self.storage = storage
         self.report = report
         self.topics: dict[str, Topic] = {}
+        self.unopened: dict[str, Unopened] = {}
         self.sessions: dict[Session, None] = {}
         self.dirty_topics: list[Topic] = []
         self.unsynced: list[tuple[Topic, list[tuple[Publisher, int]]]] = []
@@ -61,6 +76,8 @@ class Broker:
         if topic is None:
             if self.exiting:
                 raise Exiting
+            if name in self.unopened:
+                raise LogError(self.unopened[name].reason)
             if self.options.max_topics and len(self.topics) >= self.options.max_topics:
                 raise LapwingError(f"this broker may have {self.options.max_topics} topics and has them all")
             topic = Topic(name, self, self.storage.open(name))
@@ -174,6 +191,15 @@ class Broker:
                     self._stalled[channel] = None
                 self._stale[channel.topic] = None
 
+    @property
+    def health(self) -> str | None:
+        """What is wrong: the last write failed, or topics could not be opened; None when all is well."""
+        if self.problem is None and self.unopened:
+            reasons = [topic.reason for topic in self.unopened.values()]
+            more = [f"and {len(reasons) - 3} more topics"] if len(reasons) > 3 else []
+            return "; ".join([*reasons[:3], *more])
+        return self.problem
+
     def fail(self, error: Exception) -> None:
         """Note that the disk refused; health is bad until a write succeeds."""
         if self.problem is None:
@@ -225,6 +251,8 @@ class Broker:
         """Write down what channels have finished since the last time, and which topics and channels there are."""
         if self.problem is not None:
             self._look_for_health(now)
+        if self.unopened:
+            self._open_again(now)
         stalled, self._stalled = self._stalled, {}
         for channel in stalled:
             self.touch(channel)
@@ -268,7 +296,8 @@ class Broker:
 
     def entries(self) -> list[TopicEntry]:
         """What the catalog should say: all but the ephemeral."""
-        return [
+        unopened = [topic.entry for topic in self.unopened.values()]
+        return unopened + [
             TopicEntry(
                 topic.name,
                 topic.paused,
@@ -289,17 +318,55 @@ class Broker:
         for name in self.storage.names_on_disk():
             entries.setdefault(name, TopicEntry(name, False, [], {}))
         for entry in entries.values():
+            try:
+                self._bring_back(entry, now)
+            except LogError as error:
+                self.unopened[entry.name] = Unopened(entry, str(error), now + RETRY)
+                self.report(
+                    f"{error}. Nothing of it was changed, and the other topics are served. It is opened by itself when "
+                    "the disk can be read again; to begin it anew, stop nsqd and move its folder elsewhere"
+                )
+        self.changes.clear()
+
+    def _bring_back(self, entry: TopicEntry, now: int) -> None:
+        """Open one topic as it was. Raises `LogError`; then there is no such topic, and its files are as they were."""
+        topic: Topic | None = None
+        try:
             topic = Topic(entry.name, self, self.storage.open(entry.name))
             topic.paused = entry.paused
-            topic.settings = entry.settings
-            self.topics[entry.name] = topic
+            topic.settings = dict(entry.settings)
             topic.restore(now=now)
-            for line in entry.channels:
-                channel = topic.channels.get(line.name) or topic.create_channel(line.name, now=now)
-                channel.paused = line.paused
-                channel.settings = line.settings
-            topic.fan_out(now)
-        self.changes.clear()
+        except (LogError, OSError) as error:
+            if topic is not None:
+                topic.close()
+            raise LogError(f"topic {entry.name} is not served: {error}") from error
+        self.topics[entry.name] = topic
+        for line in entry.channels:
+            channel = topic.channels.get(line.name)
+            if channel is None:  # the journal has lost it: deliver again what may be finished, rather than nothing
+                channel = topic.create_channel(line.name, now=now)
+                channel.seek(topic.log.first, back=True)
+            channel.paused = line.paused
+            channel.settings = line.settings
+        topic.fan_out(now)
+
+    def _open_again(self, now: int) -> None:
+        """Try the topics that could not be opened, ever more seldom: a disk that dies takes its time to say so."""
+        for name, topic in list(self.unopened.items()):
+            if topic.again > now:
+                continue
+            try:
+                self._bring_back(topic.entry, now)
+            except LogError as error:
+                topic.reason = str(error)
+                topic.wait = min(2 * topic.wait, MOST_RETRY)
+                topic.again = now + topic.wait
+                continue
+            del self.unopened[name]
+            self.report(f"topic {name} could be opened again and is served")
+            self.changed("topic", name, None, created=True)
+            for channel in self.topics[name].channels:
+                self.changed("channel", name, channel, created=True)
 
     def close(self, *, now: int) -> None:
         """Write down everything and let go of the disk."""

@@ -194,8 +194,8 @@ class Channel:
             if self.requeued:
                 sequence, behind = self.requeued[0]
                 if behind <= cursor:
-                    self.requeued.popleft()
                     count -= self._redeliver(sequence, subscriber, now)
+                    self.requeued.popleft()  # only now: what could not be read is not done with
                     continue
                 stop = min(stop, behind)
             stop = self.ahead.clear_until(stop)

@@ -72,6 +72,7 @@ class Journal:
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
         self._sync = sync  # at compaction; a lost append only means that something is delivered again
         self._known = False  # whether the file was looked at
+        self._damaged = False  # whether more than a torn write at its end was found in it
         self._progress: dict[str, bytes] = {}
         self._entries: list[bytes] = []
         self._fanned: int | None = None
@@ -79,8 +80,13 @@ class Journal:
         self._live_deferred: dict[str, int] = {}
 
     def load(self) -> JournalState:
-        """Everything the journal knows. A damaged record is skipped, a torn one at the end cut off."""
+        """Everything the journal knows. A damaged record is skipped, a torn one at the end cut off.
+
+        Raises `LogError` when the disk does not give the file; it is not touched then.
+        """
         fanned_out, told = self._fold()
+        if self._damaged:
+            self._set_aside()
         state = JournalState(fanned_out)
         for name, channel in told.items():
             attempts = channel.attempts
@@ -154,12 +160,22 @@ class Journal:
         for begin, payload, end in self._file.read():
             if payload is None:
                 self.notes.append(f"{self.path}: offset {begin}: skipped {end - begin} damaged bytes")
+                self._damaged |= not begin or end < self._file.file.size()
             else:
                 fanned = _apply(payload, told, fanned)
         self._known = True
         self._live = {name: 64 + 16 * (len(one.runs) + len(one.attempts)) for name, one in told.items()}
         self._live_deferred = {name: len(one.deferred) for name, one in told.items()}
         return fanned, told
+
+    def _set_aside(self) -> None:
+        """Keep a copy of a file that is damaged, as it will be written over."""
+        disk, copy = self._file.file.table.disk, self.path + ".damaged"
+        try:
+            disk.replace(copy, [disk.read(self.path)], sync=False)
+            self.notes.append(f"{self.path}: damaged; a copy of it is kept as {copy}")
+        except OSError as error:
+            self.notes.append(f"{self.path}: damaged, and could not be copied: {error}")
 
     def compact(self) -> None:
         """Write the state alone to a new file, which takes the old one's place; on error the old one stays."""

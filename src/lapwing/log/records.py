@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from lapwing import kernel
-from lapwing.errors import WriteFailed
+from lapwing.errors import LogError, WriteFailed
 from lapwing.log.disk import File
 
 MAGIC: Final = b"LWR1"
@@ -95,7 +95,16 @@ class RecordFile:
         self._torn = False  # there is more in the file than that, to be cut off first
 
     def read(self) -> Iterator[Found]:
-        """Everything in the file; afterwards appending goes on behind the last sound record."""
+        """Everything in the file; afterwards appending goes on behind the last sound record.
+
+        Raises `LogError` when the disk does not give it: that says nothing of what is in it, so nothing is changed.
+        """
+        try:
+            yield from self._read()
+        except OSError as error:
+            raise LogError(f"{self.file.path}: cannot be read: {error.strerror or error}") from error
+
+    def _read(self) -> Iterator[Found]:
         length = self.file.size()
         self.size = 0
         for begin, payload, end in stream(self.file, 0, length):

@@ -103,12 +103,12 @@ class Http:
 
     @property
     def _health(self) -> str:
-        problem = self._broker.problem
+        problem = self._broker.health
         return "OK" if problem is None else f"NOK - {problem}"
 
     def ping(self, request: Request) -> Answer:
-        """Whether the last write to a disk worked."""
-        return _HEALTHY if self._broker.problem is None else plain(self._health, 500)
+        """Whether the last write to a disk worked, and every topic could be opened."""
+        return _HEALTHY if self._broker.health is None else plain(self._health, 500)
 
     def info(self, request: Request) -> Answer:
         """Who this is, and what it grants clients."""

@@ -163,7 +163,7 @@ class Metrics:
     def _process(self) -> str:
         broker = self._broker
         single: tuple[tuple[str, str, str, float], ...] = (
-            ("healthy", "gauge", "1 while the last write to disk succeeded.", int(broker.problem is None)),
+            ("healthy", "gauge", "1 while the disk takes writes and gives every topic.", int(broker.health is None)),
             ("start_time_seconds", "gauge", "When the broker was started.", self._started / _SECOND),
             ("topics", "gauge", "Topics.", len(broker.topics)),
             ("channels", "gauge", "Channels.", sum(len(topic.channels) for topic in broker.topics.values())),
