@@ -30,6 +30,7 @@ BATCHES = 200  # a round
 MPUB = struct.pack(">i", BATCH) + (struct.pack(">i", BODY) + b"x" * BODY) * BATCH
 BODIES = [b"x" * BODY] * BATCH
 FRAMES = kernel.frame_bodies(BODIES, BASE, 1)
+COLUMNS = [bytearray(16 * BATCH), bytearray(8 * BATCH), bytearray(4 * BATCH + 4), bytearray(BODY * BATCH)]
 FINS = b"".join(b"FIN %016x\n" % (BASE + sequence) for sequence in range(BATCH))
 
 COMPILED, PURE = "compiled", "pure"
@@ -96,7 +97,7 @@ def measure(rounds: int) -> dict[str, float]:
         "finishing a run of FINs": finishing(rounds),
         "scanning frames": best(lambda: kernel.scan_frames(FRAMES, 0, size) and None, rounds),
         "taking a slice": best(lambda: kernel.take_frames(FRAMES, 0, size, BATCH, size) and None, rounds),
-        "decoding into columns": best(lambda: kernel.decode_columns(FRAMES, 0, size) and None, rounds),
+        "decoding into columns": best(lambda: kernel.decode_columns(FRAMES, 0, size, 0, *COLUMNS) and None, rounds),
         "decoding into messages": best(lambda: kernel.decode_messages(FRAMES, 0, size) and None, rounds),
         "answering with FINs": best(lambda: kernel.fins_of(FRAMES, 0, size) and None, rounds),
         "checksum (CRC-32C)": best(lambda: kernel.crc32c(FRAMES) and None, rounds),

@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "wire"))  # for `feeding`
 
 from feeding import cut, hear
-from twins import BASE, DRESSES, NODE, ODD_DRESSES, TWINS, both
+from twins import BASE, DRESSES, NODE, ODD_DRESSES, TWINS, both, room
 
 from lapwing import kernel
 from lapwing.errors import LogError, ProtocolError
@@ -165,7 +165,10 @@ CALLS: dict[str, Callable[[Random], tuple[Any, ...]]] = {
     ),
     "fins_of": lambda random: (_frames(random), random.choice([0, 0, number(random)]), number(random)),
     "scan_frames": lambda random: (_frames(random), random.choice([0, 0, number(random)]), number(random)),
-    "decode_columns": lambda random: (_frames(random), random.choice([0, 0, number(random)]), number(random)),
+    "decode_columns": lambda random: (
+        _frames(random), random.choice([0, 0, number(random)]), number(random), random.choice([0, 0, number(random)]),
+        *room(random.randrange(12), random.randrange(2000)),
+    ),
     "decode_messages": lambda random: (_frames(random), random.choice([0, 0, number(random)]), number(random)),
     "with_attempts": lambda random: (_frames(random), number(random)),
 }  # fmt: skip

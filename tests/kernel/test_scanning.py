@@ -2,11 +2,12 @@
 
 import struct
 from array import array
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import pytest
-from twins import BASE, DRESSES
+from twins import BASE, DRESSES, columns_of, contents, room
 
 from lapwing.kernel import pure
 from lapwing.wire import frames
@@ -44,7 +45,7 @@ def test_what_is_no_frame_ends_the_scan(kernel: ModuleType, bad: bytes) -> None:
     assert kernel.scan_frames(data, 0, len(data)) == (array("i", PLACES), len(RUN))
     assert kernel.take_frames(data, 0, len(data), 100, 1 << 40) == (4, len(RUN))
     assert kernel.decode_messages(data, 0, len(data))[1] == len(RUN)
-    assert kernel.decode_columns(data, 0, len(data))[5] == 4
+    assert columns_of(kernel, data, 0, len(data))[:2] == (4, len(RUN))
 
 
 def test_a_start_past_the_data_finds_nothing(kernel: ModuleType) -> None:
@@ -58,7 +59,7 @@ def test_a_start_past_the_data_finds_nothing(kernel: ModuleType) -> None:
 
 @pytest.mark.parametrize("start", [-1, -(1 << 80)])
 def test_a_negative_start_is_refused(kernel: ModuleType, start: int) -> None:
-    for call in (kernel.scan_frames, kernel.decode_columns, kernel.decode_messages, kernel.fins_of):
+    for call in (kernel.scan_frames, partial(columns_of, kernel), kernel.decode_messages, kernel.fins_of):
         with pytest.raises(ValueError):
             call(RUN, start, len(RUN))
     with pytest.raises(ValueError):
@@ -69,7 +70,7 @@ def test_a_negative_start_is_refused(kernel: ModuleType, start: int) -> None:
 def test_a_stop_before_the_start_finds_nothing(kernel: ModuleType, stop: int) -> None:
     assert kernel.scan_frames(RUN, 0, stop) == (array("i", [0]), 0)
     assert kernel.take_frames(RUN, 37, stop, 9, 9) == (0, 37)
-    assert kernel.decode_columns(RUN, 0, stop) == (b"", b"", b"", array("i", [0]).tobytes(), b"", 0)
+    assert columns_of(kernel, RUN, 0, stop)[:2] == (0, 0)
 
 
 # --- taking a slice ------------------------------------------------------------------------------------------------
@@ -112,13 +113,14 @@ def test_messages_come_apart_as_they_were_framed(kernel: ModuleType, dress: Any)
 
 @pytest.mark.parametrize("dress", DRESSES)
 def test_columns_are_what_arrow_wants(kernel: ModuleType, dress: Any) -> None:
-    ids, timestamps, attempts, offsets, bodies, count = kernel.decode_columns(dress(RUN), 0, len(RUN))
+    data = kernel.frame_bodies(BODIES, BASE + 41, 5999)
 
-    assert count == 4
+    count, end, ids, times, offsets, bodies = columns_of(kernel, dress(data), 0, len(data))
+
+    assert (count, end) == (4, len(data))
     assert ids == b"".join(b"%016x" % (BASE + sequence) for sequence in (41, 42, 43, 44))
-    assert array("q", timestamps) == array("q", [5] * 4)
-    assert array("H", attempts) == array("H", [1] * 4)
-    assert array("i", offsets) == array("i", [0, 3, 3, 253, 254])
+    assert times == array("q", [5] * 4)
+    assert offsets == array("i", [0, 3, 3, 253, 254])
     assert bodies == b"".join(BODIES)
 
 
@@ -127,15 +129,55 @@ def test_columns_and_messages_may_begin_in_the_middle(kernel: ModuleType) -> Non
     start = len(frames.OK) + 37
 
     assert [body for *_, body in kernel.decode_messages(data, start, len(data))[0]] == BODIES[1:]
-    assert kernel.decode_columns(data, start, len(data))[4] == b"".join(BODIES[1:])
+    assert columns_of(kernel, data, start, len(data))[5] == b"".join(BODIES[1:])
+
+
+@pytest.mark.parametrize("length", range(1, len(RUN)))
+def test_columns_are_filled_piece_by_piece(kernel: ModuleType, length: int) -> None:
+    columns = room(4, 254)
+    row = at = 0
+
+    for end in (*range(length, len(RUN), length), len(RUN)):
+        row, at = kernel.decode_columns(RUN, at, end, row, *columns)
+
+    assert (row, at) == (4, len(RUN))
+    assert contents(columns, row)[3] == b"".join(BODIES)
+
+
+@pytest.mark.parametrize(("rows", "size", "fit"), [(0, 254, 0), (2, 254, 2), (4, 253, 3), (4, 2, 0), (4, 3, 2)])
+def test_columns_that_are_full_take_no_more(kernel: ModuleType, rows: int, size: int, fit: int) -> None:
+    columns = room(rows, size)
+
+    assert kernel.decode_columns(RUN, 0, len(RUN), 0, *columns) == (fit, PLACES[fit])
+    assert contents(columns, fit)[3] == b"".join(BODIES[:fit])
+
+
+def test_a_row_outside_of_the_columns_is_refused(kernel: ModuleType) -> None:
+    for row in (5, 1 << 80, -1):
+        with pytest.raises(ValueError):
+            kernel.decode_columns(RUN, 0, len(RUN), row, *room(4, 254))
+    with pytest.raises(ValueError):
+        kernel.decode_columns(RUN, 0, len(RUN), 0, *room(4, 254)[:2], bytearray(3), bytearray(254))
+
+
+@pytest.mark.parametrize("offset", [-1, 255, 2**31 - 1])
+def test_an_offset_that_lies_outside_writes_nothing(kernel: ModuleType, offset: int) -> None:
+    columns = room(4, 254)
+    columns[2][:4] = array("i", [offset]).tobytes()
+
+    if offset < 0:
+        with pytest.raises(ValueError):
+            kernel.decode_columns(RUN, 0, len(RUN), 0, *columns)
+    else:
+        assert kernel.decode_columns(RUN, 0, len(RUN), 0, *columns) == (0, 0)
+    assert columns[3] == bytes(254)
 
 
 def test_times_before_1970_and_the_highest_attempts_come_back(kernel: ModuleType) -> None:
-    data = kernel.with_attempts(kernel.frame_one(b"old", BASE, -5), 65535)
+    data = kernel.with_attempts(kernel.frame_one(b"old", BASE, -5999), 65535)
 
-    assert kernel.decode_messages(data, 0, len(data))[0] == [(-5, 65535, b"%016x" % BASE, b"old")]
-    assert array("q", kernel.decode_columns(data, 0, len(data))[1]) == array("q", [-5])
-    assert array("H", kernel.decode_columns(data, 0, len(data))[2]) == array("H", [65535])
+    assert kernel.decode_messages(data, 0, len(data))[0] == [(-5999, 65535, b"%016x" % BASE, b"old")]
+    assert columns_of(kernel, data, 0, len(data))[3] == array("q", [-5])
 
 
 def test_thousands_of_frames_are_found_in_one_go(kernel: ModuleType) -> None:
@@ -145,4 +187,4 @@ def test_thousands_of_frames_are_found_in_one_go(kernel: ModuleType) -> None:
 
     assert len(positions) == 5001
     assert end == len(data)
-    assert kernel.decode_columns(data, 0, len(data))[5] == len(kernel.decode_messages(data, 0, len(data))[0]) == 5000
+    assert columns_of(kernel, data, 0, len(data))[0] == len(kernel.decode_messages(data, 0, len(data))[0]) == 5000

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from twins import BASE, DRESSES, ODD_DRESSES, both, fins
+from twins import BASE, DRESSES, ODD_DRESSES, both, fins, room
 
 from lapwing.kernel import pure
 
@@ -69,8 +69,15 @@ runs = st.builds(
 @settings(max_examples=200)
 @given(data=dressed, start=numbers, stop=numbers)
 def test_the_twins_find_and_decode_the_same_frames(data: Any, start: int, stop: int) -> None:
-    for name in ("scan_frames", "decode_columns", "decode_messages", "fins_of"):
+    for name in ("scan_frames", "decode_messages", "fins_of"):
         both(name, data, start, stop)
+
+
+@settings(max_examples=200)
+@given(data=dressed, start=numbers, stop=numbers, row=numbers, rows=st.integers(0, 8), size=st.integers(0, 600))
+def test_the_twins_fill_the_same_columns(data: Any, start: int, stop: int, row: int, rows: int, size: int) -> None:
+    both("decode_columns", data, start, stop, row, *room(rows, size))
+    both("decode_columns", data, 0, 1 << 40, 0, *room(rows, size))
 
 
 @settings(max_examples=200)

@@ -50,7 +50,7 @@ def outcome(twin: ModuleType, name: str, arguments: tuple[Any, ...]) -> tuple[An
         return "refused", refused.code, refused.index, refused.value
     except Exception as error:
         return "raised", type(error)
-    kept = [argument for argument in arguments if isinstance(argument, dict)]
+    kept = [argument for argument in arguments if isinstance(argument, dict | bytearray)]
     return "gave", answer, _shapes(answer), kept
 
 
@@ -62,10 +62,29 @@ def both(name: str, *arguments: Any) -> tuple[Any, ...]:
     """What the twins make of a call, which must be the same."""
     outcomes = []
     for twin in TWINS:
-        own = tuple(copy.copy(each) if isinstance(each, dict) else each for each in arguments)
+        own = tuple(copy.copy(each) if isinstance(each, dict | bytearray) else each for each in arguments)
         outcomes.append(outcome(twin, name, own))
     assert all(each == outcomes[0] for each in outcomes), f"{name}: {outcomes}"
     return outcomes[0]
+
+
+def room(rows: int, size: int) -> list[bytearray]:
+    """Columns for `rows` messages with `size` bytes of bodies: ids, times, offsets, bodies."""
+    return [bytearray(16 * rows), bytearray(8 * rows), bytearray(4 * rows + 4), bytearray(size)]
+
+
+def contents(columns: list[bytearray], rows: int) -> tuple[bytes, "array[int]", "array[int]", bytes]:
+    """What the first rows of filled columns say."""
+    ids, times, offsets, bodies = columns
+    places = array("i", bytes(offsets[: 4 * rows + 4]))
+    return bytes(ids[: 16 * rows]), array("q", bytes(times[: 8 * rows])), places, bytes(bodies[: places[-1]])
+
+
+def columns_of(kernel: ModuleType, data: Any, start: int, stop: int) -> tuple[Any, ...]:
+    """The count, the end and the columns of all frames in [start, stop)."""
+    columns = room(5000, 1 << 17)
+    count, end = kernel.decode_columns(data, start, stop, 0, *columns)
+    return count, end, *contents(columns, count)
 
 
 def fins(*sequences: int, base: int = BASE) -> bytes:

@@ -4,6 +4,7 @@ import datetime
 import io
 import json
 import struct
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from lapwing import kernel
 from lapwing.spark.batches import BadRow, batches
 from lapwing.spark.blocks import (
+    _PIECE,
     BARE,
     HEAD,
     MESSAGES,
@@ -28,24 +30,26 @@ ALL = ["topic", "node", "sequence", "id", "timestamp", "attempts", "body", "head
 STAMP = 1_700_000_000_123_456_789
 
 
-@pytest.fixture(autouse=True, params=["kernel", "arrow"])
-def way(request, monkeypatch):
+@pytest.fixture(autouse=True, scope="module", params=["kernel", "arrow"])
+def way(request):
     """Both ways to cut columns out of frames."""
     if request.param == "kernel" and not kernel.COMPILED:
         pytest.skip("the kernel is not compiled here")
-    monkeypatch.setattr(kernel, "COMPILED", request.param == "kernel")
     return request.param
 
 
 def block(*bodies, first=5, extras=b""):
+    """Messages just as the broker has them."""
     frames = kernel.frame_bodies(bodies, (7 << 54) + first, STAMP)
     positions, _ = kernel.scan_frames(frames, 0, len(frames))
-    return Block(first, len(bodies), positions.tobytes(), frames, extras)
+    return Block(first, len(bodies), positions.tobytes(), frames, extras=extras)
 
 
-def encoded(found):
-    head = HEAD.pack(MESSAGES, found.count, found.first, len(found.frames), len(found.extras))
-    return head + found.positions + found.frames + found.extras
+def encoded(found, way):
+    """As the broker sends them: with positions to those who cut columns by Arrow."""
+    kind, positions = (BARE, b"") if way == "kernel" else (MESSAGES, found.positions)
+    head = HEAD.pack(kind, found.count, found.first, len(found.frames), len(found.extras))
+    return head + positions + found.frames + found.extras
 
 
 def blocks_of(data):
@@ -56,15 +60,18 @@ def blocks_of(data):
         if stream.readinto(view) < len(view):
             raise BadBlock("the answer ended")
 
-    found = list(read_blocks(stream.read, fill))
-    for each in found:
-        each.frames = bytes(each.frames)
-    return found
+    return list(read_blocks(stream.read, fill))
+
+
+def batch_of(found, way, columns, topic="t"):
+    """A block sent, received and cut."""
+    (received,) = blocks_of(encoded(found, way))
+    return to_batch(received, topic, 7, arrow_schema(columns))
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=20), st.integers(0, 2**40))
-def test_every_column_of_every_message(bodies, first):
-    rows = to_batch(block(*bodies, first=first), "orders", 7, arrow_schema(ALL)).to_pylist()
+def test_every_column_of_every_message(way, bodies, first):
+    rows = batch_of(block(*bodies, first=first), way, ALL, "orders").to_pylist()
 
     assert [row["body"] for row in rows] == bodies
     assert [row["sequence"] for row in rows] == list(range(first, first + len(bodies)))
@@ -74,31 +81,44 @@ def test_every_column_of_every_message(bodies, first):
     assert {row["timestamp"] for row in rows} == {moment}
 
 
-def test_headers_stand_at_their_messages():
+def test_headers_stand_at_their_messages(way):
     extras = json.dumps([[6, {"k": "v"}]]).encode()
-    rows = to_batch(block(b"x", b"y", b"z", extras=extras), "t", 7, arrow_schema(["headers"])).to_pylist()
+    rows = batch_of(block(b"x", b"y", b"z", extras=extras), way, ["headers"]).to_pylist()
 
     assert [row["headers"] for row in rows] == [[], [("k", "v")], []]
 
 
-def test_only_the_columns_asked_for_in_their_order():
-    found = to_batch(block(b"x"), "t", 7, arrow_schema(["sequence", "topic"]))
+def test_only_the_columns_asked_for_in_their_order(way):
+    found = batch_of(block(b"x"), way, ["sequence", "topic"])
     assert found.to_pylist() == [{"sequence": 5, "topic": "t"}]
 
 
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=5), max_size=4))
-def test_blocks_follow_one_another(groups):
+def test_blocks_follow_one_another(way, groups):
     sent = [block(*bodies, first=number * 10) for number, bodies in enumerate(groups)]
 
-    assert blocks_of(b"".join(map(encoded, sent))) == sent
+    found = blocks_of(b"".join(encoded(each, way) for each in sent))
+
+    assert [(each.first, each.count) for each in found] == [(each.first, each.count) for each in sent]
+    rows = [to_batch(each, "t", 7, arrow_schema(["body"])).column(0).to_pylist() for each in found]
+    assert rows == groups
 
 
-def test_a_block_may_come_without_positions():
-    good = block(b"hello", b"world")
-    bare = HEAD.pack(BARE, good.count, good.first, len(good.frames), 0) + good.frames
-    (found,) = blocks_of(bare)
+def test_messages_longer_than_a_piece_are_cut_too(way):
+    sizes = (10, _PIECE - 34, _PIECE, 3 * _PIECE, 7, 9 * _PIECE)
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
 
-    assert (found.positions, found.frames) == (b"", good.frames)
+    assert batch_of(block(*bodies), way, ["body"]).column(0).to_pylist() == bodies
+
+
+@given(st.data())
+def test_whatever_pieces_cut_in_two_the_columns_are_whole(way, data):
+    bodies = data.draw(st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=30))
+    with mock.patch("lapwing.spark.blocks._PIECE", data.draw(st.integers(1, 300))):
+        rows = batch_of(block(*bodies), way, ["body", "id"]).to_pylist()
+
+    assert [row["body"] for row in rows] == bodies
+    assert [row["id"] for row in rows] == [f"{(7 << 54) + 5 + n:016x}" for n in range(len(bodies))]
 
 
 def test_a_quarantined_range_says_how_much_and_why():
@@ -107,16 +127,15 @@ def test_a_quarantined_range_says_how_much_and_why():
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_and_never_believed(data):
+def test_garbage_is_refused_and_never_believed(way, data):
     try:
-        for found in blocks_of(b"LWB1" + data):
+        for found in blocks_of((BARE if way == "kernel" else MESSAGES) + data):
             to_batch(found, "t", 7, arrow_schema(ALL[:-1]))
     except (BadBlock, struct.error):
         return
 
 
-def test_positions_that_point_outside_are_refused(monkeypatch):
-    monkeypatch.setattr(kernel, "COMPILED", False)  # the kernel does not look at them
+def test_positions_that_point_outside_are_refused():
     good = block(b"hello", b"world")
     for positions in ([0, 39, 10_000], [0, -5, 78], [39, 0, 78], [0, 5, 78]):
         bad = Block(5, 2, struct.pack("<3i", *positions), good.frames)
@@ -124,11 +143,18 @@ def test_positions_that_point_outside_are_refused(monkeypatch):
             to_batch(bad, "t", 7, arrow_schema(ALL[:-1]))
 
 
-def test_frames_that_are_not_whole_are_refused():
+def test_frames_that_are_not_whole_are_refused(way):
     good = block(b"hello", b"world")
-    for frames in (good.frames[:-1], good.frames[:39], b""):
+    for frames in (good.frames[:-1], good.frames[:39], good.frames + b"x", good.frames[:39] * 3, b""):
         with pytest.raises(BadBlock):
-            to_batch(Block(5, 2, good.positions, frames), "t", 7, arrow_schema(ALL[:-1]))
+            batch_of(Block(5, 2, good.positions, frames), way, ["body"])
+
+
+@pytest.mark.parametrize(("count", "size"), [(2**32 - 1, 2**31 - 1), (3, 101), (1, 2**31), (1, 2**32 - 1)])
+def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(count, size):
+    for kind in (BARE, MESSAGES):
+        with pytest.raises(BadBlock):
+            blocks_of(HEAD.pack(kind, count, 5, size, 0))
 
 
 # and back

@@ -3,7 +3,7 @@
 
 from array import array
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Contains, PyDict_DelItem
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -366,45 +366,60 @@ def scan_frames(data, start, stop):
         PyBuffer_Release(&view)
 
 
-def decode_columns(data, start, stop):
-    cdef Py_buffer view
+def decode_columns(data, start, stop, row, ids, times, offsets, bodies):
+    cdef Py_buffer view, id_view, time_view, offset_view, body_view
     cdef const uint8_t *p
-    cdef Py_ssize_t first = place_of(start), count = 0, index, at, size, total = 0
-    cdef int32_t *places
-    cdef bytes ids, timestamps, attempts, offsets, bodies
     cdef char *id_at
-    cdef int64_t *stamp_at
-    cdef uint16_t *tries_at
+    cdef int64_t *time_at
     cdef int32_t *offset_at
     cdef char *body_at
+    cdef Py_ssize_t at = place_of(start), end, index = place_of(row), most, room, total, size
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        p = <const uint8_t *>view.buf
-        places = positions_of(p, first, before(min(view.len, LARGEST), stop), &count)
+        PyObject_GetBuffer(ids, &id_view, PyBUF_WRITABLE)
         try:
-            ids = PyBytes_FromStringAndSize(NULL, count * 16)
-            timestamps = PyBytes_FromStringAndSize(NULL, count * 8)
-            attempts = PyBytes_FromStringAndSize(NULL, count * 2)
-            offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * 4)
-            bodies = PyBytes_FromStringAndSize(NULL, (places[count] - places[0] - count * HEAD) if count else 0)
-            id_at = PyBytes_AS_STRING(ids)
-            stamp_at = <int64_t *>PyBytes_AS_STRING(timestamps)
-            tries_at = <uint16_t *>PyBytes_AS_STRING(attempts)
-            offset_at = <int32_t *>PyBytes_AS_STRING(offsets)
-            body_at = PyBytes_AS_STRING(bodies)
-            offset_at[0] = 0
-            for index in range(count):
-                at = places[index]
-                size = places[index + 1] - at - HEAD
-                stamp_at[index] = <int64_t>get64(p + at + 8)
-                tries_at[index] = (<uint16_t>p[at + 16] << 8) | p[at + 17]
-                memcpy(id_at + index * 16, p + at + 18, 16)
-                memcpy(body_at + total, p + at + HEAD, size)
-                total += size
-                offset_at[index + 1] = <int32_t>total
-            return ids, timestamps, attempts, offsets, bodies, count
+            PyObject_GetBuffer(times, &time_view, PyBUF_WRITABLE)
+            try:
+                PyObject_GetBuffer(offsets, &offset_view, PyBUF_WRITABLE)
+                try:
+                    PyObject_GetBuffer(bodies, &body_view, PyBUF_WRITABLE)
+                    try:
+                        p = <const uint8_t *>view.buf
+                        id_at = <char *>id_view.buf
+                        time_at = <int64_t *>time_view.buf
+                        offset_at = <int32_t *>offset_view.buf
+                        body_at = <char *>body_view.buf
+                        end = before(min(view.len, LARGEST), stop)
+                        most = min(id_view.len // 16, time_view.len // 8, offset_view.len // 4 - 1)
+                        room = min(body_view.len, LARGEST)
+                        if index > most:
+                            raise ValueError("a row outside of the columns")
+                        total = offset_at[index]
+                        if total < 0:
+                            raise ValueError("an offset that is negative")
+                        while index < most and end - at >= HEAD:
+                            size = get32(p + at)
+                            if size < 30 or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
+                                break
+                            size -= 30
+                            if size > room - total:
+                                break
+                            time_at[index] = <int64_t>get64(p + at + 8) / 1000
+                            memcpy(id_at + index * 16, p + at + 18, 16)
+                            memcpy(body_at + total, p + at + HEAD, size)
+                            total += size
+                            index += 1
+                            offset_at[index] = <int32_t>total
+                            at += HEAD + size
+                        return index, at if at > start else start
+                    finally:
+                        PyBuffer_Release(&body_view)
+                finally:
+                    PyBuffer_Release(&offset_view)
+            finally:
+                PyBuffer_Release(&time_view)
         finally:
-            PyMem_Free(places)
+            PyBuffer_Release(&id_view)
     finally:
         PyBuffer_Release(&view)
 

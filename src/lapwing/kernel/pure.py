@@ -205,28 +205,39 @@ def scan_frames(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]
     return positions, at
 
 
-def decode_columns(data: Buffer, start: int, stop: int) -> tuple[bytes, bytes, bytes, bytes, bytes, int]:
-    """The frames of [start, stop) as columns: ids, timestamps, attempts, body offsets, bodies, and the count.
+def decode_columns(
+    data: Buffer, start: int, stop: int, row: int, ids: Buffer, times: Buffer, offsets: Buffer, bodies: Buffer
+) -> tuple[int, int]:
+    """Write the frames of [start, stop) into columns from `row` on; the next row, and where the next frame begins.
 
-    Ids are 16 bytes each; the numbers are native i64, u16 and i32 (count + 1 of the last), as Arrow wants them.
+    The columns are room that Arrow understands: 16 bytes an id, microseconds as native i64, where bodies begin as
+    native i32 (that of `row` is there already, and is where bodies go on), and the bodies. It ends at what is no whole
+    frame, and where a column is full.
     """
-    start, data = _place(start), _flat(data)
-    positions, _ = scan_frames(data, start, stop)
-    count = len(positions) - 1
-    ids: list[bytes] = []
-    timestamps, attempts, offsets = array("q"), array("H"), array("i", [0])
-    bodies: list[bytes] = []
-    total = 0
-    for index in range(count):
-        at, after = positions[index], positions[index + 1]
-        timestamp, tries, identity = _STAMP.unpack_from(data, at + 8)
-        ids.append(identity)
-        timestamps.append(timestamp)
-        attempts.append(tries)
-        bodies.append(bytes(data[at + HEAD : after]))
-        total += after - at - HEAD
-        offsets.append(total)
-    return b"".join(ids), timestamps.tobytes(), attempts.tobytes(), offsets.tobytes(), b"".join(bodies), count
+    at, index, data = _place(start), _place(row), _flat(data)
+    id_at, time_at, offset_at, body_at = (memoryview(column).cast("B") for column in (ids, times, offsets, bodies))
+    time_at, offset_at = time_at[: len(time_at) // 8 * 8].cast("q"), offset_at[: len(offset_at) // 4 * 4].cast("i")
+    most = min(len(id_at) // 16, len(time_at), len(offset_at) - 1)
+    room = min(len(body_at), _LARGEST)
+    if index > most:
+        raise ValueError("a row outside of the columns")
+    total = offset_at[index]
+    if total < 0:
+        raise ValueError("an offset that is negative")
+    positions, _ = scan_frames(data, at, stop)
+    for after in positions[1:]:
+        size = after - at - HEAD
+        if index == most or size > room - total:
+            break
+        nanoseconds, _, identity = _STAMP.unpack_from(data, at + 8)
+        time_at[index] = nanoseconds // 1000 if nanoseconds >= 0 else -(-nanoseconds // 1000)
+        id_at[16 * index : 16 * index + 16] = identity
+        body_at[total : total + size] = data[at + HEAD : after]
+        total += size
+        index += 1
+        offset_at[index] = total
+        at = after
+    return index, at
 
 
 def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int, int, bytes, bytes]], int]:

@@ -254,10 +254,12 @@ def _walk_chunk(
 
 
 def _ids_fit(frames: bytes, chunk: Chunk, node: int) -> bool:
-    ids, *_, count = kernel.decode_columns(frames, 0, len(frames))
-    base = node << 54
+    positions, _ = kernel.scan_frames(frames, 0, len(frames))
+    if not 0 < len(positions) - 1 == chunk.count:
+        return False
+    base, last = node << 54, positions[-2]
     ends = (b"%016x" % (base + chunk.first), b"%016x" % (base + chunk.end - 1))
-    return count == chunk.count and (ids[:16], ids[-16:]) == ends
+    return (frames[18 : kernel.HEAD], frames[last + 18 : last + kernel.HEAD]) == ends
 
 
 def _verify_records(topic: str, directory: str, files: OpenFiles) -> Iterator[Problem]:

@@ -70,12 +70,10 @@ class Stretch:
         count = len(positions) - 1
         if self.until is not None:
             count = min(count, self.until - self.expected)
-        ids, *_ = kernel.decode_columns(data, 0, positions[count])
         first = self.base + self.expected
-        if ids == b"".join([b"%016x" % number for number in range(first, first + count)]):
-            return count
         for index in range(count):
-            if ids[16 * index : 16 * index + 16] != b"%016x" % (first + index):
+            at = positions[index]
+            if data[at + 18 : at + kernel.HEAD] != b"%016x" % (first + index):
                 return index
         return count
 

@@ -26,6 +26,9 @@ BARE: Final = b"LWF1"
 QUARANTINED: Final = b"LWQ1"
 FRAME_HEAD: Final = 34  # bytes before a message's body: size, type, timestamp, attempts, id
 
+_MOST: Final = 2**31 - 1  # bytes of frames: Arrow's offsets reach no farther
+_PIECE: Final = 128 << 10  # bytes of frames that are received and cut at a time: they stay in a processor's cache
+
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _HEADERS: Final = pa.map_(pa.string(), pa.string())
 _FIELDS: Final = {
@@ -40,6 +43,9 @@ _FIELDS: Final = {
 }
 
 
+Columns = dict[str, Callable[[], pa.Array]]
+
+
 class BadBlock(LapwingError):
     """An answer that is not what the range reader sends."""
 
@@ -52,6 +58,7 @@ class Block:
     count: int
     positions: bytes = b""
     frames: Any = b""  # bytes, or a buffer of Arrow's
+    cut: "Columns | None" = None  # the frames, where they were cut while they came
     extras: bytes = b""
     quarantined: str = ""
 
@@ -63,15 +70,18 @@ def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]
     """
     while head := read(HEAD.size):
         kind, count, first, size, extras = HEAD.unpack(head)
+        if size > _MOST or (size < count * FRAME_HEAD and kind != QUARANTINED):
+            raise BadBlock(f"{count} messages in {size} bytes")
         if kind == QUARANTINED:
             yield Block(first, count, quarantined=_whole(read, extras).decode("utf-8", "replace"))
-        elif kind in (MESSAGES, BARE):
-            positions = _whole(read, 4 * count + 4) if kind == MESSAGES else b""
-            # from Arrow's pool: it keeps what is given back, where malloc would fault in new pages for every block
+        elif kind == BARE:
+            cut = _cut_by_kernel(fill, count, size)
+            yield Block(first, count, cut=cut, extras=_whole(read, extras))
+        elif kind == MESSAGES:
+            positions = _whole(read, 4 * count + 4)
             frames = pa.allocate_buffer(size)
-            if size:
-                fill(memoryview(frames).cast("B"))
-            yield Block(first, count, positions, frames, _whole(read, extras))
+            fill(memoryview(frames).cast("B"))
+            yield Block(first, count, positions, frames, extras=_whole(read, extras))
         else:
             raise BadBlock(f"a block that begins with {kind!r}")
 
@@ -89,16 +99,14 @@ def arrow_schema(names: list[str]) -> pa.Schema:
 
 
 def needs_positions(columns: list[str]) -> bool:
-    """Whether `to_batch` has to be told where frames begin; it finds that out itself where the kernel is compiled."""
+    """Whether the broker has to say where frames begin: the compiled kernel finds that out as it cuts them."""
     return not (kernel.COMPILED and "body" in columns)
 
 
 def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
     """One row a message, in the columns of `schema`."""
     count = block.count
-    # the compiled kernel goes over the frames once, Arrow once for each column; but Arrow is there everywhere
-    columns = _cut_by_arrow(block) if needs_positions(schema.names) else _cut_by_kernel(block)
-    columns |= {
+    columns = (block.cut or _cut_by_arrow(block)) | {
         "topic": lambda: _same(topic, count),
         "node": lambda: _same(node, count),
         "sequence": lambda: pc.add(_numbers(count), block.first),
@@ -108,16 +116,33 @@ def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.Recor
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
-Columns = dict[str, Callable[[], pa.Array]]
+def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) -> Columns:
+    """The columns of `count` frames, `size` bytes in all, which are cut piece by piece while the cache still has them.
 
-
-def _cut_by_kernel(block: Block) -> Columns:
-    ids, stamps, _, offsets, bodies, count = kernel.decode_columns(block.frames, 0, len(block.frames))
-    if count != block.count:
-        raise BadBlock(f"{count} whole frames where {block.count} were announced")
+    All room comes from Arrow's pool: it keeps what is given back, where malloc would fault in new pages every time.
+    """
+    room = (16 * count, 8 * count, 4 * count + 4, size - count * FRAME_HEAD)
+    ids, times, offsets, bodies = map(pa.allocate_buffer, room)
+    memoryview(offsets).cast("B")[:4] = bytes(4)
+    row, left, kept = 0, size, 0
+    piece = pa.allocate_buffer(min(_PIECE, size))
+    while left:
+        more = min(left, len(piece) - kept)
+        view = memoryview(piece).cast("B")
+        fill(view[kept : kept + more])
+        left -= more
+        kept += more
+        row, at = kernel.decode_columns(piece, 0, kept, row, ids, times, offsets, bodies)
+        rest = bytes(view[at:kept])
+        kept -= at
+        if kept == len(piece) and left:  # a frame that is longer than this
+            piece = pa.allocate_buffer(min(2 * len(piece), kept + left))
+        memoryview(piece).cast("B")[:kept] = rest
+    if row != count or kept:
+        raise BadBlock(f"{row} whole frames where {count} were announced")
     return {
         "id": lambda: _array(pa.string(), count, _sixteens(_rounded(count)), ids),
-        "timestamp": lambda: _microseconds(_array(pa.int64(), count, stamps)),
+        "timestamp": lambda: _array(_TIMESTAMP, count, times),
         "body": lambda: _array(pa.binary(), count, offsets, bodies),
     }
 
@@ -126,6 +151,8 @@ def _cut_by_arrow(block: Block) -> Columns:
     count = block.count
     if len(block.positions) != 4 * count + 4:
         raise BadBlock(f"{len(block.positions)} bytes of positions for {count} messages")
+    if int.from_bytes(block.positions[-4:], "little") != len(block.frames):
+        raise BadBlock(f"positions that do not end with the frames, at {len(block.frames)}")
     try:
         frames = _array(pa.binary(), count, _native(block.positions), block.frames)
         frames.validate(full=True)  # what follows trusts the positions
