@@ -140,13 +140,16 @@ def _undo_torn_write(segment: Segment, kept: int, count: int, node: int, say: Sa
     if base.stop <= segment.size:
         whole, chunks = begun, [base] if base.length else []
         say(index.file.path, begun * RECORD, "the last write is not all there, and was not acknowledged")
+        _cut(segment, base.stop, say)
+        # the record that knows what was before goes last, and in place: this can be broken off anywhere and done again
+        index.file.truncate((begun + 1) * RECORD)
     else:
         whole, reached = kept, index.chunk(count - 1).end
         chunks = list(_left_of(segment, index.chunk(kept), node, None, say))
-    index.file.truncate(whole * RECORD)
     if chunks:
         index.file.write(b"".join([chunk.encode() for chunk in chunks]), whole * RECORD)
     index.count = whole + len(chunks)
+    index.file.truncate(index.count * RECORD)
     last = index.chunk(index.count - 1) if index.count else Chunk(segment.first, 0, 0, 0, 0, 0)
     _cut(segment, last.stop, say)
     _learn_end(segment, last)

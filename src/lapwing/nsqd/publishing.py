@@ -169,7 +169,8 @@ class Publishing:
         except (LapwingError, OSError) as error:
             if type(error) is LapwingError:  # a limit that the operator set
                 raise Refused(403, "TOO_MANY_TOPICS") from error
-            self._broker.fail(error)
+            if name not in self._broker.unopened:  # which health tells of anyway, and no write will heal
+                self._broker.fail(error)
             raise Refused(503, "EXITING") from error
         self._stir()
         return found
