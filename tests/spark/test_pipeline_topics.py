@@ -211,6 +211,42 @@ def test_windows_are_computed_once_each_to_files_and_to_a_topic(spark, runs, bro
     assert sorted((row.country, row.orders) for row in rows) == [("de", 1), ("de", 3), ("fr", 1)]
 
 
+def test_what_has_no_place_in_a_window_goes_to_the_rejects_and_what_is_late_is_counted(runs, broker, tmp_path):
+    file = written(
+        tmp_path,
+        "kind: rollup\ntopics: orders\nschema: at string, n int\nto: minutes\ntime: at\nwindow: 1m\nwatermark: 0s\n"
+        "drift: reject\nvalues: {n: sum(n)}\n",
+        "minutes.yaml",
+    )
+    good = [b'{"at": "2026-01-01T00:00:10Z", "n": 1}', b'{"at": "2026-01-01T00:05:00Z", "n": 2}']
+    broker.publish("orders", *good, b"no json", b'{"n": 1}', b'{"at": "noon", "n": 1}', b'{"at": "x", "m": 1}')
+    runs.once(file)
+    later = [b'{"at": "2026-01-01T00:00:20Z", "n": 7}', b'{"at": "2026-01-01T00:09:00Z", "n": 3}']
+    broker.publish("orders", *later, b"[]")
+    progress = runs.once(file)
+    redo_last_batch(runs, "minutes")
+    runs.once(file)
+
+    assert [json.loads(body)["n"] for body in broker.bodies("minutes")] == [1, 2]
+    assert runs.spark.read.parquet(str(runs.data.parent / "minutes")).count() == 2
+    rejects = broker.messages("orders.rejected")
+    assert {message["headers"]["origin-sequence"]: message["headers"]["reason"] for message in rejects} == {
+        "2": "not JSON", "3": "no time: at", "4": "no time: at", "5": "unknown field m", "8": "JSON, but not an object",
+    }  # fmt: skip
+    assert len(rejects) == 5
+    assert (progress.late, progress.rows_in) == (1, 3)
+    assert "in 3, out 1, late 1" in progress.line()
+
+
+def test_rejects_of_a_rollup_that_has_no_topic_of_its_own(runs, broker):
+    broker.publish("orders", b'{"n": 1}', b"no json")
+    settings = ["topics=orders", "schema=n int", "values=n=count"]
+    runs.once("rollup", *settings)
+    runs.once("rollup", *settings, "name=quiet", "rejects=none")
+
+    assert broker.bodies("orders.rejected") == ["no json"]
+
+
 def test_a_time_that_is_a_number_is_refused_with_the_remedy(runs, broker):
     settings = ["topics=orders", "schema=at bigint", "time=at", "values=n=count", "to=out"]
     with pytest.raises(ConfigError, match=r"time: at is bigint; say timestamp_millis\(at\)"):

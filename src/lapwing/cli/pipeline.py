@@ -126,10 +126,11 @@ def status(
             print(f"no pipeline has run with --data {data}")
         for each in found:
             lag = "?" if each.get("lag") is None else f"{each['lag']:,}"
+            late = f"  late {each['late']:,}" if each.get("late") else ""
             print(
                 f"{each['name']:<20} {each.get('kind', ''):<10} {each.get('state', ''):<9} pid {each['pid'] or '-':<8} "
                 f"batch {each.get('batch_id', -1):<6} {each.get('batch_ms', 0):>6} ms  "
-                f"{each.get('input_rate', 0):>10,.0f} msg/s  lag {lag}"
+                f"{each.get('input_rate', 0):>10,.0f} msg/s  lag {lag}{late}"
             )
             if each.get("error"):
                 print(f"    {each['error']}")

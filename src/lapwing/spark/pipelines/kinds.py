@@ -88,13 +88,9 @@ class Parsed(Stream):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transform(Parsed):
-    """SQL or Python over a topic, out to another topic exactly once; what does not parse goes to a topic of its own."""
+class Rejecting(Parsed):
+    """What every pipeline has that sets aside what it cannot work with."""
 
-    sql: str = setting(
-        s.text, "", about="A query over the view `input`.", example="select id, amount * 1.19 as gross from input"
-    )
-    to: str = setting(s.topic, "", about="Topic for the result (or a column topic says it).", example="orders.gross")
     rejects: str = setting(
         s.text, "", about="Topic for what does not parse (default: the first topic with .rejected behind it)."
     )
@@ -103,11 +99,21 @@ class Transform(Parsed):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Transform(Rejecting):
+    """SQL or Python over a topic, out to another topic exactly once; what does not parse goes to a topic of its own."""
+
+    sql: str = setting(
+        s.text, "", about="A query over the view `input`.", example="select id, amount * 1.19 as gross from input"
+    )
+    to: str = setting(s.topic, "", about="Topic for the result (or a column topic says it).", example="orders.gross")
+
+
 _STATE: Final = "the checkpoint holds state that was made with the old value"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollup(Parsed):
+class Rollup(Rejecting):
     """Event-time windows over a topic, to Parquet and to a topic; each window once, when it is complete."""
 
     window: float = setting(s.seconds, 60.0, about="Length of a window.", fixed=_STATE)

@@ -38,50 +38,56 @@ _MARK: Final = "_end"
 _SAMPLE: Final = 1000  # messages that are looked at, from each end of each log
 
 
+_BODY: Final = "_body"
+_REASON: Final = "_reason"
 # what of a message that could not be parsed is kept for its own topic; null for all others
 REJECTED: Final = "_rejected"
+_OURS: Final = frozenset({*ABOUT, "_size", _BODY, _REASON, REJECTED})
 
 
 @dataclass(frozen=True)
 class Input:
-    """The messages that could be parsed; and these together with those that could not, which have `_rejected`."""
+    """The messages that can be worked with; and these together with those that cannot, which have `_rejected`."""
 
     good: "DataFrame"
-    everything: "DataFrame | None" = None  # None where all can be parsed
+    everything: "DataFrame"
 
 
-def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknown: bool = False) -> Input:
-    """What the settings say the bodies are; `frame` has the columns of the source, headers too."""
+def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknown: bool = False) -> "DataFrame":
+    """The messages as columns, what the settings say the bodies are; `frame` has those of the source, headers too.
+
+    What cannot be parsed is among them, with a reason; `divided` tells them apart.
+    """
     about = [F.col(column).alias(name) for name, column in ABOUT.items()]
-    about.append(F.octet_length("body").alias("_size"))
+    about += [F.octet_length("body").alias("_size"), F.col("body").alias(_BODY)]
     if settings.format == "binary":
-        return Input(frame.select("body", *about))
+        return frame.select("body", *about, F.lit(None).cast("string").alias(_REASON))
     text = F.col("body").cast("string")
     if settings.format == "text":
-        # a message that is none is not shown either
         reason = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
-        return divided(frame.select(F.when(reason.isNull(), text).alias("body"), *about, rejected(reason)))
+        return frame.select(text.alias("body"), *about, reason.alias(_REASON))
     schema = schema_of(settings, ground)
-    named = {field.name for field in schema.fields}
-    if taken := sorted(named & {*ABOUT, "_size", REJECTED}):
+    if taken := sorted({field.name for field in schema.fields} & _OURS):
         raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
     # what is not deterministic keeps the optimizer from pushing filters down to where the parsing is, which would parse
     # every body once for each of them
     marked = frame.withColumns({"_parsed": parsed(text, schema), "_barrier": F.spark_partition_id()})
-    marked = marked.withColumn("reason", _reason(schema, reject_unknown=reject_unknown))
     value = F.col("_parsed").getField(_VALUE)
     fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
-    return divided(marked.select(*fields, *about, rejected(F.col("reason"))))
+    return marked.select(*fields, *about, _reason(schema, reject_unknown=reject_unknown).alias(_REASON))
 
 
-def rejected(reason: "Column") -> "Column":
-    """The column with what is published of a message that goes to the rejects; null where there is no reason to."""
-    kept = ("topic", "node", "sequence", "id", "body")
-    return F.when(reason.isNotNull(), F.struct(*kept, reason.alias("reason"))).alias(REJECTED)
+def rejecting(rows: "DataFrame", reason: "Column") -> "DataFrame":
+    """The rows, of which those that were good so far are not if there is a reason."""
+    return rows.withColumn(_REASON, F.coalesce(_REASON, reason))
 
 
-def divided(everything: "DataFrame") -> Input:
-    """Both views of rows that have the column `_rejected`."""
+def divided(rows: "DataFrame") -> Input:
+    """The rows of `parse`, told apart."""
+    kept = [F.col(f"_{name}").alias(name) for name in ("topic", "node", "sequence", "id", "body", "reason")]
+    aside = F.when(F.col(_REASON).isNotNull(), F.struct(*kept)).alias(REJECTED)
+    shown = [F.col(f"`{column}`") for column in rows.columns if column not in (_BODY, _REASON)]
+    everything = rows.select(*shown, aside)
     return Input(everything.where(F.col(REJECTED).isNull()).drop(REJECTED), everything)
 
 

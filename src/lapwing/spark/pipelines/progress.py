@@ -34,6 +34,7 @@ class Progress:
     lag: int | None = None  # messages that are published and not read
     rows_in: int = 0
     rows_out: int | None = None
+    late: int = 0  # rows that came after the watermark and were not counted, as Spark counts them: by group and task
     total: int | None = None  # messages that a bounded run will read
     updated_ms: int = 0
     error: str = ""
@@ -52,7 +53,8 @@ class Progress:
         if self.batch_id >= 0:
             out = "" if self.rows_out is None else f", out {self.rows_out:,}"
             parts.append(f"batch {self.batch_id} in {self.batch_ms} ms")
-            parts.append(f"in {self.rows_in:,}{out}")
+            late = f", late {self.late:,}" if self.late else ""
+            parts.append(f"in {self.rows_in:,}{out}{late}")
             parts.append(f"{self.input_rate:,.0f} msg/s in, {self.processed_rate:,.0f} msg/s worked")
         if self.lag is not None:
             parts.append(f"lag {self.lag:,}")
@@ -73,6 +75,7 @@ def from_spark(before: Progress, told: Mapping[str, Any]) -> Progress:
         batch_ms=int(told.get("batchDuration") or told.get("durationMs", {}).get("triggerExecution") or 0),
         lag=lag(sources),
         rows_in=before.rows_in + (rows if fresh else 0),
+        late=before.late + (_late(told) if fresh else 0),
     )
 
 
@@ -88,6 +91,11 @@ def _read(sources: list[Mapping[str, Any]]) -> int:
                     same = before["log_id"] == place["log_id"]
                     total += max(int(place["sequence"]) - (int(before["sequence"]) if same else 0), 0)
     return total
+
+
+def _late(told: Mapping[str, Any]) -> int:
+    """Rows that operators with state have left out because the watermark had passed them."""
+    return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in told.get("stateOperators") or ())
 
 
 def _topics(sources: list[Mapping[str, Any]]) -> tuple[str, ...]:

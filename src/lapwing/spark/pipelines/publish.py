@@ -1,13 +1,15 @@
 """Rows to topics: the columns that the sink wants, checked before anything starts."""
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from lapwing import names
 from lapwing.errors import ConfigError
 from lapwing.spark.options import sink_options
 from lapwing.spark.pipelines.ground import Ground
-from lapwing.spark.pipelines.kinds import Settings
+from lapwing.spark.pipelines.kinds import Rejecting, Settings
 from lapwing.spark.pipelines.messages import sink_access
 from lapwing.spark.pipelines.parse import REJECTED
 from lapwing.spark.writer import BadColumns, check_columns
@@ -22,6 +24,18 @@ _TYPES: Final = {"topic": "string", "body": "binary", "headers": HEADERS}
 def options(settings: Settings, ground: Ground) -> dict[str, str]:
     """Where the pipeline publishes; the same brokers in the same order as long as a batch is unfinished."""
     return sink_access(settings, ground.checkpoint.check_sink(ground.brokers))
+
+
+def rejects_topic(settings: Rejecting) -> str:
+    """Where messages go that cannot be worked with, "" for nowhere; raises `ConfigError`."""
+    if settings.rejects == "none":
+        return ""
+    topic = settings.rejects or f"{settings.topics[0] if settings.topics else settings.name}.rejected"
+    if not names.valid(topic):
+        raise ConfigError(f"{settings.name}: rejects: {topic!r} is no name for a topic (none leaves them out)")
+    if topic in settings.topics or (settings.pattern and re.fullmatch(settings.pattern, topic)):
+        raise ConfigError(f"{settings.name}: rejects: {topic} is also read; the pipeline would feed itself")
+    return topic
 
 
 def messages(frame: "DataFrame", to: str, name: str) -> "DataFrame":
@@ -42,10 +56,13 @@ def both(frame: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":
 def beside(good: "DataFrame", everything: "DataFrame", rejects: str) -> "DataFrame":
     """Messages, and the rejects among `everything`, in two passes over the input."""
     good = good.withColumn("body", F.col("body").cast("binary"))
+    return good.unionByName(rejected(everything, rejects), allowMissingColumns=True)
+
+
+def rejected(everything: "DataFrame", rejects: str) -> "DataFrame":
+    """The rejects alone, as messages."""
     bad = everything.where(F.col(REJECTED).isNotNull())
-    return good.unionByName(
-        bad.select(*(value.alias(column) for column, value in _reject(rejects).items())), allowMissingColumns=True
-    )
+    return bad.select(*(value.alias(column) for column, value in _reject(rejects).items()))
 
 
 def _messages(frame: "DataFrame", columns: list[str], to: str, name: str, *more: str) -> "DataFrame":

@@ -16,7 +16,7 @@ from lapwing.spark.pipelines.files import open_files
 from lapwing.spark.pipelines.ground import Built, Ground, nothing
 from lapwing.spark.pipelines.kinds import Rollup, Settings
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.parse import parse
+from lapwing.spark.pipelines.parse import REJECTED, divided, parse, rejecting
 from lapwing.spark.pipelines.table import Table, count_rows
 
 if TYPE_CHECKING:
@@ -29,32 +29,42 @@ _FILES: Final = 64
 
 
 def build(settings: Rollup, ground: Ground) -> Built:
-    """The query that computes windows."""
+    """The query that computes windows, and sets aside what has no place in one."""
     frame = read_stream(ground.spark, stream_options(settings, includeHeaders="true"))
-    rows = with_time(parse(frame, settings, ground).good, settings)
+    rows = parse(frame, settings, ground, reject_unknown=settings.drift == "reject")
+    found = divided(with_time(rows, settings))
     grouped = windows(
-        rows, {name: aggregate(given) for name, given in settings.values.items()},
+        found.good, {name: aggregate(given) for name, given in settings.values.items()},
         window=settings.window, slide=settings.slide or settings.window, watermark=settings.watermark,
         by=settings.by, name=settings.name,
     )  # fmt: skip
-    return write(grouped, settings, settings.to, settings.trigger, ground)
+    rejects = publish.rejects_topic(settings)
+    if rejects:
+        grouped = beside(grouped, found.everything)
+    return write(grouped, settings, settings.to, settings.trigger, ground, rejects=rejects)
+
+
+def beside(grouped: "DataFrame", everything: "DataFrame") -> "DataFrame":
+    """The windows, with a column `_rejected` that they have null, and the rejects, which have nothing else."""
+    bad = everything.where(F.col(REJECTED).isNotNull()).select(REJECTED)
+    return grouped.unionByName(bad, allowMissingColumns=True)
 
 
 def with_time(rows: "DataFrame", settings: Rollup) -> "DataFrame":
-    """The rows with a column `_time`; raises `ConfigError` when the setting `time` is none."""
+    """The rows with a column `_time`; without one they are rejects. Raises `ConfigError` when `time` is no time."""
     try:
         timed = rows.withColumn("_time", F.expr(settings.time))
     except PySparkException as error:
         raise ConfigError(f"{settings.name}: time: {analysis(error)}") from error
     kind = timed.schema["_time"].dataType
     if isinstance(kind, StringType):
-        return timed.withColumn("_time", F.try_to_timestamp("_time"))
-    if not isinstance(kind, TimestampType):
+        timed = timed.withColumn("_time", F.try_to_timestamp("_time"))
+    elif not isinstance(kind, TimestampType):
         raise ConfigError(
             f"{settings.name}: time: {settings.time} is {kind.simpleString()}; "
             f"say timestamp_millis({settings.time}) or timestamp_seconds({settings.time})"
         )
-    return timed
+    return rejecting(timed, F.when(F.col("_time").isNull(), F.lit(f"no time: {settings.time}")))
 
 
 def aggregate(given: str) -> str:
@@ -103,11 +113,12 @@ def windows(
 
 def write(
     frame: "DataFrame", settings: Settings, to: str, trigger: float, ground: Ground,
-    *, published: Callable[[], None] = nothing,
+    *, rejects: str = "", published: Callable[[], None] = nothing,
 ) -> Built:  # fmt: skip
     """The query that writes finished windows to files and to the topic: both once per batch, whatever dies between.
 
-    `published` is called after windows went to the topic.
+    With `rejects`, a topic, the rows that have a value in `_rejected` go there. `published` is called after windows
+    went to the topic.
     """
     place = ground.place.out
     files = open_files(place, ground.spark) if place else None
@@ -121,7 +132,7 @@ def write(
                 f"{settings.name}: {place} holds windows that were computed from another checkpoint, and would hold "
                 "them twice. Delete it or choose another out to compute anew, or bring the old checkpoint back"
             )
-    sink = publish.options(settings, ground) if to else {}
+    sink = publish.options(settings, ground) if to or rejects else {}
     merging = Merging(_FILES, _FILE_BYTES, ("window_start",), lambda rows: rows.write)
 
     def save(batch: "DataFrame", number: int) -> None:
@@ -135,16 +146,24 @@ def write(
         if batch.isEmpty():
             return
         query = ground.checkpoint.query()
-        if table is not None and not table.has(query, number):
-            dated = batch.withColumn("date", F.to_date("window_start")).coalesce(1)
+        done = batch.where(F.col(REJECTED).isNull()).drop(REJECTED) if rejects else batch
+        if table is not None and not table.has(query, number) and not done.isEmpty():
+            dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
             until = ground.checkpoint.offsets(number)
             ground.told(table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path)))
             compact(batch.sparkSession, table, merging)
-        if to:
-            rows = publish.messages(batch.coalesce(1), to, settings.name)
+        if to or rejects:
+            rows = _outgoing(batch.coalesce(1), to, rejects, settings.name)
             once = {**sink, "sinkId": f"rollup-{query}", "batchId": str(number)}
             rows.write.format("lapwing").options(**once).mode("append").save()
             published()
 
     close: Callable[[], None] = files.release if files is not None else nothing
     return Built(frame.writeStream.foreachBatch(save).outputMode("append"), trigger, close=close)
+
+
+def _outgoing(rows: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":
+    """The messages of a batch: windows and rejects leave together, so both are published once or not at all."""
+    if not rejects:
+        return publish.messages(rows, to, name)
+    return publish.both(rows, to, rejects, name) if to else publish.rejected(rows, rejects)

@@ -91,7 +91,7 @@ class StreamJob:
         active = self._query.isActive
         latest = self._query.lastProgress
         if latest is not None:
-            self.progress = told.from_spark(self.progress, _as_mapping(latest))
+            self._hear(_as_mapping(latest))
         self.progress = replace(self.progress, rows_out=self._ground.rows_out, updated_ms=told.now_ms())
         if not active:
             self._end()
@@ -101,6 +101,14 @@ class StreamJob:
             if between or self.progress.batch_id > self._stop_after + _PATIENT_BATCHES:
                 self._query.stop()
         return self.progress
+
+    def _hear(self, latest: Mapping[str, Any]) -> None:
+        """Take in what Spark says, of batches too that came and went between two looks."""
+        if int(latest["batchId"]) > self.progress.batch_id + 1:
+            for each in map(_as_mapping, self._query.recentProgress):
+                if self.progress.batch_id < int(each["batchId"]) < int(latest["batchId"]):
+                    self.progress = told.from_spark(self.progress, each)
+        self.progress = told.from_spark(self.progress, latest)
 
     def stop(self, *, at_once: bool) -> None:
         if at_once:

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lapwing import names
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.carry import carried
 from lapwing.spark.pipelines.ground import Built, Ground
 from lapwing.spark.pipelines.kinds import Transform
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.parse import REJECTED, parse
+from lapwing.spark.pipelines.parse import REJECTED, divided, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 def build(settings: Transform, function: Callable[[Any], Any] | None, ground: Ground) -> Built:
     """The query that transforms. Both outputs leave in one batch of one sink, so they are published together, once."""
     frame = read_stream(ground.spark, stream_options(settings, includeHeaders="true"))
-    found = parse(frame, settings, ground, reject_unknown=settings.drift == "reject")
+    found = divided(parse(frame, settings, ground, reject_unknown=settings.drift == "reject"))
     result = _result(found.good, settings, function, ground)
     out = publish.messages(result, settings.to, settings.name)
-    if found.everything is not None and settings.rejects != "none":
-        rejects = rejects_topic(settings)
+    rejects = publish.rejects_topic(settings)
+    if rejects and settings.format != "binary":
         together = carried(result, found.good, found.everything, REJECTED)
         if together is not None:
             out = publish.both(together, settings.to, rejects, settings.name)
@@ -60,13 +59,3 @@ def _over_view(good: "DataFrame", settings: Transform) -> "DataFrame":
     if not result.isStreaming:
         raise ConfigError(f"{settings.name}: sql does not read from input")
     return result
-
-
-def rejects_topic(settings: Transform) -> str:
-    """Where messages go that do not parse; raises `ConfigError`."""
-    topic = settings.rejects or (f"{settings.topics[0]}.rejected" if settings.topics else f"{settings.name}.rejected")
-    if not names.valid(topic):
-        raise ConfigError(f"{settings.name}: rejects: {topic!r} is no name for a topic (none leaves them out)")
-    if topic in settings.topics:
-        raise ConfigError(f"{settings.name}: rejects: {topic} is also read; the pipeline would feed itself")
-    return topic
