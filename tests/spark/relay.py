@@ -1,10 +1,13 @@
 """A door in front of a broker that passes bytes on up to a chosen moment: for killing the broker right then."""
 
+import contextlib
+import os
 import re
 import select
 import socket
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 _SIZE = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 
@@ -30,6 +33,7 @@ class Relay:
         self._moment: Moment | None = None
         self.requests: list[str] = []  # the first line of each, in order
         self.reached = threading.Event()
+        self.held_port = 0  # of the client whose request is held
         self._released = threading.Event()
         self._door = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
@@ -91,6 +95,19 @@ class Relay:
                         client.sendall(data)
                 if held:
                     self._moment = None
+                    self.held_port = client.getpeername()[1]
                     self.reached.set()
                     self._released.wait()
                     return
+
+
+def owner(port: int) -> int:
+    """The process that has a connection from this port of the loopback."""
+    wanted = f"0100007F:{port:04X}"
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    inode = next(fields[9] for fields in lines if fields[1] == wanted)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # not ours, or gone meanwhile
+            if any(os.readlink(entry) == f"socket:[{inode}]" for entry in (process / "fd").iterdir()):
+                return int(process.name)
+    raise LookupError(f"nobody has port {port}")

@@ -1,8 +1,11 @@
 """Brokers that die at the worst moment, or stay away: every message once, or an error that says where."""
 
+import os
+import signal
+
 import pytest
 from queries import Copy, Query
-from relay import Moment, Relay
+from relay import Moment, Relay, owner
 
 from daemons import until
 from lapwing.spark.options import source_options
@@ -206,6 +209,23 @@ def test_a_broker_killed_while_it_is_written_to_has_every_row_once(spark, broker
     copy.run()
 
     assert numbers(broker.bodies("copy")) == list(range(10_001))
+
+
+def test_an_executor_killed_while_it_stages_leaves_nothing_behind(spark, broker, relay, tmp_path):
+    copy = Copy(spark, tmp_path, relay.address, batchBytes="100000")
+    copy.add(*(f"{n:06}{BODY.decode()}" for n in range(2_000)))
+    relay.hold_at(Moment(b"POST /stage?", sent=0.5))
+    running = copy.start()
+    assert relay.reached.wait(60)
+    os.kill(owner(relay.held_port), signal.SIGKILL)
+    relay.release()
+    with pytest.raises(Exception, match="Python worker exited unexpectedly"):
+        running.awaitTermination()
+    assert broker.ask("/log/offsets")["topics"] == []
+
+    copy.run()
+
+    assert numbers(broker.bodies("copy")) == list(range(2_000))
 
 
 def test_a_broker_that_stays_away_at_commit_is_named_and_the_batch_is_published_once_when_it_is_back(
