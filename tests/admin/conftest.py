@@ -9,8 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the stage is found under any way of running
 
+from admin_browser import chromium
 from admin_fakes import FakeLookupd, FakeNsqd
 from admin_stage import Cluster, fill, start_nsqadmin
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from daemons import Daemon
 
@@ -42,3 +44,30 @@ def starting() -> Iterator[Callable[..., Daemon]]:
     """Starts more of them; all are ended with the module."""
     with ExitStack() as stack:
         yield lambda *flags: stack.enter_context(start_nsqadmin(*flags))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """One for all, so that the assets are loaded once."""
+    made = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    made.set_default_timeout(20_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A tab that fails the test when the browser complains about anything."""
+    tab = context.new_page()
+    complaints: list[str] = []
+    tab.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    yield tab
+    tab.close()
+    assert complaints == []

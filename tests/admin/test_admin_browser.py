@@ -2,19 +2,17 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin_browser import chromium
+from admin_browser import Ui
 from admin_fakes import client
 from admin_stage import Cluster
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from daemons import Daemon, until
 
 pytestmark = pytest.mark.browser
-expect.set_options(timeout=20_000)  # a busy machine is slow, not wrong
 
 SCRIPT = "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
 PAGES = {
@@ -32,71 +30,9 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """One for all, so that the assets are loaded once."""
-    made = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    made.set_default_timeout(20_000)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
-    """A tab that fails the test when the browser complains about anything."""
-    tab = context.new_page()
-    complaints: list[str] = []
-    tab.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    tab.on("pageerror", lambda error: complaints.append(str(error)))
-    yield tab
-    tab.close()
-    assert complaints == []
-
-
-@pytest.fixture
-def ui(cluster: Cluster, nsqadmin: Daemon, page: Page) -> "Ui":
+def ui(cluster: Cluster, nsqadmin: Daemon, page: Page) -> Ui:
     return Ui(page, nsqadmin.url)
-
-
-class Ui:
-    """What a user does."""
-
-    def __init__(self, page: Page, url: str) -> None:
-        self.page = page
-        self.url = url
-
-    def open(self, path: str) -> Page:
-        self.page.goto(self.url + path)
-        expect(self.page.locator("h1")).to_be_visible()
-        self.connected()
-        return self.page
-
-    def connected(self) -> None:
-        """Wait until clicks are heard. Asked from out here: the page's policy forbids to evaluate anything in it."""
-        until(lambda: self.page.evaluate("window.did_handshake === true"), what="the connection")
-
-    def press(self, name: str) -> None:
-        self.page.get_by_role("button", name=name, exact=True).click()
-
-    def confirm(self, button: str, *, typed: str = "") -> None:
-        dialog = self.page.get_by_role("dialog")
-        if typed:
-            dialog.get_by_role("textbox").fill(typed)
-        dialog.get_by_role("button", name=button, exact=True).click()
-        expect(dialog).to_have_count(0)
-
-    def row_action(self, row: str, action: str) -> None:
-        self.page.get_by_role("button", name=f"Actions for {row}").first.click()
-        self.page.get_by_role("menuitem", name=action).click()
-
-    def told(self, text: str) -> None:
-        expect(self.page.locator(".q-notification").filter(has_text=text).first).to_be_visible()
 
 
 def cell(page: Page, table: str, row: str, label: str):

@@ -14,7 +14,7 @@ from lapwing.client.cluster import Node
 from lapwing.client.http import CallFailed, DaemonHttp
 
 NOW = 1_800_000_000  # a whole number of all the steps
-MINUTES = Scale("2m", 6000, 120)
+MINUTES = Scale("100m", 6000, 120, finer=())
 SECOND = 1_000_000_000
 
 
@@ -170,17 +170,31 @@ def test_a_step_without_any_window_is_a_gap_and_one_with_windows_of_others_is_si
 
 def test_a_pipeline_that_stopped_leaves_a_gap_up_to_now_but_not_while_its_windows_may_still_come():
     stopped = points(window(NOW - 360, messages=10))
-    late = points(window(NOW - 120, messages=10), now=NOW + 60)
+    late = points(window(NOW - 240, messages=10), now=NOW + 60)
 
-    assert sorted(stopped) == [NOW - 360, NOW - 240, NOW - 120]
-    assert stopped[NOW - 120].into is None
-    assert sorted(late) == [NOW - 120]
+    assert sorted(stopped) == [NOW - 360, NOW - 240]
+    assert stopped[NOW - 240].into is None
+    assert sorted(late) == [NOW - 240]
 
 
 def test_windows_that_are_longer_than_a_step_have_their_own_rate():
     rows = [window(at, seconds=600, messages=6000) for at in (NOW - 1200, NOW - 600)]
 
     assert points(*rows)[NOW - 600].into == 10
+
+
+def test_little_past_is_shown_in_fine_steps_that_grow_with_it():
+    kept = Windows(SCALES[2])
+    steps = {}
+    for start in range(NOW - 86_400, NOW, 10):
+        kept.add(window(start, messages=20))
+        if (start + 10 - NOW) % 1200 == 0:
+            steps[start + 10 - NOW + 86_400] = kept.step
+    found = kept.points("orders", now=NOW)
+
+    assert [steps[at] for at in (1200, 3600, 7200, 43_200, 86_400)] == [10, 20, 60, 300, 600]
+    assert len(found) == 144
+    assert {point.into for point in found} == {2}
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -297,7 +311,9 @@ async def test_a_window_that_comes_hours_late_still_finds_its_place():
     logs.brokers["a"].append((NOW, body(NOW - 7000, "slow", messages=480)))
     past = await read(logs)
 
-    assert [round(point.into, 6) for point in past.windows.points("slow", now=NOW) if point.into] == [1]
+    found = [point for point in past.windows.points("slow", now=NOW) if point.into]
+    assert [(NOW - 7000 - point.at) // past.windows.step for point in found] == [0]
+    assert found[0].into * past.windows.step == pytest.approx(480)
 
 
 async def test_windows_on_several_brokers_make_one_past():

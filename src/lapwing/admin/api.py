@@ -148,7 +148,7 @@ class Api:
                 "topic": topic,
                 "channel": channel,
                 "range": scale.name,
-                "step": scale.step,
+                "step": past.windows.step,
                 "sampled": bool(past.windows.sampled),
                 "points": [point.to_json() for point in points],
                 "message": f"{said.text} {said.command}".strip(),

@@ -22,7 +22,8 @@ NUMBERS: Final = (
 )  # fmt: skip
 LONGEST: Final = 86_400.0  # seconds of a window; more is a mistake
 AHEAD: Final = 300.0  # seconds that the clocks of a cluster may be apart
-OPEN: Final = 90.0  # seconds in which the windows of a step may still come
+OPEN: Final = 90.0  # seconds in which windows may still come
+MOST_POINTS: Final = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,20 @@ class Scale:
     name: str
     span: int
     step: int
+    finer: tuple[int, ...] = (10, 20, 30, 60, 120, 300, 600, 1200)  # steps while there is little to show
 
     def begin(self, now: float) -> int:
         """Where the first step of the range begins."""
-        return self.step_of(now - self.span)
+        return step_of(now - self.span, self.step)
 
     def step_of(self, at: float) -> int:
         """Where the step begins in which `at` lies."""
-        return math.floor(at / self.step) * self.step
+        return step_of(at, self.step)
+
+
+def step_of(at: float, step: int) -> int:
+    """Where the step begins in which `at` lies."""
+    return math.floor(at / step) * step
 
 
 SCALES: Final = (Scale("6h", 21_600, 120), Scale("24h", 86_400, 480), Scale("7d", 604_800, 3600))
@@ -158,6 +165,16 @@ class Windows:
                 del self.topics[topic]
 
     @property
+    def step(self) -> int:
+        """Seconds of a point: those of the scale, or less when all was read and does not reach so far back yet."""
+        known = self.newest - min(self.seen, default=0)
+        longest = max((end - start for start, end in self.seen.items()), default=0)
+        if self.sampled:
+            return self.scale.step
+        fits = (step for step in self.scale.finer if step >= longest and known <= step * MOST_POINTS)
+        return min(next(fits, self.scale.step), self.scale.step)
+
+    @property
     def newest(self) -> int:
         """Where the last window ends; 0 without any."""
         return max(self.seen.values(), default=0)
@@ -170,22 +187,19 @@ class Windows:
         """
         if not self.seen:
             return []
+        step = self.step
         channels = self.topics.get(topic, {})
-        own = _fold((rows for name, rows in channels.items() if not name), self.scale)
-        worked = _fold((rows for name, rows in channels.items() if name and channel in ("", name)), self.scale)
-        seconds = self._seconds()
-        last = self.scale.step_of(now)
-        if last not in seconds and now - last < OPEN:
-            last -= self.scale.step
+        own = _fold((rows for name, rows in channels.items() if not name), step)
+        worked = _fold((rows for name, rows in channels.items() if name and channel in ("", name)), step)
+        seconds = self._seconds(step)
+        over = step_of(now - OPEN - step, step)  # steps after it may still get their windows
         nothing = _Sums()
         return [
-            _point(step, own.get(step, nothing), worked.get(step, nothing), seconds[step])
-            if step in seconds
-            else Point(step)
-            for step in range(min(seconds), max(last, max(seconds)) + 1, self.scale.step)
+            _point(at, own.get(at, nothing), worked.get(at, nothing), seconds[at]) if at in seconds else Point(at)
+            for at in range(min(seconds), max(over, max(seconds)) + 1, step)
         ]
 
-    def _seconds(self) -> dict[int, float]:
+    def _seconds(self, step: int) -> dict[int, float]:
         """How many seconds the windows of each step stand for.
 
         All of the step, as a window in which nothing moved is not published; less where the range begins or ends
@@ -193,12 +207,12 @@ class Windows:
         """
         read: dict[int, float] = {}
         for start, end in self.seen.items():
-            step = self.scale.step_of(start)
-            read[step] = read.get(step, 0.0) + end - start
+            at = step_of(start, step)
+            read[at] = read.get(at, 0.0) + end - start
         first, newest = min(self.seen), self.newest
-        for step, covered in read.items():
-            if step not in self.sampled:
-                read[step] = max(covered, min(step + self.scale.step, newest) - max(step, first))
+        for at, covered in read.items():
+            if at not in self.sampled:
+                read[at] = max(covered, min(at + step, newest) - max(at, first))
         return read
 
 
@@ -214,7 +228,7 @@ class _Sums:
     p99: float = 0.0
 
 
-def _fold(parts: Iterable[Rows], scale: Scale) -> dict[int, _Sums]:
+def _fold(parts: Iterable[Rows], step: int) -> dict[int, _Sums]:
     """Rows by step: counts are added, levels too within a window, and of the windows' levels the highest stands.
 
     A percentile cannot be computed from percentiles: the middle one is averaged, of the high ones the highest stands.
@@ -222,7 +236,7 @@ def _fold(parts: Iterable[Rows], scale: Scale) -> dict[int, _Sums]:
     folded: dict[int, _Sums] = {}
     levels: dict[int, list[float]] = {}
     for (start, _), (_, numbers) in chain.from_iterable(rows.items() for rows in parts):
-        sums = folded.setdefault(scale.step_of(start), _Sums())
+        sums = folded.setdefault(step_of(start, step), _Sums())
         for index in range(5):
             sums.totals[index] += numbers[index]
         level = levels.setdefault(start, [0.0, 0.0, 0.0])
@@ -236,18 +250,18 @@ def _fold(parts: Iterable[Rows], scale: Scale) -> dict[int, _Sums]:
             sums.p95 = max(sums.p95, p95)
             sums.p99 = max(sums.p99, p99)
     for start, level in levels.items():
-        highest = folded[scale.step_of(start)].levels
+        highest = folded[step_of(start, step)].levels
         for index, value in enumerate(level):
             highest[index] = max(highest[index], value)
     return folded
 
 
-def _point(step: int, own: _Sums, worked: _Sums, seconds: float) -> Point:
+def _point(at: int, own: _Sums, worked: _Sums, seconds: float) -> Point:
     messages, size = own.totals[0], own.totals[1]
     _, _, delivered, requeued, timed_out = worked.totals
     measured = worked.weight > 0
     return Point(
-        step,
+        at,
         into=messages / seconds,
         out=delivered / seconds,
         bytes_in=size / seconds,

@@ -32,7 +32,7 @@ CHARTS: Final = (
     ),
 )
 PAST: Final = (
-    Lines("Messages a second", "rate", (("into", "published", "c1"), ("out", "delivered", "c2"))),
+    Lines("Messages a second", "rate", (("into", "published", "c1"), ("out", "delivered by all channels", "c2"))),
     Lines("Waiting messages", "count", (("depth", "in channels", "c1"), ("waiting", "in the topic", "c3")), stack=True),
     LATENCY,
     FAILURES,
