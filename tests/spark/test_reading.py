@@ -5,16 +5,19 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import pyarrow as pa
 import pytest
 
 from lapwing import kernel
+from lapwing.errors import LapwingError
 from lapwing.spark import http as client
 from lapwing.spark.blocks import HEAD, MESSAGES, QUARANTINED
 from lapwing.spark.http import BrokerAway, patiently
-from lapwing.spark.nodes import survey
+from lapwing.spark.nodes import NoLog, survey
 from lapwing.spark.offsets import Range
-from lapwing.spark.options import Access, source_options
+from lapwing.spark.options import Access, sink_options, source_options
 from lapwing.spark.reader import DataLoss, stream
+from lapwing.spark.writer import stage
 
 
 class Script:
@@ -134,8 +137,12 @@ def test_a_broker_that_sends_something_else_is_not_believed(script):
     with pytest.raises(Exception, match="the broker sent 3 where 0 was expected"):
         read(script)
 
-    script.steps = [sends(b"x" * 100)]
+    script.steps = [sends(b"xxxx" + block(0, 4)[4:])]
     with pytest.raises(Exception, match="a block that begins with b'xxxx'"):
+        read(script)
+
+    script.steps = [sends(b"x" * 100)]
+    with pytest.raises(Exception, match=r"\d+ messages in \d+ bytes"):
         read(script)
 
 
@@ -192,6 +199,21 @@ def test_brokers_that_do_not_answer_are_named_beside_those_that_do(script):
 
     assert {topic: list(nodes) for topic, nodes in found.holdings.items()} == {"t": [7]}
     assert found.complaint().startswith("topic t at 127.0.0.1:1: ")
+
+
+def test_a_server_without_a_log_is_an_error_at_once(script):
+    raw = {"nsqd": script.address, "topic": "t"}
+    options, sink = source_options(raw, streaming=True), sink_options(raw, streaming=True)
+    script.steps = [says(404, message="NOT_FOUND")]
+    with pytest.raises(NoLog, match=r"topic t at 127.*: GET /log/offsets.*: 404 NOT_FOUND; .* mode=subscribe reads it"):
+        survey(options)
+    script.steps = [says(403, message="TLS_REQUIRED")]
+    with pytest.raises(NoLog, match=r"topic t at .*: 403 TLS_REQUIRED$"):
+        survey(options)
+
+    script.steps = [says(404, message="NOT_FOUND")]
+    with pytest.raises(LapwingError, match="404 NOT_FOUND; a plain NSQ server cannot stage, mode=atleastonce"):
+        stage(iter([pa.record_batch({"body": ["x"]})]), sink, "s", 1)
 
 
 def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lapwing.errors import LapwingError
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, target, wait_for_any
 from lapwing.spark.offsets import Held, Holdings, Offsets, merge
 from lapwing.spark.options import Access, SourceOptions
@@ -13,6 +14,14 @@ from lapwing.spark.options import Access, SourceOptions
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+
+
+class NoLog(LapwingError):
+    """A server that does not say what its logs hold."""
+
+    def __init__(self, address: str, what: str, error: BrokerRefused) -> None:
+        plain = "; a plain NSQ server has no log, mode=subscribe reads it" if error.status == 404 else ""
+        super().__init__(f"{what} at {address}: {str(error).removeprefix(address + ': ')}{plain}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,10 @@ class Survey:
 
 
 def survey(options: SourceOptions, at: int | None = None) -> Survey:
-    """Ask every broker what it holds of the topics in question, and with `at` (ns) where that time begins."""
+    """Ask every broker what it holds of the topics in question, and with `at` (ns) where that time begins.
+
+    Raises `NoLog` for a server that answers and does not know the question; being asked again it would not either.
+    """
     addresses = discover(options.access, options.topics, options.pattern)
     away: dict[str, str] = {}
     parameters: dict[str, str | int | list[str]] = {"topic": list(options.topics), "times": "false"}
@@ -41,6 +53,8 @@ def survey(options: SourceOptions, at: int | None = None) -> Survey:
     answers = ask_all(addresses, lambda address: call(address, options.access, "GET", "/log/offsets", parameters))
     found: list[tuple[str, int, str, Held]] = []
     for address, answer in answers:
+        if isinstance(answer, BrokerRefused):
+            raise NoLog(address, sought(options), answer) from answer
         if isinstance(answer, Exception):
             away[address] = str(answer)
             continue

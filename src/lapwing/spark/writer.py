@@ -176,7 +176,8 @@ def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
     if error.code == "MSG_TOO_BIG" and isinstance(index, int):
         limit = error.details.get("limit")
         return LapwingError(f"{what}: row {before + index} has a body of {size} bytes, the broker takes {limit}")
-    return LapwingError(f"{what}: {error}")
+    plain = "; a plain NSQ server cannot stage, mode=atleastonce writes to it" if error.status == 404 else ""
+    return LapwingError(f"{what}: {error}{plain}")
 
 
 def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
