@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--soak", type=float, default=0, help="seconds")
     parser.add_argument("--rate", type=int, default=20_000, help="messages/s of --soak")
     parser.add_argument("--set", action="append", default=[], help="a setting of the archive during --soak")
+    parser.add_argument("--conf", action="append", default=[], help="a setting of Spark")
     parser.add_argument("--only", default="archive,file,latency")
     chosen = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="lapwing-pipeline-"))
@@ -246,7 +247,7 @@ def main() -> None:
     broker = Broker(str(place / "nsqd"))
     NOT_OURS.add(broker.process.pid)
     try:
-        spark = local_session("benchmark", conf=CONF)
+        spark = local_session("benchmark", conf={**CONF, **dict(each.split("=", 1) for each in chosen.conf)})
         count = chosen.messages // 10_000 * 10_000
         good = True
         if chosen.soak:

@@ -2,10 +2,15 @@
 
 import json
 import shutil
+import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 from pipeline_runs import Runs
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from daemons import start_nsqlookupd, until
 from lapwing.errors import ConfigError
@@ -97,6 +102,34 @@ def test_small_files_are_merged_and_the_proof_still_holds(spark, runs, broker):
     assert sorted(int(bytes(row.body)) for row in bodies) == list(range(40))
 
 
+@pytest.mark.timeout(300)
+def test_a_reader_of_an_archive_in_use_sees_every_message_once(spark, runs, broker):
+    place = str(runs.data.parent / "archive")
+    broker.publish("orders", b"0")
+    runs.once("archive", "topics=orders")
+    seen, merged, vanished = [1], set(), []
+    over = time.monotonic() + 200
+
+    with runs.up("archive", "topics=orders", "trigger=100ms", "compact_after=3"):
+        while len(merged) < 2 or seen[-1] < 20:
+            assert time.monotonic() < over, (seen, merged)
+            broker.publish("orders", *(b"more" for _ in range(5)))
+            try:
+                rows = archive.read(spark, place)
+                found = rows.agg(F.count("*"), F.countDistinct("sequence"), F.max("sequence")).first()
+            except (PySparkException, Py4JJavaError) as error:
+                vanished.append(str(error))
+                continue
+            assert found[0] == found[1] == found[2] + 1
+            seen.append(found[0])
+            merged |= {path.name for path in Path(place).glob("_manifest/*.json") if '"merge"' in path.read_text()}
+
+    assert seen == sorted(seen)
+    assert all("FILE_NOT_EXIST" in error or "PATH_NOT_FOUND" in error for error in vanished), vanished
+    assert len(vanished) < len(seen)
+    assert proof_of(runs).sound
+
+
 def test_a_place_that_cannot_be_written_or_a_broker_that_is_away_is_said_before_spark_starts(runs, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
@@ -135,6 +168,12 @@ def test_an_archive_on_a_file_system_that_only_spark_can_reach(spark, runs, brok
     rows = archive.read(spark, place).select("sequence", "topic").collect()
     assert sorted(rows) == [(n, "orders#ephemeral") for n in range(11)]
     assert verify(str(tmp_path / "far")).sound
+    proof = verify(place, spark=spark)
+    assert (proof.sound, proof.rows, proof.place) == (True, 11, place)
+    first = min((tmp_path / "far").glob("topic=*/*/*/*.parquet"))
+    first.unlink()
+    [fault] = verify(place, spark=spark).faults
+    assert first.name in fault
 
 
 def test_brokers_are_found_through_nsqlookupd(spark, start_broker, tmp_path):

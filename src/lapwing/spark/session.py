@@ -30,6 +30,8 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
+    # Java's heap grows with every burst and shrinks at such a collection only; Spark's own default is half an hour
+    "spark.cleaner.periodicGC.interval": "5min",
     # removes a stall of 40 ms per Python task
     "spark.python.unix.domain.socket.enabled": "true",
     # avoids about 25 forked processes per micro-batch

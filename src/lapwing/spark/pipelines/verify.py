@@ -86,7 +86,7 @@ def verify(
     `published` says what the brokers hold: (first, next) of each log. With a URL (s3a, hdfs) `spark` reads the files;
     on this machine's disk nobody is needed.
     """
-    files = open_files(place.removeprefix("file://"), spark)
+    files = open_files(place if spark is not None else place.removeprefix("file://"), spark)
     for attempt in range(_ATTEMPTS):
         try:
             return _verify(files, place, frozenset(topics), span, published or {}, spark)
