@@ -21,8 +21,9 @@ from lapwing.net.logs import Log
 from lapwing.net.routes import Router, Table, TlsRequired
 from lapwing.net.tls import server_context
 from lapwing.nsqd.clock import Clock
+from lapwing.nsqd.door import Door
 from lapwing.nsqd.sync import Syncer
-from lapwing.nsqd.tcp import Connection, Door
+from lapwing.nsqd.tcp import Connection
 from lapwing.nsqd.turn import Turn
 from lapwing.wire.identify import Terms
 
@@ -121,7 +122,7 @@ class Daemon:
         if self.https is not None:
             await self._serve_http(self.https, table, tls)
         assert self.tcp is not None
-        await self.tcp.serve(door.protocol)
+        await self.tcp.serve(lambda: Connection(door))
         self._every(options.checkpoint_interval / 1e9, self._checkpoint)
         self._every(_TRIM, self._trim)
         self._every(_TRIM_ALL, self._trim_all)

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import ssl
-import sys
-import termios
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from lapwing.broker.broker import Broker, Change
-from lapwing.broker.options import Options
+from lapwing.broker.broker import Change
 from lapwing.broker.session import Session
 from lapwing.broker.subscriber import UNSENT
 from lapwing.errors import ProtocolError
-from lapwing.net.logs import Log
+from lapwing.nsqd.door import Door
 from lapwing.nsqd.gate import Gate, Guarded
-from lapwing.nsqd.turn import Turn
-from lapwing.nsqd.upgrade import Compressed, Encrypted, Layer
+from lapwing.nsqd.patience import Patience
+from lapwing.nsqd.upgrade import Compressed, Encrypted, Layers
 from lapwing.wire import frames, identify
 from lapwing.wire.commands import Auth, Command, Identify
 from lapwing.wire.compression import DeflateCodec, SnappyCodec
 from lapwing.wire.connection import BrokerConnection, HangUp
-from lapwing.wire.limits import Limits
 from lapwing.wire.state import State
-
-if TYPE_CHECKING:
-    from lapwing.nsqd.auth import Authenticator
-    from lapwing.nsqd.publishing import Newcomers
 
 _SECOND: Final = 1_000_000_000
 _LINGER: Final = 1.0  # seconds a refused client has to read why
@@ -38,25 +28,6 @@ _HIGH_WATER: Final = 1 << 20  # bytes a slow socket may have waiting
 _FULL: Final = 4 * _HIGH_WATER  # more than deliveries alone can leave waiting: then not even a consumer is heard
 _GOODBYE: Final = 10.0  # seconds for what was written to leave after we have hung up
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
-
-@dataclass(slots=True)
-class Door:
-    """What all connections of one broker share."""
-
-    broker: Broker
-    turn: Turn
-    options: Options
-    limits: Limits
-    terms: identify.Terms
-    log: Log
-    tls: ssl.SSLContext | None
-    auth: Authenticator | None
-    connections: set[Connection]
-    newcomers: Newcomers | None = None
-
-    def protocol(self) -> Connection:
-        """A protocol for one more connection."""
-        return Connection(self)
 
 
 class Connection(asyncio.Protocol):
@@ -68,21 +39,17 @@ class Connection(asyncio.Protocol):
         self._clock = door.turn.clock
         self._wire = BrokerConnection(door.limits)
         self._session = Session(door.broker, door.limits, stirred=self._stirred, hang_up=self.hang_up)
-        self._layers: list[Layer] = []
+        self._layers = Layers()
         self._handshake: Encrypted | None = None
         self._settings = door.terms.settings()
         self._identified = False
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._heard = 0  # when the last whole command came, ns
-        self._beat = 0  # when the next heartbeat is due, ns
-        self._interval = 0  # of heartbeats, ns: the first IDENTIFY decides
+        self._patience = Patience(self._clock, self)
         self._busy: asyncio.Task[None] | None = None  # a question to the auth server that commands wait for
         self._pieces: Iterator[bytes] | None = None  # what came through the layers and was not looked at yet
         self._behind = False  # some of what came waits for the next turn
         self._muted = False  # nothing is read from the socket
         self._blocked = False  # the socket takes no more
-        self._unread = (0, 0)  # bytes that were under way when that was looked at last
         self._half_closed = False
         self._unsettled = 0  # topics this client made that others cannot find yet
         self._ending = False
@@ -98,8 +65,8 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         host, address = (peer[0], _join(peer)) if isinstance(peer, tuple) else ("", "@")
         now = self._clock.now()
-        self._heard = now
-        self._settings = self._door.terms.settings(host)
+        self._patience.heard = now
+        self._agree(self._door.terms.settings(host))
         about = self._session.about
         about.client_id = about.hostname = host
         about.remote_address = address
@@ -114,7 +81,7 @@ class Connection(asyncio.Protocol):
             self._turn.add(self)
             return
         self._door.connections.add(self)
-        self._arm(self._door.options.magic_timeout, self._no_magic)
+        self._patience.arm(self._door.options.magic_timeout, self.hang_up)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -123,7 +90,7 @@ class Connection(asyncio.Protocol):
         if self._handshake is not None:
             self._shake(data)
         elif self._layers:
-            self._pieces = self._through(data, self._layers)
+            self._pieces = self._layers.receive(data)
         else:
             self._wire.receive(data)
         self._digest()
@@ -142,8 +109,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone."""
         self._ending = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._patience.stop()
         if self._busy is not None:
             self._busy.cancel()
         self._door.connections.discard(self)
@@ -154,17 +120,15 @@ class Connection(asyncio.Protocol):
         """The socket takes no more for now: deliver nothing more to it."""
         self._blocked = True
         self._heed()
-        self._watch()
+        assert self._transport is not None
+        self._patience.watch(self._transport)
 
     def resume_writing(self) -> None:
         """The socket takes bytes again."""
         self._blocked = False
         self._sent()
         self._heed()
-        if self._interval:
-            self._arm(max(self._beat - self._clock.now(), 0), self._tick)
-        elif self._timer is not None:
-            self._timer.cancel()
+        self._patience.resume()
         self._turn.add(self)
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -249,7 +213,7 @@ class Connection(asyncio.Protocol):
 
     def _obey(self, share: int) -> int:
         """Carry out commands up to the first error or question to somebody else; what is left of the share."""
-        session = self._session
+        session, patience = self._session, self._patience
         now = self._clock.now()
         guarded = self._gate.closed
         try:
@@ -260,7 +224,7 @@ class Connection(asyncio.Protocol):
                     return share
                 else:
                     session.handle(command, now=now)
-                self._heard = now
+                patience.heard = now
                 if session.doomed or self._busy is not None or self._handshake is not None:
                     return share
                 share -= 1
@@ -271,8 +235,8 @@ class Connection(asyncio.Protocol):
         except HangUp:
             self._ending = True
             self.hang_up()
-        if self._interval == 0 and self._beat == 0 and self._wire.state is not State.MAGIC:
-            self._begin_heartbeats(now)
+        if not patience.begun and self._wire.state is not State.MAGIC:
+            patience.begin(self._settings.heartbeat_interval, now=now)
         return share
 
     def _special(self, command: Command, now: int) -> None:
@@ -281,22 +245,14 @@ class Connection(asyncio.Protocol):
         elif isinstance(command, Auth):
             self._authenticate(command)
 
-    def _through(self, data: bytes, layers: list[Layer]) -> Iterator[bytes]:
-        """What bytes hold, through all layers, outermost first."""
-        if not layers:
-            yield data
-            return
-        for piece in layers[0].receive(data):
-            yield from self._through(piece, layers[1:])
-
     def _talk_tls(self) -> None:
         """Send what TLS itself has to say, such as an answer to a key update; follow a client that closes in TLS."""
-        first = self._layers[0]
-        if isinstance(first, Encrypted) and self._transport is not None:
-            own = first.send(b"")
+        tls = self._layers.tls
+        if tls is not None and self._transport is not None:
+            own = tls.send(b"")
             if own:
                 self._transport.write(own)
-            if first.over:
+            if tls.over:
                 self.eof_received()
 
     # --- IDENTIFY ----------------------------------------------------------------------------------------------
@@ -305,7 +261,7 @@ class Connection(asyncio.Protocol):
         identity = identify.parse(command.body)
         settings, answer = identify.negotiate(identity, self._door.terms, self._settings)
         session, about = self._session, self._session.about
-        self._settings = settings
+        self._agree(settings)
         about.client_id, about.hostname, about.user_agent = settings.client_id, settings.hostname, settings.user_agent
         about.topology_region, about.topology_zone = settings.topology_region, settings.topology_zone
         self._wire.heartbeats = settings.heartbeat_interval > 0
@@ -313,18 +269,15 @@ class Connection(asyncio.Protocol):
         if not self._identified:
             self._identified = True
             session.sample_rate = settings.sample_rate
-            session.locality = self._locality(settings)
-            self._interval = 0
-            self._begin_heartbeats(now)
+            session.locality = self._door.locality(settings)
+            self._patience.begin(settings.heartbeat_interval, now=now)
         session.outbox.append(frames.response(answer))
         if identity.feature_negotiation:
             self._upgrade(settings)
 
-    def _locality(self, settings: identify.Settings) -> int:
-        options = self._door.options
-        if settings.topology_zone and settings.topology_zone == options.topology_zone:
-            return 2
-        return 1 if settings.topology_region and settings.topology_region == options.topology_region else 0
+    def _agree(self, settings: identify.Settings) -> None:
+        self._settings = settings
+        self._patience.silence = 2 * settings.heartbeat_interval
 
     def _upgrade(self, settings: identify.Settings) -> None:
         """Put on the layers that were granted; the answer leaves before the first of them."""
@@ -337,12 +290,12 @@ class Connection(asyncio.Protocol):
         if settings.tls:
             assert self._door.tls is not None
             self._handshake = Encrypted(self._door.tls)
-            self._arm(int(_HANDSHAKE * _SECOND), lambda: self._handshake_failed("i/o timeout"))
+            self._patience.arm(int(_HANDSHAKE * _SECOND), lambda: self._handshake_failed("i/o timeout"))
             if rest:
                 self._shake(rest)
         else:
             self._compress()
-            self._pieces = self._through(rest, self._layers)
+            self._pieces = self._layers.receive(rest)
 
     def _shake(self, data: bytes) -> None:
         layer = self._handshake
@@ -363,12 +316,11 @@ class Connection(asyncio.Protocol):
         about = self._session.about
         about.tls, about.tls_version, about.tls_cipher = True, layer.version, layer.cipher
         about.tls_protocol, self._gate.common_name = layer.protocol, layer.common_name
-        self._interval = 0
-        self._begin_heartbeats(self._clock.now())
+        self._patience.begin(self._settings.heartbeat_interval, now=self._clock.now())
         self._session.outbox.append(frames.OK)
         self._write()
         self._compress()
-        self._pieces = self._through(b"", self._layers)  # what came with the end of the handshake
+        self._pieces = self._layers.receive(b"")  # what came with the end of the handshake
         self._turn.add(self)
 
     def _handshake_failed(self, reason: str) -> None:
@@ -422,34 +374,20 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._ending:
             self._catch_up()
 
-    # --- heartbeats and deadlines ------------------------------------------------------------------------------
+    # --- patience ----------------------------------------------------------------------------------------------
 
-    def _begin_heartbeats(self, now: int) -> None:
-        self._interval = self._settings.heartbeat_interval
-        self._beat = now + (self._interval or 1)
-        if self._interval:
-            self._arm(self._interval, self._tick)
-        elif self._timer is not None:
-            self._timer.cancel()
+    @property
+    def excused(self) -> bool:
+        """Whether the client is silent because it waits for us."""
+        return self._busy is not None
 
-    def _tick(self) -> None:
-        """A heartbeat is due, or the client has been silent for too long."""
-        now = self._clock.now()
-        patience = 2 * self._settings.heartbeat_interval
-        deadline = self._heard + patience
-        if patience and now >= deadline and self._busy is None:
-            self._too_late()
-            return
-        if now >= self._beat:
-            self._beat += self._interval
-            if self._beat <= now:
-                self._beat = now + self._interval
-            self._session.outbox.append(frames.HEARTBEAT)
-            self._turn.add(self)
-        wake = min(self._beat, deadline) if patience else self._beat
-        self._arm(max(wake - now, 1_000_000), self._tick)
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        self._session.outbox.append(frames.HEARTBEAT)
+        self._turn.add(self)
 
-    def _too_late(self) -> None:
+    def silent(self) -> None:
+        """Give up a client that says nothing."""
         error = self._wire.deadline_passed()
         if error is not None:
             self._session.refuse(error)
@@ -457,37 +395,11 @@ class Connection(asyncio.Protocol):
         else:
             self.hang_up()
 
-    def _no_magic(self) -> None:
-        self.hang_up()
-
-    def _watch(self) -> None:
-        """See to it that the client reads."""
-        self._unread = self._underway()
-        self._arm(self._interval or 60 * _SECOND, self._stuck)
-
-    def _underway(self) -> tuple[int, int]:
-        """How many bytes have not reached the client yet: those that wait here, and those with the kernel."""
-        assert self._transport is not None
-        handle = self._transport.get_extra_info("socket").fileno()
-        try:
-            unacknowledged = fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4))
-        except OSError:
-            unacknowledged = b""  # not every system tells
-        return self._transport.get_write_buffer_size(), int.from_bytes(unacknowledged, sys.byteorder)
-
-    def _stuck(self) -> None:
-        """The client has taken too little in a whole interval; one that has taken nothing is given up."""
-        if self._underway() != self._unread:
-            self._watch()
-            return
+    def deaf(self) -> None:
+        """Give up a client that reads nothing."""
         self._door.log.info(f"{self._session.about.remote_address}: reads nothing, hanging up")
         if self._transport is not None:
             self._transport.abort()
-
-    def _arm(self, delay: int, action: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay / _SECOND, action)  # type: ignore[arg-type]
 
     # --- output ------------------------------------------------------------------------------------------------
 
@@ -511,9 +423,7 @@ class Connection(asyncio.Protocol):
             return
         data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
         outbox.clear()
-        for layer in reversed(self._layers):
-            data = layer.send(data)
-        self._transport.write(data)
+        self._transport.write(self._layers.send(data) if self._layers else data)
         self._sent()
         if self._blocked:
             self._heed()
@@ -548,7 +458,7 @@ class Connection(asyncio.Protocol):
         except OSError:
             self._transport.abort()
             return
-        self._arm(int(_LINGER * _SECOND), self.hang_up)
+        self._patience.arm(int(_LINGER * _SECOND), self.hang_up)
 
     def hang_up(self) -> None:
         """Close without a word; what was already written still leaves."""
@@ -557,7 +467,7 @@ class Connection(asyncio.Protocol):
         if transport is not None:
             transport.close()
             if transport.get_write_buffer_size():
-                self._arm(int(_GOODBYE * _SECOND), transport.abort)  # one who never reads would stay forever
+                self._patience.arm(int(_GOODBYE * _SECOND), transport.abort)  # one who never reads would stay forever
 
 
 _SPECIAL: Final = frozenset({Identify, Auth})

@@ -102,3 +102,31 @@ class Encrypted:
                 if pair[0] == "commonName":
                     return str(pair[1])
         return ""
+
+
+class Layers(list[Layer]):
+    """The coats around one conversation, the outermost first."""
+
+    def receive(self, data: bytes) -> Iterator[bytes]:
+        """What the peer's bytes hold inside all of them, in pieces."""
+        return _through(data, self)
+
+    def send(self, data: bytes) -> bytes:
+        """The bytes that carry `data` to the peer."""
+        for layer in reversed(self):
+            data = layer.send(data)
+        return data
+
+    @property
+    def tls(self) -> Encrypted | None:
+        """The outermost one, if it is TLS."""
+        first = self[0]
+        return first if isinstance(first, Encrypted) else None
+
+
+def _through(data: bytes, layers: list[Layer]) -> Iterator[bytes]:
+    if not layers:
+        yield data
+        return
+    for piece in layers[0].receive(data):
+        yield from _through(piece, layers[1:])

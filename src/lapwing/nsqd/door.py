@@ -1,0 +1,42 @@
+"""What all TCP connections of one broker share."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lapwing.broker.broker import Broker
+from lapwing.broker.options import Options
+from lapwing.net.logs import Log
+from lapwing.nsqd.turn import Turn
+from lapwing.wire import identify
+from lapwing.wire.limits import Limits
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.auth import Authenticator
+    from lapwing.nsqd.publishing import Newcomers
+    from lapwing.nsqd.tcp import Connection
+
+
+@dataclass(slots=True)
+class Door:
+    """Where clients come in, and what they find there."""
+
+    broker: Broker
+    turn: Turn
+    options: Options
+    limits: Limits
+    terms: identify.Terms
+    log: Log
+    tls: ssl.SSLContext | None
+    auth: Authenticator | None
+    connections: set[Connection]
+    newcomers: Newcomers | None = None
+
+    def locality(self, settings: identify.Settings) -> int:
+        """How near a client is: 2 in our zone, 1 in our region, 0 elsewhere."""
+        options = self.options
+        if settings.topology_zone and settings.topology_zone == options.topology_zone:
+            return 2
+        return 1 if settings.topology_region and settings.topology_region == options.topology_region else 0
