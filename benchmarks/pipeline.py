@@ -8,6 +8,10 @@
 archived rows and writing them again in the same layout: what plain Spark needs for the same files. `nsq_to_file` is the
 tool that writes the same messages as lines. `latency` is the time from a publish until its row is in a file that
 readers see, with a trigger of 1 s.
+
+The soak prints a line a minute with the memory of each kind of process, then compares the last quarter of the time with
+the second (the first is for warming up) and proves the archive; it ends with 1 if memory rose by more than a tenth, if
+the archive fell behind by more than half a minute or if it lacks anything.
 """
 
 import argparse

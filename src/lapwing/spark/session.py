@@ -28,6 +28,11 @@ logger = logging.getLogger(__name__)
 SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # what the UI would show is kept although it is off, by default of a thousand jobs and queries with their plans
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
     # Java's heap grows with every burst and shrinks at such a collection only; Spark's own default is half an hour
