@@ -86,6 +86,30 @@ def test_a_limit_is_kept_and_nothing_is_lost_by_it(broker, tmp_path):
     assert sorted(int(row["body"]) for row in seen) == list(range(10))
 
 
+def test_a_broker_killed_before_it_hears_that_messages_are_finished_gives_them_again_and_none_is_lost(
+    broker, tmp_path, monkeypatch
+):
+    broker.publish("orders", *(b"%d" % n for n in range(3000)))
+    source = reader(broker, tmp_path, retryTimeout="20s")
+    start, spool = begin(source), source._spool
+
+    def spool_and_kill(rows):
+        spool(rows)
+        monkeypatch.undo()
+        broker.daemon.kill()
+        broker.daemon.restart()
+
+    monkeypatch.setattr(source, "_spool", spool_and_kill)
+    position, seen = start, []
+    while {int(row["body"]) for row in seen} != set(range(3000)):
+        end = source.latestOffset(position, source.getDefaultReadLimit())
+        seen += rows_of(source, position, end)
+        position = end
+
+    assert len(seen) >= 3000 + 2500  # the first file's came twice
+    until(lambda: broker.depth("orders", "spark") == 0)
+
+
 def test_a_query_on_a_channel(spark, broker, tmp_path, checkpoint):
     broker.publish("orders", *(b"%d" % n for n in range(100)))
     options = {"nsqd": broker.address, "topic": "orders", "mode": "subscribe", "channel": "spark"}
