@@ -30,6 +30,8 @@ def test_a_short_file_is_a_pipeline(tmp_path):
     [
         ("kind: archive\ntopcs: [a]\n", "p.yaml:2: unknown key topcs; did you mean topics?"),
         ("kind: archive\ntopics: [a\n", "p.yaml:3: not YAML"),
+        ("kind: archive\ntopics: [a\nto: b\n", "but got ':' while parsing a flow sequence that begins at line 2"),
+        ("kind: archive\n\ttopics: a\n", "p.yaml:2: not YAML: a tab; YAML wants spaces there"),
         ("kind: archive\n\n\ntrigger: soon\n", "p.yaml:4: trigger: a duration such as 10s or 5m expected, not 'soon'"),
         ("kind: archiv\n", "p.yaml:1: no kind of pipeline is called archiv; did you mean archive?"),
         ("topics: a\n", "p.yaml: no kind; say kind: archive"),
@@ -55,6 +57,21 @@ def test_what_is_wrong_is_said_with_its_line_and_the_remedy(tmp_path, text, comp
         spec.load(written(tmp_path, text))
 
     assert complaint in str(caught.value)
+
+
+def test_complaints_of_later_checks_are_given_the_line_of_the_file(tmp_path):
+    text = "kind: transform\ntopics: a\nto: b\nrejects: c\nsql: |\n  select x,\n  y from input\n"
+    path = written(tmp_path, text)
+    [found] = spec.load(path)
+    [overridden] = spec.load(path, ["sql=select 1 from input"])
+
+    assert found.located("p: sql: no column y (line 2, column 1)") == f"{path}:7: sql: no column y"
+    assert found.located("p: rejects: c is also read") == f"{path}:4: rejects: c is also read"
+    assert found.located("p: no messages") == f"{path}: no messages"
+    assert found.located("/lake: cannot write there") == "/lake: cannot write there"
+    assert overridden.located("p: sql: no column y (line 1, column 8)") == (
+        f"{path}: sql: no column y (line 1, column 8)"
+    )
 
 
 def test_an_unknown_name_suggests_the_one_that_was_meant():

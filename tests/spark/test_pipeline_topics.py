@@ -132,14 +132,17 @@ def test_a_schema_is_inferred_once_and_pinned(runs, broker, tmp_path):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("sql: select amuont from input", "`amuont` cannot be resolved. Did you mean one of the following?"),
-        ("sql: selec amount from input", "Syntax error at or near 'selec'"),
-        ("sql: select 1 as body", "sql does not read from input"),
-        ("sql: select amount as body from input", "column body is double, string or binary expected"),
-        ("sql: select 'x' as body, 1 as colour from input", "unknown column colour"),
+        ("sql: select amuont from input", "clean.yaml:5: sql: .*`amuont` cannot be resolved. Did you mean one of"),
+        ("sql: |\n  select amount\n  frm input where", "clean.yaml:7: sql: Syntax error at or near 'input'"),
+        ("sql: selec amount from input", "clean.yaml:5: sql: Syntax error at or near 'selec'"),
+        ("sql: select uper(amount) from input", "clean.yaml:5: sql: Cannot resolve routine `uper`$"),
+        ("sql: select amount from orders", "`orders` cannot be found; the messages are the view `input`"),
+        ("sql: select 1 as body", "clean.yaml: sql does not read from input"),
+        ("sql: select amount as body from input", "clean.yaml: column body is double, string or binary expected"),
+        ("sql: select 'x' as body, 1 as colour from input", "clean.yaml: unknown column colour"),
         ("sql: select count(*) as n from input", "watermark"),
-        ("schema: amount dubble\nsql: select amount from input", "schema: Unsupported data type .DUBBLE"),
-        ("rejects: orders\nsql: select amount from input", "rejects: orders is also read"),
+        ("schema: amount dubble\nsql: select amount from input", "clean.yaml:4: schema: Unsupported data type .DUBBLE"),
+        ("rejects: orders\nsql: select amount from input", "clean.yaml:5: rejects: orders is also read"),
     ],
 )
 def test_what_cannot_work_is_said_before_the_stream_starts(runs, broker, tmp_path, line, complaint):
@@ -148,6 +151,18 @@ def test_what_cannot_work_is_said_before_the_stream_starts(runs, broker, tmp_pat
 
     with pytest.raises(ConfigError, match=complaint.replace("?", r"\?").replace("`", "[`]")):
         runs.once(file)
+
+
+def test_a_python_function_that_does_not_work_says_where(runs, broker, tmp_path):
+    head = "from lapwing.spark.pipelines.python import pipeline\n@pipeline(topics='orders', to='o', format='text')\n"
+    wrong = {
+        "def f(x):\n    return x.selekt('body')\n": "mine.py:4: Attribute `selekt` is not supported",
+        "def f(x):\n    return 1\n": "mine.py: the function has to return a streaming DataFrame, not 1",
+        "def f(x):\n    return x.select('bdoy')\n": "mine.py:4: .*`bdoy` cannot be resolved",
+    }
+    for text, complaint in wrong.items():
+        with pytest.raises(ConfigError, match=complaint):
+            runs.once(written(tmp_path, head + text, "mine.py"))
 
 
 def test_a_pipeline_written_in_python(runs, broker, tmp_path):
@@ -251,6 +266,10 @@ def test_a_time_that_is_a_number_is_refused_with_the_remedy(runs, broker):
     settings = ["topics=orders", "schema=at bigint", "time=at", "values=n=count", "to=out"]
     with pytest.raises(ConfigError, match=r"time: at is bigint; say timestamp_millis\(at\)"):
         runs.once("rollup", *settings)
+    with pytest.raises(ConfigError, match=r"time: .*`att` cannot be resolved"):
+        runs.once("rollup", "topics=orders", "schema=at bigint", "time=att", "values=n=count", "to=out")
+    with pytest.raises(ConfigError, match=r"by: .*`contry` cannot be resolved"):
+        runs.once("rollup", "topics=orders", "schema=at bigint", "by=contry", "values=n=count", "to=out")
     with pytest.raises(ConfigError, match=r"values: n: .*`nothing` cannot be resolved"):
         runs.once("rollup", "topics=orders", "schema=at bigint", "values=n=sum(nothing)", "to=out")
 

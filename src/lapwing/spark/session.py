@@ -126,7 +126,8 @@ def local_session(
     When the class cache that makes starts quick does not exist yet, it is made in the background once this process has
     ended; `LAPWING_SPARK_WARM=0` forbids that.
     """
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # says again, in JSON, what is raised anyway
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # say again, in JSON, what is raised anyway
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     session = session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
     if os.environ.get("LAPWING_SPARK_WARM") != "0" and not prepare().classes.exists():
         atexit.unregister(_warm_later)

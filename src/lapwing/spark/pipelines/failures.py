@@ -7,6 +7,7 @@ _DOMAIN: Final = re.compile(r"^(?:lapwing\.[\w.]+|OSError|ValueError): (.+)$")
 _JAVA: Final = re.compile(r"^(?:: |Caused by: )([\w.$]+(?:Exception|Error)): (.+)$")
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _PLACE: Final = re.compile(r"line (\d+),? pos (\d+)")
+_SEARCHED: Final = re.compile(r" on search path \[[^]]*\]|\. Verify the spelling and correctness of the [a-z ]+")
 _NOISE: Final = re.compile(r"\s*(SQLSTATE: \w+|;?\s*\(?line \d+,? pos \d+\)?;?)\s*")
 
 
@@ -22,12 +23,24 @@ def complaint(error: BaseException) -> str:
     return _tidy(lines[0]) if lines else type(error).__name__
 
 
-def analysis(error: BaseException) -> str:
+def analysis(error: BaseException, hint: str = "") -> str:
     """The sentence of an error that Spark's SQL compiler raised, with the place it points at."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
-    first = _tidy(lines[0]) if lines else type(error).__name__
+    first = _SEARCHED.sub("", _tidy(lines[0])).rstrip(".; ") if lines else type(error).__name__
     where = _PLACE.search(str(error))
-    return f"{first} (line {where[1]}, column {int(where[2]) + 1})" if where else first
+    return f"{first}{hint} (line {where[1]}, column {int(where[2]) + 1})" if where else first + hint
+
+
+def raised_in(error: BaseException, path: str) -> str:
+    """What a user's Python file raised, with the line of it that was reached."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    what = analysis(error) if _CLASS.match(str(error)) else f"{type(error).__name__}: {error}"
+    return f"{path}{f':{line}' if line else ''}: {what}"
 
 
 def _tidy(line: str) -> str:

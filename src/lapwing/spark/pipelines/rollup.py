@@ -53,6 +53,7 @@ def beside(grouped: "DataFrame", everything: "DataFrame") -> "DataFrame":
 def with_time(rows: "DataFrame", settings: Rollup) -> "DataFrame":
     """The rows with a column `_time`; without one they are rejects. Raises `ConfigError` when `time` is no time."""
     try:
+        divided(rows).good.select(F.expr(settings.time))  # only what SQL may see
         timed = rows.withColumn("_time", F.expr(settings.time))
     except PySparkException as error:
         raise ConfigError(f"{settings.name}: time: {analysis(error)}") from error

@@ -233,6 +233,8 @@ class Running:
             return self._started(built, ground, spec, progress)
         except (AnalysisException, ParseException) as error:
             raise ConfigError(f"{spec.origin or spec.name}: {analysis(error)}") from error
+        except ConfigError as error:
+            raise ConfigError(spec.located(str(error))) from error
 
     def _started(self, built: Built, ground: Ground, spec: Spec, progress: Progress) -> Job:
         writer = built.writer.option("checkpointLocation", ground.place.checkpoint).queryName(spec.name)

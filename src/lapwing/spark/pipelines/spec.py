@@ -6,6 +6,7 @@ Every complaint says where (`file:line`), what, and what to do instead.
 import dataclasses
 import difflib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Final, cast
 import yaml
 
 from lapwing.errors import ConfigError
+from lapwing.spark.pipelines.failures import raised_in
 from lapwing.spark.pipelines.kinds import (
     ALL_TOPICS,
     DEFAULT_NSQD,
@@ -29,6 +31,8 @@ from lapwing.spark.pipelines.kinds import (
 )
 from lapwing.spark.pipelines.settings import BadSetting, Parse
 
+_INSIDE: Final = re.compile(r" \(line (\d+), column \d+\)$")  # the place in an expression, as `analysis` says it
+
 READY: Final = ("archive", "flow")  # those that run without being told anything
 
 
@@ -39,10 +43,23 @@ class Spec:
     settings: Settings
     function: Callable[[Any], Any] | None = None
     origin: str = ""  # the file it was read from
+    lines: Mapping[str, int] = field(default_factory=dict)  # where in that file the values begin
 
     @property
     def name(self) -> str:
         return self.settings.name
+
+    def located(self, complaint: str) -> str:
+        """A complaint of the form `name: setting: what`, with the file's line in the place of the name."""
+        what = complaint.removeprefix(f"{self.name}: ")
+        if what == complaint or not self.origin:
+            return complaint
+        line = self.lines.get(what.partition(":")[0])
+        if line is None:
+            return f"{self.origin}: {what}"
+        if inside := _INSIDE.search(what):
+            return f"{self.origin}:{line + int(inside[1]) - 1}: {what[: inside.start()]}"
+        return f"{self.origin}:{line}: {what}"
 
 
 @dataclass
@@ -52,11 +69,13 @@ class _Given:
     origin: str
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
     function: Callable[[Any], Any] | None = None
 
     def put(self, key: str, value: Any, place: str) -> None:
         self.values[key] = value
         self.places[key] = place
+        self.lines.pop(key, None)
 
 
 def load(what: str, overrides: Iterable[str] = (), extra: Mapping[str, Any] | None = None) -> list[Spec]:
@@ -113,7 +132,7 @@ def _read_yaml(path: Path) -> _Given:
         raise ConfigError(f"{path}: not UTF-8: {error}") from error
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{line}: not YAML: {error.problem or error.context}") from error
+        raise ConfigError(f"{path}{line}: not YAML: {_not_yaml(error)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if node is None:
@@ -135,8 +154,21 @@ def _read_yaml(path: Path) -> _Given:
             raise ConfigError(f"{place}: {key}: {error}") from error
         if value is not None:  # `key:` alone says nothing
             given.put(key, value, place)
+            # a block of text begins below the mark that announces it
+            given.lines[key] = value_node.start_mark.line + 1 + (getattr(value_node, "style", None) in ("|", ">"))
     given.values.setdefault("name", path.stem)
     return given
+
+
+def _not_yaml(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong with a text, and where that began if it was further up."""
+    problem = str(error.problem or error.context)
+    if r"'\t'" in problem:
+        return "a tab; YAML wants spaces there"
+    begun, seen = error.context_mark, error.problem_mark
+    if error.context and begun and seen and begun.line != seen.line:
+        return f"{problem} {error.context} that begins at line {begun.line + 1}"
+    return problem
 
 
 def _read_python(path: Path) -> list[_Given]:
@@ -154,8 +186,7 @@ def _read_python(path: Path) -> list[_Given]:
     except ConfigError:
         raise
     except Exception as error:
-        line = _line_in(error, path)
-        raise ConfigError(f"{path}{line}: {type(error).__name__}: {error}") from error
+        raise ConfigError(raised_in(error, str(path))) from error
     if not python.defined:
         raise ConfigError(f"{path}: no function has @pipeline (from lapwing.spark.pipelines.python import pipeline)")
     found = []
@@ -166,17 +197,6 @@ def _read_python(path: Path) -> list[_Given]:
             given.put(key, value, place)
         found.append(given)
     return found
-
-
-def _line_in(error: BaseException, path: Path) -> str:
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f":{error.lineno}"
-    trace, line = error.__traceback__, ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = f":{trace.tb_lineno}"
-        trace = trace.tb_next
-    return line
 
 
 def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Spec:
@@ -212,7 +232,7 @@ def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Spe
         settings = dataclasses.replace(settings, nsqd=DEFAULT_NSQD)
     if isinstance(settings, Archive) and not settings.topics and not settings.pattern:
         settings = dataclasses.replace(settings, pattern=ALL_TOPICS)
-    spec = Spec(settings, given.function, given.origin)
+    spec = Spec(settings, given.function, given.origin, given.lines)
     for problem in problems(spec):
         raise ConfigError(f"{given.origin or kind}: {problem}")
     return spec

@@ -1,11 +1,14 @@
 """SQL or Python over the messages of a topic, out to another topic; what does not parse goes to one of its own."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.carry import carried
+from lapwing.spark.pipelines.failures import analysis, raised_in
 from lapwing.spark.pipelines.ground import Built, Ground
 from lapwing.spark.pipelines.kinds import Transform
 from lapwing.spark.pipelines.messages import read_stream, stream_options
@@ -13,6 +16,8 @@ from lapwing.spark.pipelines.parse import REJECTED, divided, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_NO_VIEW: Final = "TABLE_OR_VIEW_NOT_FOUND"
 
 
 def build(settings: Transform, function: Callable[[Any], Any] | None, ground: Ground) -> Built:
@@ -37,9 +42,18 @@ def _result(
     from pyspark.sql import DataFrame
 
     if function is None:
-        # a view of the query's own, so that several pipelines of one session do not see each other's
-        return ground.spark.sql(settings.sql, input=good) if _placeholder(settings.sql) else _over_view(good, settings)
-    result = function(good)
+        try:
+            # a view of the query's own, so that several pipelines of one session do not see each other's
+            if _placeholder(settings.sql):
+                return ground.spark.sql(settings.sql, input=good)
+            return _over_view(good, settings)
+        except PySparkException as error:
+            hint = "; the messages are the view `input`" if error.getCondition() == _NO_VIEW else ""
+            raise ConfigError(f"{settings.name}: sql: {analysis(error, hint)}") from error
+    try:
+        result = function(good)
+    except Exception as error:
+        raise ConfigError(raised_in(error, function.__code__.co_filename)) from error
     if not isinstance(result, DataFrame) or not result.isStreaming:
         raise ConfigError(f"{settings.name}: the function has to return a streaming DataFrame, not {result!r}")
     return result
