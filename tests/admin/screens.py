@@ -4,11 +4,13 @@ The cluster is a small made-up one, so that each page has something to show, and
 """
 
 import json
+import math
 import random
 import sys
 import threading
 import time
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -51,6 +53,8 @@ def cluster() -> tuple[list[FakeNsqd], FakeLookupd]:
     nodes[2].topics["emails"].channels["mailer"] = Channel(paused=True, depth=310, messages=40_000, clients=[client(3)])
     for number in range(240):
         _order(nodes[number % 3].topics["orders"], number)
+    nodes[0].topics["_lapwing_flow"] = Topic(channels={"flow": Channel()})
+    _past(nodes[0].topics["_lapwing_flow"])
     nodes[0].pipelines = _pipelines()
     lookupd = FakeLookupd(*nodes)
     lookupd.registered = {"returns-2025": {"archive"}, "trial": set()}
@@ -88,6 +92,28 @@ def _order(topic: Topic, number: int) -> None:
         "total": round(number * 3.17 % 250, 2),
     }
     topic.publish(json.dumps(body), headers={"trace": f"{number * 7919:08x}", "source": "shop"} if number % 2 else {})
+
+
+def _past(topic: Topic) -> None:
+    """A week of windows of `orders`, as the flow pipeline leaves them: days and nights, and one bad afternoon."""
+    chance = random.Random(7)
+    now = int(time.time()) // 600 * 600
+    for start in range(now - 7 * 86_400, now + 600, 600):
+        tide = 1.2 + math.sin((start % 86_400) / 86_400 * 2 * math.pi - 2) + chance.uniform(-0.06, 0.06)
+        bad = 1 + 5 * math.exp(-(((start - now + 200_000) / 6000) ** 2))
+        came = int(60_000 * tide)
+        rows = [{"messages": came, "bytes": int(came * (180 + 30 * tide + chance.uniform(-4, 4)))}]
+        for name, speed in (("billing", 1.0), ("archive", 0.3), ("lake", 0.0)):
+            latency = {"p50_ms": 8 * speed * bad, "p95_ms": 40 * speed * bad * tide, "p99_ms": 95 * speed * bad * tide}
+            failed = {"requeued": int(came * 0.008 * speed * bad**1.4), "timed_out": int(came * 0.001 * speed * bad**2)}
+            depth, delivered = int(90 * speed * tide * bad**2), came + sum(failed.values())
+            moved = {"channel": name, "delivered": delivered, "depth": depth, "in_flight": 24}
+            rows.append(moved | failed | latency)
+        begin, end = (datetime.fromtimestamp(at, UTC).isoformat() for at in (start, start + 600))
+        about = {"window_start": begin, "window_end": end, "topic": "orders", "node": 1}
+        for row in rows:
+            topic.publish(json.dumps(about | row))
+            topic.log[-1]["timestamp"] = (start + 608) * 10**9
 
 
 def _pipelines() -> list[dict[str, object]]:
@@ -180,6 +206,7 @@ def main() -> None:
         "topics": "/topics",
         "topic": "/topics/orders?span=300",
         "channel": "/topics/orders/billing?span=300",
+        "past": "/topics/orders/billing?span=604800",
         "nodes": "/nodes",
         "node": f"/nodes/{nodes[0].name}",
         "counter": "/counter?span=300",
@@ -209,7 +236,7 @@ def main() -> None:
             page = context.new_page()
             page.goto(admin.url + path)
             page.wait_for_timeout(4500)
-            page.screenshot(path=str(SCREENS / f"{name}.png"))
+            page.screenshot(path=str(SCREENS / f"{name}.png"), full_page=name == "past")
             page.close()
             print(f"docs/screens/{name}.png")
 

@@ -53,6 +53,11 @@ def test_a_topic_without_a_channel_and_without_messages_is_fine():
     assert found(Picture(at=NOW, topics=topics())) == []
 
 
+def test_lapwings_own_topics_need_no_channel_and_no_consumer():
+    for own in (topics(name="_lapwing_flow", depth=9), topics(channel(depth=9, clients=0), name="_lapwing_stats")):
+        assert found(Picture(at=NOW, topics=own)) == []
+
+
 def test_a_channel_without_consumers_waits():
     alarm = only(Picture(at=NOW, topics=topics(channel(depth=1, clients=0))))
 

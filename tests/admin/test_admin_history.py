@@ -9,7 +9,7 @@ NODE = Node("a", "10.0.0.1", 4150, 4151, "1.3.0")
 OTHER = Node("b", "10.0.0.2", 4150, 4151, "1.3.0")
 
 
-def topics(messages, depth=0, *, in_flight=0, deferred=0, node=NODE, channel=True):
+def topics(messages, depth=0, *, in_flight=0, deferred=0, node=NODE, channel=True, name="t"):
     """One topic with one channel that has had `messages`, of which `depth` wait."""
     channels = (
         [
@@ -25,7 +25,7 @@ def topics(messages, depth=0, *, in_flight=0, deferred=0, node=NODE, channel=Tru
         if channel
         else []
     )
-    stats = {"topics": [{"topic_name": "t", "depth": 0, "message_count": messages, "channels": channels}]}
+    stats = {"topics": [{"topic_name": name, "depth": 0, "message_count": messages, "channels": channels}]}
     return topics_of_stats([(node, stats)], now=0)
 
 
@@ -156,3 +156,15 @@ def test_the_past_of_what_was_deleted_is_forgotten_after_an_hour():
     assert kept
     assert not history.channels
     assert not history.topics
+
+
+def test_lapwings_own_topics_are_watched_and_not_counted():
+    history = History()
+    for at in (0, 10):
+        own = topics(100 * at, 50, in_flight=3, name="_lapwing_stats")
+        history.sample(at, topics(10 * at) | own)
+
+    assert history.topic_flow["_lapwing_stats"].into == 100
+    assert history.cluster.last("in") == 10
+    assert [history.cluster.last(field) for field in ("ready", "in_flight", "lag")] == [0, 0, 0]
+    assert history.node_flow == {NODE.name: 10}

@@ -141,7 +141,7 @@ class _Past:
         self._view = view
         self._ago = ago
         self._drawn: tuple[int, int] | None = None  # span, version of what was drawn
-        self._words = _remark("lw-notice")
+        self._words = _remark("lw-notice lw-hint")
         self._group = Group(ago.drawn)
         self._sampled = element("p", SAMPLED, "lw-faint")
         self._latency = _remark("lw-faint")
@@ -195,7 +195,7 @@ def _remark(classes: str) -> tuple[Element, Element, Element]:
 
 def _put(remark: tuple[Element, Element, Element], told: Hint) -> None:
     box, text, command = remark
-    say(text, told.text + (" " if told.command else ""))
+    say(text, f"{told.text} ")
     say(command, told.command)
     command.set_visibility(bool(told.command))
     box.set_visibility(bool(told.text))
