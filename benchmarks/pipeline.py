@@ -210,6 +210,8 @@ def soak(
     sent, minute, lags = 0, min(60.0, seconds / 8), []
     looked = 0.0
     while (now := time.perf_counter() - begun) < seconds:
+        if running.jobs and running.jobs[0].progress.ended:
+            sys.exit(f"the archive has ended: {running.jobs[0].progress.error}")
         due = int(now * rate) - sent
         if due >= 1000:
             sent += broker.publish(due, size)
