@@ -59,6 +59,7 @@ class Broker:
         self.changes: list[Change] = []
         self.problem: str | None = None  # why the last write failed, until one succeeds
         self.exiting = False
+        self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
         self._touched: dict[Channel, None] = {}
         self._stale: dict[Topic, None] = {}  # topics whose journal is behind
         self._stalled: dict[Channel, None] = {}  # channels that could not read their log

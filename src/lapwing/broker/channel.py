@@ -300,7 +300,7 @@ class Channel:
             if sequence in held:
                 stamp = self._stamps.pop(sequence, None)
                 if self.latencies is not None and stamp is not None:
-                    self.latencies.record(now - stamp, now=now)
+                    self.latencies.record(now + self.topic.skew - stamp, now=now)
                 if sequence in self._sided:
                     gone.append(sequence)
         self.aside.leave(gone)
@@ -447,7 +447,8 @@ class Channel:
             self.reader.seek(max(sequence, log.first))
             for extra in log.extras(self.cursor, self.topic.fanned_out):
                 if extra.defer:
-                    self.wait_first(extra.sequence, until=log.timestamp(extra.sequence) + extra.defer)
+                    due = log.timestamp(extra.sequence) + extra.defer - self.topic.skew
+                    self.wait_first(extra.sequence, until=due)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self._pass_over()

@@ -20,7 +20,8 @@ def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     if removed:
         journal.deferred(channel.name, [], removed)  # before what was added: it may have come to wait again
     if added:
-        deferrals = [(sequence, due, channel.attempts.get(sequence, 1)) for sequence, due in added.items()]
+        skew = channel.topic.skew  # the next process begins with the machine's clock
+        deferrals = [(sequence, due + skew, channel.attempts.get(sequence, 1)) for sequence, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
     pending = channel.pending()
     attempts = {sequence: channel.attempts[sequence] for sequence in pending if sequence in channel.attempts}
@@ -30,9 +31,13 @@ def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
         channel.quiet_until = now + len(pending) * TELLING
 
 
-def restore(channel: Channel, state: ChannelState) -> None:
-    """Go on from what the journal knew: what was in flight is ready again."""
+def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) -> None:
+    """Go on from what the journal knew: what was in flight is ready again.
+
+    Nothing waits for longer than `longest` from now on, should the clock have been set back meanwhile.
+    """
     log = channel.topic.log
+    latest, skew = now + longest, channel.topic.skew
     channel.reader.seek(min(max(state.cursor, log.first), log.end))
     channel.attempts = dict(state.attempts)
     channel.aside.open()
@@ -48,17 +53,17 @@ def restore(channel: Channel, state: ChannelState) -> None:
             if there(sequence):
                 channel.attempts.setdefault(sequence, 1)
                 channel.requeued.append((sequence, 0))
-    due = {sequence: until for sequence, until in state.deferred.items() if there(sequence)}
+    due = {sequence: min(until - skew, latest) for sequence, until in state.deferred.items() if there(sequence)}
     for sequence in due:
         channel.attempts.setdefault(sequence, 0)
     channel.deferred.restore({sequence: until for sequence, until in due.items() if sequence < channel.cursor})
-    _restore_ahead(channel, due)
+    _restore_ahead(channel, due, latest)
     channel.aside.leave(sided.difference(channel.unfinished()))
     channel.schedule(channel.deferred.next_due())
     channel.dirty = True
 
 
-def _restore_ahead(channel: Channel, known: dict[int, int]) -> None:
+def _restore_ahead(channel: Channel, known: dict[int, int], latest: int) -> None:
     """Find again what the cursor has to jump over: what waits for its time, and what was dropped in the topic.
 
     What was published deferred, and had not reached the journal as such, waits from its publish on.
@@ -67,7 +72,8 @@ def _restore_ahead(channel: Channel, known: dict[int, int]) -> None:
     waiting = {sequence: until for sequence, until in known.items() if sequence >= cursor}
     for extra in log.extras(cursor, topic.fanned_out):
         if extra.defer and extra.sequence not in known:
-            waiting[extra.sequence] = log.timestamp(extra.sequence) + extra.defer
+            due = log.timestamp(extra.sequence) + extra.defer - topic.skew
+            waiting[extra.sequence] = min(due, latest)
     dropped = [(max(start, cursor), stop) for start, stop in topic.emptied() if stop > cursor]
     alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
     for start, stop in sorted([*dropped, *((sequence, sequence + 1) for sequence in alone)]):

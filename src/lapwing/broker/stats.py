@@ -89,7 +89,7 @@ def oldest_age(channel: Channel, *, now: int) -> int:
     oldest = channel.oldest()
     if oldest is None or oldest < channel.topic.log.first:
         return 0
-    return max(now - channel.topic.log.timestamp(oldest), 0)
+    return max(now + channel.topic.skew - channel.topic.log.timestamp(oldest), 0)
 
 
 def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients: bool) -> TopicStats:

@@ -74,6 +74,11 @@ class Topic:
         return self.log.end - self.fanned_out - len(self._lost)
 
     @property
+    def skew(self) -> int:
+        """ns from the broker's time, which deadlines go by, to that of the machine's clock, which messages tell."""
+        return self._broker.skew
+
+    @property
     def stands_still(self) -> bool:
         """Whether messages wait here rather than in channels."""
         return self.paused or self.held or not self.channels
@@ -96,14 +101,15 @@ class Topic:
         extras: Sequence[Extra] = ()
         if defer or headers:
             extras = [Extra(sequence, defer=self._lawful(defer), headers=dict(headers or {}))]
-        frames = kernel.frame_one(body, self.id_base + sequence, now)
+        frames = kernel.frame_one(body, self.id_base + sequence, now + self._broker.skew)
         self._append(frames, 1, len(body), publisher, token, extras, now)
 
     def publish_batch(self, body: bytes, publisher: Publisher, token: int, *, now: int) -> int:
         """Take the messages of an MPUB body, all or none, and say how many. Raises `PublishRefused`."""
         options = self._options
+        stamp = now + self._broker.skew
         frames, count = kernel.frame_mpub(
-            body, self.id_base + self.log.next, now, options.max_batch_count, options.max_msg_size
+            body, self.id_base + self.log.next, stamp, options.max_batch_count, options.max_msg_size
         )
         self._append(frames, count, len(body) - 4 - 4 * count, publisher, token, (), now)
         return count
@@ -119,7 +125,7 @@ class Topic:
     ) -> None:
         """Take several messages, all or none."""
         first = self.log.next
-        frames = kernel.frame_bodies(bodies, self.id_base + first, now)
+        frames = kernel.frame_bodies(bodies, self.id_base + first, now + self._broker.skew)
         extras: list[Extra] = []
         if headers:
             extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
@@ -344,7 +350,7 @@ class Topic:
         for name, entry in state.channels.items():
             if name not in self.channels:
                 self.channels[name] = Channel(name, self, self._options, cursor=log.first, touched=self._broker.touch)
-            recall.restore(self.channels[name], entry)
+            recall.restore(self.channels[name], entry, now=now, longest=self._options.max_req_timeout)
         self._has_extras = True
 
     def _leave_out(self, lost: range) -> None:
@@ -371,7 +377,8 @@ class Topic:
             needed = min(needed, low)
         if moved:
             self.tell()  # before the segment goes: a straggler that no journal knows of would look finished
-        log.release(needed, now=now, limits=self._options.retention)
+        # of two clocks that disagree the earlier one: what is deleted too soon does not come back
+        log.release(needed, now=now + min(self.skew, 0), limits=self._options.retention)
 
     def sequence_of(self, message_id: bytes) -> int:
         """The sequence that an id names, or -1 if it is none of this topic's."""

@@ -39,11 +39,12 @@ def expendable(
     None that holds `needed` or a later sequence ever is. `free` is the disk's free space, None when it does not matter.
     """
     kept = active_bytes + sum(segment.bytes for segment in closed)
+    newest = _written_by(closed)
     for gone, segment in enumerate(closed):
         if segment.end > needed:
             return gone
         short = free is not None and free < limits.min_free_bytes
-        if not short and _wanted(segment, kept, now, limits):
+        if not short and _wanted(newest[gone], kept, now, limits):
             return gone
         kept -= segment.bytes
         if free is not None:
@@ -51,9 +52,20 @@ def expendable(
     return len(closed)
 
 
-def _wanted(segment: SegmentFacts, kept: int, now: int, limits: RetentionLimits) -> bool:
+def _written_by(closed: Sequence[SegmentFacts]) -> list[int]:
+    """When each segment was written at the latest: none after one behind it, whatever a wrong clock has stamped it."""
+    times: list[int] = []
+    latest = 1 << 63
+    for segment in reversed(closed):
+        if segment.newest:  # one without messages says nothing of those before
+            latest = min(latest, segment.newest)
+        times.append(latest if segment.newest else 0)
+    return times[::-1]
+
+
+def _wanted(newest: int, kept: int, now: int, limits: RetentionLimits) -> bool:
     if not limits.bytes and not limits.age:
         return False
     if limits.bytes and kept > limits.bytes:
         return False
-    return not limits.age or segment.newest >= now - limits.age
+    return not limits.age or newest >= now - limits.age

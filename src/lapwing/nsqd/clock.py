@@ -14,10 +14,11 @@ _RESOLUTION: Final = 0.001  # seconds
 
 
 class Clock:
-    """Wall time in ns that never jumps, whatever is done to the machine's clock.
+    """Wall time in ns that never jumps, whatever is done to the machine's clock: for deadlines.
 
     It runs with the monotonic clock and drifts towards the wall clock when that was set: a deadline may be off by a
-    tenth for a while, but nothing expires at once or never.
+    tenth for a while, but nothing expires at once or never. What is told to others, as when a message was published,
+    is off by what `align` says.
     """
 
     def __init__(self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = time.monotonic_ns) -> None:
@@ -31,13 +32,14 @@ class Clock:
         return self._steady() + self._offset
 
     def align(self) -> int:
-        """Take a step towards the wall clock; how far away it still is, in ns."""
+        """Take a step towards the wall clock; how far ahead of this one it still is, in ns."""
         steady = self._steady()
         gap = self._wall() - steady - self._offset
         most = max((steady - self._aligned) // _CATCH_UP, 1)
         self._aligned = steady
-        self._offset += max(-most, min(most, gap))
-        return gap
+        step = max(-most, min(most, gap))
+        self._offset += step
+        return gap - step
 
 
 class Alarm:

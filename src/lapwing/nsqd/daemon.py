@@ -225,7 +225,7 @@ class Daemon:
         self.broker.trim(now=self.clock.now(), everywhere=True)
 
     async def _align(self) -> None:
-        gap = self.clock.align()
+        gap = self.broker.skew = self.clock.align()
         if abs(gap) > 1_000_000_000:
             self.log.debug(f"the machine's clock is {gap / 1e9:.1f} s away; following it slowly")
 
