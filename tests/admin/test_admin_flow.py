@@ -275,9 +275,9 @@ async def test_a_small_past_is_read_whole():
 
 
 async def test_a_large_past_is_sampled_over_its_whole_range_with_the_right_rates():
-    logs = Logs(a=day(30))
-    past = await read(logs)
-    found = past.windows.points("t4", now=NOW)
+    logs = Logs(a=day(30, until=NOW + 80))
+    past = await read(logs, now=NOW + 80)
+    found = past.windows.points("t4", now=NOW + 80)
 
     assert past.windows.sampled
     assert len(logs.brokers["a"]) > 250_000 > 62_000 > logs.rows

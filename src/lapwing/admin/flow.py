@@ -186,8 +186,9 @@ class Visit:
         # the last window may be cut through by the end of the page: topics that come later in it would seem idle
         cut = max(starts) if len(starts) > 1 else None
         self._take([window for window in self._held if window.start != cut])
-        self._windows.sampled |= {self.step} | {scale.step_of(start) for start in starts}
-        self._held, self._pages, self.step = [], 0, self.step + scale.step
+        left, self.step = self.step, self.step + scale.step
+        self._windows.sampled |= {left, self.step} | {scale.step_of(start) for start in starts}
+        self._held, self._pages = [], 0
         return True
 
     def _take(self, windows: list[Window]) -> None:
