@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol
 
-from lapwing import kernel
+from lapwing import kernel, names
 from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import VERSION, Options
@@ -192,7 +192,8 @@ class Http:
     def delete_topic(self, request: Request) -> Answer:
         """Drop a topic with all it has."""
         name = request.argument("topic")
-        return self._order(lambda: self._broker.delete_topic(name))
+        # saved: killed before the next checkpoint, it would come back from the catalog
+        return self._order(lambda: self._broker.delete_topic(name), saved=not names.ephemeral(name))
 
     def empty_topic(self, request: Request) -> Answer:
         """Drop what waits in a topic."""
@@ -219,7 +220,8 @@ class Http:
     def delete_channel(self, request: Request) -> Answer:
         """Drop a channel with all it has."""
         topic, channel = _channel(request.head)
-        return self._order(lambda: self._broker.delete_channel(topic, channel))
+        lasting = not names.ephemeral(topic) and not names.ephemeral(channel)
+        return self._order(lambda: self._broker.delete_channel(topic, channel), saved=lasting)
 
     def empty_channel(self, request: Request) -> Answer:
         """Drop what a channel has to deliver, has deferred or has in flight."""
