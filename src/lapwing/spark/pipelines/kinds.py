@@ -1,5 +1,6 @@
 """What each kind of pipeline can be told: the one description that files, `--set`, `init` and the documents share."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -51,6 +52,10 @@ class Stream(Settings):
         s.flag, True, about="Stop when messages are gone that were not read; false goes on with what is there."
     )
 
+    def reads(self, topic: str) -> bool:
+        """Whether a topic of this name is among those it reads, or would be."""
+        return topic in self.topics or bool(topic and self.pattern and re.fullmatch(self.pattern, topic))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Archive(Stream):
@@ -92,7 +97,8 @@ class Rejecting(Parsed):
     """What every pipeline has that sets aside what it cannot work with."""
 
     rejects: str = setting(
-        s.text, "", about="Topic for what does not parse (default: the first topic with .rejected behind it)."
+        s.text, "", example="orders.rejected",
+        about="Topic for what does not parse, with the reason; none leaves it out (default: first topic + .rejected).",
     )
     drift: str = setting(
         s.one_of("ignore", "reject"), "ignore", about="What to do with messages that have fields the schema lacks."
@@ -120,7 +126,8 @@ class Rollup(Rejecting):
     slide: float = setting(s.seconds, 0.0, about="Time between the starts of windows (default: window).", fixed=_STATE)
     watermark: float = setting(s.seconds, 60.0, about="How late a message may be and still count.")
     time: str = setting(
-        s.text, "_timestamp", about="The time of an event: a field or SQL expression.", fixed=_STATE
+        s.text, "_timestamp", fixed=_STATE,
+        about="The time of an event: a field or SQL expression; a message without one goes to the rejects.",
     )
     by: tuple[str, ...] = setting(s.texts, (), about="Fields to group by.", example="[country]", fixed=_STATE)
     values: Mapping[str, str] = setting(

@@ -1,6 +1,5 @@
 """Rows to topics: the columns that the sink wants, checked before anything starts."""
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -33,7 +32,7 @@ def rejects_topic(settings: Rejecting) -> str:
     topic = settings.rejects or f"{settings.topics[0] if settings.topics else settings.name}.rejected"
     if not names.valid(topic):
         raise ConfigError(f"{settings.name}: rejects: {topic!r} is no name for a topic (none leaves them out)")
-    if topic in settings.topics or (settings.pattern and re.fullmatch(settings.pattern, topic)):
+    if settings.reads(topic):
         raise ConfigError(f"{settings.name}: rejects: {topic} is also read; the pipeline would feed itself")
     return topic
 

@@ -265,22 +265,18 @@ def problems(spec: Spec) -> list[str]:
         found.append("nsqd and lookupd exclude each other")
     if isinstance(settings, Stream) and bool(settings.topics) == bool(settings.pattern):
         found.append("exactly one of topics and pattern is needed: what shall be read?")
-    if isinstance(settings, Transform):
-        if bool(settings.sql) == (spec.function is not None):
-            missing = "sql is missing: a query over the view `input`"
-            found.append("a Python function takes no sql" if settings.sql else missing)
-        if settings.to in settings.topics:
-            found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
+    if isinstance(settings, Transform) and bool(settings.sql) == (spec.function is not None):
+        missing = "sql is missing: a query over the view `input`"
+        found.append("a Python function takes no sql" if settings.sql else missing)
     if isinstance(settings, Rollup):
         if not settings.values:
             found.append("values is missing: what to compute, such as {orders: count}")
         if not settings.to and settings.out == "none":
             found.append("neither out nor to: the result would go nowhere")
-    if isinstance(settings, Dedup):
-        if not settings.to:
-            found.append("to is missing: the topic for the result")
-        if settings.to in settings.topics:
-            found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
+    if isinstance(settings, Dedup) and not settings.to:
+        found.append("to is missing: the topic for the result")
+    if isinstance(settings, Transform | Rollup | Dedup) and settings.reads(settings.to):
+        found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
     if isinstance(settings, Replay):
         if not settings.topics:
             found.append("topics is missing: what shall be replayed?")

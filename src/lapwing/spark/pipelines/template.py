@@ -43,7 +43,7 @@ def template(kind: str) -> str:
     said = {"nsqd": f"[{', '.join(DEFAULT_NSQD)}]", **_SAID[kind]}
     for key in spec.keys(kind):
         facts = spec.facts(kind, key)
-        lines += [f"# {line}" for line in textwrap.wrap(facts["about"], 100)]
+        lines += [f"# {line}" for line in textwrap.wrap(_meaning(facts), 100)]
         if key in said:
             value = said[key]
             lines.append(f"{key}:{value}" if value.startswith("\n") else f"{key}: {value}")
@@ -51,6 +51,13 @@ def template(kind: str) -> str:
             lines.append(f"# {key}: {_shown(facts)}".rstrip())
         lines.append("")
     return "\n".join(lines)
+
+
+def _meaning(facts: Any) -> str:
+    """What a setting is for, with the words it may be where these are few."""
+    about: str = facts["about"]
+    choices = getattr(facts["parse"], "choices", ())
+    return f"{about.rstrip('.')}: {', '.join(choices[:-1])} or {choices[-1]}." if choices else about
 
 
 def _shown(facts: Any) -> str:
