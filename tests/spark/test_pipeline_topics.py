@@ -274,9 +274,9 @@ def test_a_time_that_is_a_number_is_refused_with_the_remedy(runs, broker):
         runs.once("rollup", "topics=orders", "schema=at bigint", "values=n=sum(nothing)", "to=out")
 
 
-def stats(messages, requeued=0, depth=0):
+def stats(messages, requeued=0, depth=0, deferred=0):
     channel = {
-        "channel_name": "c", "depth": depth, "in_flight_count": 0, "deferred_count": 0, "client_count": 1,
+        "channel_name": "c", "depth": depth, "in_flight_count": 0, "deferred_count": deferred, "client_count": 1,
         "message_count": messages, "requeue_count": requeued, "timeout_count": 0,
         "e2e_processing_latency": {"count": 1, "percentiles": [{"quantile": 0.99, "value": 5_000_000}]},
     }  # fmt: skip
@@ -294,6 +294,23 @@ def test_samples_say_what_has_changed_and_a_restarted_broker_counts_from_zero():
     assert (topic["messages"], topic["bytes"], topic["channel"]) == (50, 500, None)
     assert (channel["delivered"], channel["requeued"], channel["depth"], channel["p99_ms"]) == (35, 5, 20, 5.0)
     assert (after_restart["messages"], after_restart["seconds"]) == (30, 1.5)
+
+
+def test_a_message_is_delivered_when_it_leaves_the_channel_not_when_its_time_comes():
+    counters = Counters()
+    steps = [
+        stats(100, depth=10, deferred=20),
+        stats(110, depth=10, deferred=30),  # ten arrive that are to wait
+        stats(110, depth=25, deferred=15),  # of fifteen the time has come
+        stats(110, depth=0, deferred=15),  # and all that was ready is delivered
+        stats(110, depth=0, deferred=18, requeued=3),  # three come back, to wait
+        stats(0, depth=18),  # a restart: what waited is ready
+        stats(0, depth=0),
+    ]
+    samples = [list(counters.samples(step, 1, now=float(at))) for at, step in enumerate(steps, 1)]
+    delivered = [sum(sample.get("delivered", 0) for sample in found) for found in samples]
+
+    assert delivered == [0, 0, 0, 25, 0, 0, 18]
 
 
 def test_flow_of_messages_is_told_per_topic_and_channel(spark, runs, broker):
@@ -321,5 +338,6 @@ def test_flow_of_messages_is_told_per_topic_and_channel(spark, runs, broker):
     assert broker.depth("_lapwing_flow", "flow") == 0
     assert {row["topic"] for row in rows} == {"orders"}
     assert all(row["message_bytes"] in (0.0, 100.0) for row in topics)
+    assert not any("failure_ratio" in row for row in topics)
     assert sum(row["messages"] for row in topics) > 0
     assert spark.read.parquet(str(runs.data.parent / "flow")).count() == len(rows)

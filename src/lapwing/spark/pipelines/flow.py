@@ -40,7 +40,8 @@ VALUES: Final = {
     "delivered": "sum(delivered)",
     "requeued": "sum(requeued)",
     "timed_out": "sum(timed_out)",
-    "failure_ratio": "round(least(sum(requeued + timed_out) / greatest(sum(delivered), 1), 1.0), 4)",
+    "failure_ratio": "if(sum(delivered) is null, null, "  # a topic itself delivers nothing
+    "round(least(sum(requeued + timed_out) / greatest(sum(delivered), 1), 1.0), 4))",
     "message_bytes": "round(sum(bytes) / greatest(sum(messages), 1), 1)",
     "depth": "max(depth)",
     "in_flight": "max(in_flight)",
@@ -103,13 +104,13 @@ def pass_over(topic: str, channel: str, addresses: Sequence[str], found: Access)
 class Counters:
     """What a broker's counters were when they were last read, so that only what has changed is told."""
 
-    before: dict[tuple[str, str | None], dict[str, int]] = field(default_factory=dict)
+    before: dict[tuple[str, str | None], tuple[int, dict[str, int]]] = field(default_factory=dict)
     read_at: float = 0.0
 
     def samples(self, stats: dict[str, Any], node: int, *, now: float) -> Iterator[dict[str, Any]]:
         """What has changed, per topic and per channel; nothing the first time, as nothing is known then.
 
-        A counter that is lower than before was reset by a restart of the broker: all of it is new.
+        Where fewer messages have arrived than before, the broker was restarted: all that it counted is new.
         """
         first = not self.read_at
         seconds = now - self.read_at
@@ -119,26 +120,25 @@ class Counters:
             name = topic["topic_name"]
             if name.startswith(OWN_TOPICS):
                 continue
-            for key, sample, counts in _readings(topic):
-                after[key] = counts
+            for key, sample, arrived, counts in _readings(topic):
+                after[key] = arrived, counts
                 if first:
                     continue
-                then = self.before.get(key, {})
-                changed = {
-                    count: value - then.get(count, 0) if value >= then.get(count, 0) else value
-                    for count, value in counts.items()
-                }
+                before, then = self.before.get(key, (0, {}))
+                then = then if arrived >= before else {}
+                changed = {count: max(value - then.get(count, 0), 0) for count, value in counts.items()}
                 if any(changed.values()) or sample["depth"] or sample.get("in_flight"):
                     about = {"at": int(now * 1000), "node": node, "seconds": round(seconds, 3)}
                     yield {**about, **sample, **changed}
         self.before = after
 
 
-def _readings(topic: dict[str, Any]) -> Iterator[tuple[tuple[str, str | None], dict[str, Any], dict[str, int]]]:
-    """(key, how it stands, counters) of a topic and of each of its channels."""
+def _readings(topic: dict[str, Any]) -> Iterator[tuple[tuple[str, str | None], dict[str, Any], int, dict[str, int]]]:
+    """(key, how it stands, messages that have arrived, counters) of a topic and of each of its channels."""
     name = topic["topic_name"]
     stands: dict[str, Any] = {"topic": name, "channel": None, "depth": topic["depth"]}
-    yield (name, None), stands, {"messages": topic["message_count"], "bytes": topic["message_bytes"]}
+    arrived = topic["message_count"]
+    yield (name, None), stands, arrived, {"messages": arrived, "bytes": topic["message_bytes"]}
     for channel in topic["channels"]:
         stands = {
             "topic": name,
@@ -149,14 +149,16 @@ def _readings(topic: dict[str, Any]) -> Iterator[tuple[tuple[str, str | None], d
             "clients": channel["client_count"],
             **_latency(channel.get("e2e_processing_latency") or {}),
         }
-        # `message_count` is what was put into the channel; what waits in it has not been delivered yet
-        delivered = max(channel["message_count"] - channel["depth"], 0) + channel["requeue_count"]
+        # `message_count` is what was put into the channel. All but what waits in it was delivered, and once more for
+        # each that came back. Below zero when a restarted broker began with messages: only differences count
+        arrived = channel["message_count"]
+        delivered = arrived - channel["depth"] - channel["deferred_count"]
         counts = {
-            "delivered": delivered + channel["timeout_count"],
+            "delivered": delivered + channel["requeue_count"] + channel["timeout_count"],
             "requeued": channel["requeue_count"],
             "timed_out": channel["timeout_count"],
         }
-        yield (name, channel["channel_name"]), stands, counts
+        yield (name, channel["channel_name"]), stands, arrived, counts
 
 
 def _latency(told: dict[str, Any]) -> dict[str, float]:
