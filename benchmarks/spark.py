@@ -31,7 +31,7 @@ from lapwing.spark.session import local_session
 from lapwing.spark.source import columns
 
 TOPIC = "bench"
-BLOCK = 1 << 20  # bytes of a block, as the broker sends them
+BLOCK = 4 << 20  # bytes of a block, as the broker sends them
 IN_MEMORY = 64 << 20  # bytes of ready batches: more than fits a processor's cache, as with real data
 RUNS = 3
 TICK = os.sysconf("SC_CLK_TCK")

@@ -143,12 +143,14 @@ def test_positions_can_be_left_out(shared, topic):
 
 def test_large_ranges_come_in_blocks_and_each_message_once(shared):
     for _ in range(10):
-        shared("/mpub?topic=large&binary=true", mpub(*(bytes(300) for _ in range(1000))))
+        shared("/mpub?topic=large&binary=true", mpub(*(bytes(1000) for _ in range(1000))))
 
     blocks = shared.raw("/log/read?topic=large&format=raw")
     assert len(blocks) > 2
     assert [(first, number) for _, first, number, _, _ in blocks] == list(_runs(blocks))
-    assert sum(number for _, _, number, _, _ in blocks) == 10_000
+    frames = [frame for *_, frames, _ in blocks for frame in frames]
+    assert [frame[18:34] for frame in frames] == [b"%016x" % ((7 << 54) + n) for n in range(10_000)]
+    assert {frame[34:] for frame in frames} == {bytes(1000)}
 
 
 def _runs(blocks):

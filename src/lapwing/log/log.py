@@ -349,7 +349,7 @@ class DiskLog:
         self._memo = (0, 0, b"")
         self._window.shrink(0, self._written)
 
-    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
+    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames (empty: a quarantined range)."""
         return reading.blocks(Reader(self, start, self.files, max_bytes), stop, max_bytes)
 

@@ -98,7 +98,7 @@ class MemoryLog:
         _, after = kernel.take_frames(frames, at, len(frames), 1, EVERYTHING)
         return frames[at:after]
 
-    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
+    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames."""
         return reading.blocks(Reader(self, start, max_bytes=max_bytes), stop, max_bytes)
 

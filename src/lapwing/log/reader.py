@@ -62,10 +62,15 @@ class Reader:
         than `max_bytes`. Empty frames with a count are a quarantined range, skipped; (b"", 0) is the end.
         Raises `OutOfRange` when retention was faster.
         """
+        block, at, after, count = self.span(stop, max_count, max_bytes)
+        return (block[at:after] if after - at < len(block) else block), count
+
+    def span(self, stop: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int, int]:
+        """The same without a copy: the block, where in it the frames begin and end, and how many they are."""
         sequence = self.sequence
         wanted = min(stop, self._log.end, sequence + max_count) - sequence
         if wanted <= 0:
-            return b"", 0
+            return b"", 0, 0, 0
         if sequence >= self._end:
             self._load(sequence)
         block, at = self._block, self._at
@@ -73,18 +78,18 @@ class Reader:
         if block is None:
             count = min(stop, self._end) - sequence
             self.sequence += count
-            return b"", count
+            return b"", 0, 0, count
         if left <= wanted and len(block) - at <= max_bytes:
             self.sequence = self._end
             self._done()
-            return (block[at:] if at else block), left
+            return block, at, len(block), left
         count, after = kernel.take_frames(block, at, len(block), wanted, max_bytes)
         self.sequence = sequence + count
         if count == left:
             self._done()
         else:
             self._at = after
-        return block[at:after], count
+        return block, at, after, count
 
     def _done(self) -> None:
         self._block = b""
@@ -106,11 +111,11 @@ class Reader:
             self._files.keep(self, len(frames))
 
 
-def blocks(reader: Reader, stop: int, max_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+def blocks(reader: Reader, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
     """Everything from the reader's place to `stop`: first, count, frames (empty: a quarantined range)."""
     while True:
         first = reader.sequence
-        frames, count = reader.take(stop, EVERYTHING, max_bytes)
+        block, at, after, count = reader.span(stop, EVERYTHING, max_bytes)
         if not count:
             return
-        yield first, count, frames
+        yield first, count, memoryview(block)[at:after]

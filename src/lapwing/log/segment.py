@@ -28,7 +28,7 @@ _TIME: Final = struct.Struct(">q")
 _NOTHING: Final = (0, 0, 0)
 
 
-def time_of(frames: bytes, at: int = 0) -> int:
+def time_of(frames: bytes | memoryview, at: int = 0) -> int:
     """When the message whose frame begins at `at` was published."""
     time: int = _TIME.unpack_from(frames, at + 8)[0]
     return time

@@ -53,7 +53,7 @@ class TopicLog(Protocol):
     def frame(self, sequence: int) -> Frames:
         """One frame; raises `OutOfRange` or `CorruptChunk`."""
 
-    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, Frames]]:
+    def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames (empty: quarantined)."""
 
     def extras(self, start: int, stop: int) -> list[Extra]:

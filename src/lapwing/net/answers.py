@@ -77,7 +77,7 @@ class Stream(Answer):
     sees the answer torn, never a short one that looks whole.
     """
 
-    pieces: AsyncIterator[bytes] | None = None
+    pieces: AsyncIterator[bytes | memoryview] | None = None
 
 
 class Later:

@@ -10,7 +10,8 @@ import base64
 import json
 import re
 import struct
-from collections.abc import AsyncIterator, Callable
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -34,7 +35,8 @@ LONGEST_WAIT: Final = 30_000  # ms
 MOST_MESSAGES: Final = 10_000  # of a JSON answer
 MOST_BYTES: Final = 16 << 20  # of bodies in a JSON answer
 
-_BLOCK_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 20  # at a time: what was checked is still in the processor's cache when it is sent
+_BLOCK_BYTES: Final = 4 << 20
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -213,20 +215,53 @@ def _time(topic: Topic, sequence: int) -> int | None:
         return None
 
 
-async def _blocks(topic: Topic, start: int, stop: int, *, headers: bool, positions: bool) -> AsyncIterator[bytes]:
-    for first, count, frames in topic.log.blocks(start, stop, _BLOCK_BYTES):
-        if not frames:
-            reason = b"quarantined: no bytes on disk that match their checksum"
+async def _blocks(
+    topic: Topic, start: int, stop: int, *, headers: bool, positions: bool
+) -> AsyncIterator[bytes | memoryview]:
+    for first, count, parts in _joined(topic.log.blocks(start, stop, _READ_BYTES)):
+        if not parts:
+            reason = b"quarantined: the bytes on disk do not match their checksum"
             yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
             continue
+        size = sum(map(len, parts))
         extras = _extras(topic, first, first + count) if headers else b""
         if positions:
-            places, _ = kernel.scan_frames(frames, 0, len(frames))
-            yield BLOCK.pack(MESSAGES, count, first, len(frames), len(extras)) + places.tobytes()
+            yield BLOCK.pack(MESSAGES, count, first, size, len(extras)) + _positions(parts).tobytes()
         else:
-            yield BLOCK.pack(BARE, count, first, len(frames), len(extras))
-        yield frames  # as they were read: no copy is made on the way to the socket
+            yield BLOCK.pack(BARE, count, first, size, len(extras))
+        for part in parts:
+            yield part  # as it was read: no copy is made on the way to the socket
         yield extras
+
+
+def _joined(pieces: Iterator[tuple[int, int, memoryview]]) -> Iterator[tuple[int, int, list[memoryview]]]:
+    """Neighbours together, as every block costs its reader a turn through Python and Arrow; no parts: quarantined."""
+    start = total = size = 0
+    parts: list[memoryview] = []
+    for first, count, frames in pieces:
+        if parts and (not frames or size + len(frames) > _BLOCK_BYTES):
+            yield start, total, parts
+            total, size, parts = 0, 0, []
+        if not frames:
+            yield first, count, []
+            continue
+        if not parts:
+            start = first
+        parts.append(frames)
+        total += count
+        size += len(frames)
+    if parts:
+        yield start, total, parts
+
+
+def _positions(parts: list[memoryview]) -> array[int]:
+    """Where each frame begins, and where the last one ends."""
+    found = array("i", [0])
+    for part in parts:
+        places, _ = kernel.scan_frames(part, 0, len(part))
+        base = found.pop()
+        found.extend([base + place for place in places] if base else places)
+    return found
 
 
 def _extras(topic: Topic, start: int, stop: int) -> bytes:
@@ -240,7 +275,7 @@ def _for_people(topic: Topic, start: int, stop: int, max_bytes: int, with_header
     headers = {extra.sequence: extra.headers for extra in log.extras(start, stop)} if with_headers else {}
     size = 0
     reached = start
-    for first, count, frames in log.blocks(start, stop, _BLOCK_BYTES):
+    for first, count, frames in log.blocks(start, stop, _READ_BYTES):
         reached = first + count
         decoded, _ = kernel.decode_messages(frames, 0, len(frames))
         for sequence, (timestamp, attempts, message_id, body) in enumerate(decoded, first):

@@ -27,6 +27,7 @@ QUARANTINED: Final = b"LWQ1"
 FRAME_HEAD: Final = 34  # bytes before a message's body: size, type, timestamp, attempts, id
 
 _MOST: Final = 2**31 - 1  # bytes of frames: Arrow's offsets reach no farther
+_RUN: Final = 1 << 17  # sequences that are counted in one go
 _PIECE: Final = 128 << 10  # bytes of frames that are received and cut at a time: they stay in a processor's cache
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -109,7 +110,7 @@ def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.Recor
     columns = (block.cut or _cut_by_arrow(block)) | {
         "topic": lambda: _same(topic, count),
         "node": lambda: _same(node, count),
-        "sequence": lambda: pc.add(_numbers(count), block.first),
+        "sequence": lambda: _sequences(block.first, count),
         "attempts": lambda: _same(1, count),  # a log holds first deliveries only
         "headers": lambda: _headers(block),
     }
@@ -176,12 +177,15 @@ def _microseconds(stamps: pa.Array) -> pa.Array:
 
 def _same(value: str | int, count: int) -> pa.Array:
     """A column that says the same in every row: the head of a longer one, made once."""
-    return _repeated(value, _rounded(count))[:count]
+    return _repeated(value, _rounded(count)).slice(0, count)
 
 
-def _numbers(count: int) -> pa.Array:
-    """0, 1, 2, ..."""
-    return _counted(_rounded(count))[:count]
+def _sequences(first: int, count: int) -> pa.Array:
+    """`first`, `first` + 1, ...: as a rule a part of a longer run that other blocks have parts of, too."""
+    run, place = divmod(first, _RUN)
+    if place + count <= _RUN:
+        return _run(run).slice(place, count)
+    return pc.add(_counted(_rounded(count)).slice(0, count), first)
 
 
 def _rounded(count: int) -> int:
@@ -191,6 +195,11 @@ def _rounded(count: int) -> int:
 @lru_cache(16)
 def _repeated(value: str | int, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.string() if isinstance(value, str) else pa.int32()), count)
+
+
+@lru_cache(4)
+def _run(number: int) -> pa.Array:
+    return pc.add(_counted(_RUN), number * _RUN)
 
 
 @lru_cache(4)

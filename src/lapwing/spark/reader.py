@@ -1,8 +1,10 @@
 """Ranges of logs as Spark rows: what is planned beside the driver, and what executors stream from the brokers."""
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -335,8 +337,15 @@ def read_task(partition: InputPartition, options: SourceOptions, columns: list[s
         from lapwing.spark.blocks import arrow_schema, needs_positions, to_batch
 
         schema = arrow_schema(columns)
+        _settle()
         for block in stream(partition.part, options, positions=needs_positions(columns)):
             yield to_batch(block, partition.part.topic, partition.part.node, schema)
+
+
+@cache
+def _settle() -> None:
+    """Hide what this process has imported from the garbage collector, which Spark calls after each task."""
+    gc.freeze()
 
 
 def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> Iterator["Block"]:
