@@ -282,6 +282,7 @@ def _settle_garbage() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 1000)
+    gc.enable()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

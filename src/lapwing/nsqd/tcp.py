@@ -17,7 +17,6 @@ from lapwing.nsqd.patience import Patience
 from lapwing.nsqd.upgrade import Compressed, Encrypted, Layers
 from lapwing.wire import frames, identify
 from lapwing.wire.commands import Auth, Command, Identify
-from lapwing.wire.compression import DeflateCodec, SnappyCodec
 from lapwing.wire.connection import BrokerConnection, HangUp
 from lapwing.wire.state import State
 
@@ -329,6 +328,8 @@ class Connection(asyncio.Protocol):
         self._turn.add(self)
 
     def _compress(self) -> None:
+        from lapwing.wire.compression import DeflateCodec, SnappyCodec  # few ask for them: not while starting
+
         settings, about = self._settings, self._session.about
         if settings.snappy:
             self._layers.append(Compressed(SnappyCodec()))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from lapwing.wire.compression import Codec
+if TYPE_CHECKING:
+    from lapwing.wire.compression import Codec
 
 _PIECE: Final = 1 << 18
 
