@@ -85,7 +85,7 @@ class ReplayJob:
         self.progress = replace(progress, state="running", total=left, lag=left)
         if settings.dry_run:
             self._say()
-            self.progress = replace(self.progress, state="finished")
+            self.progress = replace(self.progress, state="finished", lag=None)
             return
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
         self._thread.start()

@@ -144,11 +144,13 @@ def write(
             batch.unpersist()
 
     def _save(batch: "DataFrame", number: int) -> None:
-        if batch.isEmpty():
+        done = batch.where(F.col(REJECTED).isNull()).drop(REJECTED) if rejects else batch
+        aside = F.count(REJECTED) if rejects else F.lit(0)
+        [[there, bad]] = batch.select(F.count("*"), aside).collect()
+        if not there:
             return
         query = ground.checkpoint.query()
-        done = batch.where(F.col(REJECTED).isNull()).drop(REJECTED) if rejects else batch
-        if table is not None and not table.has(query, number) and not done.isEmpty():
+        if table is not None and there > bad and not table.has(query, number):
             dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
             until = ground.checkpoint.offsets(number)
             ground.told(table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path)))
