@@ -83,6 +83,22 @@ def test_a_log_of_which_nothing_was_written_begins_behind_what_it_gave_out(tmp_p
     assert len(again.segments) == 1
 
 
+def test_one_kill_after_the_other_leaves_one_gap(tmp_path: Path) -> None:
+    log = in_memory(tmp_path)
+    publish(log, [b"a"] * 5)
+    for _ in range(3):
+        publish(log, [b"lost"])
+        log = in_memory(tmp_path)
+    publish(log, [b"b"] * 5)
+    log.close()
+
+    again = in_memory(tmp_path)
+
+    assert again.notes == []
+    assert bodies(again) == [b"a"] * 5 + [b"b"] * 5
+    assert (again.first, again.next, len(again.segments)) == (0, 22, 2)
+
+
 def test_what_was_consumed_and_never_written_keeps_its_sequences(tmp_path: Path) -> None:
     log = in_memory(tmp_path)
     for _ in range(10):

@@ -49,13 +49,14 @@ def leave_out(directory: str, segments: list[Segment], count: int, files: OpenFi
     segment = Segment(directory, end + count, files, merge_bytes)
     segment.frames.truncate(0)
     segment.index.file.truncate(0)
-    if segments and segments[-1].size:
+    placeholder = segments.pop() if segments and not segments[-1].size else None
+    if segments:
         last = segments[-1]
-        gap = Chunk(last.end, last.size, last.newest, count, 0, 0, QUARANTINED)
+        gap = Chunk(last.end, last.size, last.newest, segment.first - last.end, 0, 0, QUARANTINED)
         last.index.file.write(gap.encode(), last.index.count * RECORD)
         last.index.count += 1
         last.end, last.last = segment.first, None
-    elif segments:
-        segments.pop().unlink()  # it held the place that the new one holds now
+    if placeholder is not None:
+        placeholder.unlink()  # it held the place that the new one holds now
     segments.append(segment)
     return range(end, segment.first)
