@@ -65,6 +65,17 @@ def test_a_channel_without_consumers_waits():
     assert alarm.link == "/topics/orders/c"
 
 
+def test_a_channel_that_a_query_moves_needs_no_consumer_until_it_stands_still():
+    history = History()
+    for second in range(0, 60, 10):  # ten come and ten go, and 50 always wait
+        history.sample(NOW + second, topics(channel("lake", depth=50, clients=0, messages=100 + second)))
+    last = topics(channel("lake", depth=50, clients=0, messages=150))
+
+    assert found(Picture(at=NOW + 60, topics=last), history) == []
+    [alarm] = found(Picture(at=NOW + 180, topics=last), history)
+    assert alarm.text == "Channel orders/lake has no consumers: 50 messages are waiting."
+
+
 def test_names_in_links_are_escaped():
     alarm = only(Picture(at=NOW, topics=topics(channel("x#ephemeral", depth=1, clients=0))))
 

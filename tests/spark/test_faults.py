@@ -7,7 +7,8 @@ import pytest
 from queries import Copy, Query
 from relay import Moment, Relay, owner
 
-from daemons import until
+from daemons import start_nsqlookupd, until
+from lapwing.spark.nodes import survey
 from lapwing.spark.options import source_options
 from lapwing.spark.reader import DataLoss, LogStreamReader
 from lapwing.spark.source import columns
@@ -88,7 +89,8 @@ def test_a_broker_that_stays_away_ends_the_query_with_an_error_that_says_where_a
     where = r"topic orders, node 1 \(127.*\), log \w+, sequences \[0, 20000\): broken off at \d+: .*\(tried for 0.5 s\)"
     with pytest.raises(Exception, match=where):
         running.awaitTermination()
-    with pytest.raises(Exception, match=rf"topic orders at {relay.address}: .*\(tried for 0.5 s\)"):
+    where = r"topic orders, node 1, log \w+, sequences \[0, 20000\): topic orders at 127.*: .*\(tried for 0.5 s\)"
+    with pytest.raises(Exception, match=where):
         query.start(processingTime="0 seconds").awaitTermination()
     broker.daemon.restart()
 
@@ -185,6 +187,54 @@ def test_a_log_truncated_between_plan_and_read_is_a_loss_with_the_range(start_br
     careless = stream_reader([broker], failOnDataLoss="false")
     assert first > 100
     assert list(careless.read(task)) == []
+
+
+def test_a_topic_that_is_deleted_under_a_query_is_a_loss(broker, caplog):
+    broker.publish("orders", b"x", b"y")
+    source, careless = stream_reader([broker]), stream_reader([broker], failOnDataLoss="false", retryTimeout="500ms")
+    start, limit = source.initialOffset(), source.getDefaultReadLimit()
+    for reader in (source, careless):
+        assert reader.initialOffset() == reader.latestOffset(start, limit) == start
+    end = source.latestOffset(start, limit)
+    broker.ask("/topic/delete?topic=orders", b"")
+
+    with pytest.raises(DataLoss, match=r"topic orders, node 1: the log \w+ was read up to 0, and now .* no such topic"):
+        source.latestOffset(start, limit)
+    with pytest.raises(DataLoss, match=r"topic orders, node 1, log \w+, sequences \[0, 2\): the node no longer has"):
+        source.partitions(start, end)
+    assert [careless.latestOffset(start, limit) for _ in range(2)] == [start, start]
+    assert careless.partitions(start, end) == []
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["data loss", "data loss"]
+
+
+def test_a_run_to_the_end_does_not_pass_over_a_topic_that_was_deleted(broker):
+    broker.publish("orders", b"x")
+    start = stream_reader([broker]).initialOffset()
+    broker.ask("/topic/delete?topic=orders", b"")
+    again = stream_reader([broker])
+    again.prepareForTriggerAvailableNow()
+
+    with pytest.raises(DataLoss, match="topic orders, node 1"):
+        again.latestOffset(start, again.getDefaultReadLimit())
+
+
+def test_a_node_that_nsqlookupd_no_longer_knows_is_said_to_be_missing(start_broker, caplog):
+    lookupd = start_nsqlookupd()
+    with lookupd:
+        brokers = [start_broker(f"--lookupd-tcp-address={lookupd.tcp}") for _ in range(2)]
+        for broker in brokers:
+            broker.publish("orders", b"x")
+        raw = {"lookupd": lookupd.http, "topic": "orders", "startingOffsets": "earliest", "pollTimeout": "50ms"}
+        source = LogStreamReader(source_options(raw, streaming=True), columns(raw))
+        until(lambda: len(survey(source_options(raw, streaming=True)).nodes) == 2)
+        start = source.initialOffset()
+        source.latestOffset(start, source.getDefaultReadLimit())
+        brokers[1].daemon.stop()
+        until(lambda: len(survey(source_options(raw, streaming=True)).nodes) == 1)
+        end = source.latestOffset(start, source.getDefaultReadLimit())
+
+    assert [end["orders"][node]["sequence"] for node in ("1", "2")] == [1, 0]
+    assert "topic orders, node 2: no broker that is known has it; its messages wait" in caplog.text
 
 
 # --- writing

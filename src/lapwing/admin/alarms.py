@@ -150,7 +150,7 @@ def _of_channel(
             "info", name, f"Channel {name} is paused{waits}.", "Its consumers get nothing until it is unpaused.", link
         )
         return
-    if depth > 0 and clients == 0 and key not in fed:
+    if depth > 0 and clients == 0 and key not in fed and not history.moving(key, picture.at, over=limits.stuck):
         yield Alarm(
             "warning",
             name,

@@ -279,4 +279,9 @@ class History:
         track = self.channels.get(key)
         if track is None or track.value_at("out", now - over) is None:
             return False
-        return not any(value > 0 for _, value in track.points("out", since=now - over))
+        return not self.moving(key, now, over=over)
+
+    def moving(self, key: tuple[str, str], now: float, *, over: float) -> bool:
+        """Whether anything left the channel in the last `over` seconds: a query that moves it is no client of it."""
+        track = self.channels.get(key)
+        return track is not None and any(value > 0 for _, value in track.points("out", since=now - over))

@@ -31,6 +31,7 @@ class Survey:
     holdings: dict[str, dict[int, Held]]
     away: dict[str, str]  # by address: why
     sought: str  # the topics they were asked for, in words
+    nodes: frozenset[int]  # the numbers of those who answered
 
     def complaint(self) -> str:
         """Who is away, in one line."""
@@ -52,18 +53,20 @@ def survey(options: SourceOptions, at: int | None = None) -> Survey:
         parameters["at"] = at
     answers = ask_all(addresses, lambda address: call(address, options.access, "GET", "/log/offsets", parameters))
     found: list[tuple[str, int, str, Held]] = []
+    nodes: set[int] = set()
     for address, answer in answers:
         if isinstance(answer, BrokerRefused):
             raise NoLog(address, sought(options), answer) from answer
         if isinstance(answer, Exception):
             away[address] = str(answer)
             continue
+        nodes.add(answer["node_id"])
         found += [
             (topic["topic"], answer["node_id"], address, _held(topic, options.channel))
             for topic in answer["topics"]
             if wanted(topic["topic"], options)
         ]
-    return Survey(merge(found), away, sought(options))
+    return Survey(merge(found), away, sought(options), frozenset(nodes))
 
 
 def sought(options: SourceOptions) -> str:

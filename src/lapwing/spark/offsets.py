@@ -340,6 +340,13 @@ def plan(
     return ranges, losses, away
 
 
+def missing(position: Mapping[str, Mapping[int, Position]], holdings: Holdings) -> frozenset[tuple[str, int]]:
+    """The logs that a query stands in and nobody says to have: (topic, node)."""
+    return frozenset(
+        (topic, node) for topic, nodes in position.items() for node in nodes if node not in holdings.get(topic, {})
+    )
+
+
 def _still_there(wanted: Range, held: Held) -> tuple[Range, list[str]]:
     if wanted.log_id != held.log_id:
         return replace(wanted, stop=wanted.start), [f"{wanted}: the log is gone, there is a new one {held.log_id}"]

@@ -119,6 +119,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new_query = False
         self._committed: dict[tuple[str, int], o.Position] = {}
         self._away: frozenset[str] = frozenset()
+        self._missing: frozenset[tuple[str, int]] = frozenset()
         self._latest: Offsets = {}
         self._target: Offsets | None = None
         self._batch_at = time.monotonic()  # when a batch was last given out
@@ -175,8 +176,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, position: Offsets) -> Survey:
         """What the brokers hold now. Who is away is logged when that changes, and keeps its place meanwhile."""
         if self._target is not None:
-            return patiently("availableNow", lambda: self._reachable(position), self._options.access)
+            found = patiently("availableNow", lambda: self._reachable(position), self._options.access)
+            self._miss(position, found)
+            return found
         found = patiently("reading offsets", lambda: _someone(self._options), self._options.access)
+        self._miss(position, found)
         if (away := frozenset(found.away)) != self._away:
             for address in away - self._away:
                 logger.warning("%s is away, its messages wait: %s", address, found.away[address])
@@ -184,6 +188,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("%s is back", address)
             self._away = away
         return found
+
+    def _miss(self, position: Offsets, found: Survey) -> None:
+        """Say once what the query stands in and nobody has now. Where the node itself says so, it is lost."""
+        missing = o.missing(position, found.holdings)
+        news, self._missing = sorted(missing - self._missing), missing
+        report([_gone(position, topic, node) for topic, node in news if node in found.nodes], self._options)
+        for topic, node in news:
+            if node not in found.nodes and not found.away:
+                logger.warning("topic %s, node %s: no broker that is known has it; its messages wait", topic, node)
 
     def _reachable(self, position: Offsets) -> Survey:
         """As above, but logs that this run has to finish must be there."""
@@ -224,9 +237,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since, until = o.from_json(start), o.from_json(end)
 
         def planned() -> tuple[list[Range], list[str], Survey]:
-            found = _someone(self._options)
+            found = survey(self._options)
             ranges, losses, away = o.plan(since, until, found.holdings)
-            if away:
+            losses += [f"{part}: the node no longer has the topic" for part in away if part.node in found.nodes]
+            if away := [part for part in away if part.node not in found.nodes]:
                 raise BrokerAway("; ".join(map(str, away)), found.complaint() or "no broker has it")
             return ranges, losses, found
 
@@ -277,13 +291,21 @@ def _survey_all(options: SourceOptions, at: int | None = None) -> Survey:
     def everyone() -> Survey:
         found = survey(options, at)
         if found.away and options.fail_on_data_loss:
-            raise BrokerAway("reading offsets", found.complaint())
+            raise BrokerAway("not all brokers answer", found.complaint())
         return found
 
     found = patiently("reading offsets", everyone, options.access)
     for address, why in found.away.items():
         logger.warning("%s is away and passed over: %s", address, why)
     return found
+
+
+def _gone(position: Offsets, topic: str, node: int) -> str:
+    place = position[topic][node]
+    return (
+        f"topic {topic}, node {node}: the log {place.log_id} was read up to {place.sequence}, "
+        "and now the node has no such topic; what else it held is gone"
+    )
 
 
 def starting_offsets(options: SourceOptions, found: Survey) -> Offsets:
@@ -354,6 +376,8 @@ def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> It
     Raises `BrokerAway` when the broker stays away, and `DataLoss` for what it no longer has or has quarantined; without
     `failOnDataLoss` that is logged and passed over.
     """
+    from lapwing.spark.blocks import BadBlock
+
     reached = part.start
     skip_lost = not options.fail_on_data_loss
     pauses = Pauses(options.access)
@@ -377,6 +401,8 @@ def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> It
             reached = min(first, part.stop) if isinstance(first, int) and first > reached else part.stop
         except BrokerAway as error:
             pauses.wait(f"{part}: broken off at {reached}", error)
+        except BadBlock as error:
+            raise LapwingError(f"{part}: at {reached} came what the range reader does not send: {error}") from error
 
 
 def _attempt(part: Range, start: int, options: SourceOptions, positions: bool) -> Iterator["Block"]:

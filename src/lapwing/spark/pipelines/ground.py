@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.state import Home
+from lapwing.spark.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,9 +39,8 @@ class Ground:
         self.rows_out = (self.rows_out or 0) + rows
 
     def activate(self) -> None:
-        """Make the session that of this thread: Spark looks for data sources written in Python only there."""
-        session: Any = self.spark
-        session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+        """Make the session that of this thread, as it has to be for writes."""
+        activate(self.spark)
 
 
 def nothing() -> None:
