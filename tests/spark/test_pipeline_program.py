@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
+from collections import Counter
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -26,25 +29,25 @@ def environment():
     return {**os.environ, "LAPWING_SPARK_WARM": "0", "COLUMNS": "200"}
 
 
-def lapwing(*arguments, cwd, timeout=110):
+def lapwing(*arguments, cwd, timeout=110, **variables):
     return subprocess.run(
-        [*LAPWING, *map(str, arguments)], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout,
-        check=False,
+        [*LAPWING, *map(str, arguments)], cwd=cwd, env={**environment(), **variables}, capture_output=True, text=True,
+        timeout=timeout, check=False,
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def publishing(broker, topic, acknowledged):
+def publishing(broker, topic, acknowledged, body=str, every=0.005):
     """Publish numbers for the length of a `with` block; those that the broker has taken go into `acknowledged`."""
     over = threading.Event()
     url = f"{broker.daemon.url}/mpub?topic={topic}"
 
     def publish():
         number = 0
-        while not over.wait(0.005):
+        while not over.wait(every):
             numbers = range(number, number + 10)
             with contextlib.suppress(OSError):  # away: these were not taken, or nobody knows
-                urllib.request.urlopen(url, data="\n".join(map(str, numbers)).encode(), timeout=5).close()
+                urllib.request.urlopen(url, data="\n".join(map(body, numbers)).encode(), timeout=5).close()
                 acknowledged.extend(numbers)
             number += 10
 
@@ -97,6 +100,59 @@ def test_every_acknowledged_message_is_archived_once_although_driver_and_broker_
     assert set(acknowledged) <= set(bodies)
 
 
+def order(number):
+    return f'{{"n": {number}}}' if number % 7 else f"order {number}"
+
+
+@pytest.mark.timeout(600)
+def test_results_windows_and_rejects_are_published_once_although_the_driver_is_killed(broker, tmp_path):
+    (tmp_path / "double.yaml").write_text(
+        "kind: transform\ntopics: orders\nschema: n bigint\nto: doubled\nsql: select n, n * 2 as twice from input\n"
+    )
+    (tmp_path / "seconds.yaml").write_text(
+        "kind: rollup\ntopics: orders\nschema: n bigint\nto: seconds\nwindow: 1s\nwatermark: 0s\nrejects: unread\n"
+        "values: {count: count, most: max(n)}\n"
+    )
+    broker.ask("/topic/create?topic=orders", b"")
+    broker.ask("/channel/create?topic=orders&channel=kept", b"")
+    acknowledged: list[int] = []
+    run = ["run", "double.yaml", "seconds.yaml", "--nsqd", broker.address, "--set", "trigger=100ms",
+           "--master", "local[2]"]  # fmt: skip
+
+    def all_published():
+        time.sleep(0.5)  # looking takes time from those who work
+        held = broker.ask("/log/offsets?times=false&topic=doubled&topic=seconds&topic=orders.rejected&topic=unread")
+        return sum(topic["next"] > 0 for topic in held["topics"]) == 4
+
+    with publishing(broker, "orders", acknowledged, order, every=0.05):
+        driver = subprocess.Popen(
+            [*LAPWING, *run], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            until(all_published, seconds=300)
+        finally:
+            driver.send_signal(signal.SIGKILL)
+            driver.wait()
+    rest = lapwing(*run, "--once", cwd=tmp_path, timeout=200)
+
+    assert rest.returncode == 0, rest.stderr
+    messages = broker.messages("orders")
+    bodies = [message["body"] for message in messages]
+    assert sorted(json.loads(body)["n"] for body in broker.bodies("doubled")) == sorted(
+        json.loads(body)["n"] for body in bodies if body.startswith("{")
+    )
+    bad = sorted(body for body in bodies if not body.startswith("{"))
+    assert sorted(broker.bodies("orders.rejected")) == sorted(broker.bodies("unread")) == bad
+    windows = [json.loads(body) for body in broker.bodies("seconds")]
+    counts = {window["window_start"][:19]: window["count"] for window in windows}
+    assert len(counts) == len(windows) > 0
+    there = Counter(
+        datetime.fromtimestamp(int(message["timestamp"]) // 10**9, UTC).isoformat()[:19]
+        for message in messages if message["body"].startswith("{")
+    )  # fmt: skip
+    assert counts == {start: there[start] for start in counts}
+
+
 @pytest.mark.timeout(240)
 def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_path):
     broker.publish("orders", b"1", b"2")
@@ -132,6 +188,9 @@ def test_mistakes_are_named_with_exit_status_2(tmp_path):
         ("run", "bad.yaml"): "bad.yaml:2: unknown key triger; did you mean trigger?",
         ("run", "archive", "--set", "colour=red"): "--set colour=red: archive has no such setting",
         ("run", "archive", "--nsqd", "127.0.0.1:1"): "no nsqd answers: 127.0.0.1:1",
+        ("run", "archive", "--out", "/proc/lake"): "/proc/lake: cannot write there: ",
+        ("run", "archive", "--data", "/proc/data"): "/proc/data/archive: cannot write there: ",
+        ("run", "archive", "--checkpoint", "/proc/place"): "/proc/place: cannot write there: ",
         ("status", "nothing"): "no pipeline nothing has run",
         ("stop", "nothing"): "no pipeline nothing has run",
         ("init", "archive"): "archive.yaml exists; --force overwrites it",
@@ -143,6 +202,13 @@ def test_mistakes_are_named_with_exit_status_2(tmp_path):
         found = lapwing(*arguments, cwd=tmp_path)
 
         assert (found.returncode, complaint in found.stderr) == (2, True), (arguments, found.stderr)
+
+
+def test_a_java_that_is_not_there_is_named_before_anything_is_read(broker, tmp_path):
+    found = lapwing("run", "archive", "--nsqd", broker.address, cwd=tmp_path, LAPWING_JAVA="/nowhere")
+
+    assert found.returncode == 2
+    assert found.stderr.startswith("lapwing: LAPWING_JAVA=/nowhere has no usable bin/java; Spark 4 needs Java 17, 21")
 
 
 def test_list_and_init_show_what_there_is(tmp_path):

@@ -107,10 +107,12 @@ def test_a_replay_from_an_archive_by_time(runs, broker):
     [
         ("where=txet like 'x'", "where: .*`txet` cannot be resolved"),
         ("select=upper(", "select: Syntax error"),
+        ("topics=nothing", "replay: no broker has the topic nothing"),
+        ("where=cast(text as int) = 1", "replay: .*cannot be cast"),
         ("archive=/tmp", "archive: /tmp has no manifest, so it is no archive"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_published(runs, broker, setting, complaint):
-    broker.publish("orders", b"0")
+    broker.publish("orders", b"0", b"no number")
     with pytest.raises(ConfigError, match=complaint):
         runs.once("replay", "topics=orders", "to=again", setting)

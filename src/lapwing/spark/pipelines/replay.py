@@ -276,9 +276,12 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
     grouped = rows.groupBy("topic", "node", "log_id").agg(
         F.min("sequence").alias("start"), F.max("sequence").alias("last"), F.count("*").alias("count")
     )
+    try:
+        found = grouped.orderBy("topic", "node", "start").collect()
+    except PySparkException as error:  # a topic that no broker has, a filter that fails on a message
+        raise ConfigError(f"{settings.name}: {complaint(error)}") from error
     stretches = tuple(
-        Stretch(row["topic"], row["node"], row["log_id"], row["start"], row["last"] + 1, row["count"])
-        for row in grouped.orderBy("topic", "node", "start").collect()
+        Stretch(row["topic"], row["node"], row["log_id"], row["start"], row["last"] + 1, row["count"]) for row in found
     )
     plan = Plan(name, said, ground.brokers, chunk_size(settings, stretches), stretches)
     if not settings.dry_run:
