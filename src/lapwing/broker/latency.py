@@ -22,10 +22,10 @@ class Latencies:
         self._counts = [0, 0]
         self._began = 0
 
-    def record(self, latency: int, *, now: int) -> None:
-        """Note one message's time from publish to FIN, in ns."""
+    def record(self, latency: int, count: int = 1, *, now: int) -> None:
+        """Note the time from publish to FIN, in ns, of one message that stands for `count`."""
         self._rotate(now)
-        self._counts[0] += 1
+        self._counts[0] += count
         samples = self._halves[0]
         if len(samples) < SAMPLES:
             samples.append(latency)
