@@ -35,6 +35,7 @@ _TELL_SECONDS: Final = 1.0
 _OTHERS_SECONDS: Final = 60.0
 
 # what every session that runs pipelines has
+_TRIES: Final = 4  # of a task
 CONF: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.scheduler.mode": "FAIR",  # a large batch of one pipeline does not hold up the others
@@ -184,7 +185,8 @@ class Running:
         conf = {**CONF, **self._wanted.conf}
         master = self._wanted.master
         if master.startswith("local[") and "," not in master:
-            return local_session("lapwing pipeline", cores=master[6:-1], conf=conf)
+            # as on a cluster, a task that fails is tried again: one worker that did not start is no reason to stop
+            return local_session("lapwing pipeline", cores=f"{master[6:-1]},{_TRIES}", conf=conf)
         return session_builder("lapwing pipeline", master=master, conf=conf).getOrCreate()
 
     def run(self, spark: "SparkSession", show: Callable[[Progress], None]) -> bool:
