@@ -1,6 +1,11 @@
 """What all tests share."""
 
+import signal
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that every folder of tests finds `daemons`
+
+# a shell has its background jobs ignore Ctrl-C, and they hand that on to the programs that the tests start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
