@@ -42,9 +42,7 @@ unit:
 
 test: setup system lint
 	$(BIN)/python -c 'from lapwing import kernel; assert kernel.COMPILED, "the compiled kernel is missing: install a C compiler"'
-	$(BIN)/pytest --ignore=tests/spark
-	LAPWING_PURE=1 $(BIN)/pytest tests/kernel tests/wire tests/log tests/broker tests/models
-	$(BIN)/pytest tests/spark   # in a process of its own: Spark's gateway cannot use descriptors beyond 1024
+	@scripts/test
 
 bench: setup
 	$(BIN)/python benchmarks/kernel.py
@@ -54,6 +52,7 @@ bench: setup
 	$(BIN)/python benchmarks/client.py
 	$(BIN)/python benchmarks/spark.py
 	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/transform.py
 
 soak: setup
 	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 $(BIN)/pytest tests/crash tests/models --timeout 7200

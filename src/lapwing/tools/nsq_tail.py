@@ -17,6 +17,7 @@ from lapwing.tools.consuming import consume
 from lapwing.tools.program import CLIENT_OPTIONS, Signals, check, check_addresses, client_options, log_to_stderr, run
 
 STDOUT: Final = 1
+_LATER: Final = 1.0  # seconds until others get what we did not print: at once would bring it back to us, time and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,13 @@ class Screen:
         """Print it, unless enough was printed already: then it goes back, unseen."""
         with self._lock:
             if self._ended:
-                raise Requeue(0, backoff=False)
+                raise Requeue(_LATER, backoff=False)
             try:
                 _write_all(b"%b%b\n" % (prefix, message.body))
             except OSError as error:
                 self._ended = True
                 self._failed(error)
-                raise Requeue(0, backoff=False) from error
+                raise Requeue(_LATER, backoff=False) from error
             count = self._shown[topic] = self._shown.get(topic, 0) + 1
             if self._limit and count >= self._limit:
                 self._ended = True
