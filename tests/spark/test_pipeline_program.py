@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -60,13 +61,30 @@ def publishing(broker, topic, acknowledged, body=str, every=0.005):
         thread.join()
 
 
+def workers_of(driver):
+    """The processes of Python in which Spark has its tasks done for this driver."""
+    parents = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    family = {driver}
+    while grown := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= grown
+    found = []
+    for pid in family - {driver}:
+        with contextlib.suppress(OSError):
+            if b"pyspark.daemon" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
 def archived(place):
     """Files that readers see."""
     return list(place.glob("topic=*/*/*/*.parquet"))
 
 
 @pytest.mark.timeout(300)
-def test_every_acknowledged_message_is_archived_once_although_driver_and_broker_are_killed(broker, tmp_path):
+def test_every_acknowledged_message_is_archived_once_although_workers_broker_and_driver_are_killed(broker, tmp_path):
     acknowledged: list[int] = []
     run = ["run", "archive", "--nsqd", broker.address, "--set", "trigger=200ms", "--set", "topics=orders",
            "--master", "local[2]"]  # fmt: skip
@@ -77,6 +95,12 @@ def test_every_acknowledged_message_is_archived_once_although_driver_and_broker_
         )
         try:
             until(lambda: len(archived(place)) >= 2, seconds=90)
+            workers = workers_of(driver.pid)
+            for worker in workers:
+                with contextlib.suppress(ProcessLookupError):  # the daemon's end is that of its children
+                    os.kill(worker, signal.SIGKILL)
+            seen = len(archived(place))
+            until(lambda: len(archived(place)) > seen, seconds=60)
             broker.daemon.kill()
             broker.daemon.restart()
             seen = len(archived(place))
@@ -89,6 +113,7 @@ def test_every_acknowledged_message_is_archived_once_although_driver_and_broker_
     rest = lapwing(*run, "--once", cwd=tmp_path)
     proof = lapwing("verify", "--nsqd", broker.address, "--json", cwd=tmp_path)
 
+    assert workers
     assert rest.returncode == 0, rest.stderr
     assert proof.returncode == 0, proof.stdout
     [log] = json.loads(proof.stdout)["logs"]
