@@ -130,7 +130,7 @@ def order(number):
 
 
 @pytest.mark.timeout(600)
-def test_results_windows_and_rejects_are_published_once_although_the_driver_is_killed(broker, tmp_path):
+def test_whatever_pipelines_publish_they_publish_once_although_the_driver_is_killed(broker, tmp_path):
     (tmp_path / "double.yaml").write_text(
         "kind: transform\ntopics: orders\nschema: n bigint\nto: doubled\nsql: select n, n * 2 as twice from input\n"
     )
@@ -141,13 +141,16 @@ def test_results_windows_and_rejects_are_published_once_although_the_driver_is_k
     broker.ask("/topic/create?topic=orders", b"")
     broker.ask("/channel/create?topic=orders&channel=kept", b"")
     acknowledged: list[int] = []
-    run = ["run", "double.yaml", "seconds.yaml", "--nsqd", broker.address, "--set", "trigger=100ms",
+    (tmp_path / "once.yaml").write_text("kind: dedup\ntopics: orders\nto: once\n")
+    run = ["run", "double.yaml", "seconds.yaml", "once.yaml", "flow", "--nsqd", broker.address,
+           "--set", "trigger=100ms", "--set", "flow.window=1s", "--set", "flow.watermark=0s",
            "--master", "local[2]"]  # fmt: skip
 
     def all_published():
         time.sleep(0.5)  # looking takes time from those who work
-        held = broker.ask("/log/offsets?times=false&topic=doubled&topic=seconds&topic=orders.rejected&topic=unread")
-        return sum(topic["next"] > 0 for topic in held["topics"]) == 4
+        wanted = ("doubled", "seconds", "orders.rejected", "unread", "once", "_lapwing_flow")
+        held = broker.ask("/log/offsets?times=false&" + "&".join(f"topic={topic}" for topic in wanted))
+        return sum(topic["next"] > 0 for topic in held["topics"]) == len(wanted)
 
     with publishing(broker, "orders", acknowledged, order, every=0.05):
         driver = subprocess.Popen(
@@ -168,6 +171,10 @@ def test_results_windows_and_rejects_are_published_once_although_the_driver_is_k
     )
     bad = sorted(body for body in bodies if not body.startswith("{"))
     assert sorted(broker.bodies("orders.rejected")) == sorted(broker.bodies("unread")) == bad
+    assert sorted(broker.bodies("once")) == sorted(bodies)
+    flows = [json.loads(body) for body in broker.bodies("_lapwing_flow")]
+    keys = {(flow["window_start"], flow["node"], flow["topic"], flow.get("channel")) for flow in flows}
+    assert len(keys) == len(flows)
     windows = [json.loads(body) for body in broker.bodies("seconds")]
     counts = {window["window_start"][:19]: window["count"] for window in windows}
     assert len(counts) == len(windows) > 0
@@ -176,6 +183,29 @@ def test_results_windows_and_rejects_are_published_once_although_the_driver_is_k
         for message in messages if message["body"].startswith("{")
     )  # fmt: skip
     assert counts == {start: there[start] for start in counts}
+
+
+@pytest.mark.timeout(300)
+def test_a_replay_that_is_killed_goes_on_and_publishes_nothing_twice(broker, tmp_path):
+    bodies = [b"%d" % number for number in range(300)]
+    broker.publish("orders", *bodies)
+    run = ["run", "replay", "--nsqd", broker.address, "--set", "topics=orders", "--set", "to=again",
+           "--master", "local[2]"]  # fmt: skip
+    driver = subprocess.Popen(
+        [*LAPWING, *run, "--set", "rate=40"], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until(lambda: any(topic["next"] for topic in broker.ask("/log/offsets?topic=again")["topics"]), seconds=120)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    at_the_kill = len(broker.bodies("again"))
+    rest = lapwing(*run, cwd=tmp_path)
+
+    assert 0 < at_the_kill < len(bodies)
+    assert rest.returncode == 0, rest.stderr
+    assert [int(body) for body in broker.bodies("again")] == list(range(300))
 
 
 @pytest.mark.timeout(240)
