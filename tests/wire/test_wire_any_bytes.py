@@ -4,6 +4,7 @@ from feeding import ID, cut, hear
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lapwing.wire import commands
 from lapwing.wire.commands import MAGIC, Dpub, Fins, Identify, Mpub, Pub, batch
 from lapwing.wire.connection import BrokerConnection, Limits
 
@@ -61,3 +62,8 @@ def test_how_a_stream_is_cut_never_changes_the_last_word_either(first, stream, p
         return error and error.payload
 
     assert last_word(cut(first + stream, places)) == last_word([first + stream])
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_a_batch_gives_back_its_bodies(sent):
+    assert commands.bodies(batch(sent)) == sent

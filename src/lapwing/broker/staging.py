@@ -13,7 +13,6 @@ A batch that the ledger knows, or that is being published, is not staged again.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from lapwing import kernel
 from lapwing.errors import LapwingError, LogError
 from lapwing.log.extras import Extra
 from lapwing.log.staged import Intent, Part
+from lapwing.wire.commands import bodies
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 STALE: Final = 24 * 3600 * 1_000_000_000  # ns after which what is staged and was never committed is swept away
 ONCE: Final = "job-"  # sinks called so publish one batch in their life; the ledger need not know them for ever
 
-_INT32: Final = struct.Struct(">i")
 _BLOCK: Final = 1 << 20
 _ANY: Final = 2**31 - 1
 
@@ -212,20 +211,10 @@ def _append(topic: Topic, part: Part, skipped: int, *, now: int) -> None:
     topic.write_pending(now=now)  # so that the sequences are known
     first = topic.log.next
     if skipped:
-        frames = kernel.frame_bodies(_bodies(part.batch)[skipped:], topic.id_base + first, now)
+        frames = kernel.frame_bodies(bodies(part.batch)[skipped:], topic.id_base + first, now)
     else:
         frames, _ = kernel.frame_mpub(part.batch, topic.id_base + first, now, _ANY, _ANY)  # its limits were checked
     count = part.count - skipped
     size = len(frames) - kernel.HEAD * count
     extras = [Extra(first + at - skipped, defer, headers) for at, defer, headers in part.extras if at >= skipped]
     topic.publish_frames(frames, count, size, extras, now=now)
-
-
-def _bodies(batch: bytes) -> list[bytes]:
-    bodies = []
-    at = 4
-    while at < len(batch):
-        (size,) = _INT32.unpack_from(batch, at)
-        bodies.append(batch[at + 4 : at + 4 + size])
-        at += 4 + size
-    return bodies

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import struct
 from typing import Any, Final, Protocol
 
 from lapwing import kernel, names
@@ -17,6 +16,7 @@ from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.turn import Turn
+from lapwing.wire.commands import bodies
 
 HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of strings
 MOST_HEADERS: Final = 16 * 1024  # bytes of them
@@ -28,7 +28,6 @@ BAD_MESSAGE: Final = failure(413, "BAD_MESSAGE")
 EXITING: Final = failure(503, "EXITING")
 
 _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
-_INT32: Final = struct.Struct(">i")
 _MILLISECOND: Final = 1_000_000  # ns
 
 
@@ -142,7 +141,7 @@ class Publishing:
         if headers is None:
             topic.publish_batch(body, later, 0, now=now)
         else:
-            topic.publish_many(_bodies(body), later, 0, now=now, headers=headers)
+            topic.publish_many(bodies(body), later, 0, now=now, headers=headers)
 
     def _check(self, body: bytes) -> None:
         kernel.frame_mpub(body, 0, 0, self._options.max_batch_count, self._options.max_msg_size)
@@ -230,14 +229,3 @@ def _cut_off(request: Request) -> Answer:
     if request.query.get("binary") in (None, "false", "0"):
         return INTERNAL_ERROR
     return BAD_BODY if len(request.body) < 4 else BAD_MESSAGE
-
-
-def _bodies(batch: bytes) -> list[bytes]:
-    """Each message of a batch that was found in order."""
-    bodies = []
-    at = 4
-    while at < len(batch):
-        (size,) = _INT32.unpack_from(batch, at)
-        bodies.append(batch[at + 4 : at + 4 + size])
-        at += 4 + size
-    return bodies

@@ -82,6 +82,17 @@ def batch(bodies: Iterable[bytes]) -> bytes:
     return b"".join(pieces)
 
 
+def bodies(batch: bytes) -> list[bytes]:
+    """The bodies of a batch that was found in order."""
+    found = []
+    at = 4
+    while at < len(batch):
+        (size,) = _INT32.unpack_from(batch, at)
+        found.append(batch[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found
+
+
 @dataclass(slots=True)
 class Dpub:
     """Publish one message that is delivered only after a while."""
