@@ -2,10 +2,11 @@
 
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ Lookupd = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DATA = Path("lapwing-data/pipelines")
+_STDERR = 2
 MISSING = "Spark is not installed; pip install 'lapwing[spark]'"
 
 
@@ -233,7 +235,8 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 def _until_signalled(stop: Callable[[], None]) -> None:
     def asked(number: int, _: Any) -> None:
-        print("\nstopping after the current batch; once more stops at once", file=sys.stderr)
+        with suppress(OSError):  # past the streams: this may have come in the midst of a write to one of them
+            os.write(_STDERR, b"\nstopping after the current batch; once more stops at once\n")
         stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
