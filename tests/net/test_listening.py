@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from lapwing.errors import ConfigError
 from lapwing.net import answers
 from lapwing.net.http import HttpServer
-from lapwing.net.listen import CannotListen, bind, ease, join, split
+from lapwing.net.listen import CannotListen, bind, join, split
 from lapwing.net.routes import Route, Router
 from lapwing.net.tls import server_context
 
@@ -101,26 +101,6 @@ def test_an_address_is_host_and_port_or_a_path(address, parts):
 
 def test_join_is_the_way_back():
     assert (join("::1", 1), join("127.0.0.1", 1)) == ("[::1]:1", "127.0.0.1:1")
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has one congestion control only")
-async def test_nothing_is_paced_between_two_processes_of_one_machine():
-    chosen = []
-
-    class Peer(asyncio.Protocol):
-        def connection_made(self, transport):
-            ease(transport)
-            link = transport.get_extra_info("socket")
-            chosen.append(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)))
-            transport.close()
-
-    server = await asyncio.get_running_loop().create_server(Peer, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    await reader.read()
-    writer.close()
-    server.close()
-
-    assert chosen == [b"reno"]
 
 
 async def test_tcp_on_a_port_of_the_systems_choice():

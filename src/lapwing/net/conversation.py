@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, cast
 from lapwing.net import durations
 from lapwing.net.answers import INTERNAL_ERROR, Answer, Later, Stream, plain
 from lapwing.net.incoming import Incoming
-from lapwing.net.listen import ease
 from lapwing.net.requests import Head, Request
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ class HttpConnection(asyncio.Protocol):
         """Take the client in, or refuse it when there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
-        ease(transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._remote = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"

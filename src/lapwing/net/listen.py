@@ -19,23 +19,7 @@ _NOT_TLS: Final = (
     b"Client sent an HTTP request to an HTTPS server.\n"
 )
 
-_CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)  # Linux only
-
 Factory = Callable[[], asyncio.BaseProtocol]
-
-
-def ease(transport: asyncio.BaseTransport) -> None:
-    """Make TCP cheap where the peer is on this machine.
-
-    There is no congestion between two processes, but a congestion control that paces what is sent (BBR, the default
-    of some hosts) costs both of them a good part of their time.
-    """
-    peer, link = transport.get_extra_info("peername"), transport.get_extra_info("socket")
-    if _CONGESTION is None or link is None or not isinstance(peer, tuple):
-        return
-    if peer[0] == "::1" or peer[0].startswith("127."):
-        with suppress(OSError):
-            link.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
 
 
 class CannotListen(OSError):
