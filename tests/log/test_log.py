@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from lapwing import kernel
 from lapwing.errors import OutOfRange
-from lapwing.log.log import DiskLog, Extra, TopicLog
+from lapwing.log.index import QUARANTINED, RECORD
+from lapwing.log.log import DiskLog, Extra, LogOptions, TopicLog
+from lapwing.log.memory import MemoryLog
 
 from .writing import NODE, append, bodies, publish
 
@@ -98,3 +101,72 @@ def test_a_log_created_anew_has_another_identity(tmp_path: Path) -> None:
 
     assert not (tmp_path / "topic").exists()
     assert DiskLog(tmp_path / "topic", NODE).identity != log.identity
+
+
+def in_files(log: TopicLog, start: int, stop: int, max_bytes: int) -> bytes | None:
+    """The frames of a stretch as its file has them, each chunk by its checksum; None when there is no stretch."""
+    found = log.stretch(start, stop, max_bytes)
+    if found is None:
+        return None
+    assert found.first == start
+    at, frames = found.offset, b""
+    with open(found.path, "rb") as file:
+        for length, crc in found.chunks:
+            file.seek(at)
+            chunk = file.read(length)
+            assert kernel.crc32c(chunk) == crc
+            at += length
+            frames += chunk
+    assert found.count == len(kernel.scan_frames(frames, 0, len(frames))[0]) - 1
+    return frames
+
+
+@pytest.mark.parametrize("merge", [0, 300])
+def test_whole_chunks_can_be_read_from_their_file(tmp_path: Path, merge: int) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, options=LogOptions(merge_bytes=merge, segment_bytes=2_000))
+    begins = set()
+    for number in range(60):
+        begins.add(publish(log, [b"%03d" % number] * (1 + number % 4)))
+    everything = b"".join(log.frame(sequence) for sequence in range(log.end))
+    width = len(everything) // log.end
+    found = 0
+    for start in range(log.end):
+        for stop, most in ((log.end, 1 << 20), (start + 7, 1 << 20), (log.end, 100), (log.end, 0)):
+            frames = in_files(log, start, stop, most)
+            if frames is None:
+                assert merge or start not in begins or stop == start + 7
+                continue
+            found += 1
+            assert frames == everything[start * width :][: len(frames)]
+            assert start + len(frames) // width <= stop
+            assert len(frames) <= max(most, 300)
+    assert found > 4 * 15  # the places where chunks begin, and more
+    assert log.stretch(log.end, log.end + 5, 100) is None
+
+
+def test_what_is_in_memory_alone_is_in_no_file(tmp_path: Path) -> None:
+    bare = MemoryLog(NODE)
+    lazy = DiskLog(tmp_path / "lazy", NODE, options=LogOptions(durability="memory", mem_queue_size=10))
+    for log in (bare, lazy):
+        publish(log, [b"x"] * 5)
+        assert log.stretch(0, 5, 1 << 20) is None
+
+    publish(lazy, [b"y"] * 10)
+    publish(lazy, [b"z"])
+    frames = in_files(lazy, 0, 16, 1 << 20)
+    assert frames is not None
+    assert len(frames) == 15 * 35
+    assert lazy.stretch(15, 16, 1 << 20) is None
+
+
+def test_a_quarantined_chunk_is_in_no_stretch(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, options=LogOptions(merge_bytes=0))
+    for _ in range(3):
+        publish(log, [b"x"])
+    index = log.segments[0].index
+    damaged = index.chunk(1)
+    damaged.flags |= QUARANTINED
+    index.file.write(damaged.encode(), RECORD)
+
+    found = [log.stretch(sequence, 3, 1 << 20) for sequence in range(3)]
+    assert [stretch and stretch.count for stretch in found] == [1, None, 1]

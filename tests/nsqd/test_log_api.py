@@ -141,6 +141,68 @@ def test_positions_can_be_left_out(shared, topic):
     assert [body for *_, body in kernel.decode_messages(data, 24, len(data))[0]] == [b"%d" % n for n in range(10)]
 
 
+def _placed(data):
+    """Each block of an answer to a reader of files: its first sequence, and the frames that lie where it says."""
+    at = 0
+    while at < len(data):
+        kind, number, first, size, extras = struct.unpack_from("<4sIQII", data, at)
+        at += 24
+        if kind == b"LWP1":
+            offset, chunks, length = struct.unpack_from("<QII", data, at)
+            path = data[at + 16 : at + 16 + length]
+            at += 16 + length
+            checks = list(struct.iter_unpack("<II", data[at : at + 8 * chunks]))
+            at += 8 * chunks
+            with open(path, "rb") as file:
+                file.seek(offset)
+                frames = [file.read(length) for length, _ in checks]
+            assert [kernel.crc32c(found) for found in frames] == [crc for _, crc in checks]
+            assert sum(map(len, frames)) == size
+            yield kind, first, number, b"".join(frames), data[at : at + extras]
+        else:
+            yield kind, first, number, data[at : at + size], data[at + size : at + size + extras]
+            at += size
+        at += extras
+
+
+def test_a_reader_on_the_same_machine_is_told_where_messages_lie(shared):
+    for start in range(0, 4000, 1000):
+        shared("/mpub?topic=placed&binary=true", mpub(*(b"%d" % n + bytes(900) for n in range(start, start + 1000))))
+    path = "/log/read?topic=placed&format=raw&positions=false&files=true"
+    with urllib.request.urlopen(f"{shared.daemon.url}{path}&from=300&to=3700") as answer:
+        blocks = list(_placed(answer.read()))
+
+    kinds = [kind for kind, *_ in blocks]
+    assert (kinds[0], b"LWP1" in kinds, kinds[-1]) == (b"LWF1", True, b"LWF1")  # the ends are amid a chunk
+    assert [(first - 300, number) for _, first, number, *_ in blocks] == list(_runs(blocks))
+    frames = b"".join(frames for *_, frames, _ in blocks)
+    bodies = [body for *_, body in kernel.decode_messages(frames, 0, len(frames))[0]]
+    assert bodies == [b"%d" % n + bytes(900) for n in range(300, 3700)]
+
+
+def test_a_placed_block_has_the_headers_of_its_messages(shared):
+    request = urllib.request.Request(
+        f"{shared.daemon.url}/mpub?topic=noted&binary=true", mpub(b"a", b"b"), {"X-Lapwing-Headers": '{"k":"v"}'}
+    )
+    urllib.request.urlopen(request).close()
+    path = "/log/read?topic=noted&format=raw&positions=false&files=true"
+    with urllib.request.urlopen(f"{shared.daemon.url}{path}") as answer:
+        ((kind, _, _, _, extras),) = _placed(answer.read())
+
+    assert (kind, json.loads(extras)) == (b"LWP1", [[0, {"k": "v"}], [1, {"k": "v"}]])
+
+
+def test_a_reader_from_elsewhere_is_told_nothing_of_files(shared, topic):
+    host, port = shared.daemon.http.split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=5, source_address=("127.0.0.2", 0))
+    connection.request("GET", f"/log/read?topic={topic}&format=raw&positions=false&files=true")
+    data = connection.getresponse().read()
+    connection.close()
+
+    assert [kind for kind, *_ in _placed(data)] == [b"LWF1"]
+    assert b"/" not in data
+
+
 def test_large_ranges_come_in_blocks_and_each_message_once(shared):
     for _ in range(10):
         shared("/mpub?topic=large&binary=true", mpub(*(bytes(1000) for _ in range(1000))))

@@ -25,11 +25,15 @@ class Moment:
 
 
 class Relay:
-    """Passes bytes on, both ways, on as many connections as there are. Only the first `moment` is held."""
+    """Passes bytes on, both ways, on as many connections as there are. Only the first `moment` is held.
 
-    def __init__(self, address: str) -> None:
+    To the broker it looks like another machine, unless it is `near`.
+    """
+
+    def __init__(self, address: str, *, near: bool = False) -> None:
         host, _, port = address.rpartition(":")
         self._broker = host, int(port)
+        self._host = host if near else "127.0.0.2"
         self._moment: Moment | None = None
         self.requests: list[str] = []  # the first line of each, in order
         self.reached = threading.Event()
@@ -65,7 +69,7 @@ class Relay:
     def _serve(self, client: socket.socket) -> None:
         with client:
             try:
-                with socket.create_connection(self._broker, 5) as broker:
+                with socket.create_connection(self._broker, 5, (self._host, 0)) as broker:
                     self._pass_on(client, broker)
             except OSError:
                 return  # either side is gone: the other one notices that its connection ends

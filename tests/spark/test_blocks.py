@@ -3,6 +3,7 @@
 import datetime
 import io
 import json
+import os
 import struct
 from unittest import mock
 
@@ -18,9 +19,12 @@ from lapwing.spark.blocks import (
     BARE,
     HEAD,
     MESSAGES,
+    PLACE,
+    PLACED,
     QUARANTINED,
     BadBlock,
     Block,
+    Elsewhere,
     arrow_schema,
     read_blocks,
     to_batch,
@@ -155,6 +159,74 @@ def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(count, size):
     for kind in (BARE, MESSAGES):
         with pytest.raises(BadBlock):
             blocks_of(HEAD.pack(kind, count, 5, size, 0))
+
+
+# from the broker's own files
+
+
+def placed(path, chunks, count, *, first=5, offset=0, size=None, extras=b""):
+    """A block that says where its messages lie."""
+    name = os.fsencode(path)
+    checks = b"".join(struct.pack("<II", len(chunk), kernel.crc32c(chunk)) for chunk in chunks)
+    size = sum(map(len, chunks)) if size is None else size
+    head = HEAD.pack(PLACED, count, first, size, len(extras)) + PLACE.pack(offset, len(chunks), len(name))
+    return head + name + checks + extras
+
+
+@pytest.fixture
+def in_file(tmp_path):
+    """Three chunks in a file, behind a few bytes of something else."""
+    chunks = [block(*(b"%d" % n * 9 for n in range(at, at + 4)), first=5 + at).frames for at in (0, 4, 8)]
+    path = tmp_path / "segment.log"
+    path.write_bytes(b"before" + b"".join(chunks) + b"behind")
+    return path, chunks
+
+
+def test_messages_are_cut_from_a_file(in_file):
+    path, chunks = in_file
+    extras = json.dumps([[6, {"k": "v"}]]).encode()
+    (found,) = blocks_of(placed(path, chunks, 12, offset=6, extras=extras))
+    rows = to_batch(found, "t", 7, arrow_schema(ALL)).to_pylist()
+
+    assert [row["body"] for row in rows] == [b"%d" % n * 9 for n in range(12)]
+    assert [row["sequence"] for row in rows] == list(range(5, 17))
+    assert [row["id"] for row in rows] == [f"{(7 << 54) + n:016x}" for n in range(5, 17)]
+    assert [row["headers"] for row in rows] == [[], [("k", "v")], *([[]] * 10)]
+
+
+def test_a_file_that_is_not_the_brokers_is_left_alone(in_file, tmp_path):
+    path, chunks = in_file
+    whole = path.read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    others = [tmp_path / "nowhere", tmp_path, tmp_path / "pipe", "/dev/zero", b"x\0y", b""]
+    for other in others:
+        with pytest.raises(Elsewhere):
+            blocks_of(placed(other, chunks, 12, offset=6))
+    with pytest.raises(Elsewhere, match="shorter"):
+        blocks_of(placed(path, chunks, 12, offset=13))
+    for at in (6, len(whole) // 2, len(whole) - 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(Elsewhere, match="other bytes"):
+            blocks_of(placed(path, chunks, 12, offset=6))
+
+
+def test_a_place_that_makes_no_sense_is_refused(in_file):
+    path, chunks = in_file
+    for count, size in ((11, None), (13, None), (2, None), (12, 12 * 34), (12, 100_000)):
+        with pytest.raises(BadBlock):
+            blocks_of(placed(path, chunks, count, offset=6, size=size))
+    with pytest.raises(BadBlock):
+        blocks_of(placed(path, [chunks[0] + chunks[1][:20]], 4, offset=6))
+    huge = HEAD.pack(PLACED, 10, 5, 1000, 0)
+    for facts in ((0, 11, 5), (0, 0, 5), (0, 2**32 - 1, 5), (0, 1, 2**32 - 1)):
+        with pytest.raises(BadBlock):
+            blocks_of(huge + PLACE.pack(*facts))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_places_are_refused(data):
+    with pytest.raises((BadBlock, Elsewhere, struct.error)):
+        blocks_of(HEAD.pack(PLACED, 1, 5, 100, 0) + data)
 
 
 # and back

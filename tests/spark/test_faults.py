@@ -79,6 +79,38 @@ def test_a_broker_killed_while_it_is_read_is_waited_for_and_every_row_comes_once
         assert 0 < begins[1] < 20_000
 
 
+def test_a_broker_killed_while_executors_read_its_files_is_waited_for(spark, broker, tmp_path):
+    fill(broker, 20_000)
+    relay = Relay(broker.address, near=True)
+    query = Query(spark, tmp_path, [relay], retryTimeout="30s")
+    running = kill_at(relay, broker, Moment(b"GET /log/read", answered=1), lambda: query.start(availableNow=True))
+    broker.daemon.restart()
+    running.awaitTermination()
+    relay.close()
+
+    assert numbers(query.bodies()) == list(range(20_000))
+    assert all("files=true" in line for line in relay.requests if "/log/read" in line)
+
+
+def test_messages_damaged_on_the_disk_are_never_read_from_it(broker, tmp_path):
+    fill(broker, 20_000)
+    source, careless = stream_reader([broker]), stream_reader([broker], failOnDataLoss="false")
+    start = source.initialOffset()
+    source.latestOffset(start, source.getDefaultReadLimit())
+    (task,) = source.partitions(start, source.latestOffset(start, source.getDefaultReadLimit()))
+    (segment,) = (tmp_path / "broker0" / "topics" / "t-orders").glob("*.log")
+    with open(segment, "r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        file.write(b"garbage")
+
+    with pytest.raises(DataLoss, match=r"topic orders, node 1 .*: \d+ messages from \d+ on are damaged: .*checksum"):
+        list(source.read(task))
+    found = numbers(body for batch in careless.read(task) for body in batch.column("body").to_pylist())
+    assert 17_000 < len(found) < 20_000
+    assert sorted(set(found)) == found
+    assert 10_000 not in found
+
+
 def test_a_broker_that_stays_away_ends_the_query_with_an_error_that_says_where_and_a_restart_has_all(
     spark, broker, relay, tmp_path
 ):

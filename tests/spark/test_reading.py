@@ -1,6 +1,8 @@
 """What an executor does when a broker breaks off, lies, or has lost what it is asked for."""
 
 import json
+import os
+import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -11,7 +13,7 @@ import pytest
 from lapwing import kernel
 from lapwing.errors import LapwingError
 from lapwing.spark import http as client
-from lapwing.spark.blocks import HEAD, MESSAGES, QUARANTINED
+from lapwing.spark.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
 from lapwing.spark.http import BrokerAway, patiently
 from lapwing.spark.nodes import NoLog, survey
 from lapwing.spark.offsets import Range
@@ -165,6 +167,31 @@ def test_damaged_messages_are_a_loss_or_are_passed_over(script):
     assert read(script, failOnDataLoss="false") == [(6, 4)]
     with pytest.raises(DataLoss, match="6 messages from 0 on are damaged: why"):
         read(script)
+
+
+def placed(first, count, path):
+    frames = block(first, count)[24 + 4 * count + 4 :]
+    name = os.fsencode(path)
+    check = struct.pack("<II", len(frames), kernel.crc32c(frames))
+    return HEAD.pack(PLACED, count, first, len(frames), 0) + PLACE.pack(0, 1, len(name)) + name + check, frames
+
+
+def test_what_is_in_no_file_of_this_machine_is_asked_of_the_broker(script, tmp_path):
+    here, frames = placed(0, 4, tmp_path / "here")
+    (tmp_path / "here").write_bytes(frames)
+    there, rest = placed(4, 6, tmp_path / "there")
+    script.steps = [sends(here, there), sends(HEAD.pack(BARE, 6, 4, len(rest), 0) + rest)]
+    raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s"}
+    part = Range("t", 7, "abc", 0, 10, script.address)
+    found = stream(part, source_options(raw, streaming=False), positions=False)
+
+    assert [(each.first, each.count) for each in found] == [(0, 4), (4, 6)]
+    assert [(query["from"], query.get("files")) for _, query in script.asked] == [("0", "true"), ("4", None)]
+
+    script.steps = [sends(HEAD.pack(BARE, 4, 0, len(frames), 0) + frames, HEAD.pack(BARE, 6, 4, len(rest), 0) + rest)]
+    never = source_options({**raw, "localFiles": "false"}, streaming=False)
+    assert [each.count for each in stream(part, never, positions=False)] == [4, 6]
+    assert "files" not in script.asked[-1][1]
 
 
 def test_a_kept_connection_that_was_closed_meanwhile_is_made_anew(script):

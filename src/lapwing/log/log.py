@@ -13,9 +13,9 @@ from lapwing.log import opening, recovery, retention, unwritten
 from lapwing.log import reader as reading
 from lapwing.log.disk import OpenFiles
 from lapwing.log.extras import Extra
-from lapwing.log.index import BadRecord
+from lapwing.log.index import QUARANTINED, BadRecord
 from lapwing.log.options import BLOCK_BYTES, CHUNK_BYTES, LogOptions
-from lapwing.log.reader import EVERYTHING, Block, Place, Reader
+from lapwing.log.reader import EVERYTHING, Block, Place, Reader, Stretch
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
 from lapwing.log.sync import Sync
@@ -352,6 +352,24 @@ class DiskLog:
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames (empty: a quarantined range)."""
         return reading.blocks(Reader(self, start, self.files, max_bytes), stop, max_bytes)
+
+    def stretch(self, start: int, stop: int, max_bytes: int) -> Stretch | None:
+        """Where messages from `start` on lie in a file: whole chunks below `stop`, of `max_bytes` or a single one.
+
+        None when they have to be asked for: they are in memory alone, quarantined, or `start` is amid a chunk. Nothing
+        of them is read here, so whoever reads them has to verify their checksums.
+        """
+        if not self.first <= start < min(stop, self._written):
+            return None
+        segment = self._segments[bisect_right(self._firsts, start) - 1]
+        if start >= segment.end:
+            return None
+        run = self._sure(segment, lambda: segment.run(segment.find(start), max_bytes))
+        chunks = [chunk for chunk in run if chunk.end <= stop and not chunk.flags & QUARANTINED]
+        if not chunks or chunks[0].first != start:
+            return None
+        checks = [(chunk.length, chunk.crc) for chunk in chunks]
+        return Stretch(start, chunks[-1].end - start, segment.frames.path, chunks[0].offset, checks)
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order of their sequence."""

@@ -1,6 +1,7 @@
 """A place in a log, and the block that was read there: what a channel's cursor stands on."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from lapwing import kernel
@@ -12,6 +13,17 @@ EVERYTHING: Final = 1 << 62
 
 Place = tuple[Segment, int]  # where a cold read goes on: the number of a record in a segment
 Block = tuple[int, int, bytes | None, Place | None]  # first, end, frames (None: quarantined), place behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Whole chunks that lie in a file one behind the other: where, and what their bytes must be."""
+
+    first: int
+    count: int
+    path: str
+    offset: int
+    chunks: list[tuple[int, int]]  # length and crc of each
 
 
 class Readable(Protocol):

@@ -186,11 +186,10 @@ class Segment:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def read(self, number: int, max_bytes: int) -> tuple[Sequence[Chunk], bytes | None, str]:
-        """Chunks from record `number` on, as many as `max_bytes` allow but at least one: they, and their frames.
+    def run(self, number: int, max_bytes: int) -> list[Chunk]:
+        """Chunks from record `number` on, as many as `max_bytes` allow but at least one; a quarantined one alone.
 
-        Every checksum is verified. When the first chunk is bad, or lies where the disk cannot be read: that one, None,
-        and what is wrong. Raises `BadRecord`, and `OSError` for what may pass.
+        Raises `BadRecord`.
         """
         most = 1 + max_bytes * self.index.count // (self.size or 1)
         chunks = self.index.chunks(number, min(most, 4096))
@@ -199,23 +198,34 @@ class Segment:
             chunks[-1] = Chunk(first, offset, self.newest, count, length, crc)
         head = chunks[0]
         if head.flags & QUARANTINED:
-            return chunks[:1], None, "quarantined"
+            return chunks[:1]
         if head.stop > self.size:
             raise BadRecord(f"{self.index.file.path}: reaches to {head.stop}, the frames end at {self.size}")
         taken = 1
         limit = min(self.size, head.offset + max_bytes)
         while taken < len(chunks) and chunks[taken].stop <= limit and not chunks[taken].flags & QUARANTINED:
             taken += 1
-        del chunks[taken:]
+        return chunks[:taken]
+
+    def read(self, number: int, max_bytes: int) -> tuple[Sequence[Chunk], bytes | None, str]:
+        """The chunks of such a run, and their frames.
+
+        Every checksum is verified. When the first chunk is bad, or lies where the disk cannot be read: that one, None,
+        and what is wrong. Raises `BadRecord`, and `OSError` for what may pass.
+        """
+        chunks = self.run(number, max_bytes)
+        head = chunks[0]
+        if head.flags & QUARANTINED:
+            return chunks, None, "quarantined"
         try:
             data = self.frames.read(chunks[-1].stop - head.offset, head.offset)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            if taken > 1:
+            if len(chunks) > 1:
                 return self.read(number, 0)  # which of them is it?
             return chunks, None, f"cannot be read: {error.strerror}"
-        if taken == 1:
+        if len(chunks) == 1:
             if len(data) != head.length or kernel.crc32c(data) != head.crc:
                 return chunks, None, f"checksum is not {head.crc:08x}"
             return chunks, data, ""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from lapwing.log.extras import Extra
-from lapwing.log.reader import Reader
+from lapwing.log.reader import Reader, Stretch
 from lapwing.log.retention import RetentionLimits
 
 Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
@@ -55,6 +55,9 @@ class TopicLog(Protocol):
 
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames (empty: quarantined)."""
+
+    def stretch(self, start: int, stop: int, max_bytes: int) -> Stretch | None:
+        """Where messages from `start` on lie in a file, whole chunks of them; None when they have to be asked for."""
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order."""

@@ -43,6 +43,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
         self._remote = "@"
+        self._near = True
         self._tls = False
         self._output: list[bytes] = []
         self._in_turn = False  # within data_received: output is gathered
@@ -69,6 +70,8 @@ class HttpConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._remote = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
+            here = transport.get_extra_info("sockname")
+            self._near = isinstance(here, tuple) and here[0] == peer[0]
         self._tls = transport.get_extra_info("ssl_object") is not None
         self._transport.set_write_buffer_limits(high=262144)
         if not self._server.joined(self, self._loop):
@@ -105,7 +108,7 @@ class HttpConnection(asyncio.Protocol):
         head = self._incoming.head
         if head is not None and not self.ended:
             self.ended = True
-            request = Request(head, b"".join(self._incoming.body), self._remote, self._started())
+            request = Request(head, b"".join(self._incoming.body), self._remote, self._started(), self._near)
             cut_off = head.route.cut_off
             try:
                 answer = cut_off if isinstance(cut_off, Answer) else cut_off(request)
@@ -133,7 +136,7 @@ class HttpConnection(asyncio.Protocol):
 
     def carry_out(self, head: Head, body: bytes) -> None:
         """Answer a whole request, or let it wait for a coroutine before it."""
-        request = Request(head, body, self._remote, self._started())
+        request = Request(head, body, self._remote, self._started(), self._near)
         if head.close:
             self.ended = True
         if self._task is not None or self._queue:
@@ -187,7 +190,7 @@ class HttpConnection(asyncio.Protocol):
         if head is None:
             self._in_order(None, answer, answer.render(close=True))
         else:
-            self._in_order(Request(head, b"", self._remote, self._started()), answer)
+            self._in_order(Request(head, b"", self._remote, self._started(), self._near), answer)
 
     def _advance(self) -> None:
         """Send what is complete, up to the first answer that is not; then carry out what waited."""

@@ -116,13 +116,14 @@ def _origin(method: str, target: bytes) -> bytes:
 class Request:
     """One request, whole."""
 
-    __slots__ = ("body", "head", "remote", "started")
+    __slots__ = ("body", "head", "near", "remote", "started")
 
-    def __init__(self, head: Head, body: bytes, remote: str, started: float) -> None:
+    def __init__(self, head: Head, body: bytes, remote: str, started: float, near: bool = False) -> None:
         self.head = head
         self.body = body
         self.remote = remote  # `ip:port`, or `@` on a Unix socket
         self.started = started  # seconds of the performance counter; 0 when nobody measures
+        self.near = near  # from this machine
 
     @property
     def method(self) -> str:

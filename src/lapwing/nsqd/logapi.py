@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 import struct
 from array import array
@@ -20,6 +21,8 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.topic import Topic
 from lapwing.errors import BrokerError, CorruptChunk, CursorConflict, LapwingError, NoSuchTopic, OutOfRange
+from lapwing.log.reader import Stretch
+from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import Answer, Refused, Stream, value
 from lapwing.net.requests import Query, Request
 from lapwing.net.routes import Reply, Route
@@ -29,6 +32,9 @@ FRAMES: Final = "application/vnd.lapwing.frames"
 BLOCK: Final = struct.Struct("<4sIQII")  # kind, count, first sequence, bytes of frames, bytes of extras
 MESSAGES: Final = b"LWB1"
 BARE: Final = b"LWF1"  # messages without their positions
+PLACED: Final = b"LWP1"  # not the messages but where they lie in a file of this machine
+PLACE: Final = struct.Struct("<QII")  # offset, chunks, bytes of the path
+CHECK: Final = struct.Struct("<II")  # length and crc of a chunk
 QUARANTINED: Final = b"LWQ1"
 
 LONGEST_WAIT: Final = 30_000  # ms
@@ -37,6 +43,9 @@ MOST_BYTES: Final = 16 << 20  # of bodies in a JSON answer
 
 _READ_BYTES: Final = 1 << 20  # at a time: what was checked is still in the processor's cache when it is sent
 _BLOCK_BYTES: Final = 4 << 20
+
+Parts = tuple[int, int, list[memoryview]]  # first, count, frames (none: quarantined)
+
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -136,7 +145,8 @@ class LogApi:
         if "limit" in query:
             stop = min(stop, start + _number(query, "limit", 0))
         positions = query.get("positions") not in ("false", "0")
-        pieces = _blocks(topic, start, stop, headers=headers, positions=positions)
+        files = request.near and query.get("files") in ("true", "1")
+        pieces = _blocks(topic, start, stop, headers=headers, positions=positions, files=files)
         return Stream(200, content_type=FRAMES, pieces=pieces)
 
     # --- cursors -----------------------------------------------------------------------------------------------
@@ -216,9 +226,14 @@ def _time(topic: Topic, sequence: int) -> int | None:
 
 
 async def _blocks(
-    topic: Topic, start: int, stop: int, *, headers: bool, positions: bool
+    topic: Topic, start: int, stop: int, *, headers: bool, positions: bool, files: bool
 ) -> AsyncIterator[bytes | memoryview]:
-    for first, count, parts in _joined(topic.log.blocks(start, stop, _READ_BYTES)):
+    log = topic.log
+    for found in _in_files(log, start, stop) if files else _joined(log.blocks(start, stop, _READ_BYTES)):
+        if isinstance(found, Stretch):
+            yield _placed(found, _extras(topic, found.first, found.first + found.count) if headers else b"")
+            continue
+        first, count, parts = found
         if not parts:
             reason = b"quarantined: the bytes on disk do not match their checksum"
             yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
@@ -234,7 +249,28 @@ async def _blocks(
         yield extras
 
 
-def _joined(pieces: Iterator[tuple[int, int, memoryview]]) -> Iterator[tuple[int, int, list[memoryview]]]:
+def _in_files(log: TopicLog, start: int, stop: int) -> Iterator[Stretch | Parts]:
+    """Where messages lie, for a reader that may be able to open the log's files; themselves where that cannot be."""
+    while start < min(stop, log.end):
+        found = log.stretch(start, stop, _BLOCK_BYTES)
+        if found is not None:
+            start += found.count
+            yield found
+            continue
+        first, count, frames = next(log.blocks(start, stop, _READ_BYTES))
+        start = first + count
+        yield first, count, [frames] if frames else []
+
+
+def _placed(found: Stretch, extras: bytes) -> bytes:
+    path = os.fsencode(os.path.abspath(found.path))
+    size = sum(length for length, _ in found.chunks)
+    head = BLOCK.pack(PLACED, found.count, found.first, size, len(extras))
+    checks = [CHECK.pack(*check) for check in found.chunks]
+    return b"".join([head, PLACE.pack(found.offset, len(checks), len(path)), path, *checks, extras])
+
+
+def _joined(pieces: Iterator[tuple[int, int, memoryview]]) -> Iterator[Parts]:
     """Neighbours together, as every block costs its reader a turn through Python and Arrow; no parts: quarantined."""
     start = total = size = 0
     parts: list[memoryview] = []

@@ -6,6 +6,7 @@ just as they lie in the log, and the headers of those messages that have any.
 """
 
 import json
+import os
 import struct
 import sys
 from array import array
@@ -23,10 +24,13 @@ from lapwing.errors import LapwingError
 HEAD: Final = struct.Struct("<4sIQII")
 MESSAGES: Final = b"LWB1"
 BARE: Final = b"LWF1"
+PLACED: Final = b"LWP1"
 QUARANTINED: Final = b"LWQ1"
+PLACE: Final = struct.Struct("<QII")
 FRAME_HEAD: Final = 34  # bytes before a message's body: size, type, timestamp, attempts, id
 
 _MOST: Final = 2**31 - 1  # bytes of frames: Arrow's offsets reach no farther
+_LONGEST_PATH: Final = 4096
 _RUN: Final = 1 << 17  # sequences that are counted in one go
 _PIECE: Final = 128 << 10  # bytes of frames that are received and cut at a time: they stay in a processor's cache
 
@@ -49,6 +53,10 @@ Columns = dict[str, Callable[[], pa.Array]]
 
 class BadBlock(LapwingError):
     """An answer that is not what the range reader sends."""
+
+
+class Elsewhere(LapwingError):
+    """The broker's file cannot be read from here; the broker itself has to be asked."""
 
 
 @dataclass(slots=True)
@@ -77,6 +85,14 @@ def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]
             yield Block(first, count, quarantined=_whole(read, extras).decode("utf-8", "replace"))
         elif kind == BARE:
             cut = _cut_by_kernel(fill, count, size)
+            yield Block(first, count, cut=cut, extras=_whole(read, extras))
+        elif kind == PLACED:
+            offset, chunks, length = PLACE.unpack(_whole(read, PLACE.size))
+            if not 0 < chunks <= count or length > _LONGEST_PATH:
+                raise BadBlock(f"{count} messages in {chunks} chunks, in a file whose name has {length} bytes")
+            path = _whole(read, length)
+            checks = struct.unpack(f"<{2 * chunks}I", _whole(read, 8 * chunks))
+            cut = _cut_from_file(path, offset, list(zip(checks[::2], checks[1::2], strict=True)), count, size)
             yield Block(first, count, cut=cut, extras=_whole(read, extras))
         elif kind == MESSAGES:
             positions = _whole(read, 4 * count + 4)
@@ -122,9 +138,7 @@ def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) ->
 
     All room comes from Arrow's pool: it keeps what is given back, where malloc would fault in new pages every time.
     """
-    room = (16 * count, 8 * count, 4 * count + 4, size - count * FRAME_HEAD)
-    ids, times, offsets, bodies = map(pa.allocate_buffer, room)
-    memoryview(offsets).cast("B")[:4] = bytes(4)
+    room = _room(count, size)
     row, left, kept = 0, size, 0
     piece = pa.allocate_buffer(min(_PIECE, size))
     while left:
@@ -133,7 +147,7 @@ def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) ->
         fill(view[kept : kept + more])
         left -= more
         kept += more
-        row, at = kernel.decode_columns(piece, 0, kept, row, ids, times, offsets, bodies)
+        row, at = kernel.decode_columns(piece, 0, kept, row, *room)
         rest = bytes(view[at:kept])
         kept -= at
         if kept == len(piece) and left:  # a frame that is longer than this
@@ -141,6 +155,48 @@ def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) ->
         memoryview(piece).cast("B")[:kept] = rest
     if row != count or kept:
         raise BadBlock(f"{row} whole frames where {count} were announced")
+    return _columns(count, *room)
+
+
+def _cut_from_file(path: bytes, offset: int, chunks: list[tuple[int, int]], count: int, size: int) -> Columns:
+    """The same from a file of the broker's, chunk by chunk. Raises `Elsewhere` unless every byte is as it should be."""
+    if sum(length for length, _ in chunks) != size:
+        raise BadBlock(f"chunks that are not {size} bytes together")
+    row = 0
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise Elsewhere(str(error)) from error
+    try:
+        if os.fstat(file).st_size < offset + size:
+            raise Elsewhere("shorter than the broker's")
+        room = _room(count, size)
+        for length, crc in chunks:
+            data = os.pread(file, length, offset)
+            if len(data) != length or kernel.crc32c(data) != crc:
+                raise Elsewhere(f"other bytes than the broker's at {offset}")
+            row, at = kernel.decode_columns(data, 0, length, row, *room)
+            if at != length:
+                raise BadBlock(f"a chunk of {length} bytes that is no frames from {at} on")
+            offset += length
+    except OSError as error:
+        raise Elsewhere(str(error)) from error
+    finally:
+        os.close(file)
+    if row != count:
+        raise BadBlock(f"{row} whole frames where {count} were announced")
+    return _columns(count, *room)
+
+
+def _room(count: int, size: int) -> list[Any]:
+    """Buffers for ids, times, offsets and bodies."""
+    room = (16 * count, 8 * count, 4 * count + 4, size - count * FRAME_HEAD)
+    ids, times, offsets, bodies = map(pa.allocate_buffer, room)
+    memoryview(offsets).cast("B")[:4] = bytes(4)
+    return [ids, times, offsets, bodies]
+
+
+def _columns(count: int, ids: Any, times: Any, offsets: Any, bodies: Any) -> Columns:
     return {
         "id": lambda: _array(pa.string(), count, _sixteens(_rounded(count)), ids),
         "timestamp": lambda: _array(_TIMESTAMP, count, times),

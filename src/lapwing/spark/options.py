@@ -55,6 +55,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     headers: bool = False
     body: bool = True
+    local_files: bool = True
     spool: str | None = None
     poll_seconds: float = 1.0
 
@@ -80,7 +81,7 @@ _SOURCE: Final = (
     "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
     "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
-    "includeHeaders", "includeBody", "spoolDirectory", "pollTimeout",
+    "includeHeaders", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
 )  # fmt: skip
 _SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
@@ -272,6 +273,7 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         headers=given.flag("includeHeaders", False),
         body=given.flag("includeBody", True),
+        local_files=given.flag("localFiles", True),
         spool=spool,
         poll_seconds=given.seconds("pollTimeout", 1.0),
     )

@@ -376,14 +376,15 @@ def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> It
     Raises `BrokerAway` when the broker stays away, and `DataLoss` for what it no longer has or has quarantined; without
     `failOnDataLoss` that is logged and passed over.
     """
-    from lapwing.spark.blocks import BadBlock
+    from lapwing.spark.blocks import BadBlock, Elsewhere
 
     reached = part.start
     skip_lost = not options.fail_on_data_loss
     pauses = Pauses(options.access)
+    files = options.local_files and not positions
     while reached < part.stop:
         try:
-            for block in _attempt(part, reached, options, positions):
+            for block in _attempt(part, reached, options, positions=positions, files=files):
                 pauses.restart()
                 if block.first != reached:
                     raise LapwingError(f"{part}: the broker sent {block.first} where {reached} was expected")
@@ -399,18 +400,23 @@ def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> It
             _lose(f"{part}: from {reached} on: {error}", skip=skip_lost, error=error)
             first = error.details.get("first")
             reached = min(first, part.stop) if isinstance(first, int) and first > reached else part.stop
+        except Elsewhere as error:
+            logger.debug("%s: from %s on through the network: %s", part, reached, error)
+            files = False
         except BrokerAway as error:
             pauses.wait(f"{part}: broken off at {reached}", error)
         except BadBlock as error:
             raise LapwingError(f"{part}: at {reached} came what the range reader does not send: {error}") from error
 
 
-def _attempt(part: Range, start: int, options: SourceOptions, positions: bool) -> Iterator["Block"]:
+def _attempt(part: Range, start: int, options: SourceOptions, *, positions: bool, files: bool) -> Iterator["Block"]:
     from lapwing.spark.blocks import read_blocks
 
     parameters: dict[str, str | int | list[str]] = {"topic": part.topic, "from": start, "to": part.stop}
     parameters |= {"log_id": part.log_id, "format": "raw"}
     parameters |= {"headers": str(options.headers).lower(), "positions": str(positions).lower()}
+    if files:
+        parameters["files"] = "true"
     path = target("/log/read", parameters)
     exchange = Exchange(part.address, options.access, "GET", path)
     try:
