@@ -44,7 +44,7 @@ def test_offsets_times_and_durations_are_understood():
 
 
 def test_a_secret_is_not_shown():
-    assert "hush" not in repr(stream(authSecret="hush"))
+    assert "hush" not in repr(stream(mode="subscribe", channel="c", spoolDirectory="/x", authSecret="hush"))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,10 @@ def test_a_secret_is_not_shown():
         ({"mode": "subscribe"}, "needs the option channel"),
         ({"mode": "subscribe", "channel": "c"}, "needs the option spoolDirectory"),
         ({"mode": "subscribe", "failOnDataLoss": "true"}, "option failOnDataLoss needs the log"),
+        ({"mode": "subscribe", "localFiles": "true"}, "option localFiles needs the log"),
         ({"spoolDirectory": "/x"}, "is for mode=subscribe"),
+        ({"authSecret": "hush"}, "option authSecret is for mode=subscribe"),
+        ({"localFiles": "perhaps"}, "option localFiles is true or false"),
         ({"tlsRootCaFile": "x"}, "needs tls=true"),
         ({"tls": "true", "tlsKeyFile": "x"}, "needs tlsCertFile"),
         ({"tls": "true", "tlsRootCaFile": "/nowhere/ca.pem"}, "option tlsRootCaFile: there is no file /nowhere/ca.pem"),
@@ -126,6 +129,7 @@ def test_sparks_own_options_of_a_sink_are_none_of_ours():
         ({"sinkId": "a", "batchId": "1", "mode": "atleastonce"}, "option sinkId needs mode=exactlyonce"),
         ({"mode": "twice"}, "option mode is exactlyonce or atleastonce"),
         ({"startingOffsets": "latest"}, "unknown option startingOffsets"),
+        ({"authSecret": "hush"}, "option authSecret is for sources with mode=subscribe"),
     ],
 )
 def test_what_a_sink_cannot_have_is_refused_by_name(raw, said):

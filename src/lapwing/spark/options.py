@@ -92,7 +92,8 @@ _STREAM_ONLY: Final = (
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 _LOG_ONLY: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
-    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "topicPattern", "subscribePattern",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "localFiles", "topicPattern",
+    "subscribePattern",
     "minMessagesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
 )  # fmt: skip
 
@@ -208,6 +209,7 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         given.refuse(_LOG_ONLY, "needs the log of the broker, which mode=subscribe does without")
     else:
         given.refuse(("spoolDirectory",), "is for mode=subscribe")
+        given.refuse(("authSecret",), "is for mode=subscribe: the log is read over HTTP, where brokers ask for none")
 
     topics = _topics(given.text("topic", "subscribe", "path"), "topic")
     pattern = given.text("topicPattern", "subscribePattern")
@@ -298,6 +300,7 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     topics = _topics(given.text("topic", "path"), "topic")
     if len(topics) > 1:
         raise OptionError("option topic names one topic; for several leave it out and give each row a column topic")
+    given.refuse(("authSecret",), "is for sources with mode=subscribe: rows go over HTTP, where brokers ask for none")
     mode = given.one_of("mode", ("exactlyonce", "atleastonce"), "exactlyonce")
     if streaming:
         given.refuse(("sinkId", "batchId"), "is for batch writes; a stream has its query's own")
