@@ -1,5 +1,6 @@
 """`/log/...`, `/channel/commit` and `/stage...` of a real nsqd."""
 
+import asyncio
 import http.client
 import json
 import shutil
@@ -10,11 +11,14 @@ import urllib.error
 import urllib.request
 from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from daemons import nsqd, start_nsqd, until
 from lapwing import kernel
+from lapwing.log.reader import Stretch
+from lapwing.nsqd import logapi
 
 
 class Asked:
@@ -201,6 +205,30 @@ def test_a_reader_from_elsewhere_is_told_nothing_of_files(shared, topic):
 
     assert [kind for kind, *_ in _placed(data)] == [b"LWF1"]
     assert b"/" not in data
+
+
+async def test_others_are_let_in_while_a_reader_is_told_where_a_long_range_lies():
+    class Log:
+        end = 100
+
+        def stretch(self, start, stop, max_bytes):
+            return Stretch(start, 1, "/log", 0, [(1, 1)])
+
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    topic = SimpleNamespace(log=Log())
+    blocks = [block async for block in logapi._blocks(topic, 0, 100, headers=False, positions=False, files=True)]
+    task.cancel()
+
+    assert len(blocks) == 100
+    assert turns >= 100
 
 
 def test_large_ranges_come_in_blocks_and_each_message_once(shared):

@@ -232,10 +232,11 @@ async def _blocks(
     for found in _in_files(log, start, stop) if files else _joined(log.blocks(start, stop, _READ_BYTES)):
         if isinstance(found, Stretch):
             yield _placed(found, _extras(topic, found.first, found.first + found.count) if headers else b"")
+            await asyncio.sleep(0)  # it fills no socket's buffer, and so would never wait and let others in
             continue
         first, count, parts = found
         if not parts:
-            reason = b"quarantined: the bytes on disk do not match their checksum"
+            reason = b"quarantined: not as their checksum says, or in memory alone when the broker was killed"
             yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
             continue
         size = sum(map(len, parts))
