@@ -157,7 +157,9 @@ def test_the_audit_outlives_a_restart(tmp_path):
 
 
 def test_an_audit_file_that_cannot_be_written_stops_nobody(tmp_path):
-    audit = Audit(str(tmp_path / "no" / "such" / "folder"))
+    audit = Audit(str(tmp_path / "audit"))
+    (tmp_path / "audit").unlink()
+    (tmp_path / "audit").mkdir()
     audit.write("ann", "10.0.0.1", "pause_topic", topic="t")
 
     assert "cannot be written" in audit.trouble
@@ -318,6 +320,14 @@ def test_the_built_in_login(shared_cluster, starting, tmp_path_factory):
         (["--lookupd-http-address=127.0.0.1:1", "--http-client-tls-cert=x"], 1, "tls"),
         (["--lookupd-http-address=127.0.0.1:1", "--allow-config-from-cidr=x"], 1, "CIDR"),
         (["--lookupd-http-address=127.0.0.1:1", "--proxy-graphite", "--graphite-url=::"], 1, "graphite"),
+        (["--lookupd-http-address=127.0.0.1:1", "--proxy-graphite", "--graphite-url=http://[x"], 1, "graphite"),
+        (["--lookupd-http-address=127.0.0.1:1", "--graphite-url=http://g", "--statsd-interval=0s"], 1, "longer"),
+        (["--lookupd-http-address=127.0.0.1:99999"], 1, "host:port"),
+        (["--lookupd-http-address=::1:4161"], 1, "host:port"),
+        (["--lookupd-http-address=127.0.0.1:1", "--http-address=127.0.0.1:99999"], 1, "host:port"),
+        (["--lookupd-http-address=127.0.0.1:1", "--http-address=127.0.0.1"], 1, "host:port"),
+        (["--lookupd-http-address=127.0.0.1:1", "--audit-file=/"], 1, "cannot open the audit file /: Is a directory"),
+        (["--lookupd-http-address=127.0.0.1:1", "--audit-file=/proc/x/y"], 1, "No such file"),
         (["--nonsense"], 2, "not defined"),
     ],
 )

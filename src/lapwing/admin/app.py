@@ -31,6 +31,7 @@ from lapwing.admin.static import static_routes
 from lapwing.admin.web import AsgiApp, Route, Routes
 from lapwing.client.http import DaemonHttp, tls_context
 from lapwing.errors import ConfigError
+from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
 
 PAGES: Final = (
@@ -143,11 +144,11 @@ def _check(options: Options) -> None:
 
 
 def _check_address(address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise ConfigError(f"failed to resolve address ({address}) - missing port in address")
+    parts = split(address)
+    if parts is None:
+        raise ConfigError(f"failed to resolve address ({address}) - expected host:port, missing port in address")
     try:
-        socket.getaddrinfo(host.strip("[]"), int(port))
+        socket.getaddrinfo(*parts)
     except OSError as error:
         raise ConfigError(f"failed to resolve address ({address}) - {error.strerror or error}") from error
 
@@ -221,20 +222,16 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def _listen(address: str) -> socket.socket:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise ConfigError(f"listen ({address}) failed - missing port in address")
-    host = host.strip("[]")
+def _listen(address: str) -> Listener:
+    if split(address) is None:
+        raise ConfigError(f"listen ({address}) failed - not a host:port")
     try:
-        return socket.create_server(
-            (host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
-        )
-    except OSError as error:
-        raise ConfigError(f"listen ({address}) failed - {error.strerror or error}") from error
+        return bind(address)
+    except CannotListen as error:
+        raise ConfigError(error.strerror) from error
 
 
-async def _serve(admin: Admin, listener: socket.socket, log: Log) -> None:
+async def _serve(admin: Admin, listener: Listener, log: Log) -> None:
     import uvicorn
     from starlette.middleware.gzip import GZipMiddleware
 
@@ -266,10 +263,9 @@ async def _serve(admin: Admin, listener: socket.socket, log: Log) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    host, port = listener.getsockname()[:2]
-    log.info(f"HTTP: listening on {f'[{host}]' if ':' in host else host}:{port}")
+    log.info(f"HTTP: listening on {listener.address}")
     async with _background(admin):
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=listener.sockets)
 
 
 @asynccontextmanager

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from lapwing.errors import ConfigError
+
 KEPT: Final = 1000
 
 
@@ -28,15 +30,20 @@ class Entry:
 class Audit:
     """The last deeds, newest first; every one is also appended to `path` as a line of JSON.
 
-    A file that cannot be written does not stop anybody: `trouble` says so, and the page shows it.
+    A file that cannot be opened at the start is a `ConfigError`. One that cannot be written later does not stop
+    anybody: `trouble` says so, and the page shows it.
     """
 
     def __init__(self, path: str = "") -> None:
         self._path = Path(path) if path else None
         self._entries: deque[Entry] = deque(maxlen=KEPT)
         self.trouble = ""
-        if self._path is not None and self._path.exists():
-            self._entries.extendleft(reversed(_tail(self._path)))
+        if self._path is not None:
+            try:
+                self._path.open("a").close()
+                self._entries.extendleft(reversed(_tail(self._path)))
+            except OSError as error:
+                raise ConfigError(f"cannot open the audit file {path}: {error.strerror}") from error
 
     def write(
         self,

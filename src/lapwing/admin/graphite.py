@@ -26,9 +26,15 @@ class Graphite:
 
     def check(self) -> None:
         """Raise `ConfigError` for a URL that cannot be asked."""
-        parts = urlsplit(self.url)
-        if self.proxying and not (parts.scheme in ("http", "https") and parts.hostname):
-            raise ConfigError(f"failed to parse --graphite-url='{self.url}'")
+        try:
+            parts = urlsplit(self.url)
+            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError as error:
+            raise ConfigError(f"failed to parse --graphite-url='{self.url}' - {error}") from error
+        if self.proxying and not known:
+            raise ConfigError(f"failed to parse --graphite-url='{self.url}' - expected http://host:port")
+        if self.url and self.interval <= 0:
+            raise ConfigError("--statsd-interval must be longer than 0s, as graphs are drawn by it")
 
     def link(self, name: str, *, counter: bool, base: str) -> str:
         """The address of a large graph of a statsd name (`topic.t.depth`), summed over all nodes."""
