@@ -5,8 +5,10 @@ import gzip
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -181,6 +183,29 @@ def test_a_failed_check_is_one_stamped_line_and_status_one(tool, flags, text):
     assert text in err.splitlines()[-1]
     assert err[:4].isdigit() or err.startswith("[nsq_to_file]")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("tool", "flags"),
+    [
+        ("nsq_tail", []),
+        ("nsq_to_file", ["-output-dir=/nowhere"]),
+        ("nsq_to_http", ["-post=http://127.0.0.1:1/"]),
+        ("nsq_to_nsq", ["-destination-nsqd-tcp-address=127.0.0.1:1"]),
+        ("to_nsq", []),
+    ],
+)
+def test_a_tool_that_waits_for_a_silent_nsqd_ends_at_once_when_told(tool, flags):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with started(tool, "-topic=t", f"-nsqd-tcp-address={address}", *flags) as process:
+            connection, _ = silent.accept()
+            with connection:
+                began = time.monotonic()
+                status, _, err = ended(process)
+
+    assert (status, err) == (0, "")
+    assert time.monotonic() - began < 5
 
 
 # -- nsq_tail and to_nsq

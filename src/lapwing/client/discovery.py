@@ -78,6 +78,8 @@ class Discovery:
         self._found = found
         self._rng = rng or random.Random()
         self._poked = asyncio.Event()
+        self._stopped = False
+        self._first: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._client: httpx.AsyncClient | None = None
         self._answers: dict[str, set[Address]] = {}  # the last of each nsqlookupd
@@ -89,15 +91,18 @@ class Discovery:
 
     async def start(self) -> None:
         """Return after the first answers; those that take longer, and all later ones, come in the background."""
-        first = asyncio.create_task(self.poll(), name="lapwing-discovery-first")
+        first = self._first = asyncio.create_task(self.poll(), name="lapwing-discovery-first")
         await asyncio.wait([first], timeout=FIRST_ANSWERS)
-        self._task = asyncio.create_task(self._keep_polling(first), name="lapwing-discovery")
+        if not self._stopped:
+            self._task = asyncio.create_task(self._keep_polling(first), name="lapwing-discovery")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self._stopped = True
+        for task in (self._task, self._first):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         if self._client is not None:
             await self._client.aclose()
             self._client = None

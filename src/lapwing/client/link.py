@@ -47,7 +47,7 @@ class Link:
         self._task = asyncio.create_task(self._keep(), name=f"lapwing-link-{address}")
 
     async def first_attempt(self) -> Unreachable | None:
-        """What the first attempt gave: None for a connection."""
+        """What the first attempt gave: None for a connection, and when it was stopped before it gave anything."""
         await asyncio.shield(self._first)
         return self.error
 
@@ -58,6 +58,7 @@ class Link:
     async def stop(self) -> None:
         """No more attempts; the connection itself is its owner's business."""
         self._task.cancel()
+        self._attempted()  # whoever waits for the first attempt waits for nothing now
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 

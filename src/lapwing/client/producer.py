@@ -115,6 +115,8 @@ class Producer:
         """Connect now rather than with the first publish; raises `Unreachable` when no nsqd can be reached."""
         await self._begin()
         errors = await self._links.first_failures(self._links.addresses)
+        if self._stopping:
+            raise Stopped("the producer was stopped while it was starting")
         if errors and not self._posts:
             raise errors[0]
 
@@ -124,7 +126,11 @@ class Producer:
         if self._starting is None:
             self._loop = asyncio.get_running_loop()
             self._starting = asyncio.create_task(self._links.start(), name="lapwing-producer-start")
-        await asyncio.shield(self._starting)
+        starting = self._starting
+        await asyncio.wait([starting])  # of which a caller that is cancelled cancels nothing
+        if starting.cancelled():
+            raise Stopped("the producer was stopped while it was starting")
+        starting.result()
 
     async def _begin_within(self, timeout: float | None) -> None:
         seconds = self.options.publish_timeout if timeout is None else timeout
@@ -143,9 +149,14 @@ class Producer:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
         futures = [future for parcel in self._pending() for future in parcel.futures if not future.done()]
-        if futures:
-            self.flush()
-            await asyncio.wait(futures, timeout=timeout)
+        try:
+            if futures:
+                self.flush()
+                await asyncio.wait(futures, timeout=timeout)
+        finally:
+            await self._hang_up()
+
+    async def _hang_up(self) -> None:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -156,7 +167,11 @@ class Producer:
         await asyncio.gather(*(post.connection.close() for post in list(self._posts)))
 
     async def __aenter__(self) -> "Producer":
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()  # nobody else will: what fails to begin must not go on trying
+            raise
         return self
 
     async def __aexit__(

@@ -4,16 +4,20 @@ import asyncio
 from collections.abc import Collection
 
 from lapwing.client.consumer import Consumer
-from lapwing.tools.program import say
+from lapwing.tools.program import first_of, say
 
 
 async def consume(consumers: Collection[Consumer], until: asyncio.Event) -> None:
     """Start them in turn and stop all when told to; one whose nsqd cannot be reached ends them all with its error."""
     try:
-        for consumer in consumers:
-            await consumer.start(need="every")
-            if not consumer.connections:
-                say(f"no nsqd has topic {consumer.topic} yet; waiting for one")
-        await until.wait()
+        await first_of(until.wait(), _start_and_stay(consumers, until))
     finally:
         await asyncio.gather(*(consumer.stop() for consumer in consumers))
+
+
+async def _start_and_stay(consumers: Collection[Consumer], until: asyncio.Event) -> None:
+    for consumer in consumers:
+        await consumer.start(need="every")
+        if not consumer.connections:
+            say(f"no nsqd has topic {consumer.topic} yet; waiting for one")
+    await until.wait()

@@ -114,9 +114,6 @@ async def _publish_stdin(options: Options, delimiter: bytes, signals: Signals) -
     settings = client_options(options.producer_opt, tool="to_nsq")
     producers = [Producer(address, options=settings) for address in dict.fromkeys(options.nsqd_tcp_address)]
     try:
-        await asyncio.gather(*(producer.start() for producer in producers))
-        if options.rate:
-            say(f"Throttling messages rate to max:{options.rate}/second")
         await first_of(signals.stop.wait(), _copy(options, Splitter(delimiter), producers))
     finally:
         await asyncio.gather(*(producer.stop(timeout=5.0) for producer in producers), return_exceptions=True)
@@ -125,6 +122,9 @@ async def _publish_stdin(options: Options, delimiter: bytes, signals: Signals) -
 
 async def _copy(options: Options, splitter: Splitter, producers: list[Producer]) -> None:
     loop = asyncio.get_running_loop()
+    await asyncio.gather(*(producer.start() for producer in producers))
+    if options.rate:
+        say(f"Throttling messages rate to max:{options.rate}/second")
     throttle = Throttle(options.rate, loop.time()) if options.rate else None
 
     async def publish(messages: list[bytes]) -> None:
