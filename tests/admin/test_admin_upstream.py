@@ -72,6 +72,18 @@ async def test_a_refusal_is_told_with_status_and_body():
     assert (refused.value.status, refused.value.code) == (404, "TOPIC_NOT_FOUND")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:-1", "\ufffd:1", "a\nb:1", "evil/x?:4", "[::1:1"])
+async def test_an_address_that_cannot_be_is_one_failure_among_the_answers(address):
+    fake = FakeNsqd()
+    http = DaemonHttp()
+    asked = await http.ask_all([address, fake.name], lambda each: http.get(each, "/info"))
+    await http.aclose()
+    fake.down()
+
+    assert list(asked.answers) == [fake.name]
+    assert list(asked.failures) == [address]
+
+
 async def test_nobody_listening_is_told_with_the_address():
     http = DaemonHttp()
     with pytest.raises(CallFailed, match=r'^Get "http://127\.0\.0\.1:1/stats\?format=json": '):

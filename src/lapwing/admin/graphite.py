@@ -80,7 +80,7 @@ class Graphite:
         async with httpx.AsyncClient(timeout=20.0, trust_env=False) as http:
             try:
                 answer = await http.get(self._target(raw_query), auth=self._auth(), headers={"X-Forwarded-For": client})
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise GraphiteFailed(str(error)) from error
         return answer.status_code, answer.headers.get("content-type", "application/octet-stream"), answer.content
 

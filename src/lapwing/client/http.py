@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 from lapwing.errors import LapwingError
+from lapwing.net.listen import split
 
 if TYPE_CHECKING:
     import httpx
@@ -67,7 +68,7 @@ class DaemonHttp:
     ) -> None:
         import httpx  # costs 100 ms: only programs that call pay for it
 
-        self._errors = httpx.HTTPError
+        self._errors = (httpx.HTTPError, httpx.InvalidURL)
         self._client: httpx.AsyncClient = httpx.AsyncClient(
             timeout=httpx.Timeout(request_timeout, connect=connect_timeout),
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=60),
@@ -133,6 +134,8 @@ class DaemonHttp:
     ) -> "httpx.Response":
         query = urlencode(params)
         url = f"{base}{path}?{query}" if query else f"{base}{path}"
+        if split(base.partition("//")[2]) is None:  # discovery passes on whatever an nsqd says of itself
+            raise CallFailed(f'{method.capitalize()} "{url}": not a host:port')
         extra: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         try:
             return await self._client.request(method, url, content=body, headers=headers, **extra)
