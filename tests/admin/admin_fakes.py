@@ -349,10 +349,14 @@ class FakeLookupd(Fake):
     def __init__(self, *nsqds: FakeNsqd) -> None:
         self.nsqds = list(nsqds)
         self.registered: dict[str, set[str]] = {}
+        self.notified: list[dict[str, Any]] = []  # what was posted to /notify
         super().__init__()
 
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
         topic = query.get("topic", "")
+        if path == "/notify":
+            self.notified.append(json.loads(body))
+            return 200, None
         if method == "POST":
             self._register(path, topic, query)
             return 200, None

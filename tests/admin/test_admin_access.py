@@ -210,6 +210,9 @@ def test_changes_are_announced_and_audited(guarded, cluster):
     httpx.post(f"{guarded.url}/nsq/api/topics/orders", json={"action": "pause"}, headers=ANN, auth=("basil", "x"))
     until(lambda: "/notify" in cluster.lookupd.calls, what="the notification")
 
+    told = cluster.lookupd.notified[-1]
+    assert (told["action"], told["topic"], told["user"]) == ("pause_topic", "orders", "basil")
+    assert told["url"] == f"{guarded.url}/nsq/api/topics/orders"
     last = json.loads(guarded.audit.read_text().splitlines()[-1])
     assert (last["user"], last["action"], last["topic"], last["outcome"]) == ("ann", "pause_topic", "orders", "")
 

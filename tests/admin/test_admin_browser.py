@@ -1,6 +1,7 @@
 """The pages in a real browser, in front of a fake cluster whose numbers the tests hold in their hands."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -437,6 +438,24 @@ def test_a_filtered_and_sorted_table_has_its_own_address(ui):
 
 
 # ---- other ways of running it ----
+
+
+def test_a_change_made_on_a_page_is_announced_with_where_it_was_made(cluster, starting, page):
+    daemon = starting(
+        f"--lookupd-http-address={cluster.lookupd.address}",
+        f"--notification-http-endpoint=http://{cluster.lookupd.address}/notify",
+        "--base-path=/nsq",
+    )
+    cluster.lookupd.notified.clear()
+    ui = Ui(page, daemon.url + "/nsq")
+    ui.open("/topics/orders")
+    ui.press("Pause topic")
+    ui.confirm("Pause")
+    until(lambda: cluster.lookupd.notified, what="the notification")
+
+    told = cluster.lookupd.notified[0]
+    assert (told["action"], told["topic"], told["url"]) == ("pause_topic", "orders", f"{daemon.url}/nsq/topics/orders")
+    assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d+", told["remote_ip"])
 
 
 def test_plain_nsq_hides_what_it_lacks(cluster, starting, page):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from lapwing.admin.access import Visitor
 from lapwing.admin.actions import Deed
+from lapwing.net.listen import join
 
 log = logging.getLogger("nsqadmin")
 _MOST_WAITING: Final = 1000
@@ -22,7 +23,7 @@ def notification(deed: Deed, visitor: Visitor, url: str, *, at: float, via: str)
     if visitor.basic_user:
         said["user"] = visitor.basic_user
     return said | {
-        "remote_ip": f"{visitor.peer}:{visitor.port}",
+        "remote_ip": join(visitor.peer, visitor.port),
         "user_agent": visitor.user_agent,
         "url": url,
         "via": via,
@@ -55,7 +56,7 @@ class Notifier:
                     answer = await client.post(
                         self._endpoint, content=json.dumps(said), headers={"Content-Type": "application/json"}
                     )
-                except httpx.HTTPError as error:
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
                     log.error(
                         "failed to notify %s of %s: %s", self._endpoint, said["action"], error or type(error).__name__
                     )

@@ -46,9 +46,7 @@ class Request:
     @property
     def url(self) -> str:
         """The full URL as the client saw it, as far as we can tell."""
-        scheme = "https" if self.scheme == "https" or self.headers.get("x-scheme") == "https" else "http"
-        query = f"?{self.raw_query}" if self.raw_query else ""
-        return f"{scheme}://{self.headers.get('host', '')}{self.path}{query}"
+        return full_url(self.scheme, self.headers, self.path, self.raw_query)
 
     async def body(self, limit: int = LARGEST_BODY) -> bytes:
         """The whole body; raises `BodyTooBig`."""
@@ -62,6 +60,13 @@ class Request:
                 raise BodyTooBig
             if not message.get("more_body"):
                 return bytes(parts)
+
+
+def full_url(scheme: str, headers: Mapping[str, str], path: str, raw_query: str) -> str:
+    """The URL of a request as the client saw it, as far as we can tell; `headers` are looked up in lower case."""
+    shown = "https" if "https" in (scheme, headers.get("x-scheme")) else "http"
+    query = f"?{raw_query}" if raw_query else ""
+    return f"{shown}://{headers.get('host', '')}{path}{query}"
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

@@ -85,7 +85,7 @@ def ask_act(
     view: View, action: str, topic: str, channel: str = "", node: str = "", *, then: Callable[[], None] | None = None
 ) -> None:
     """Ask about one of pause, unpause, empty, delete, tombstone on a topic or channel, everywhere or on one node."""
-    actions, visitor = view.admin.actions, view.visitor
+    actions = view.admin.actions
     what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
     where = f" on {node}" if node else " on every node"
     name = channel or topic
@@ -95,7 +95,7 @@ def ask_act(
             f"Take {topic} away from {node}?",
             "Discovery hides this node for the topic, then the topic is deleted there, with its channels and messages. "
             "Consumers stop connecting to it.",
-            lambda: actions.tombstone(visitor, topic, node),
+            lambda: actions.tombstone(view.visitor, topic, node, url=view.url),
             yes="Tombstone",
             done=f"{topic} is gone from {node}",
             type_name=topic,
@@ -112,7 +112,7 @@ def ask_act(
             view,
             f"Delete {what}{where}?",
             lost,
-            lambda: actions.delete(visitor, topic, channel, node=node),
+            lambda: actions.delete(view.visitor, topic, channel, node=node, url=view.url),
             yes="Delete",
             done=f"Deleted {what}{where}",
             type_name=name,
@@ -129,7 +129,7 @@ def ask_act(
         view,
         f"{action.capitalize()} {what}{where}?",
         words[action],
-        lambda: actions.act(visitor, action, topic, channel, node=node),
+        lambda: actions.act(view.visitor, action, topic, channel, node=node, url=view.url),
         yes=action.capitalize(),
         done=f"{past[action]} {what}{where}",
         type_name=name if action == "empty" else "",
@@ -157,7 +157,8 @@ def ask_create(view: View, *, topic: str = "", nodes: Sequence[str] = ()) -> Non
                 return
             dialog.close()
             words = f"Created {'/'.join(name for name in names if name)}"
-            await carry_out(view, lambda: view.admin.actions.create(view.visitor, *names, node=where.value), words)
+            create = view.admin.actions.create
+            await carry_out(view, lambda: create(view.visitor, *names, node=where.value, url=view.url), words)
 
         topic_field = (
             Field("Topic", focus=not topic, value=topic) if not topic else Field("Topic", value=topic, kind="text")

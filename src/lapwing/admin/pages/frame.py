@@ -20,6 +20,7 @@ from lapwing.admin.pages.parts import element, icon, notice, put, say
 from lapwing.admin.picture import Picture
 from lapwing.admin.poller import Watcher
 from lapwing.admin.static import PACKAGED
+from lapwing.admin.web import full_url
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin
@@ -69,7 +70,13 @@ class View:
     def visitor(self) -> Visitor:
         """Who looks, judged anew each time: a session may have ended since the page was opened."""
         opened: Visitor = self.request.scope[VISITOR]
-        return self.admin.access.visitor(self.request.headers, opened.peer, self.request.cookies)
+        return self.admin.access.visitor(self.request.headers, opened.peer, self.request.cookies, port=opened.port)
+
+    @property
+    def url(self) -> str:
+        """The address of the page, for those who are told of a change made here."""
+        scope, headers = self.request.scope, self.request.headers
+        return full_url(scope["scheme"], headers, scope["path"], scope["query_string"].decode("latin-1"))
 
     @property
     def picture(self) -> Picture:
