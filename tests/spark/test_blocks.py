@@ -274,6 +274,17 @@ def test_headers_keys_and_delays_stand_at_their_messages_in_every_batch():
     ]  # fmt: skip
 
 
+def test_long_headers_end_a_batch_before_it_is_more_than_a_broker_takes():
+    headers = pa.array([[("k", "é" * 15_000)]] * 500, pa.map_(pa.string(), pa.string()))
+    rows = pa.record_batch({"body": [f"{n}" for n in range(500)], "headers": headers})
+    found = list(batches(rows, "t", 1 << 20))
+
+    assert [body for batch in found for body in bodies_of(batch)] == [b"%d" % n for n in range(500)]
+    assert [len(batch.extras) for batch in found] == [batch.count for batch in found]
+    assert max(len(batch.staged()) for batch in found) < 4 << 20
+    assert min(batch.count for batch in found[:-1]) > 30
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

@@ -243,6 +243,23 @@ def test_a_server_without_a_log_is_an_error_at_once(script):
         stage(iter([pa.record_batch({"body": ["x"]})]), sink, "s", 1)
 
 
+@pytest.mark.parametrize(
+    ("status", "answer", "said"),
+    [
+        (413, {"message": "MSG_TOO_BIG", "index": 1, "size": 9, "limit": 8}, "row 1 has a body of 9 bytes, .* takes 8"),
+        (400, {"message": "INVALID_DEFER", "index": 1}, "row 1 has a defer_ms beyond the broker's --max-req-timeout"),
+        (400, {"message": "INVALID_HEADERS", "index": 1}, "row 1 has headers of more than 16 KiB"),
+        (413, {"message": "BODY_TOO_BIG"}, "413 BODY_TOO_BIG; a smaller batchBytes helps"),
+    ],
+)
+def test_what_a_broker_refuses_is_named_by_its_row_or_with_the_remedy(script, status, answer, said):
+    script.steps = [says(status, **answer)]
+    sink = sink_options({"nsqd": script.address, "topic": "t"}, streaming=True)
+
+    with pytest.raises(LapwingError, match=f"^topic t, batch 1, task 0, at {script.address}: .*{said}"):
+        stage(iter([pa.record_batch({"body": ["x", "y"]})]), sink, "s", 1)
+
+
 def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
     producers = [
         {"broadcast_address": "a", "http_port": 1, "topics": ["t"], "tombstones": [False]},

@@ -18,6 +18,7 @@ from lapwing.errors import LapwingError
 
 _COUNT: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">I")
+_EXTRAS_BYTES: Final = 3 << 20  # of headers in one batch: brokers have room for 4 MiB beside the bodies
 
 
 class BadRow(LapwingError):
@@ -40,7 +41,10 @@ class Batch:
 
 
 def batches(rows: pa.RecordBatch, topic: str | None, max_bytes: int) -> Iterator[Batch]:
-    """The rows in order, split by topic, in bodies of at most `max_bytes` (or one message). Raises `BadRow`."""
+    """The rows in order, split by topic, in bodies of at most `max_bytes` (or one message). Raises `BadRow`.
+
+    A batch ends sooner where its headers would grow past what a broker takes along with the bodies.
+    """
     for name, part in _by_topic(rows, topic):
         yield from _split(name, part, max_bytes)
 
@@ -70,11 +74,20 @@ def _split(topic: str, rows: pa.RecordBatch, max_bytes: int) -> Iterator[Batch]:
     for part in framed.chunks if isinstance(framed, pa.ChunkedArray) else [framed]:
         _, offsets, data = part.buffers()
         ends = memoryview(offsets).cast("i")[part.offset : part.offset + len(part) + 1]
-        start = 0
+        start = at = 0
         while start < len(part):
             stop = max(bisect_right(ends, ends[start] + max_bytes - _COUNT.size) - 1, start + 1)
+            mine: list[list[Any]] = []
+            room = _EXTRAS_BYTES
+            while at < len(extras) and extras[at][0] < stop:
+                index, defer, headers = extras[at]
+                room -= len(json.dumps(headers)) + 40  # the two numbers, commas and brackets
+                if room < 0 and index > start:
+                    stop = index
+                    break
+                mine.append([index - start, defer, headers])
+                at += 1
             content = memoryview(data)[ends[start] : ends[stop]]
-            mine = [[index - start, defer, headers] for index, defer, headers in extras if start <= index < stop]
             yield Batch(topic, stop - start, mine, _COUNT.pack(stop - start) + content)
             start = stop
 

@@ -172,12 +172,20 @@ def _stage_part(part: "Batch", staged: Staged, options: SinkOptions, partition: 
 
 def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
     """What a broker's no to a publish means for the rows."""
-    index, size = error.details.get("index"), error.details.get("size")
-    if error.code == "MSG_TOO_BIG" and isinstance(index, int):
-        limit = error.details.get("limit")
-        return LapwingError(f"{what}: row {before + index} has a body of {size} bytes, the broker takes {limit}")
-    plain = "; a plain NSQ server cannot stage, mode=atleastonce writes to it" if error.status == 404 else ""
-    return LapwingError(f"{what}: {error}{plain}")
+    index, size, limit = map(error.details.get, ("index", "size", "limit"))
+    if isinstance(index, int):
+        reasons = {
+            "MSG_TOO_BIG": f"has a body of {size} bytes, the broker takes {limit}",
+            "INVALID_DEFER": "has a defer_ms beyond the broker's --max-req-timeout",
+            "INVALID_HEADERS": "has headers of more than 16 KiB",
+        }
+        return LapwingError(f"{what}: row {before + index} {reasons.get(error.code, f'is refused: {error}')}")
+    remedy = ""
+    if error.status == 404:
+        remedy = "; a plain NSQ server cannot stage, mode=atleastonce writes to it"
+    elif error.code == "BODY_TOO_BIG":
+        remedy = "; a smaller batchBytes helps, or a larger --max-body-size of the broker"
+    return LapwingError(f"{what}: {error}{remedy}")
 
 
 def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
