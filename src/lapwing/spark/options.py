@@ -11,6 +11,8 @@ from lapwing.spark.offsets import OffsetError, Requested, parse_requested
 
 _RETRY_SECONDS: Final = 30.0
 _BATCH_BYTES: Final = 4 << 20
+_LAST_MOMENT: Final = 9_223_372_036_854  # ms, in the year 2262; what is above it was meant in us or ns
+_LAST_BATCH: Final = 2**62
 
 
 class OptionError(ValueError):
@@ -159,7 +161,7 @@ class _Given:
         value = self.text(name)
         if value is None:
             return None
-        if not (value.isascii() and value.isdigit()):
+        if not (value.isascii() and value.isdigit() and int(value) <= _LAST_MOMENT):
             raise OptionError(f"option {name} is a time in ms since 1970, not {value!r}")
         return int(value) * 1_000_000
 
@@ -316,8 +318,8 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     if sink is not None and not names.valid(sink):
         raise OptionError(f"option sinkId: letters, digits, '.', '_' and '-' expected, not {sink!r}")
     batch = given.text("batchId")
-    if batch is not None and not (batch.isascii() and batch.isdigit()):
-        raise OptionError(f"option batchId is a number, not {batch!r}")
+    if batch is not None and not (batch.isascii() and batch.isdigit() and int(batch) <= _LAST_BATCH):
+        raise OptionError(f"option batchId is a number from 0 to 2^62, not {batch!r}")
     return SinkOptions(
         access=_access(given),
         topic=topics[0] if topics else None,
