@@ -1,4 +1,4 @@
-"""How producers and consumers begin and end when the other side keeps silent: nothing hangs, nothing is left running."""
+"""How producers and consumers begin and end when the other side is silent: nothing hangs, nothing is left behind."""
 
 import asyncio
 import contextlib

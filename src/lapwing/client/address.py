@@ -25,6 +25,8 @@ class Address:
 
 def parse(text: str) -> Address:
     """The address that `text` means; a path (it has a slash) is a Unix socket. Raises `ConfigError`."""
+    if text.startswith(("http:", "https:", "tcp:")):
+        raise ConfigError(f"{text}: a URL, expected host:port of nsqd's TCP door (4150 by default)")
     if text.startswith("unix:"):
         text = text.removeprefix("unix:").removeprefix("//")
         return Address(text, 0)
@@ -39,7 +41,13 @@ def parse(text: str) -> Address:
 
 
 def listed(addresses: str | Iterable[str]) -> list[str]:
-    """Addresses one by one, from a list of them or from one text with commas."""
+    """Addresses one by one, from a list of them or from one text with commas. Raises `ConfigError`."""
     if isinstance(addresses, str):
         return [part.strip() for part in addresses.split(",") if part.strip()]
-    return list(addresses)
+    if isinstance(addresses, bytes) or not isinstance(addresses, Iterable):
+        raise ConfigError(f"addresses are {addresses!r}, expected host:port or a list of such")
+    found = list(addresses)
+    for each in found:
+        if not isinstance(each, str):
+            raise ConfigError(f"address {each!r} is no text, expected host:port")
+    return found

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Unpack
 
-from lapwing import names
 from lapwing.client.address import Address
 from lapwing.client.connection import HANDSHAKE, connect
 from lapwing.client.errors import ClientError, Refused, Stopped, Unreachable
 from lapwing.client.links import Links
 from lapwing.client.message import Message
-from lapwing.client.options import Options, Settings
+from lapwing.client.options import Options, Settings, check_name
 from lapwing.client.pace import Pace
 from lapwing.client.subscription import Subscription
 from lapwing.client.timers import Timers
@@ -77,11 +76,10 @@ class Consumer:
         options: Options | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        for kind, name in (("topic", topic), ("channel", channel)):
-            if not names.valid(name):
-                raise ConfigError(f"invalid {kind} name {name!r}: 1 to 64 of A-Z a-z 0-9 . _ -, then maybe #ephemeral")
-        if concurrency < 1:
-            raise ConfigError(f"concurrency is {concurrency}, expected at least 1")
+        check_name("topic", topic)
+        check_name("channel", channel)
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigError(f"concurrency is {concurrency!r}, expected a number of at least 1")
         self.topic = topic
         self.channel = channel
         self.options = options.but(**settings) if options is not None else Options.of(settings)
@@ -124,9 +122,12 @@ class Consumer:
         After that, what fails is tried again in the background for as long as the consumer lives. Addresses from
         nsqlookupd never fail a start: a topic may come later.
         """
+        if need not in ("one", "every", "none"):
+            raise ConfigError(f"need is {need!r}, expected one, every or none")
         if self._stopping:
             raise Stopped("the consumer was stopped; make a new one")
         if self._started:
+            self._check_loop()
             return
         self._started = True
         self._loop = asyncio.get_running_loop()
@@ -142,6 +143,15 @@ class Consumer:
         if self.options.auto_touch:
             self._touch_again()
 
+    def _check_started(self) -> None:
+        if not self._started:
+            raise ClientError("the consumer is not started: use `async with`, or await start() first")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise ClientError("the consumer was started on another event loop; SyncConsumer serves every thread")
+
     async def _connect_all(self, need: str) -> None:
         links = self._links
         await links.start()
@@ -155,6 +165,8 @@ class Consumer:
         Called by a handler, or by the task that iterates while it holds a message, it only begins the stop: waiting
         for itself would never end.
         """
+        if self._started:
+            self._check_loop()
         self._stopping = True
         if not self._started:
             return
@@ -224,6 +236,7 @@ class Consumer:
 
     async def wait(self) -> None:
         """Return when the consumer has been stopped."""
+        self._check_started()
         await asyncio.shield(self._stopped)
 
     async def run(self) -> None:
@@ -267,10 +280,9 @@ class Consumer:
                     self._judge.give_up(message)
                     continue
                 return message
-            if not self._started:
-                raise ClientError("the consumer is not started: use `async with`, or await start() first")
             if self._stopping:
                 raise StopAsyncIteration
+            self._check_started()
             reader = self._loop.create_future()
             self._readers.append(reader)
             await reader

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from lapwing.client.address import Address, listed, parse
-from lapwing.client.discovery import Discovery
+from lapwing.client.discovery import Discovery, lookup_url
 from lapwing.client.errors import Refused, Unreachable
 from lapwing.client.link import Link
 from lapwing.client.options import Options
@@ -32,6 +32,8 @@ class Links:
     ) -> None:
         self.given = [*dict.fromkeys(parse(text) for text in listed(nsqd))]
         self.lookupds = listed(lookupd)
+        for text in self.lookupds:
+            lookup_url(text, topic=topic)  # what cannot be asked is refused now rather than at the start
         if not self.given and not self.lookupds:
             raise ConfigError("nsqd or lookupd addresses required")
         self._make = make

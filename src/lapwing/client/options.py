@@ -4,6 +4,7 @@ Times are seconds. As text (`-consumer-opt name,value`) a time is `1.5s` or `2m`
 """
 
 import dataclasses
+import difflib
 import math
 import socket
 import ssl
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
-from lapwing import __version__
+from lapwing import __version__, names
 from lapwing.errors import ConfigError
 from lapwing.net import durations
 
@@ -139,6 +140,9 @@ class Options:
         for spec in dataclasses.fields(self):
             value = getattr(self, spec.name)
             low, high = spec.metadata["low"], spec.metadata["high"]
+            if not _of_kind(value, spec.default):
+                kind = "str" if spec.default is None else type(spec.default).__name__
+                raise ConfigError(f"{spec.name} is {value!r}, expected {kind}, not {type(value).__name__}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"{spec.name} is {value}, expected a finite number")
             if (low is not None and value < low) or (high is not None and value > high):
@@ -158,13 +162,15 @@ class Options:
     @classmethod
     def of(cls, settings: Settings) -> "Options":
         """The options that keyword arguments mean; an unknown one is a `ConfigError`."""
-        try:
-            return cls(**settings)
-        except TypeError as error:
-            raise ConfigError(str(error).partition(" ")[2] or str(error)) from error
+        return cls().but(**settings)
 
     def but(self, **settings: Unpack[Settings]) -> "Options":
-        """The same with some settings changed."""
+        """The same with some settings changed; an unknown one is a `ConfigError`."""
+        known = [spec.name for spec in dataclasses.fields(self)]
+        for name in settings:
+            if name not in known:
+                alike = difflib.get_close_matches(name, known, 1)
+                raise ConfigError(f"no setting is called {name}" + (f"; is it {alike[0]}?" if alike else ""))
         return dataclasses.replace(self, **settings)
 
     def identity(self) -> dict[str, Any]:
@@ -202,13 +208,28 @@ class Options:
             if self.tls_cert:
                 context.load_cert_chain(self.tls_cert, self.tls_key or None)
         except OSError as error:  # ssl.SSLError is one
-            names = [name for name in (self.tls_root_ca_file, self.tls_cert, self.tls_key) if name]
-            missing = [name for name in names if not Path(name).exists()]
-            raise ConfigError(f"TLS files: {', '.join(missing) or ', '.join(names)}: {error}") from error
+            files = [name for name in (self.tls_root_ca_file, self.tls_cert, self.tls_key) if name]
+            missing = [name for name in files if not Path(name).exists()]
+            raise ConfigError(f"TLS files: {', '.join(missing) or ', '.join(files)}: {error}") from error
         if self.tls_insecure_skip_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def _of_kind(value: Any, default: Any) -> bool:
+    """Whether `value` is of the type that `default` shows; None stands for a text that may be missing."""
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    if isinstance(default, (int, float)):
+        return isinstance(value, (int, type(default))) and not isinstance(value, bool)
+    return isinstance(value, str) or (default is None and value is None)
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise `ConfigError` unless `name` may name a topic or a channel."""
+    if not isinstance(name, str) or not names.valid(name):
+        raise ConfigError(f"invalid {kind} name {name!r}: 1 to 64 of A-Z a-z 0-9 . _ -, then maybe #ephemeral")
 
 
 def _milliseconds(seconds: float) -> int:

@@ -8,14 +8,12 @@ from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Unpack
 
-from lapwing import names
 from lapwing.client.address import Address
 from lapwing.client.connection import Connection, connect
 from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Stopped
 from lapwing.client.links import Links
-from lapwing.client.options import Options, Settings
+from lapwing.client.options import Options, Settings, check_name
 from lapwing.client.parcels import Limits, Parcel, elsewhere
-from lapwing.errors import ConfigError
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -126,6 +124,7 @@ class Producer:
         if self._starting is None:
             self._loop = asyncio.get_running_loop()
             self._starting = asyncio.create_task(self._links.start(), name="lapwing-producer-start")
+        self._check_loop()
         starting = self._starting
         await asyncio.wait([starting])  # of which a caller that is cancelled cancels nothing
         if starting.cancelled():
@@ -144,6 +143,8 @@ class Producer:
         """Wait for what is under way (at most `timeout`, by default each publish's own deadline), then hang up."""
         if self._stopped:
             return
+        if self._starting is not None:
+            self._check_loop()
         self._stopping = True
         self._links.hold()
         if self._starting is not None and not self._starting.done():
@@ -225,6 +226,8 @@ class Producer:
         """
         if self._starting is None or not self._starting.done():
             await self._begin_within(timeout)
+        if isinstance(bodies, (bytes, bytearray, memoryview, str)):
+            raise TypeError(f"{topic}: publish_many takes a list of bodies, not one: `publish` takes one")
         if not bodies:
             return
         if defer is not None and defer > 0:
@@ -279,10 +282,14 @@ class Producer:
             raise Stopped("the producer was stopped; make a new one")
         if self._starting is None:
             raise ClientError("the producer is not started: use `async with`, or await start() first")
+        self._check_loop()
         if topic not in self._known:
-            if not names.valid(topic):
-                raise ConfigError(f"invalid topic name {topic!r}: 1 to 64 of A-Z a-z 0-9 . _ -, then maybe #ephemeral")
+            check_name("topic", topic)
             self._known.add(topic)
+
+    def _check_loop(self) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            raise ClientError("the producer was started on another event loop; SyncProducer serves every thread")
 
     # -- the way to nsqd
 
@@ -417,8 +424,9 @@ class Producer:
 
 def _checked(topic: str, body: bytes) -> bytes:
     if not isinstance(body, bytes):
-        if isinstance(body, str):
-            raise TypeError(f"{topic}: a message body is bytes, not str: encode it")
+        if not isinstance(body, (bytearray, memoryview)):
+            advice = ": encode it" if isinstance(body, str) else ""
+            raise TypeError(f"{topic}: a message body is bytes, not {type(body).__name__}{advice}")
         body = bytes(body)
     if not body:
         raise ValueError(f"{topic}: an empty message, which nsqd does not take")

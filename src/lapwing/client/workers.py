@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 from lapwing.client.message import Message, Requeue
+from lapwing.errors import ConfigError
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -286,7 +287,14 @@ class InProcesses:
 
 
 def place_of(handler: Handler, place: Place) -> Place:
-    """Where `handler` runs by default: coroutine functions on the loop, plain ones, which may block, in threads."""
+    """Where `handler` runs by default: coroutine functions on the loop, plain ones, which may block, in threads.
+
+    Raises `ConfigError` for what is no handler, or no place.
+    """
+    if not callable(handler):
+        raise ConfigError(f"handler is {handler!r}, expected a function or coroutine function of a message")
+    if place not in get_args(Place):
+        raise ConfigError(f"run is {place!r}, expected one of {', '.join(get_args(Place))}")
     if place != "auto":
         return place
     waits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
