@@ -223,8 +223,8 @@ async def test_others_are_let_in_while_a_reader_is_told_where_a_long_range_lies(
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    topic = SimpleNamespace(log=Log())
-    blocks = [block async for block in logapi._blocks(topic, 0, 100, headers=False, positions=False, files=True)]
+    places = logapi._in_files(Log(), 0, 100)
+    blocks = [block async for block in logapi._blocks(SimpleNamespace(), places, headers=False, positions=False)]
     task.cancel()
 
     assert len(blocks) == 100
@@ -279,6 +279,25 @@ def test_ranges_by_time(shared, topic):
 
     assert shared(f"/log/read?topic={topic}&time_from={stamp + 1}")[1]["messages"][0]["body"] == "later"
     assert shared(f"/log/read?topic={topic}&time_from={stamp + 10**15}")[1]["messages"] == []
+    assert len(shared(f"/log/read?topic={topic}&time_to={stamp + 1}")[1]["messages"]) == 10
+    assert shared(f"/log/read?topic={topic}&time_from={stamp}&time_to={stamp}")[1]["messages"] == []
+    ((_, first, number, *_),) = shared.raw(f"/log/read?topic={topic}&format=raw&from=2&time_to={stamp + 1}")
+    assert (first, number) == (2, 8)
+
+
+def test_raw_ranges_are_bounded_by_bytes_but_one_message_comes(shared, topic):
+    frame = kernel.HEAD + 1
+
+    def count(limit):
+        blocks = shared.raw(f"/log/read?topic={topic}&format=raw&files=true&max_bytes={limit}")
+        assert {kind for kind, *_ in blocks} == {b"LWB1"}
+        return sum(number for _, _, number, _, _ in blocks)
+
+    shared(f"/pub?topic={topic}", bytes(1_000_000))
+    assert [count(limit) for limit in (0, 1, frame, 2 * frame - 1, 2 * frame, 10 * frame, 11 * frame)] == [
+        1, 1, 1, 1, 2, 10, 10,
+    ]  # fmt: skip
+    assert count(2_000_000) == 11
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ class LogApi:
             raise Refused(416, "OUT_OF_RANGE", first=log.first, next=log.end)
         if (moment := _number(query, "time_from", -1)) >= 0:
             start = max(start, log.at_time(moment))
+        if (moment := _number(query, "time_to", -1)) >= 0:
+            stop = min(stop, log.at_time(moment))
         headers = query.get("headers") not in ("false", "0")
         form = query.get("format", "json")
         if form == "json":
@@ -145,8 +147,14 @@ class LogApi:
         if "limit" in query:
             stop = min(stop, start + _number(query, "limit", 0))
         positions = query.get("positions") not in ("false", "0")
-        files = request.near and query.get("files") in ("true", "1")
-        pieces = _blocks(topic, start, stop, headers=headers, positions=positions, files=files)
+        found: Iterator[Stretch | Parts]
+        if "max_bytes" in query:
+            found = _joined(_bounded(log.blocks(start, stop, _READ_BYTES), _number(query, "max_bytes", 0)))
+        elif request.near and query.get("files") in ("true", "1"):
+            found = _in_files(log, start, stop)
+        else:
+            found = _joined(log.blocks(start, stop, _READ_BYTES))
+        pieces = _blocks(topic, found, headers=headers, positions=positions)
         return Stream(200, content_type=FRAMES, pieces=pieces)
 
     # --- cursors -----------------------------------------------------------------------------------------------
@@ -226,10 +234,9 @@ def _time(topic: Topic, sequence: int) -> int | None:
 
 
 async def _blocks(
-    topic: Topic, start: int, stop: int, *, headers: bool, positions: bool, files: bool
+    topic: Topic, ranges: Iterator[Stretch | Parts], *, headers: bool, positions: bool
 ) -> AsyncIterator[bytes | memoryview]:
-    log = topic.log
-    for found in _in_files(log, start, stop) if files else _joined(log.blocks(start, stop, _READ_BYTES)):
+    for found in ranges:
         if isinstance(found, Stretch):
             yield _placed(found, _extras(topic, found.first, found.first + found.count) if headers else b"")
             await asyncio.sleep(0)  # it fills no socket's buffer, and so would never wait and let others in
@@ -269,6 +276,20 @@ def _placed(found: Stretch, extras: bytes) -> bytes:
     head = BLOCK.pack(PLACED, found.count, found.first, size, len(extras))
     checks = [CHECK.pack(*check) for check in found.chunks]
     return b"".join([head, PLACE.pack(found.offset, len(checks), len(path)), path, *checks, extras])
+
+
+def _bounded(pieces: Iterator[tuple[int, int, memoryview]], most: int) -> Iterator[tuple[int, int, memoryview]]:
+    """The first of them, up to `most` bytes of frames, but at least one message."""
+    begun = False
+    for first, count, frames in pieces:
+        if len(frames) > most:
+            count, after = kernel.take_frames(frames, 0, len(frames), count, most)
+            if after <= most or not begun:
+                yield first, count, frames[:after]
+            return
+        yield first, count, frames
+        begun = True
+        most -= len(frames)
 
 
 def _joined(pieces: Iterator[tuple[int, int, memoryview]]) -> Iterator[Parts]:
