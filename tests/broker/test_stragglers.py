@@ -140,6 +140,21 @@ def test_a_side_log_that_cannot_be_written_keeps_the_segment(stage: Stage) -> No
     assert consumer.received() == [0]
 
 
+def test_what_is_deferred_ahead_of_the_cursor_does_not_free_what_lies_before_it(stage: Stage) -> None:
+    straggle(stage)
+    stage.checkpoint(trim=True)  # the straggler is in the side log from now on
+    stage.consumer(ready=0).leave()
+    for body in numbered(100):
+        stage.client().publish(body)
+    stage.client().publish(b"later", delay=HOUR)
+    for body in numbered(100):
+        stage.client().publish(body)
+    stage.checkpoint(trim=True)
+
+    assert stage.broker.topics["t"].log.first <= stage.channel().cursor
+    assert stage.consumer().received() == [*range(101, 201), *range(202, 302)]
+
+
 def test_emptying_and_deleting_take_the_stragglers_too(stage: Stage) -> None:
     straggle(stage)
     stage.checkpoint(trim=True)

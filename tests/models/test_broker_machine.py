@@ -70,7 +70,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.options = Options(
-            data_path=self.path, max_bytes_per_file=4096, msg_timeout=TIMEOUT, min_free_bytes=0, node_id=5
+            data_path=self.path, max_bytes_per_file=700, msg_timeout=TIMEOUT, min_free_bytes=0, node_id=5
         )
         self.open()
 
@@ -349,6 +349,7 @@ class BrokerMachine(RuleBasedStateMachine):
             return
         for name, model in self.models.items():
             channel = topic.channels[name]
+            assert topic.log.first <= channel.cursor, f"{name}: the log has let go of what was never delivered"
             room = [
                 client for client in self.clients.values() if client.channel == name and client.ready > len(client.held)
             ]

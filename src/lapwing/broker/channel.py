@@ -97,7 +97,7 @@ class Channel:
             low = min(low, min(self.deferred.sequences()))
         if low < self.cursor and self._sided:
             left = [sequence for sequence in self.unfinished() if sequence not in self._sided]
-            low = min(left, default=self.cursor)
+            low = min([self.cursor, *left])  # what is deferred may lie ahead of the cursor
         return low
 
     def pending(self) -> list[int]:
