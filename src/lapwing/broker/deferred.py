@@ -1,5 +1,6 @@
 """What waits for its time."""
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 
@@ -30,9 +31,10 @@ class Deferred:
         self._added[sequence] = until
         heappush(self._heap, (until, sequence))
 
-    def restore(self, due: dict[int, int]) -> None:
-        """Begin with what the journal knew."""
+    def restore(self, due: dict[int, int], *, gone: Iterable[int] = ()) -> None:
+        """Begin with what the journal knew; `gone` is what it knew and nobody has any more."""
         self._due = dict(due)
+        self._removed.extend(gone)
         self._heap = [(until, sequence) for sequence, until in due.items()]
         heapify(self._heap)
 

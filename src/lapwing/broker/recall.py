@@ -39,15 +39,17 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
     log = channel.topic.log
     latest, skew = now + longest, channel.topic.skew
     channel.reader.seek(min(max(state.cursor, log.first), log.end))
-    channel.attempts = dict(state.attempts)
     channel.aside.open()
     sided = channel.aside.sequences
     # set aside, and with its segment gone, after the journal was last written: nobody has said that it is finished
     unknown = [sequence for sequence in sided if state.cursor <= sequence < channel.cursor]
 
     def there(sequence: int) -> bool:
+        if sequence >= log.end:  # a power loss took it from the log alone: the sequence will be another message's
+            return False
         return (sequence >= log.first and sequence not in log.lost) or sequence in sided
 
+    channel.attempts = {sequence: attempts for sequence, attempts in state.attempts.items() if there(sequence)}
     for start, stop in [*state.unfinished, *runs_of(set(unknown) - state.deferred.keys())]:
         for sequence in range(start, min(stop, channel.cursor)):
             if there(sequence):
@@ -56,7 +58,8 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
     due = {sequence: min(until - skew, latest) for sequence, until in state.deferred.items() if there(sequence)}
     for sequence in due:
         channel.attempts.setdefault(sequence, 0)
-    channel.deferred.restore({sequence: until for sequence, until in due.items() if sequence < channel.cursor})
+    waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
+    channel.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
     _restore_ahead(channel, due, latest)
     channel.aside.leave(sided.difference(channel.unfinished()))
     channel.schedule(channel.deferred.next_due())

@@ -287,8 +287,9 @@ class Topic:
         return [run for run in self._emptied() if run[1] > low]
 
     def _emptied(self) -> list[list[int]]:
-        known = self.settings.get("emptied", [])
-        return known if isinstance(known, list) else []
+        known = self.settings.get("emptied")
+        runs = known if isinstance(known, list) else []
+        return [run for run in runs if isinstance(run, list) and [*map(type, run)] == [int, int]]
 
     def pause(self, paused: bool, *, now: int) -> None:
         """Stop, or go on, handing messages to channels."""
@@ -346,6 +347,9 @@ class Topic:
         known = state.fanned_out if state.fanned_out is not None else log.first
         cursors = [channel.cursor for channel in state.channels.values()]
         self.fanned_out = min(max([known, log.first, *cursors]), log.end)
+        if "emptied" in self.settings:  # where a power loss has cut the log, other messages are to come
+            known_runs = [run for run in self._emptied() if run[0] < log.end]
+            self.settings["emptied"] = [[start, min(stop, log.end)] for start, stop in known_runs]
         self._leave_out(log.lost)
         for name, entry in state.channels.items():
             if name not in self.channels:
