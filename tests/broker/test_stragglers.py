@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from play import MINUTE, SECOND, Stage, numbered
 
+from lapwing.broker.stats import oldest_age
 from lapwing.errors import WriteFailed
 
 HOUR = 60 * MINUTE
@@ -153,6 +154,27 @@ def test_what_is_deferred_ahead_of_the_cursor_does_not_free_what_lies_before_it(
 
     assert stage.broker.topics["t"].log.first <= stage.channel().cursor
     assert stage.consumer().received() == [*range(101, 201), *range(202, 302)]
+
+
+def test_a_straggler_that_was_set_aside_is_still_the_oldest(stage: Stage) -> None:
+    straggle(stage)
+    stage.pass_time(MINUTE)
+    stage.checkpoint(trim=True)
+    assert stage.broker.topics["t"].log.first > 0
+
+    assert oldest_age(stage.channel(), now=stage.now) == MINUTE
+    stage.restart()
+    assert oldest_age(stage.channel(), now=stage.now) == MINUTE
+
+
+def test_what_waits_at_the_cursor_is_older_than_what_is_deferred_behind_it(stage: Stage) -> None:
+    stage.consumer(ready=0)
+    stage.client().publish(b"first")
+    stage.pass_time(MINUTE)
+    stage.client().publish(b"later", delay=HOUR)
+
+    assert stage.channel().oldest() == 0
+    assert oldest_age(stage.channel(), now=stage.now) == MINUTE
 
 
 def test_emptying_and_deleting_take_the_stragglers_too(stage: Stage) -> None:

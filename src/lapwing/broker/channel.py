@@ -19,6 +19,7 @@ from lapwing.broker.inflight import InFlight
 from lapwing.broker.latency import Latencies
 from lapwing.broker.stragglers import Stragglers
 from lapwing.errors import CorruptChunk, CursorConflict, Exiting, NotInFlight, NotOwner, OutOfRange, TooManyConsumers
+from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
     from lapwing.broker.options import Options
@@ -108,16 +109,25 @@ class Channel:
         return sequences
 
     def unfinished(self) -> list[int]:
-        """All below the cursor that is not finished, in no order."""
+        """All that was delivered or waits for its time, and is not finished, in no order."""
         return self.pending() + self.deferred.sequences()
 
     def oldest(self) -> int | None:
         """The lowest sequence that is not finished, if any is left."""
-        low = min(self.unfinished(), default=None)
-        if low is None:
-            self._pass_over()
-            return self.cursor if self.cursor < self.topic.fanned_out else None
-        return low
+        self._pass_over()
+        left = self.unfinished()
+        if self.cursor < self.topic.fanned_out:
+            left.append(self.cursor)
+        return min(left, default=None)
+
+    def published_at(self, sequence: int) -> int | None:
+        """When one of the unfinished was published; None when that cannot be told any more."""
+        try:
+            if sequence in self._sided:
+                return time_of(self.aside.frame(sequence))
+            return self.topic.log.timestamp(sequence)
+        except (OutOfRange, CorruptChunk):
+            return None
 
     # --- messages come in --------------------------------------------------------------------------------------
 
@@ -470,6 +480,7 @@ class Channel:
         for subscriber in self.subscribers:
             for held in [held for held in subscriber.in_flight if held < sequence]:
                 del subscriber.in_flight[held]
+                self._stamps.pop(held, None)
         self.subscribers = [each for each in self.subscribers if each.in_flight or not each.closing]
         waiting = [(number, behind) for number, behind in self.requeued if number >= sequence]
         self.requeued = deque(waiting)

@@ -87,9 +87,8 @@ def producers(broker: Broker) -> list[Session]:
 def oldest_age(channel: Channel, *, now: int) -> int:
     """ns since the oldest message that the channel has not finished was published; 0 when it has finished all."""
     oldest = channel.oldest()
-    if oldest is None or oldest < channel.topic.log.first:
-        return 0
-    return max(now + channel.topic.skew - channel.topic.log.timestamp(oldest), 0)
+    published = None if oldest is None else channel.published_at(oldest)
+    return 0 if published is None else max(now + channel.topic.skew - published, 0)
 
 
 def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients: bool) -> TopicStats:
