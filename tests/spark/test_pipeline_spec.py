@@ -5,6 +5,7 @@ import pytest
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec, template
 from lapwing.spark.pipelines.kinds import KINDS, Archive, Replay, Rollup
+from lapwing.spark.pipelines.messages import sink_access, stream_options
 
 
 def written(tmp_path, text, name="p.yaml"):
@@ -23,6 +24,31 @@ def test_a_short_file_is_a_pipeline(tmp_path):
     assert found.settings.topics == ("a", "b")
     assert found.settings.trigger == 5.0
     assert found.settings.nsqd == ("10.0.0.1:4151",)
+
+
+def test_options_of_the_source_are_for_reading_and_those_of_tls_for_writing_too(tmp_path):
+    text = "kind: dedup\ntopics: a\nto: b\noptions: {tls: true, minpartitions: 4, localFiles: false}\n"
+    [found] = spec.load(written(tmp_path, text))
+    stream, sink = stream_options(found.settings), sink_access(found.settings, ("h:1",))
+
+    assert (stream["tls"], stream["minPartitions"], stream["localFiles"]) == ("true", "4", "false")
+    assert {key: value for key, value in sink.items() if key != "retryTimeout"} == {"nsqd": "h:1", "tls": "true"}
+
+
+def test_a_python_file_that_is_named_from_its_own_directory_has_its_line_too(tmp_path, monkeypatch):
+    written(tmp_path, "\nimport no_such_module\n", "mine.py")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match="^mine.py:2: ModuleNotFoundError"):
+        spec.load("mine.py")
+
+
+def test_an_option_with_a_value_it_cannot_have_is_named_with_its_line(tmp_path):
+    for option, said in (("minPartitions: no", "option minPartitions is a"), ("tls: perhaps", "option tls is true or")):
+        [found] = spec.load(written(tmp_path, f"kind: archive\noptions:\n  {option}\n"))
+        with pytest.raises(ConfigError) as caught:
+            stream_options(found.settings)
+        assert found.located(str(caught.value)).startswith(f"{tmp_path}/p.yaml:3: options: {said}")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +77,11 @@ def test_a_short_file_is_a_pipeline(tmp_path):
         ("kind: replay\nto: b\n", "p.yaml: topics is missing"),
         ("kind: replay\ntopics: a\nto: b\nsequences: 9..3\n", "p.yaml:4: sequences: '9..3' holds no sequence"),
         ("kind: replay\ntopics: a\nto: b\nsince: monday\n", "p.yaml:4: since: a time such as"),
+        ("kind: replay\ntopics: a\nto: b\nsince: 1700000000000000000\n", "p.yaml:4: since: a time in ms since 1970"),
+        ("kind: replay\ntopics: a\nsince: 2026-13-45\n", "p.yaml:3: since: '2026-13-45': month must be in 1..12"),
+        ("kind: !!python/name:os.system\n", "p.yaml:1: kind: could not determine a constructor for the tag"),
+        ("kind: archive\noptions: {minParts: 4}\n", "p.yaml:2: options: unknown option minParts; did you mean"),
+        ("kind: archive\noptions:\n  startingOffsets: x\n", "options: startingOffsets is said by the setting start"),
         ("- a\n", "p.yaml:1: `key: value` lines expected"),
         ("", "p.yaml: empty"),
     ],

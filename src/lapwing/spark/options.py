@@ -11,7 +11,7 @@ from lapwing.spark.offsets import OffsetError, Requested, parse_requested
 
 _RETRY_SECONDS: Final = 30.0
 _BATCH_BYTES: Final = 4 << 20
-_LAST_MOMENT: Final = 9_223_372_036_854  # ms, in the year 2262; what is above it was meant in us or ns
+LAST_MOMENT: Final = 9_223_372_036_854  # ms, in the year 2262; what is above it was meant in us or ns
 _LAST_BATCH: Final = 2**62
 
 
@@ -161,7 +161,7 @@ class _Given:
         value = self.text(name)
         if value is None:
             return None
-        if not (value.isascii() and value.isdigit() and int(value) <= _LAST_MOMENT):
+        if not (value.isascii() and value.isdigit() and int(value) <= LAST_MOMENT):
             raise OptionError(f"option {name} is a time in ms since 1970, not {value!r}")
         return int(value) * 1_000_000
 

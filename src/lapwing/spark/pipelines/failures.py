@@ -1,5 +1,6 @@
 """What went wrong in Spark, in the words of whoever raised it: without traces, plans and stacks of two languages."""
 
+import os
 import re
 from typing import Final
 
@@ -35,8 +36,9 @@ def raised_in(error: BaseException, path: str) -> str:
     """What a user's Python file raised, with the line of it that was reached."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
+    whole = os.path.abspath(path)  # as Python has it, however it was given
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == path:
+        if trace.tb_frame.f_code.co_filename == whole:
             line = trace.tb_lineno
         trace = trace.tb_next
     what = analysis(error) if _CLASS.match(str(error)) else f"{type(error).__name__}: {error}"

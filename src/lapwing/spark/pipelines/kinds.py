@@ -28,7 +28,7 @@ class Settings:
     )
     retry: float = setting(s.seconds, 300.0, about="How long a broker may be away before the pipeline fails.")
     options: Mapping[str, str] = setting(
-        s.mapping, {}, about="Further options of the data source, such as tls.", example="{tls: true}"
+        s.options, {}, about="Further options of the data source, such as tls or minPartitions.", example="{tls: true}"
     )
 
     @property

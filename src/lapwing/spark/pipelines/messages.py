@@ -7,6 +7,7 @@ from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import Access, OptionError, sink_options, source_options
 from lapwing.spark.pipelines.kinds import Settings, Stream
+from lapwing.spark.pipelines.settings import ACCESS_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 def access_options(settings: Settings) -> dict[str, str]:
     """How the brokers are reached."""
-    found = {"retryTimeout": f"{round(settings.retry * 1000)}ms", **settings.options}
+    found = {"retryTimeout": f"{round(settings.retry * 1000)}ms"}
+    found |= {key: value for key, value in settings.options.items() if key in ACCESS_OPTIONS}
     if settings.nsqd:
         found["nsqd"] = ",".join(settings.nsqd)
     else:
@@ -22,10 +24,15 @@ def access_options(settings: Settings) -> dict[str, str]:
     return found
 
 
+def read_options(settings: Settings) -> dict[str, str]:
+    """The same for those who read, with what was said of reading."""
+    return {**settings.options, **access_options(settings)}
+
+
 def stream_options(settings: Stream, **more: str) -> dict[str, str]:
     """The options of a stream over the topics; raises `ConfigError`."""
     raw = {
-        **access_options(settings),
+        **read_options(settings),
         "channel": settings.channel or settings.name,
         "startingOffsets": settings.start,
         "maxMessagesPerTrigger": str(settings.max_messages),
@@ -36,7 +43,7 @@ def stream_options(settings: Stream, **more: str) -> dict[str, str]:
     try:
         source_options(raw, streaming=True)
     except OptionError as error:
-        raise ConfigError(f"{settings.name}: {error}") from error
+        raise _refused(settings, error) from error
     return raw
 
 
@@ -52,7 +59,7 @@ def sink_access(settings: Settings, nsqd: tuple[str, ...], **more: str) -> dict[
     try:
         sink_options({"topic": "any", **raw}, streaming=True)
     except OptionError as error:
-        raise ConfigError(f"{settings.name}: {error}") from error
+        raise _refused(settings, error) from error
     return raw
 
 
@@ -61,7 +68,7 @@ def access(settings: Settings) -> Access:
     try:
         return sink_options({"topic": "any", "mode": "atleastonce", **access_options(settings)}, streaming=True).access
     except OptionError as error:
-        raise ConfigError(f"{settings.name}: {error}") from error
+        raise _refused(settings, error) from error
 
 
 def brokers(settings: Settings) -> tuple[str, ...]:
@@ -90,3 +97,8 @@ def _ask(address: str, found: Access) -> Any:
         if error.status == 404:
             raise BrokerAway(address, "a plain NSQ server: it has no log to read from") from error
         raise
+
+
+def _refused(settings: Settings, error: OptionError) -> ConfigError:
+    """A complaint about an option. What the other settings make of theirs is right, so it was given by hand."""
+    return ConfigError(f"{settings.name}: {'options: ' if settings.options else ''}{error}")

@@ -23,7 +23,7 @@ from lapwing.spark.pipelines.failures import analysis, complaint
 from lapwing.spark.pipelines.files import LocalFiles, is_local
 from lapwing.spark.pipelines.ground import Ground
 from lapwing.spark.pipelines.kinds import Replay
-from lapwing.spark.pipelines.messages import access_options, sink_access
+from lapwing.spark.pipelines.messages import read_options, sink_access
 from lapwing.spark.pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def select(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFrame
 
 
 def _from_log(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFrame":
-    options = {**access_options(settings), "includeHeaders": "true"}
+    options = {**read_options(settings), "includeHeaders": "true"}
     if part is None:
         options["topic"] = ",".join(settings.topics)
         if settings.since is not None:

@@ -164,7 +164,10 @@ class Running:
             check_writable(place.checkpoint)
             if is_local(place.checkpoint) and not isinstance(spec.settings, Replay):
                 Checkpoint(open_files(place.checkpoint)).check(spec.settings)
-            self._brokers[spec.name] = brokers(spec.settings)
+            try:
+                self._brokers[spec.name] = brokers(spec.settings)
+            except ConfigError as error:
+                raise ConfigError(spec.located(str(error))) from error
         with ExitStack() as stack:
             for spec in self._specs:
                 presence = self._places[spec.name].home.enter()

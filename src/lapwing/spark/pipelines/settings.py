@@ -1,5 +1,6 @@
 """How one setting of a pipeline is read: from YAML, from Python or from `--set key=value`, always to the same value."""
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -8,9 +9,22 @@ from typing import Any, Final
 
 from lapwing import names
 from lapwing.net import durations
+from lapwing.spark.options import LAST_MOMENT
 
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DAYS: Final = re.compile(r"(\d+)d")
+
+# options of the data source: how brokers are spoken to, and how they are read
+ACCESS_OPTIONS: Final = ("tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify")
+READ_OPTIONS: Final = (
+    "minPartitions", "maxRecordsPerPartition", "minMessagesPerTrigger", "maxTriggerDelay", "pollTimeout", "localFiles",
+)  # fmt: skip
+_SAID_BY: Final = {
+    "nsqd": "nsqd", "lookupd": "lookupd", "retrytimeout": "retry", "topic": "topics", "subscribe": "topics",
+    "topicpattern": "pattern", "subscribepattern": "pattern", "channel": "channel", "startingoffsets": "start",
+    "maxmessagespertrigger": "max_messages", "maxoffsetspertrigger": "max_messages",
+    "failondataloss": "fail_on_data_loss",
+}  # fmt: skip
 
 
 class BadSetting(ValueError):
@@ -150,14 +164,31 @@ def mapping(value: Any) -> dict[str, str]:
     return {str(name): str(given).lower() if isinstance(given, bool) else str(given) for name, given in value.items()}
 
 
+def options(value: Any) -> dict[str, str]:
+    """Options of the data source that no other setting speaks of, as it spells them."""
+    found: dict[str, str] = {}
+    spelling = {name.lower(): name for name in (*ACCESS_OPTIONS, *READ_OPTIONS)}
+    for name, given in mapping(value).items():
+        if name.lower() in _SAID_BY:
+            raise BadSetting(f"{name} is said by the setting {_SAID_BY[name.lower()]}")
+        if name.lower() not in spelling:
+            near = difflib.get_close_matches(name.lower(), spelling, n=1)
+            hint = f"did you mean {spelling[near[0]]}?" if near else f"there are {', '.join(spelling.values())}"
+            raise BadSetting(f"unknown option {name}; {hint}")
+        found[spelling[name.lower()]] = given
+    return found
+
+
 def moment(value: Any) -> int:
     """A time as ms since 1970: that number, or ISO 8601 (UTC where no zone is said)."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
     if type(value) is int:
+        if value > LAST_MOMENT:
+            raise BadSetting(f"a time in ms since 1970 expected, not {value}")
         return value
     if isinstance(value, datetime):
         parsed = value
-    elif isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value)
     else:
         try:
             parsed = datetime.fromisoformat(str(value))

@@ -150,8 +150,10 @@ def _read_yaml(path: Path) -> _Given:
             raise ConfigError(f"{place}: {key} stands here twice, first at line {given.places[key].rpartition(':')[2]}")
         try:
             value = cast(Any, maker).construct_object(value_node, deep=True)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{place}: {key}: {error}") from error
+        except yaml.MarkedYAMLError as error:
+            raise ConfigError(f"{place}: {key}: {_not_yaml(error)}") from error
+        except (ValueError, OverflowError) as error:  # what looks like a date or a number, and is none
+            raise ConfigError(f"{place}: {key}: {value_node.value!r}: {error}") from error
         if value is not None:  # `key:` alone says nothing
             given.put(key, value, place)
             # a block of text begins below the mark that announces it
