@@ -39,7 +39,7 @@ def test_a_python_file_that_is_named_from_its_own_directory_has_its_line_too(tmp
     written(tmp_path, "\nimport no_such_module\n", "mine.py")
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(ConfigError, match="^mine.py:2: ModuleNotFoundError"):
+    with pytest.raises(ConfigError, match=r"^mine\.py:2: ModuleNotFoundError"):
         spec.load("mine.py")
 
 
