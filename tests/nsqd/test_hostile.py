@@ -69,6 +69,13 @@ def test_a_slow_sender_is_given_up_at_every_phase(nsqd: daemons.Daemon) -> None:
     assert "slow" not in topics(nsqd)
 
 
+def test_who_ends_in_a_line_without_end_still_hears_of_what_it_published(nsqd: daemons.Daemon) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(pub("endless", b"x") + b"a" * 16384)
+
+        assert raw.ended()
+
+
 def test_bytes_that_drip_do_not_prolong_a_command(nsqd: daemons.Daemon) -> None:
     with Raw(nsqd) as raw:
         raw.identify(heartbeat_interval=1000)

@@ -70,7 +70,8 @@ class Session:
         self.subscriber: Subscriber | None = None
         self.channel: Channel | None = None
         self.publish_counts: dict[str, int] = {}
-        self.msg_timeout = broker.options.msg_timeout
+        self.msg_timeout = broker.options.msg_timeout  # ns that a delivery gives
+        self.touch_timeout = broker.options.msg_timeout  # ns that a TOUCH gives
         self.sample_rate = 0
         self.locality = 0
         self.holds = 0  # publishes whose sync the answers wait for
@@ -186,7 +187,7 @@ class Session:
     def _touch(self, command: Touch, now: int) -> None:
         channel, subscriber = self._consuming()
         try:
-            channel.touch(channel.topic.sequence_of(command.id), subscriber, timeout=self.msg_timeout, now=now)
+            channel.touch(channel.topic.sequence_of(command.id), subscriber, timeout=self.touch_timeout, now=now)
         except CommandFailed as error:
             self._soft("TOUCH", command.id, str(error))
 

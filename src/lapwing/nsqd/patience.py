@@ -35,14 +35,14 @@ class Client(Protocol):
 class Patience:
     """What one client is given time for; only one thing at a time."""
 
-    __slots__ = ("_beat", "_client", "_clock", "_interval", "_timer", "_unread", "begun", "heard", "silence")
+    __slots__ = ("_beat", "_client", "_clock", "_interval", "_silence", "_timer", "_unread", "begun", "heard")
 
     def __init__(self, clock: Clock, client: Client) -> None:
         self.heard = 0  # when the last whole command came, ns
-        self.silence = 0  # ns that a client may say nothing; 0: for ever
         self.begun = False  # whether it is known how often heartbeats are sent
         self._clock = clock
         self._client = client
+        self._silence = 0  # ns that a client may say nothing; 0: for ever
         self._interval = 0  # of heartbeats, ns
         self._beat = 0  # when the next one is due, ns
         self._unread = (0, 0)  # bytes that were under way when that was looked at last
@@ -61,37 +61,47 @@ class Patience:
 
     # --- a client that says nothing ----------------------------------------------------------------------------
 
+    def allow(self, silence: int) -> None:
+        """Let the client say nothing for `silence` ns from its last command on; with 0, for ever."""
+        self._silence = silence
+        if self.begun:
+            self._wait(self._clock.now())
+
     def begin(self, interval: int, *, now: int) -> None:
         """Send heartbeats that often from now on; with 0, none."""
         self.begun = True
         self._interval = interval
         self._beat = now + interval
-        self._await_beat(now)
+        self._wait(now)
 
     def resume(self) -> None:
         """Go on with the heartbeats: the client reads again."""
-        self._await_beat(self._clock.now())
+        self._wait(self._clock.now())
 
-    def _await_beat(self, now: int) -> None:
-        if self._interval:
-            self.arm(max(self._beat - now, 0), self._tick)
+    def _wait(self, now: int) -> None:
+        """Wake for the next heartbeat or the client's deadline, whichever comes first."""
+        wakes = [self._beat] if self._interval else []
+        if self._silence:
+            wakes.append(self.heard + self._silence)
+        if wakes:
+            self.arm(max(min(wakes) - now, 1_000_000), self._tick)
         else:
             self.stop()
 
     def _tick(self) -> None:
         """A heartbeat is due, or the client has been silent for too long."""
         now = self._clock.now()
-        deadline = self.heard + self.silence
-        if self.silence and now >= deadline and not self._client.excused:
+        if self._client.excused:
+            self.heard = now
+        if self._silence and now >= self.heard + self._silence:
             self._client.silent()
             return
-        if now >= self._beat:
+        if self._interval and now >= self._beat:
             self._beat += self._interval
             if self._beat <= now:
                 self._beat = now + self._interval
             self._client.beat()
-        wake = min(self._beat, deadline) if self.silence else self._beat
-        self.arm(max(wake - now, 1_000_000), self._tick)
+        self._wait(now)
 
     # --- a client that reads nothing ---------------------------------------------------------------------------
 

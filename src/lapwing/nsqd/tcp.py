@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             self._session.refuse(error)
         except ssl.SSLError as error:
             self._door.log.debug(f"{self._session.about.remote_address}: TLS: {error}")
-            self.hang_up()
+            self._session.doomed = True
         self._heed()
 
     def _catch_up(self) -> None:
@@ -232,9 +232,9 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             session.refuse(error)
         except HangUp:
-            self._ending = True
-            self.hang_up()
+            session.doomed = True  # without a word of it, but what came before has its answers
         if not patience.begun and self._wire.state is not State.MAGIC:
+            patience.heard = now
             patience.begin(self._settings.heartbeat_interval, now=now)
         return share
 
@@ -264,9 +264,10 @@ class Connection(asyncio.Protocol):
         about.client_id, about.hostname, about.user_agent = settings.client_id, settings.hostname, settings.user_agent
         about.topology_region, about.topology_zone = settings.topology_region, settings.topology_zone
         self._wire.heartbeats = settings.heartbeat_interval > 0
-        session.msg_timeout = settings.msg_timeout
-        if not self._identified:
+        session.touch_timeout = settings.msg_timeout
+        if not self._identified:  # deliveries and heartbeats go by the first one
             self._identified = True
+            session.msg_timeout = settings.msg_timeout
             session.sample_rate = settings.sample_rate
             session.locality = self._door.locality(settings)
             self._patience.begin(settings.heartbeat_interval, now=now)
@@ -276,7 +277,7 @@ class Connection(asyncio.Protocol):
 
     def _agree(self, settings: identify.Settings) -> None:
         self._settings = settings
-        self._patience.silence = 2 * settings.heartbeat_interval
+        self._patience.allow(2 * settings.heartbeat_interval)
 
     def _upgrade(self, settings: identify.Settings) -> None:
         """Put on the layers that were granted; the answer leaves before the first of them."""
