@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from lapwing.errors import WriteFailed
+from lapwing.log import records
 from lapwing.log.disk import OpenFiles
 from lapwing.log.journal import ChannelState, Journal, JournalState
 
@@ -107,6 +108,74 @@ def test_a_flipped_bit_costs_one_record(tmp_path: Path) -> None:
         journal = Journal(tmp_path)
         assert len(journal.load().channels) == 2
         assert sum("skipped" in note for note in journal.notes) == 1
+
+
+def damage(path: Path, number: int) -> None:
+    """Flip a bit of one record."""
+    whole = bytearray((path / "journal").read_bytes())
+    places = [at for at in range(len(whole)) if whole.startswith(b"LWR1", at)]
+    whole[places[number] + 20] ^= 4
+    (path / "journal").write_bytes(whole)
+
+
+def test_what_may_have_begun_to_wait_in_a_damaged_record_is_unfinished(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 10, [(7, 9)], {})
+    journal.flush()
+    journal.progress("c", 13, [(8, 9), (11, 12)], {})
+    journal.deferred("c", [(7, 1000, 1), (12, 1000, 1)], [])
+    journal.flush()
+    journal.progress("c", 20, [(8, 9), (15, 17)], {})
+    journal.flush()
+    journal.progress("c", 30, [(29, 30)], {})
+    journal.deferred("c", [(10, 1000, 2)], [13])
+    journal.flush()
+    damage(tmp_path, 1)
+
+    state = loaded(tmp_path).channels["c"]
+    doubtful = {7, 11, 12, 14, 15, 16, 17, 18, 19, *range(10, 20)} - {8, 15, 16} - {10, 13}
+    assert {sequence for run in state.unfinished for sequence in range(*run)} == doubtful | {29}
+    assert (state.cursor, state.deferred) == (30, {10: 1000})
+
+
+def test_doubts_are_had_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for cursor in (1, 2, 3):
+        journal.progress("c", cursor, [], {})
+        journal.flush()
+    damage(tmp_path, 1)
+    journal = Journal(tmp_path)
+    assert journal.load().channels["c"].unfinished == [(1, 2), (2, 3)]
+    journal.progress("c", 3, [], {})
+    journal.flush()
+
+    again = Journal(tmp_path)
+    assert again.load().channels["c"] == ChannelState(3)
+    assert again.notes == []
+    assert (tmp_path / "journal.damaged").exists()
+
+
+def test_a_channel_whose_beginning_is_lost_has_everything_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for cursor in (10**9, 10**9 + 5):
+        journal.progress("c", cursor, [(10**9, 10**9 + 2)], {})
+        journal.flush()
+    damage(tmp_path, 0)
+
+    assert loaded(tmp_path).channels["c"].cursor == 0
+
+
+def test_an_entry_of_a_kind_to_come_is_told_of_and_a_copy_kept(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 3, [], {})
+    journal.flush()
+    with (tmp_path / "journal").open("ab") as file:
+        file.write(records.encode(b"\x09\x01cwhatever") + records.encode(b"\x02\x01c" + bytes([255] * 8)))
+    journal = Journal(tmp_path)
+
+    assert journal.load().channels == {"c": ChannelState(3)}
+    assert sum("another version" in note for note in journal.notes) == 2
+    assert (tmp_path / "journal.damaged").exists()
 
 
 def test_the_file_stays_small_however_long_it_is_used(tmp_path: Path) -> None:

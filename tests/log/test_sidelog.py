@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
+from lapwing.log import records
 from lapwing.log.disk import OpenFiles
 from lapwing.log.sidelog import SideLog, side_path
 
@@ -147,3 +148,15 @@ def test_a_refused_write_is_made_up_for(tmp_path: Path) -> None:
     side.flush()
 
     assert SideLog(tmp_path, "c").frame(1) == b"one"
+
+
+def test_a_record_of_a_kind_to_come_is_told_of_and_skipped(tmp_path: Path) -> None:
+    side = SideLog(tmp_path, "c")
+    side.put(3, b"three")
+    side.close()
+    with open(side.path, "ab") as file:
+        file.write(records.encode(b"\x07unheard of"))
+    side = SideLog(tmp_path, "c")
+
+    assert side.sequences() == {3}
+    assert any("kind 7" in note for note in side.notes)

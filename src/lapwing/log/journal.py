@@ -31,6 +31,7 @@ _SEQUENCE: Final = struct.Struct("<q")
 
 _COMPACT_BYTES: Final = 1 << 20
 _COMPACT_RATIO: Final = 4
+_MANY: Final = 100_000  # messages in doubt that are not worth telling apart
 
 
 @dataclass(slots=True)
@@ -53,12 +54,56 @@ class JournalState:
 
 @dataclass(slots=True)
 class _Told:
-    """One channel while the file is folded: progress and deferrals are said apart, and joined at the end."""
+    """One channel while the file is folded: progress and deferrals are said apart, and joined at the end.
+
+    Of bytes that are lost nobody knows whether they said that a message began to wait, so what the channel had before
+    them and does not have behind them is in doubt: to be delivered again, unless something is said of it later.
+    """
 
     cursor: int = 0
     runs: list[tuple[int, int]] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
     deferred: dict[int, tuple[int, int]] = field(default_factory=dict)
+    broken: bool = False  # bytes are lost since its progress was last told
+    doubtful: set[int] = field(default_factory=set)
+    again: int | None = None  # from here on all is in doubt
+
+    def doubt(self, cursor: int) -> None:
+        """Take note that its cursor came to `cursor`, and that what was said on the way is lost."""
+        self.broken = False
+        if cursor - self.cursor > _MANY:
+            self.again = self.cursor if self.again is None else min(self.again, self.cursor)
+        else:
+            self.doubtful.update(*[range(*run) for run in self.runs], range(self.cursor, cursor))
+
+    def settle(self) -> None:
+        """Let what is still in doubt be unfinished."""
+        if self.again is not None:
+            self.cursor, self.runs = min(self.again, *self.doubtful, *[start for start, _ in self.runs]), []
+        else:
+            self.runs += [(sequence, sequence + 1) for sequence in sorted(self.doubtful - self.deferred.keys())]
+
+
+@dataclass(slots=True)
+class _Folded:
+    """What the records up to some place amount to."""
+
+    fanned: int | None = None
+    channels: dict[str, _Told] = field(default_factory=dict)
+    floor: int | None = None  # where channels may have begun that are first heard of behind bytes that are lost
+
+    def lose(self, *, all_before: bool) -> None:
+        """Take note that bytes are lost here; with `all_before`, those that came first of all."""
+        self.floor = 0 if all_before or self.fanned is None else min(self.fanned, self.floor or self.fanned)
+        for one in self.channels.values():
+            one.broken = True
+
+    def of(self, name: str) -> _Told:
+        """What is known of a channel."""
+        one = self.channels.get(name)
+        if one is None:
+            one = self.channels[name] = _Told(self.floor or 0, broken=self.floor is not None)
+        return one
 
 
 class Journal:
@@ -82,13 +127,15 @@ class Journal:
     def load(self) -> JournalState:
         """Everything the journal knows. A damaged record is skipped, a torn one at the end cut off.
 
-        Raises `LogError` when the disk does not give the file; it is not touched then.
+        Behind a damaged one a channel has again whatever may have been said to wait in it. The file is then written
+        anew, and a copy of it kept. Raises `LogError` when the disk does not give the file; it is not touched then.
         """
-        fanned_out, told = self._fold()
+        folded = self._fold()
         if self._damaged:
             self._set_aside()
-        state = JournalState(fanned_out)
-        for name, channel in told.items():
+            self._rewrite(folded)
+        state = JournalState(folded.fanned)
+        for name, channel in folded.channels.items():
             attempts = channel.attempts
             attempts.update((sequence, tries) for sequence, (_, tries) in channel.deferred.items() if tries)
             due = {sequence: due for sequence, (due, _) in channel.deferred.items()}
@@ -154,19 +201,28 @@ class Journal:
     def _live_bytes(self) -> int:
         return sum(self._live.values()) + 24 * sum(self._live_deferred.values())
 
-    def _fold(self) -> tuple[int | None, dict[str, _Told]]:
-        fanned: int | None = None
-        told: dict[str, _Told] = {}
+    def _fold(self) -> _Folded:
+        folded = _Folded()
+        self._damaged = False
         for begin, payload, end in self._file.read():
-            if payload is None:
+            if payload is not None:
+                try:
+                    _apply(payload, folded)
+                    continue
+                except (struct.error, ValueError) as error:
+                    self.notes.append(f"{self.path}: offset {begin}: of another version? not understood: {error}")
+                    self._damaged = True
+            else:
                 self.notes.append(f"{self.path}: offset {begin}: skipped {end - begin} damaged bytes")
                 self._damaged |= not begin or end < self._file.file.size()
-            else:
-                fanned = _apply(payload, told, fanned)
+            folded.lose(all_before=not begin)
         self._known = True
+        told = folded.channels
+        for one in told.values():
+            one.settle()
         self._live = {name: 64 + 16 * (len(one.runs) + len(one.attempts)) for name, one in told.items()}
         self._live_deferred = {name: len(one.deferred) for name, one in told.items()}
-        return fanned, told
+        return folded
 
     def _set_aside(self) -> None:
         """Keep a copy of a file that is damaged, as it will be written over."""
@@ -179,15 +235,17 @@ class Journal:
 
     def compact(self) -> None:
         """Write the state alone to a new file, which takes the old one's place; on error the old one stays."""
-        fanned, told = self._fold()
+        self._rewrite(self._fold())
+
+    def _rewrite(self, folded: _Folded) -> None:
         parts: list[bytes] = []
-        for name, one in told.items():
+        for name, one in folded.channels.items():
             parts.append(_progress_entry(name, one.cursor, one.runs, one.attempts))
             if one.deferred:
                 added = [(sequence, due, tries) for sequence, (due, tries) in one.deferred.items()]
                 parts.append(_deferred_entry(name, added, ())[0])
-        if fanned is not None:
-            parts.append(_entry(FANNED, "") + _SEQUENCE.pack(fanned))
+        if folded.fanned is not None:
+            parts.append(_entry(FANNED, "") + _SEQUENCE.pack(folded.fanned))
         try:
             self._file.replace([records.encode(b"".join(parts))] if parts else [], sync=self._sync)
         except OSError as error:
@@ -221,8 +279,8 @@ def _deferred_entry(
     return _entry(DEFERRED, channel) + _DEFERRED.pack(count, gone) + _numbers(values), count - gone
 
 
-def _apply(payload: bytes, told: dict[str, _Told], fanned: int | None) -> int | None:
-    """Fold one record into `told`; the sequence fanned out up to."""
+def _apply(payload: bytes, folded: _Folded) -> None:
+    """Fold one record into what is known; raises `ValueError` or `struct.error` when it is of another form."""
     at = 0
     while at < len(payload):
         kind, length = _ENTRY.unpack_from(payload, at)
@@ -230,32 +288,41 @@ def _apply(payload: bytes, told: dict[str, _Told], fanned: int | None) -> int | 
         name = payload[at : at + length].decode()
         at += length
         if kind == FANNED:
-            (fanned,) = _SEQUENCE.unpack_from(payload, at)
+            (folded.fanned,) = _SEQUENCE.unpack_from(payload, at)
             at += _SEQUENCE.size
         elif kind == FORGET:
-            told.pop(name, None)
+            folded.channels.pop(name, None)
         elif kind == PROGRESS:
-            one = told.setdefault(name, _Told())
-            one.cursor, runs, attempts = _PROGRESS.unpack_from(payload, at)
+            cursor, runs, attempts = _PROGRESS.unpack_from(payload, at)
             at += _PROGRESS.size
             values = _read_numbers(payload, at, 2 * runs + 2 * attempts)
             at += 8 * len(values)
+            one = folded.of(name)
+            if one.broken:
+                one.doubt(cursor)
+            one.cursor = cursor
             one.runs = list(zip(values[: 2 * runs : 2], values[1 : 2 * runs : 2], strict=True))
             one.attempts = dict(zip(values[2 * runs :: 2], values[2 * runs + 1 :: 2], strict=True))
-        else:
-            one = told.setdefault(name, _Told())
+            if one.doubtful:
+                one.doubtful.difference_update(*[range(*run) for run in one.runs])
+        elif kind == DEFERRED:
             added, removed = _DEFERRED.unpack_from(payload, at)
             at += _DEFERRED.size
             values = _read_numbers(payload, at, 3 * added + removed)
             at += 8 * len(values)
+            one = folded.of(name)
             for row in range(0, 3 * added, 3):
                 one.deferred[values[row]] = (values[row + 1], values[row + 2])
             for sequence in values[3 * added :]:
                 one.deferred.pop(sequence, None)
-    return fanned
+            one.doubtful.difference_update(values[0 : 3 * added : 3], values[3 * added :])
+        else:
+            raise ValueError(f"an entry of kind {kind}")
 
 
 def _read_numbers(payload: bytes, at: int, count: int) -> "array[int]":
+    if len(payload) < at + 8 * count:
+        raise ValueError(f"{count} numbers that are not there")
     values = array("q")
     values.frombytes(payload[at : at + 8 * count])
     if sys.byteorder == "big":

@@ -145,6 +145,8 @@ class SideLog:
         if payload[0] == PUT:
             self._places[_PUT.unpack_from(payload)[1]] = place
             self._puts += 1
+        elif payload[0] != DROP:
+            self.notes.append(f"{self.path}: offset {place}: of another version? a record of kind {payload[0]}")
         else:
             for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
                 self._places.pop(sequence, None)
