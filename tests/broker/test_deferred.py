@@ -1,5 +1,10 @@
 """What waits for its time."""
 
+from pathlib import Path
+
+import pytest
+from play import MINUTE, Stage
+
 from lapwing.broker.deferred import Deferred
 
 
@@ -77,3 +82,27 @@ def test_clearing_is_told_and_complete() -> None:
 
     assert (len(deferred), deferred.next_due(), deferred.ripe(99)) == (0, None, [])
     assert deferred.changes() == ({}, [1, 2])
+
+
+def test_nothing_is_noted_where_no_journal_ever_asks() -> None:
+    deferred = Deferred(told=False)
+    for sequence in range(5):
+        deferred.defer(sequence, until=sequence)
+    deferred.ripe(2)
+    deferred.drop_below(4)
+    deferred.clear()
+
+    assert deferred.changes() == ({}, [])
+
+
+@pytest.mark.parametrize(("topic", "channel", "told"), [
+    ("t", "c", True), ("t", "c#ephemeral", False), ("t#ephemeral", "c", False),
+])  # fmt: skip
+def test_ephemeral_channels_have_nobody_to_tell(tmp_path: Path, topic: str, channel: str, told: bool) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer(channel, topic=topic)
+    stage.client().publish(b"x", topic=topic)
+    consumer.requeue(consumer.received()[0], delay=MINUTE)
+
+    added, _ = stage.channel(channel, topic).deferred.changes()
+    assert bool(added) is told

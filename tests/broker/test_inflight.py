@@ -1,6 +1,6 @@
 """Leases: what was delivered and is not yet answered for."""
 
-from lapwing.broker.inflight import SHARED, InFlight
+from lapwing.broker.inflight import FEW, SHARED, InFlight
 from lapwing.broker.subscriber import Subscriber
 
 MS = 1_000_000
@@ -98,6 +98,19 @@ def test_touching_again_and_again_stops_at_max_timeout_too() -> None:
 
     assert expired(in_flight, 3 * MINUTE - 1) == []
     assert expired(in_flight, 3 * MINUTE) == [1]
+
+
+def test_touching_without_end_takes_no_memory() -> None:
+    in_flight, one = InFlight(max_timeout=1000 * MINUTE), consumer()
+    in_flight.deliver(range(1, 4), one, now=0)
+    in_flight.deliver(range(4, 5), one, now=SHARED + 1)
+    for step in range(10 * FEW):
+        in_flight.touch(2, one, timeout=MINUTE, now=step * MS)
+
+    assert len(in_flight) <= FEW
+    assert expired(in_flight, MINUTE + 2 * SHARED + 1) == [1, 3, 4]
+    assert expired(in_flight, MINUTE + (10 * FEW - 1) * MS - 1) == []
+    assert expired(in_flight, MINUTE + (10 * FEW - 1) * MS) == [2]
 
 
 def test_the_next_deadline_forgets_what_was_answered_for() -> None:

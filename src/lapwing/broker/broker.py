@@ -112,13 +112,13 @@ class Broker:
         return topic.create_channel(name, now=now)
 
     def delete_topic(self, name: str) -> None:
-        """Drop a topic with its channels and files. Raises `NoSuchTopic`."""
+        """Drop a topic with its channels and files. Raises `NoSuchTopic`, or `LogError` when the disk refuses."""
         topic = self.existing(name)
+        topic.store.destroy()  # first: should the disk refuse, nothing has changed
         topic.close()
         del self.topics[name]
         for channel in list(topic.channels):
             self.changed("channel", name, channel, created=False)
-        topic.store.destroy()
         self.changed("topic", name, None, created=False)
 
     def delete_channel(self, topic_name: str, name: str) -> None:

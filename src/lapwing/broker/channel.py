@@ -47,7 +47,7 @@ class Channel:
         self.leases = InFlight(options.max_msg_timeout)
         self.aside = Stragglers(topic, name)
         self.requeued: deque[tuple[int, int]] = deque()  # sequence, and the cursor for which it waits
-        self.deferred = Deferred()
+        self.deferred = Deferred(told=not (self.ephemeral or topic.ephemeral))
         self.attempts: dict[int, int] = {}  # deliveries so far of what is not on its first one
         self.settings: dict[str, object] = {}
         self.message_count = 0

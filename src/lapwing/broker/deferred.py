@@ -5,11 +5,12 @@ from heapq import heapify, heappop, heappush
 
 
 class Deferred:
-    """Sequences by the time at which they are ready; what changed since the journal last asked."""
+    """Sequences by the time at which they are ready; what changed since the journal last asked, if one ever does."""
 
-    __slots__ = ("_added", "_due", "_heap", "_removed")
+    __slots__ = ("_added", "_due", "_heap", "_removed", "_told")
 
-    def __init__(self) -> None:
+    def __init__(self, *, told: bool = True) -> None:
+        self._told = told
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         self._added: dict[int, int] = {}
@@ -28,7 +29,8 @@ class Deferred:
     def defer(self, sequence: int, *, until: int) -> None:
         """Let `sequence` wait until that time."""
         self._due[sequence] = until
-        self._added[sequence] = until
+        if self._told:
+            self._added[sequence] = until
         heappush(self._heap, (until, sequence))
 
     def restore(self, due: dict[int, int], *, gone: Iterable[int] = ()) -> None:
@@ -65,15 +67,16 @@ class Deferred:
 
     def clear(self) -> None:
         """Let nothing wait any more."""
-        self._removed.extend(self._due)
+        if self._told:
+            self._removed.extend(self._due)
         self._added.clear()
         self._due.clear()
         self._heap.clear()
 
     def _left(self, sequence: int) -> None:
-        # told even of what was never told to wait: the journal may know it from before a restart
-        self._added.pop(sequence, None)
-        self._removed.append(sequence)
+        if self._told:  # even of what was never told to wait: the journal may know it from before a restart
+            self._added.pop(sequence, None)
+            self._removed.append(sequence)
 
     def changes(self) -> tuple[dict[int, int], list[int]]:
         """What was added and removed since the last call; what is in both was removed first."""

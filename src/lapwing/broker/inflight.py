@@ -8,13 +8,14 @@ lease: a FIN looks in one place only, and can never finish what belongs to someb
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lapwing.broker.subscriber import Subscriber
 
 SHARED: Final = 5_000_000  # ns within which deliveries to one consumer share a lease: a deadline may be so late
+FEW: Final = 1024  # leases that are not worth a look at which of them are settled
 
 
 @dataclass(slots=True)
@@ -31,12 +32,16 @@ class Lease:
 class InFlight:
     """All leases of one channel, by deadline."""
 
-    __slots__ = ("_heap", "_number", "max_timeout")
+    __slots__ = ("_heap", "_many", "_number", "max_timeout")
 
     def __init__(self, max_timeout: int) -> None:
         self.max_timeout = max_timeout
         self._heap: list[tuple[int, int, Lease]] = []
+        self._many = FEW  # that many leases are looked through for settled ones before another is added
         self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def deliver(self, run: range, holder: Subscriber, *, now: int) -> None:
         """Put a run of messages in the hands of `holder` until its timeout has passed."""
@@ -93,6 +98,10 @@ class InFlight:
         self._heap.clear()
 
     def _lease(self, holder: Subscriber, *, delivered: int, deadline: int) -> Lease:
+        if len(self._heap) >= self._many:  # whoever touches one message without end makes a lease each time
+            self._heap = [entry for entry in self._heap if not self._settled(entry[2])]
+            heapify(self._heap)
+            self._many = max(2 * len(self._heap), FEW)
         lease = Lease(holder, delivered, holder.timeout, deadline)
         self._number += 1
         heappush(self._heap, (deadline, self._number, lease))
@@ -100,8 +109,8 @@ class InFlight:
 
     @staticmethod
     def _settled(lease: Lease) -> bool:
-        """Whether all of a lease has been answered for (an open lease may still grow)."""
+        """Whether all of a lease has been answered for, or touched since (an open lease may still grow)."""
         held = lease.holder.in_flight
         if lease.holder.lease is lease:
             return False
-        return all(held.keys().isdisjoint(run) for run in lease.runs)
+        return all(held.keys().isdisjoint(run) or (len(run) == 1 and held[run[0]] is not lease) for run in lease.runs)

@@ -117,11 +117,11 @@ class DiskStore:
         self.log.close()
 
     def destroy(self) -> None:
-        """Remove all trace of the topic."""
+        """Remove all trace of the topic, which takes no room on the disk. Raises `WriteFailed`."""
         if self.journal is not None:
-            self.journal.close()
+            self.journal.abandon()
         for side in self._sides.values():
-            side.close()
+            side.abandon()
         self.log.destroy()
 
 
