@@ -194,3 +194,13 @@ async def test_health_is_told_in_its_own_words() -> None:
 
     assert (await node.json("/stats?format=json"))["health"] == f"NOK - {node.broker.problem}"
     assert f"\nHealth: NOK - {node.broker.problem}\n" in (await node.ask("GET", "/stats"))[1]
+
+
+async def test_an_unknown_topic_has_no_producers_in_either_form() -> None:
+    node = Node()
+    session(node).handle(Pub("t", b"x"), now=node.clock.now())
+    node.turn.end()
+
+    assert "Producers:\n" in (await node.ask("GET", "/stats"))[1]
+    assert (await node.json("/stats?format=json&topic=other"))["producers"] is None
+    assert (await node.ask("GET", "/stats?topic=other"))[1].endswith("Topics: None\n\nProducers: None\n")

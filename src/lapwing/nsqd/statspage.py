@@ -208,8 +208,9 @@ class TextPage:
 
     def closing(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
         """The producers."""
-        lines = ["", "Producers:" if snapshot.producers else "Producers: None"]
-        return _text(lines + [f"   {_client_line(session, snapshot)}" for session in snapshot.producers])
+        producers = snapshot.producers if some is not None else ()
+        lines = ["", "Producers:" if producers else "Producers: None"]
+        return _text(lines + [f"   {_client_line(session, snapshot)}" for session in producers])
 
 
 def _text(lines: Iterable[str]) -> bytes:

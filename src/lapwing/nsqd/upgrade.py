@@ -80,8 +80,9 @@ class Encrypted:
 
     @property
     def version(self) -> str:
-        """As NSQ shows it: `TLS1.2`."""
-        return (self._tls.version() or "").replace("TLSv1", "TLS1").replace("TLS1.", "TLS1.")
+        """As NSQ shows it: `TLS1.0` to `TLS1.3`."""
+        name = self._tls.version() or ""
+        return "TLS1.0" if name == "TLSv1" else name.replace("TLSv", "TLS")
 
     @property
     def cipher(self) -> str:
