@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from play import SECOND, Stage, numbered
 
-from lapwing.errors import ProtocolError
+from lapwing.errors import LogError, ProtocolError, WriteFailed
 from lapwing.log.disk import Disk
 from lapwing.wire.commands import Mpub, Pub
 
@@ -146,3 +146,52 @@ def test_a_stop_on_a_full_disk_says_what_it_could_not_write(tmp_path: Path, disk
     stage.client().publish(b"new")
     received = stage.consumer().received()
     assert received == ([0, 1, 2] if durability == "os" else [10])
+
+
+def test_a_topic_is_deleted_to_make_room(tmp_path: Path, disk: NoRoom) -> None:
+    stage = Stage(tmp_path, max_bytes_per_file=1000)
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(100))
+    stage.checkpoint()
+    consumer.finish(*range(50)).leave()
+    stage.channel().set_aside(60)
+    stage.channel().aside.leave([55])
+    disk.full = True
+    stage.checkpoint()  # the journal has something to say, and no room for it
+    stage.broker.delete_topic("t")
+    assert list((tmp_path / "topics").iterdir()) == []
+    disk.full = False  # as it is now
+    stage.restart()
+
+    assert stage.broker.topics == {}
+
+
+def test_a_topic_that_cannot_be_deleted_is_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(3))
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "rename", staticmethod(refuse))
+        with pytest.raises(WriteFailed):
+            stage.broker.delete_topic("t")
+    consumer.finish(*consumer.received())
+    stage.client().publish(b"more")
+    assert consumer.received() == [3]
+    assert not consumer.hung_up
+    stage.restart()
+    assert stage.consumer().received() == [3]
+
+
+def test_a_topic_that_could_not_be_made_is_not_there_after_a_restart(tmp_path: Path, disk: NoRoom) -> None:
+    stage = Stage(tmp_path)
+    disk.full = True
+    with pytest.raises(LogError):
+        stage.broker.topic("t")
+    disk.full = False
+    stage.restart()
+
+    assert stage.broker.topics == {}

@@ -87,7 +87,8 @@ class DataPath:
         found = []
         for entry in sorted(os.listdir(root)) if os.path.isdir(root) else ():
             if entry.startswith(GONE):
-                DISK.remove_tree(os.path.join(root, entry))
+                with contextlib.suppress(OSError):  # no reason not to start; the next one tries again
+                    DISK.remove_tree(os.path.join(root, entry))
             elif (name := unfold(entry)) is not None:
                 found.append(name)
         return found

@@ -196,6 +196,10 @@ class Journal:
         finally:
             self._file.file.close()
 
+    def abandon(self) -> None:
+        """Give the descriptor back; what is unwritten is not wanted any more."""
+        self._file.file.close()
+
     # --- the file ----------------------------------------------------------------------------------------------
 
     def _live_bytes(self) -> int:

@@ -504,14 +504,20 @@ class DiskLog:
         self._promised = False
 
     def destroy(self) -> None:
-        """Remove the directory and all in it, journal and side logs included; raises `OSError`.
+        """Remove the directory and all in it, journal and side logs included. Raises `WriteFailed` and leaves it all.
 
-        It is renamed first: a crash in between leaves nothing that looks like a topic.
+        It is renamed first: a crash in between leaves nothing that looks like a topic, and the next start removes what
+        could not be removed now.
         """
         for segment in self._segments:
             segment.close()
         self.files.keep(self, 0)
         gone = os.path.join(os.path.dirname(self.directory), GONE + os.urandom(6).hex())
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self.files.disk.rename(self.directory, gone)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WriteFailed(self.directory, 0, error) from error
+        with contextlib.suppress(OSError):
             self.files.disk.remove_tree(gone)

@@ -1,5 +1,6 @@
 """What a topic's directory holds: its identity, its segments; and what a crash left there half done."""
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -29,9 +30,13 @@ def open_directory(
 
     What was done goes to `notes`. Raises `LogError` when the disk refuses.
     """
+    known = os.path.isdir(directory)
     try:
         return _open(directory, node, now, options, files, notes)
     except OSError as error:
+        if not known:
+            with contextlib.suppress(OSError):  # an empty one would be a topic at the next start
+                files.disk.rmdir(directory)
         raise LogError(f"{directory}: cannot be opened: {error}") from error
 
 

@@ -123,6 +123,10 @@ class SideLog:
         finally:
             self._file.file.close()
 
+    def abandon(self) -> None:
+        """Give the descriptor back; what is unwritten is not wanted any more."""
+        self._file.file.close()
+
     def destroy(self) -> None:
         """Remove the file."""
         self._places.clear()
