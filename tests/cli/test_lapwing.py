@@ -33,6 +33,30 @@ def test_version_names_the_kernel() -> None:
     assert "kernel" in lapwing("--version").stdout
 
 
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+def test_a_full_disk_under_the_output_is_one_line(unbuffered: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([PROGRAM, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+                              env=environment(PYTHONUNBUFFERED=unbuffered), check=False)
+
+    assert (done.returncode, done.stderr) == (1, "lapwing: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", [
+    "nsq_stat -topic=t -channel=c -nsqd-http-address=127.0.0.1:1",
+    "to_nsq -topic=t -nsqd-tcp-address=127.0.0.1:1",
+    "lapwing pub t x --nsqd-tcp-address=127.0.0.1:1",
+])
+def test_closed_standard_streams_lead_nowhere(command: str, closed: str) -> None:
+    """Not to a socket that got the number of one of them: the event loop would end the process for that."""
+    done = subprocess.run(["bash", "-c", f"exec {Path(PROGRAM).parent}/{command} {closed}"], stdin=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
 def test_an_unknown_command_is_a_usage_error_that_helps() -> None:
     said = lapwing("topcs", code=2).stderr
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from lapwing.cli.streams import open_closed
 from lapwing.errors import ConfigError
 from lapwing.net.options import Setting, by_key, settings
 
@@ -131,6 +132,7 @@ def read(
     options: type[Options], program: str, arguments: Sequence[str] | None = None, example: str = ""
 ) -> Parsed[Options]:
     """Like `parse`, for a `main`: what is wrong is said on stderr, and the program ends with the right status."""
+    open_closed()
     try:
         return parse(options, sys.argv[1:] if arguments is None else arguments)
     except HelpWanted:

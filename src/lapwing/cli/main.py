@@ -1,6 +1,7 @@
 """lapwing: one program for people; each command is a module that is imported when it is called."""
 
 import logging
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ import typer
 import typer.core
 
 from lapwing import __version__
+from lapwing.cli.streams import open_closed
 from lapwing.errors import ConfigError, LapwingError
 
 COMMANDS: Final = {
@@ -76,14 +78,21 @@ def root(
 
 def main() -> None:
     """The program: 0 done, 1 it failed, 2 it was asked for wrongly, 130 stopped by Ctrl-C."""
+    open_closed()
     logging.getLogger("lapwing").addHandler(logging.NullHandler())  # what fails is told once, by the command itself
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told of
     except ConfigError as error:
         print(f"lapwing: {error}", file=sys.stderr)
         sys.exit(2)
-    except LapwingError as error:
-        print(f"lapwing: {error}", file=sys.stderr)
+    except (LapwingError, OSError) as error:
+        if isinstance(error, OSError):
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is left must not fail a second time at exit
+        if not isinstance(error, BrokenPipeError):  # then whoever reads has seen enough
+            print(f"lapwing: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -60,7 +60,7 @@ async def _consume(
                 try:
                     out.write((printable(line) if terminal and not as_json else line) + b"\n")
                     out.flush()
-                except BrokenPipeError:  # our reader has seen enough; nothing is wrong with the message
+                except OSError:  # our reader has seen enough, or a disk is full; nothing is wrong with the message
                     message.requeue(0, backoff=False)
                     raise
             done += 1
