@@ -76,6 +76,9 @@ def test_what_cannot_be_published_says_why(daemon: Daemon, topic: str, tmp_path:
     assert "no such file" in lapwing("pub", topic, "--file", str(tmp_path / "x"), daemon=daemon, code=2).stderr.lower()
     assert "topic" in lapwing("pub", "no spaces please", "x", daemon=daemon, code=2).stderr.lower()
     assert "name=value" in lapwing("pub", topic, "x", "--header", "nonsense", daemon=daemon, code=2).stderr
+    assert "empty message" in lapwing("pub", topic, "", daemon=daemon, code=2).stderr
+    assert "empty message" in process("pub", topic, "--whole", daemon=daemon, code=2).stderr
+    assert "--whole is for stdin" in lapwing("pub", topic, "x", "--whole", daemon=daemon, code=2).stderr
     assert "127.0.0.1:1" in lapwing("pub", topic, "x", "--nsqd-tcp-address", "127.0.0.1:1", code=1).stderr
 
 
@@ -86,6 +89,17 @@ def test_sub_prints_and_finishes(daemon: Daemon, topic: str) -> None:
     told = json.loads(lapwing("sub", topic, "c", "-n", "1", "--json", daemon=daemon).stdout)
     assert (told["body"], told["topic"], told["attempts"]) == ("three", topic, 1)
     assert lapwing("sub", topic, "c", "--timeout", "0.3", daemon=daemon, code=1).stdout == ""
+
+
+def test_what_cannot_be_printed_goes_back(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "one", daemon=daemon)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([PROGRAM, "sub", topic, "c", "-n", "1"], env=environment(daemon), stdout=full,
+                              stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "lapwing: [Errno 28] No space left on device\n"
+    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "10", daemon=daemon).stdout == "one\n"
 
 
 def test_ctrl_c_ends_sub_and_nothing_is_left_in_flight(daemon: Daemon, topic: str) -> None:

@@ -27,10 +27,17 @@ def test_a_moment_that_is_none_is_refused(text: str) -> None:
         moment(text, now=0)
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 400 + "d", "200000d"])
+def test_a_span_that_no_clock_can_tell_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="292 years at most"):
+        span(text)
+
+
 def test_a_moment_is_ago_or_a_date() -> None:
     now = time.time_ns()
 
     assert moment("10m", now=now) == now - 600 * SECOND
+    assert moment("90000d", now=now) == 0
     assert moment("earliest", now=now) == 0
     assert moment("1970-01-02T00:00:00+00:00", now=now) == 86_400 * SECOND
 

@@ -31,10 +31,14 @@ def pub(
 
     if bodies and file:
         raise ConfigError("give messages as arguments or with --file, not both")
+    if bodies and whole:
+        raise ConfigError("--whole is for stdin or --file: an argument is one message already")
     delay = span(defer, "--defer") if defer else 0
     texts = [body.encode("utf-8", "surrogateescape") for body in bodies or ()]
     if whole:
         texts = [_all_of(file)]
+    if not all(texts):
+        raise ConfigError("an empty message, which nsqd does not take")
     if header:
         count = _with_headers(topic, texts, header, http, delay, whole=whole)
     else:

@@ -7,6 +7,7 @@ from typing import Final
 from lapwing.errors import ConfigError
 
 SECOND: Final = 1_000_000_000  # ns
+LONGEST: Final = 1 << 63  # ns; what 64 bits can tell
 _UNITS: Final = {"ms": SECOND // 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SPANS: Final = re.compile(rf"(?:{_SPAN.pattern})+")
@@ -16,10 +17,14 @@ def span(text: str, what: str = "duration") -> int:
     """ns of `90s`, `10m`, `1h30m`, `2d`; a bare number counts seconds. Raises `ConfigError`."""
     text = text.strip()
     if text.isascii() and text.replace(".", "", 1).isdigit():
-        return int(float(text) * SECOND)
-    if _SPANS.fullmatch(text) is None:
+        nanoseconds = float(text) * SECOND
+    elif _SPANS.fullmatch(text) is not None:
+        nanoseconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(text))
+    else:
         raise ConfigError(f"{what} {text!r} is not understood: write 90s, 10m, 1h30m or 2d")
-    return int(sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(text)))
+    if nanoseconds > LONGEST:
+        raise ConfigError(f"{what} {text[:40]!r} is longer than anybody waits: 292 years at most")
+    return int(nanoseconds)
 
 
 def moment(text: str, *, now: int) -> int:
@@ -31,7 +36,7 @@ def moment(text: str, *, now: int) -> int:
     if text == "earliest":
         return 0
     if _SPANS.fullmatch(text):
-        return now - span(text)
+        return max(0, now - span(text))
     try:
         return int(datetime.fromisoformat(text).timestamp() * SECOND)
     except (ValueError, OverflowError) as error:
