@@ -9,6 +9,7 @@ from nsqd_double import NsqdDouble
 from lapwing import Consumer, Producer
 from lapwing.client.address import Address
 from lapwing.client.discovery import Discovery, addresses_in, lookup_url
+from lapwing.client.errors import Unreachable
 from lapwing.client.options import Options
 from lapwing.errors import ConfigError
 from lapwing.wire import commands as c
@@ -170,6 +171,16 @@ async def test_a_producer_publishes_to_what_nsqlookupd_knows():
 
         assert nsqd.said(c.Pub)
         assert "GET /nodes " in lookupd.asked[0]
+
+
+async def test_a_producer_without_an_nsqd_to_publish_to_is_told_why():
+    async with LookupDouble() as lookupd:
+        with pytest.raises(Unreachable, match="knows no nsqd"):
+            async with Producer(lookupd=lookupd.address):
+                pass
+    with pytest.raises(Unreachable, match="is nsqlookupd running there"):
+        async with Producer(lookupd="127.0.0.1:1"):
+            pass
 
 
 async def test_garbage_from_nsqlookupd_is_told_and_survived():

@@ -61,6 +61,10 @@ class Links:
         errors = [error for error in results if error is not None]
         return sorted(errors, key=lambda error: not isinstance(error, Refused))
 
+    def nobody(self) -> Unreachable:
+        """Why there is not one address to connect to, when discovery has been asked."""
+        return Unreachable(", ".join(self.lookupds), "; ".join(self.errors) or "nsqlookupd knows no nsqd")
+
     def hold(self) -> None:
         """Add no more links."""
         self._held = True

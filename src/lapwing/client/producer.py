@@ -115,8 +115,8 @@ class Producer:
         errors = await self._links.first_failures(self._links.addresses)
         if self._stopping:
             raise Stopped("the producer was stopped while it was starting")
-        if errors and not self._posts:
-            raise errors[0]
+        if not self._posts:
+            raise errors[0] if errors else self._links.nobody()
 
     async def _begin(self) -> None:
         if self._stopped or self._stopping:
