@@ -1,6 +1,7 @@
 """How the daemons are asked: TLS where they want it, words where they fail, nobody who was not configured."""
 
 import http.server
+import socket
 import ssl
 import threading
 
@@ -86,9 +87,19 @@ async def test_an_address_that_cannot_be_is_one_failure_among_the_answers(addres
 
 async def test_nobody_listening_is_told_with_the_address():
     http = DaemonHttp()
-    with pytest.raises(CallFailed, match=r'^Get "http://127\.0\.0\.1:1/stats\?format=json": '):
+    with pytest.raises(CallFailed, match=r'^Get "http://127\.0\.0\.1:1/stats\?format=json": connection refused$'):
         await http.get("127.0.0.1:1", "/stats", {"format": "json"})
     await http.aclose()
+
+
+async def test_a_daemon_that_hangs_is_told_from_one_that_is_gone():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        http = DaemonHttp(request_timeout=0.1)
+        with pytest.raises(CallFailed) as caught:
+            await http.get(f"127.0.0.1:{silent.getsockname()[1]}", "/stats")
+        await http.aclose()
+
+    assert caught.value.reason == "timed out while waiting for the answer"
 
 
 def test_a_graph_of_graphite_is_summed_scaled_and_linked():

@@ -221,7 +221,7 @@ class Poller:
             return await self.queries.http.get(contact, "/stats", params)
 
         asked: Asked[Any] = await self.queries.http.ask_all(() if failure else self._nodes, stats)
-        return asked.answers, {contact: str(failure) for contact, failure in asked.failures.items()}
+        return asked.answers, {contact: failure.reason for contact, failure in asked.failures.items()}
 
     def _state(self, contact: str, node: Node, answer: Json | None, error: str) -> NodeState:
         if answer is None:
@@ -318,4 +318,4 @@ _UNKNOWN: Final = Node("", "", 0, 0, "")
 
 def _error(asked: Asked[Any], address: str) -> str:
     failure = asked.failures.get(address)
-    return str(failure) if failure is not None else ""
+    return failure.reason if failure is not None else ""

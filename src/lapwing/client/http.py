@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,14 @@ T = TypeVar("T")
 
 
 class CallFailed(LapwingError):
-    """A daemon could not be asked, or refused; the text is for an operator. `status` is None when nobody answered."""
+    """A daemon could not be asked, or refused; the text is for an operator. `status` is None when nobody answered.
 
-    def __init__(self, text: str, *, status: int | None = None, answer: Any = None) -> None:
+    `reason` is the text without the question: `connection refused`.
+    """
+
+    def __init__(self, text: str, *, status: int | None = None, answer: Any = None, reason: str = "") -> None:
         super().__init__(text)
+        self.reason = reason or text
         self.status = status
         self.answer = answer
 
@@ -135,14 +140,14 @@ class DaemonHttp:
         query = urlencode(params)
         url = f"{base}{path}?{query}" if query else f"{base}{path}"
         if split(base.partition("//")[2]) is None:  # discovery passes on whatever an nsqd says of itself
-            raise CallFailed(f'{method.capitalize()} "{url}": not a host:port')
+            raise CallFailed(f'{method.capitalize()} "{url}": not a host:port', reason="not a host:port")
         extra: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         try:
             return await self._client.request(method, url, content=body, headers=headers, **extra)
         except self._errors as error:
             self._https = {known: at for known, at in self._https.items() if at != base}
-            reason = str(error) or type(error).__name__
-            raise CallFailed(f'{method.capitalize()} "{url}": {reason}') from error
+            reason = _reason(error)
+            raise CallFailed(f'{method.capitalize()} "{url}": {reason}', reason=reason) from error
 
     async def ask_all(self, addresses: Iterable[str], question: Callable[[str], Awaitable[T]]) -> Asked[T]:
         """Put `question` to every address at the same time; what fails is told, not raised."""
@@ -161,6 +166,22 @@ class DaemonHttp:
     async def aclose(self) -> None:
         """Close every kept connection."""
         await self._client.aclose()
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, as the operating system says it: the library has only "all connection attempts failed"."""
+    import httpx
+
+    if isinstance(error, httpx.ConnectTimeout):
+        return "timed out while connecting"
+    if isinstance(error, httpx.TimeoutException):
+        return "timed out while waiting for the answer"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConnectionError) and cause.errno is not None:
+            return os.strerror(cause.errno).lower()
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
 
 
 def _https_port(body: bytes) -> int:
