@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from admin_browser import Ui
-from admin_fakes import client
+from admin_fakes import Channel, Topic, client
 from admin_stage import Cluster
 from playwright.sync_api import Page, expect
 
@@ -132,7 +132,11 @@ def test_what_is_left_is_shown_with_a_warning_when_a_node_dies(ui, cluster):
         total = page.get_by_role("table", name="orders on each nsqd").get_by_role("row").filter(has_text="Total")
         expect(total.locator("[data-label='Messages']")).to_have_text("1,000")
         ui.open("/")
-        expect(page.get_by_text(f"nsqd {cluster.b.name} does not answer:")).to_be_visible()
+        expect(page.get_by_text(f"nsqd {cluster.b.name} does not answer: connection refused")).to_be_visible()
+        ui.open("/nodes")
+        expect(cell(page, "Nodes", "node-b", "Depth")).to_have_text("\N{EN DASH}")
+        ui.open(f"/nodes/{cluster.b.name}")
+        expect(page.locator(".lw-tile").filter(has_text="Topics").locator("dd")).to_have_text("-")
     finally:
         cluster.b.up()
 
@@ -275,6 +279,22 @@ def test_every_action_is_in_the_audit(ui, cluster):
     expect(first).to_contain_text("done")
 
 
+def test_a_change_that_one_node_missed_says_so_in_the_audit(ui, cluster):
+    page = ui.open("/topics/orders")
+    cluster.b.down()
+    try:
+        ui.press("Pause topic")
+        ui.confirm("Pause")
+        ui.told("connection refused")
+    finally:
+        cluster.b.up()
+    ui.open("/audit")
+
+    first = page.get_by_role("table", name="Changes").get_by_role("row").nth(1)
+    expect(first.locator("[data-label='Outcome']")).to_have_text("incomplete")
+    expect(first.locator("[data-label='Detail']")).to_contain_text(f"{cluster.b.name}/topic/pause")
+
+
 # ---- messages ----
 
 
@@ -405,6 +425,29 @@ def test_the_menu_opens_on_a_small_screen(ui):
     nodes.click()
 
     expect(page.locator("h1")).to_have_text("Nodes (2)")
+
+
+def test_a_rows_menu_is_in_reach_on_a_small_screen(ui, cluster):
+    ui.page.set_viewport_size({"width": 360, "height": 740})
+    ui.open("/topics/orders")
+    ui.row_action("node-b", "Pause here")
+    ui.confirm("Pause")
+    ui.told("Paused topic orders on")
+
+    assert cluster.b.calls == ["/topic/pause?topic=orders"]
+
+
+def test_the_longest_names_fit_a_small_screen(ui, cluster):
+    topic, channel = "w" * 64, "w" * 54 + "#ephemeral"
+    cluster.a.topics[topic] = Topic(messages=10**15, channels={channel: Channel(depth=10**15, clients=[client(1)])})
+    ui.page.set_viewport_size({"width": 360, "height": 740})
+    for path in ("/", "/topics", f"/topics/{topic}", f"/topics/{topic}/{channel.replace('#', '%23')}", "/clients"):
+        page = ui.open(path)
+        expect(page.get_by_text("w" * 54).first).to_be_attached()
+        until(
+            lambda: ui.page.evaluate("document.documentElement.scrollWidth") <= 360,
+            what=f"{path} that does not scroll sideways",
+        )
 
 
 def test_keys_search_help_and_go(ui):

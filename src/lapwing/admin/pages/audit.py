@@ -21,7 +21,7 @@ COLUMNS = (
     Column("what", "What", "link", wide=True),
     Column("node", "Node", "text"),
     Column("outcome", "Outcome", "labels"),
-    Column("detail", "Detail", "text"),
+    Column("detail", "Detail", "text", wide=True),
 )
 
 
@@ -61,6 +61,16 @@ def _row(entry: Entry, number: int, links: Links) -> Row:
         entry.address,
         [what, links.topic(entry.topic, entry.channel), "", []] if entry.topic else ["", "", "", []],
         entry.node,
-        [[entry.outcome, "bad", entry.outcome] if entry.outcome else ["done", "good", ""]],
-        entry.detail,
+        [_verdict(entry.outcome)],
+        "; ".join(text for text in (entry.detail, entry.outcome) if text),
     ]
+
+
+def _verdict(outcome: str) -> list[str]:
+    """In a word; what went wrong stands beside it, as it can be long."""
+    if not outcome:
+        return ["done", "good", ""]
+    if outcome.startswith("refused"):
+        return ["refused", "bad", ""]
+    # a warning: somebody was told and did not do it
+    return ["incomplete", "warn", ""] if outcome.startswith("WARNING: ") else ["failed", "bad", ""]

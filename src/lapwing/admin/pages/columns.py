@@ -392,13 +392,13 @@ def node_columns(*, direct: bool, placed: bool) -> list[Column]:
     """Every nsqd."""
     return [
         Column("host", "Hostname", "text"),
+        Column("state", "State", "labels"),
         Column("address", "Broadcast address", "link"),
         Column("tcp", "TCP port", "text"),
         Column("http", "HTTP port", "text"),
         Column("version", "Version", "text"),
         *([Column("place", "Region / zone", "text")] if placed else []),
         *([] if direct else [Column("lookupds", "Lookupd conns.", "labels", "nsqlookupds that know it")]),
-        Column("state", "State", "labels"),
         Column("uptime", "Up for", "dur"),
         Column("depth", "Depth", title="In its topics and channels"),
         Column("rate", "Rate", "rate", "Messages published a second"),
@@ -423,6 +423,7 @@ def node_row(state: NodeState, picture: Picture, history: History, links: Links)
     return [
         node.name,
         node.hostname,
+        state_labels(state, picture.at),
         [node.broadcast_address, links.node(node.name), "", []],
         str(node.tcp_port),
         str(node.http_port),
@@ -433,11 +434,12 @@ def node_row(state: NodeState, picture: Picture, history: History, links: Links)
             if picture.direct
             else [[[f"{len(known)} of {len(picture.lookupds)}", "" if complete else "warn", "\n".join(known)]]]
         ),
-        state_labels(state, picture.at),
         round(picture.at - state.started) if state.started else None,
-        state.depth,
-        round(history.node_flow.get(node.name, 0.0), 2),
-        state.clients,
+        *(
+            [state.depth, round(history.node_flow.get(node.name, 0.0), 2), state.clients]
+            if state.reachable
+            else [None, None, None]  # not known, which is not 0
+        ),
         len(topics),
         shown,
     ]

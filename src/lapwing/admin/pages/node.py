@@ -84,10 +84,10 @@ def _state(view: View, name: str) -> None:
         say(health, state_labels(state, view.picture.at)[0][0])
         say(version, state.node.version or "-")
         say(uptime, duration(round(view.picture.at - state.started)) if state.started else "-")
-        say(topics, count(state.topics))
-        say(messages, count(state.messages))
-        say(flow, f"{rate(view.admin.poller.history.node_flow.get(name, 0.0))}/s")
-        say(clients, count(state.clients))
+        speed = f"{rate(view.admin.poller.history.node_flow.get(name, 0.0))}/s"
+        numbers = (count(state.topics), count(state.messages), speed, count(state.clients))
+        for shown, number in zip((topics, messages, flow, clients), numbers, strict=True):
+            say(shown, number if state.reachable else "-")  # not known, which is not 0
 
     view.live(refresh)
 

@@ -4,16 +4,17 @@ const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const two = new Intl.NumberFormat("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
-export const count = (n) => (n === null || n === undefined ? "" : whole.format(n));
+export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 
 export function rate(n) {
+  if (n === null || n === undefined) return "–";
   if (!n || n <= 0) return "0";
   if (n < 1) return two.format(n);
   return n < 10 ? one.format(n) : whole.format(n);
 }
 
 export function short(n) {
-  const steps = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const steps = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
   for (const [size, unit] of steps) if (Math.abs(n) >= size) return one.format(n / size).replace(".0", "") + unit;
   return Math.abs(n) < 10 && n % 1 ? one.format(n) : whole.format(n);
 }

@@ -13,7 +13,7 @@ const KINDS = {
   text: { show: (v) => v, say: (v) => v ?? "", sort: (v) => (v ?? "").toString().toLowerCase() },
   code: { show: (v) => h("code", v), say: (v) => v ?? "", sort: (v) => v ?? "" },
   num: { show: count, say: (v) => String(v ?? ""), sort: (v) => v ?? -1, number: true },
-  rate: { show: rate, say: (v) => (v ?? 0).toFixed(2), sort: (v) => v ?? 0, number: true },
+  rate: { show: rate, say: (v) => (v ?? null) === null ? "" : v.toFixed(2), sort: (v) => v ?? -1, number: true },
   dur: { show: duration, say: (v) => String(v ?? ""), sort: (v) => v ?? -1, number: true },
   bytes: { show: bytes, say: (v) => String(v), sort: (v) => v, number: true },
   time: { show: (v) => moment(v), say: (v) => (v ? new Date(v * 1000).toISOString() : ""), sort: (v) => v, number: true },
