@@ -116,6 +116,16 @@ def test_more_connections_than_allowed_are_refused_and_told_so() -> None:
         daemons.until(let_in, what="a place that became free")
 
 
+def test_a_limit_below_zero_is_none() -> None:
+    limits = ("connections", "topics", "channels", "channel-consumers")
+    flags = ("--magic-timeout=0", *(f"--max-{what}=-1" for what in limits))
+    with daemons.nsqd(*flags) as daemon, Raw(daemon, magic=False) as late, Raw(daemon) as raw:
+        raw.ok(pub("t", b"x"))
+        raw.ok(b"SUB t c\n")
+        late.send(b"  V2")
+        late.ok(b"SUB u c\n")
+
+
 def test_more_topics_and_channels_than_allowed_are_refused() -> None:
     with daemons.nsqd("--max-topics=1", "--max-channels=1") as daemon:
         with Raw(daemon) as raw:

@@ -84,11 +84,16 @@ def test_what_cannot_work_is_refused_at_the_start_in_one_line(tmp_path: Path) ->
         ("--max-deflate-level=10",): "--max-deflate-level must be [1,9]",
         ("--node-id=1024",): "--node-id must be [0,1024)",
         ("--node-id=-1",): "--node-id must be [0,1024)",
-        ("--tls-cert=/nowhere", "--tls-key=/nowhere"): "failed to build TLS config - ",
+        ("--tls-cert=/nowhere", "--tls-key=/nowhere"): "failed to build TLS config - [Errno 2] No such file or directory: ",
+        ("--tls-cert=/dev/null",): "failed to build TLS config - a certificate and its key belong together",
+        ("--tls-cert=/dev/null", "--tls-key=/dev/null"): "failed to build TLS config - /dev/null and /dev/null: ",
         ("--tls-required",): "cannot require TLS client connections without TLS key and cert",
         ("--tls-client-auth-policy=require",): "cannot require TLS client connections without TLS key and cert",
         ("--auth-http-request-method=put",): "--auth-http-request-method must be post or get",
         ("--e2e-processing-latency-percentile=1.5",): "invalid E2E processing latency percentile: 1.5",
+        ("--sync-timeout=0",): "--sync-timeout must be above 0",
+        ("--checkpoint-interval=-1s",): "--checkpoint-interval must be above 0",
+        ("--queue-scan-selection-count=0",): "--queue-scan-selection-count must be above 0",
         ("--tcp-address=127.0.0.1:99999",): "listen (127.0.0.1:99999) failed - ",
     }
     running = {}

@@ -79,7 +79,7 @@ class Broker:
                 raise Exiting
             if name in self.unopened:
                 raise LogError(self.unopened[name].reason)
-            if self.options.max_topics and len(self.topics) >= self.options.max_topics:
+            if 0 < self.options.max_topics <= len(self.topics):
                 raise LapwingError(f"this broker may have {self.options.max_topics} topics and has them all")
             topic = Topic(name, self, self.storage.open(name))
             self.topics[name] = topic
@@ -103,11 +103,7 @@ class Broker:
 
     def create_channel(self, topic: Topic, name: str, *, now: int) -> Channel:
         """The channel of that name, made if there is none."""
-        if (
-            name not in topic.channels
-            and self.options.max_channels
-            and len(topic.channels) >= self.options.max_channels
-        ):
+        if name not in topic.channels and 0 < self.options.max_channels <= len(topic.channels):
             raise LapwingError(f"topic {topic.name} may have {self.options.max_channels} channels and has them all")
         return topic.create_channel(name, now=now)
 

@@ -118,7 +118,7 @@ class Options:
     max_connections: int = option(0, "most TCP connections at a time; 0: no limit")
     max_topics: int = option(0, "most topics; 0: no limit")
     max_channels: int = option(0, "most channels of one topic; 0: no limit")
-    magic_timeout: int = option("2m", "how long a new connection may stay silent", kind=DURATION)
+    magic_timeout: int = option("2m", "how long a new connection may stay silent; 0: no limit", kind=DURATION)
 
     statsd_address: str = option("", "UDP host:port of a statsd server; empty: none")
     statsd_prefix: str = option("nsq.%s", "prefix of statsd keys; %s is the broadcast address and HTTP port")

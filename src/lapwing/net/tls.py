@@ -2,6 +2,7 @@
 
 import ssl
 import warnings
+from collections.abc import Callable
 from typing import Final
 
 from lapwing.errors import ConfigError
@@ -25,12 +26,11 @@ def server_context(
     name the clients' own certificates, self-signed ones too, instead of their issuers.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key)
-        if root_ca:
-            context.load_verify_locations(cafile=root_ca)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigError(f"failed to build TLS config - {error}") from error
+    if not certificate or not key:
+        raise ConfigError("failed to build TLS config - a certificate and its key belong together")
+    _load(lambda: context.load_cert_chain(certificate, key), certificate, key)
+    if root_ca:
+        _load(lambda: context.load_verify_locations(cafile=root_ca), root_ca)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the operator's choice, not ours
         context.minimum_version = VERSIONS[least]
@@ -42,3 +42,17 @@ def server_context(
         if not root_ca:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     return context
+
+
+def _load(load: Callable[[], None], *paths: str) -> None:
+    """Have OpenSSL read these files; raises `ConfigError` that, unlike OpenSSL, names the one that is at fault."""
+    try:
+        for path in paths:
+            with open(path, "rb"):
+                pass
+        load()
+    except ssl.SSLError as error:
+        text = f"{' and '.join(paths)}: {error.reason or 'nothing usable in there'}"
+        raise ConfigError(f"failed to build TLS config - {text}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"failed to build TLS config - {error}") from error

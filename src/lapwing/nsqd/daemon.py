@@ -30,6 +30,10 @@ from lapwing.wire.identify import Terms
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
 _GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
+_ABOVE_ZERO: Final = (  # else nsqd would do nothing but this one thing, or never
+    "checkpoint_interval", "http_client_connect_timeout", "http_client_request_timeout", "msg_timeout",
+    "queue_scan_selection_count", "statsd_interval", "sync_timeout",
+)  # fmt: skip
 
 
 class Daemon:
@@ -266,6 +270,9 @@ def _check(options: Options) -> None:
             raise ConfigError(f"invalid E2E processing latency percentile: {quantile}")
     if options.tls_required and not (options.tls_cert and options.tls_key):
         raise ConfigError("cannot require TLS client connections without TLS key and cert")
+    for name in _ABOVE_ZERO:
+        if getattr(options, name) <= 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
     if options.max_bytes_per_file < 4096:
         raise ConfigError("--max-bytes-per-file must be at least 4096")
 

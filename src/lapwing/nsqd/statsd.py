@@ -118,7 +118,7 @@ class Statsd:
         self._now = now
         self._log = log
         self._prefix = prefix(options).encode()
-        self._interval = max(options.statsd_interval / _SECOND, 0.001)
+        self._interval = options.statsd_interval / _SECOND
         self._since = Differences()
         self._pauses = memory.GcPauses() if options.statsd_mem_stats else None
         self._task: asyncio.Task[None] | None = None

@@ -73,14 +73,15 @@ class Connection(asyncio.Protocol):
         if self._gate.closed:
             self._wire.authorize = self._gate.authorize
         limit = self._door.options.max_connections
-        if limit and len(self._door.connections) >= limit:
+        if 0 < limit <= len(self._door.connections):
             self._session.refuse(
                 ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time")
             )
             self._turn.add(self)
             return
         self._door.connections.add(self)
-        self._patience.arm(self._door.options.magic_timeout, self.hang_up)
+        if self._door.options.magic_timeout > 0:
+            self._patience.arm(self._door.options.magic_timeout, self.hang_up)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
