@@ -62,6 +62,26 @@ def test_messages_are_lines_of_one_file_and_a_second_start_appends(tmp_path):
     assert files(tmp_path) == {"t.12.log": b"a0\nb0\na1\nb1\n"}
 
 
+def test_a_line_that_was_torn_is_not_glued_to_the_next(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "t.12.log").write_bytes(b"whole\nto")
+    log = log_in(tmp_path)
+    log.write(b"torn", NOON)
+    log.close()
+
+    assert files(tmp_path) == {"t.12.log": b"whole\nto\ntorn\n"}
+
+
+def test_a_write_that_fails_names_the_file(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "t.12.log").symlink_to("/dev/full")
+    log = log_in(tmp_path)
+    log.write(b"x", NOON)
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*t\.12\.log'"):
+        log.sync()
+
+
 def test_what_is_synced_is_on_disk_before_the_file_is_closed(tmp_path):
     log = log_in(tmp_path)
     log.write(b"x", NOON)
@@ -98,6 +118,15 @@ def test_a_file_over_the_size_is_followed_by_the_next_revision(tmp_path):
     log.close()
 
     assert files(tmp_path) == {"t-000000.12.log": b"1234\n5678\n", "t-000001.12.log": b"9\n"}
+
+
+def test_a_size_below_nothing_is_no_limit(tmp_path):
+    log = log_in(tmp_path, rotate_size=-5)
+    log.write(b"1234", NOON)
+    log.write(b"5678", NOON)
+    log.close()
+
+    assert list(files(tmp_path).values()) == [b"1234\n5678\n"]
 
 
 def test_a_file_that_is_already_too_big_is_not_appended_to(tmp_path):

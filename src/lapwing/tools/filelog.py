@@ -3,9 +3,11 @@
 What `write` has taken is safe only after `sync`, `rotate` or `close` has returned.
 """
 
+import contextlib
 import errno
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -86,7 +88,8 @@ class FileLog:
             return
         self._end_member()
         self._drain()
-        os.fsync(self._fd)
+        with self._named():
+            os.fsync(self._fd)
 
     def close(self) -> None:
         """Make it safe, close it, and move it to the output directory if it is not there."""
@@ -130,7 +133,7 @@ class FileLog:
     def _open(self, now: float) -> None:
         rules = self._rules
         must_be_new = rules.gzip_level > 0 or rules.rotate_interval > 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if must_be_new else os.O_APPEND)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if must_be_new else os.O_APPEND)
         while True:
             self._relative = self._names.revision(self._name, self._revision)
             if rules.moves and (rules.output_dir / self._relative).exists():
@@ -143,13 +146,15 @@ class FileLog:
                 self._next_revision()
                 continue
             size = os.fstat(fd).st_size
-            if rules.rotate_size and size > rules.rotate_size:
+            if 0 < rules.rotate_size < size:
                 os.close(fd)
                 self._next_revision()
                 continue
             break
         if not size:
             sync_directory(self.path.parent)  # a file whose name is lost in a crash is lost too
+        elif os.pread(fd, 1, size - 1) != b"\n":
+            self._buffer += b"\n"  # a full disk or a crash tore the last line: the next must not be glued to it
         self._fd = fd
         self._size = size
         self._opened = now
@@ -178,10 +183,20 @@ class FileLog:
     def _drain(self) -> None:
         view = memoryview(self._buffer)
         done = 0
-        while done < len(view):
-            done += os.write(self._fd, view[done:])
+        with self._named():
+            while done < len(view):
+                done += os.write(self._fd, view[done:])
         view.release()
         self._buffer.clear()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Have an error say which file it is about."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
 
     # -- moving
 

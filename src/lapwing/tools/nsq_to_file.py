@@ -95,6 +95,7 @@ def archive(options: Options, rest: list[str] | None = None) -> int:
     check(options.max_in_flight > 0, "--max-in-flight should be positive")
     check(options.sync_interval > 0, "--sync-interval should be positive")
     check(options.topic_refresh > 0, "--topic-refresh should be positive")
+    check(options.filename_format, "--filename-format is required")
     check("<REV>" in options.filename_format or not _revisions(options), MISSING_REVISION)
     try:
         pattern = re.compile(options.topic_pattern)
@@ -302,7 +303,7 @@ class Archive:
 def _revisions(options: Options) -> bool:
     """Whether a name may need more than one file."""
     moves = bool(options.work_dir) and Path(options.work_dir) != Path(options.output_dir)
-    return bool(options.gzip or options.rotate_size or options.rotate_interval or moves)
+    return bool(options.gzip or options.rotate_size > 0 or options.rotate_interval > 0 or moves)
 
 
 def _usable(text: str) -> bool:
