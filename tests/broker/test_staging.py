@@ -2,7 +2,11 @@
 
 import json
 import os
+import resource
+import shutil
+import signal
 import struct
+import time
 from itertools import count
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from lapwing.broker.staging import STALE, NotStaged, Staging
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import CorruptChunk, PublishRefused, WriteFailed
 from lapwing.log.log import LogOptions
-from lapwing.log.staged import Part, StagedFiles
+from lapwing.log.staged import Intent, Part, StagedFiles
 
 SINK = "query-1"
 
@@ -29,11 +33,12 @@ class Node:
     def __init__(self, path: Path, durability: str = "os") -> None:
         self.path = path
         self.durability = durability
+        self.limits: dict[str, int] = {}
         self.clock = count(1_000_000_000_000_000_000, 1_000)
         self.open()
 
     def open(self) -> None:
-        options = Options(data_path=str(self.path), durability=self.durability, node_id=5)
+        options = Options(data_path=str(self.path), durability=self.durability, node_id=5, **self.limits)
         now = lambda: next(self.clock)  # noqa: E731
         storage = DiskStorage(
             str(self.path), 5, LogOptions(durability=self.durability), now=now, report=lambda text: None
@@ -210,6 +215,75 @@ def test_a_torn_line_of_an_intent_counts_as_not_written(node):
     node.crash()
 
     assert node.bodies("orders") == ORDERS
+
+
+GOOD = b'{"batch": 3, "parts": [["k", 0]]}\n'
+BAD_LEDGERS = [b"", b"\x00" * 14, b"[]", b'{"batch": null}']
+BAD_INTENTS = [b"\xff\n", b"{}\n", b"\n", GOOD + b'{"part": 0}\n', GOOD + b"]\n" + GOOD]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "intent"), [(bad, GOOD) for bad in BAD_LEDGERS] + [(b'{"batch": 2}', bad) for bad in BAD_INTENTS]
+)
+def test_damage_is_told_of_stops_nobody_else_and_nothing_is_published_twice(tmp_path, ledger, intent):
+    folder = tmp_path / "staging" / f"s-{SINK}"
+    folder.mkdir(parents=True)
+    (folder / "ledger").write_bytes(ledger)
+    (folder / "intent").write_bytes(intent)
+    node = Node(tmp_path)
+    node.stage(3, "k", 0, "t", b"a")
+
+    assert len(node.notes) == 1
+    assert str(folder) in node.notes[0]
+    for _ in range(2):
+        with pytest.raises(CorruptChunk):
+            node.commit(3, ("k", 1))
+    assert node.staging.sweep(now=time.time_ns() + 2 * STALE) != []
+    assert "t" not in node.broker.topics
+    shutil.rmtree(folder)
+    node.stage(3, "k", 0, "t", b"a")
+    assert node.commit(3, ("k", 1))
+
+
+def test_what_is_no_sink_stops_nobody(tmp_path):
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "s-file").write_bytes(b"no folder")
+    node = Node(tmp_path)
+    node.stage(1, "k", 0, "t", b"a")
+
+    assert node.commit(1, ("k", 1))
+    assert ["s-file" in note for note in node.notes] == [True]
+
+
+def test_an_interrupted_batch_whose_topic_may_not_be_made_waits(node):
+    node.stage(1, "k", 0, "new", b"a")
+    node.files.write_intent(SINK, Intent(1, [("k", 0)]))
+    node.broker.topic("other")
+    node.broker.save_catalog()
+    node.limits = {"max_topics": 1}
+    node.crash()
+    assert "may have 1 topics" in node.notes[0]
+    node.limits = {}
+    node.crash()
+
+    assert node.broker.topics["new"].log.next == 1
+
+
+def test_half_a_line_that_a_full_disk_left_is_taken_back(node):
+    node.stage(1, "k", 0, "t", b"a")
+    node.files.write_intent(SINK, Intent(1, [("k", 0)]))
+    path = node.path / "staging" / f"s-{SINK}" / "intent"
+    limit = path.stat().st_size + 10
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            node.files.note(SINK, 0, {"topic": "t", "log_id": "x", "next": 0, "now": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert path.read_bytes() == b'{"batch": 1, "parts": [["k", 0]]}\n'
 
 
 def test_a_commit_of_what_is_not_staged_is_refused_and_leaves_nothing_behind(node):

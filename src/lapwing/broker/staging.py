@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
-from lapwing.errors import LapwingError, LogError
+from lapwing.errors import CorruptChunk, LapwingError, LogError
 from lapwing.log.extras import Extra
 from lapwing.log.staged import Intent, Part
 from lapwing.wire.commands import bodies
@@ -46,9 +46,13 @@ class Staging:
         self.files = files
         self._published: dict[str, int] = {}
         self._commits: dict[str, Commit] = {}
+        self._damaged: set[str] = set()  # sinks of which nobody knows what they were about to publish
 
     def published(self, sink: str) -> int:
-        """The last batch of the sink that was published, -1 if none was."""
+        """The last batch of the sink that was published, -1 if none was. Raises `LogError` when nobody knows."""
+        if sink in self._damaged:
+            self.files.intent(sink)
+            self._damaged.discard(sink)  # somebody has mended it
         if sink not in self._published:
             self._published[sink] = self.files.published(sink)
         return self._published[sink]
@@ -98,19 +102,28 @@ class Staging:
         """Carry on with what a crash has interrupted, before anybody else can publish; what was done, in words."""
         notes = []
         for sink in self.files.sinks():
-            intent = self.files.intent(sink)
-            if intent is None:
-                continue
-            if intent.batch <= self.published(sink):
-                self.finish(sink, self.published(sink))
-                continue
-            commit = self._commits[sink] = Commit(self, self._broker, sink, intent)
             try:
-                commit.run(now)
-                notes.append(f"sink {sink}: publishing batch {intent.batch} was interrupted, carried on")
-            except (LogError, OSError) as error:
-                notes.append(f"sink {sink}: publishing batch {intent.batch} was interrupted, and again: {error}")
+                batch = self._recover(sink, now)
+                if batch is not None:
+                    notes.append(f"sink {sink}: publishing batch {batch} was interrupted, carried on")
+            except (LapwingError, OSError) as error:  # one sink that cannot go on holds up nobody else
+                notes.append(f"sink {sink}: publishing was interrupted, and cannot be carried on: {error}")
         return notes
+
+    def _recover(self, sink: str, now: Callable[[], int]) -> int | None:
+        try:
+            intent = self.files.intent(sink)
+        except CorruptChunk:
+            self._damaged.add(sink)
+            raise
+        if intent is None:
+            return None
+        if intent.batch <= self.published(sink):
+            self.finish(sink, self.published(sink))
+            return None
+        commit = self._commits[sink] = Commit(self, self._broker, sink, intent)
+        commit.run(now)
+        return intent.batch
 
     @property
     def interrupted(self) -> list[Commit]:
@@ -121,13 +134,21 @@ class Staging:
         """Drop what was staged long ago and never committed; what was dropped, in words."""
         notes = []
         for sink in self.files.sinks():
-            for batch, changed in self.files.batches(sink):
-                if now - changed > STALE and not self.settled(sink, batch):
-                    count = self.files.drop(sink, batch)
-                    notes.append(f"sink {sink}: {count} parts of batch {batch} were never committed, dropped")
-            if sink.startswith(ONCE) and self.files.age(sink, now) > STALE and sink not in self._commits:
-                self.files.forget(sink)
-                self._published.pop(sink, None)
+            try:
+                notes += self._sweep(sink, now)
+            except (LogError, OSError) as error:
+                notes.append(f"sink {sink}: {error}")
+        return notes
+
+    def _sweep(self, sink: str, now: int) -> list[str]:
+        notes = []
+        for batch, changed in self.files.batches(sink):
+            if now - changed > STALE and not self.settled(sink, batch):
+                count = self.files.drop(sink, batch)
+                notes.append(f"sink {sink}: {count} parts of batch {batch} were never committed, dropped")
+        if sink.startswith(ONCE) and self.files.age(sink, now) > STALE and sink not in self._commits:
+            self.files.forget(sink)
+            self._published.pop(sink, None)
         return notes
 
 

@@ -13,8 +13,9 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import FileIO
 from typing import Any, Final
 
 from lapwing import kernel
@@ -26,6 +27,7 @@ KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 _HEAD: Final = struct.Struct("<III")  # bytes of JSON, bytes of the batch, CRC-32C of both
 _PREFIX: Final = "s-"
+_UNKNOWN: Final = "what was published is not known; without its folder the sink begins anew"
 
 
 @dataclass(slots=True)
@@ -124,7 +126,12 @@ class StagedFiles:
         path = os.path.join(self._sink(sink), "intent")
         line = json.dumps({"part": index, **facts}).encode() + b"\n"
         with open(path, "ab", buffering=0) as file:
-            file.write(line)
+            before = file.tell()
+            try:
+                _write_all(file, line)
+            except OSError:
+                file.truncate(before)  # half a line would spoil the next one
+                raise
         if not self._sync:
             return None
 
@@ -135,19 +142,26 @@ class StagedFiles:
         return sync
 
     def intent(self, sink: str) -> Intent | None:
-        """The batch that is being published, if any; a line that a crash has torn off counts as not written."""
+        """The batch that is being published, if any; a line that a crash has torn off counts as not written, and goes.
+
+        Raises `CorruptChunk` when it is damaged otherwise: what was published is then not known.
+        """
         path = os.path.join(self._sink(sink), "intent")
         try:
-            with open(path, "rb") as file:
-                lines = list(_whole_lines(file.read()))
+            with open(path, "r+b", buffering=0) as file:
+                data = file.read()
+                whole = data[: data.rfind(b"\n") + 1]
+                if len(whole) < len(data):
+                    file.truncate(len(whole))
         except FileNotFoundError:
             return None
-        if not lines:
-            return None
-        head = lines[0]
-        intent = Intent(head["batch"], [(key, number) for key, number in head["parts"]])
-        for line in lines[1:]:
-            intent.begun[line["part"]] = line
+        try:
+            head, *lines = [json.loads(line) for line in whole.splitlines()]
+            intent = Intent(int(head["batch"]), [(str(key), int(number)) for key, number in head["parts"]])
+            for line in lines:
+                intent.begun[int(line["part"])] = {name: line[name] for name in ("topic", "log_id", "next", "now")}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptChunk(path, 0, f"{_UNKNOWN} ({error})") from error
         return intent
 
     def finish(self, sink: str, batch: int) -> None:
@@ -161,12 +175,17 @@ class StagedFiles:
                 self.drop(sink, staged)
 
     def published(self, sink: str) -> int:
-        """The last batch of the sink that was published, -1 if none was."""
+        """The last batch of the sink that was published, -1 if none was; raises `CorruptChunk` or `LogError`."""
+        path = os.path.join(self._sink(sink), "ledger")
         try:
-            with open(os.path.join(self._sink(sink), "ledger"), "rb") as file:
+            with open(path, "rb") as file:
                 return int(json.loads(file.read())["batch"])
         except FileNotFoundError:
             return -1
+        except OSError as error:
+            raise LogError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptChunk(path, 0, f"{_UNKNOWN} ({error})") from error
 
     def forget(self, sink: str) -> None:
         """Drop everything about a sink."""
@@ -198,9 +217,7 @@ class StagedFiles:
         draft = f"{path}.new"
         with open(draft, "wb", buffering=0) as file:
             for piece in content:
-                view = memoryview(piece)
-                while view:
-                    view = view[file.write(view) :]
+                _write_all(file, piece)
             if self._sync:
                 os.fsync(file.fileno())
         os.replace(draft, path)
@@ -215,12 +232,10 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _whole_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.split(b"\n")[:-1]:
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
+def _write_all(file: FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
 
 
 def _sync_directory(path: str) -> None:

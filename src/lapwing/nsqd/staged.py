@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
@@ -22,6 +22,8 @@ from lapwing.net.routes import Route
 from lapwing.nsqd.publishing import MOST_HEADERS, named
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.turn import Turn
+
+T = TypeVar("T")
 
 _LENGTH: Final = struct.Struct(">I")
 _MILLISECOND: Final = 1_000_000  # ns
@@ -84,7 +86,7 @@ class Staged:
         topic = named(request.head, "topic", "INVALID_ARG_TOPIC")
         batch, number = _number(query.get("batch"), "BATCH"), _number(query.get("part"), "PART")
         key = _key(query.get("key"))
-        if self._staging.settled(sink, batch):
+        if _told(lambda: self._staging.settled(sink, batch)):
             return value({"staged": False})
         part = self._part(topic, request.body)
         self._check_space(len(request.body))
@@ -103,13 +105,14 @@ class Staged:
         """Forget parts that will not be committed."""
         order = _order(request)
         keys = [_key(key) for key in order["keys"]]
-        return value({"dropped": self._staging.abort(order["sink"], order["batch"], keys)})
+        return value({"dropped": _told(lambda: self._staging.abort(order["sink"], order["batch"], keys))})
 
     def status(self, request: Request) -> Answer:
         """Which batch of a sink was published last, and what is staged."""
         sink = named(request.head, "sink", "INVALID_ARG_SINK")
-        staged = [batch for batch, _ in self._staging.files.batches(sink)]
-        return value({"sink": sink, "published": self._staging.published(sink), "staged": staged})
+        staged = [batch for batch, _ in _told(lambda: self._staging.files.batches(sink))]
+        published = _told(lambda: self._staging.published(sink))
+        return value({"sink": sink, "published": published, "staged": staged})
 
     # --- publishing --------------------------------------------------------------------------------------------
 
@@ -224,6 +227,14 @@ class Staged:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # the client may be gone, and then nobody else looks at it
+
+
+def _told(ask: Callable[[], T]) -> T:
+    """What the staging area says; raises `Refused` when it is damaged or cannot be read."""
+    try:
+        return ask()
+    except (LogError, OSError) as error:
+        raise Refused(503, "STAGING_FAILED", reason=str(error)) from error
 
 
 def _number(text: str | None, name: str) -> int:
