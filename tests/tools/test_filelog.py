@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import subprocess
 import time
 
 import pytest
@@ -174,6 +175,15 @@ def test_gzip_files_are_whole_at_rotation(tmp_path):
     contents = [gzip.decompress(data) for data in files(tmp_path).values()]
     assert b"".join(contents) == b"".join(b"%06d\n" % number for number in range(9))
     assert len(contents) == 5
+
+
+def test_a_gzip_file_without_messages_is_one_too(tmp_path):
+    log = log_in(tmp_path, gzip_level=6)
+    log.tick(NOON)
+    log.close()
+    [path] = (tmp_path / "out").iterdir()
+
+    subprocess.run(["gzip", "--test", path], check=True)
 
 
 def test_gzip_never_appends_to_what_another_run_left(tmp_path):

@@ -158,6 +158,8 @@ class FileLog:
         self._fd = fd
         self._size = size
         self._opened = now
+        if rules.gzip_level:
+            self._begin_member()  # ended by the first sync, messages or none: an empty file is no gzip file
 
     def _next_revision(self) -> None:
         if not self._names.revisions:
@@ -168,12 +170,14 @@ class FileLog:
 
     def _put(self, data: bytes) -> None:
         if self._rules.gzip_level:
-            if self._gzip is None:
-                self._gzip = zlib.compressobj(self._rules.gzip_level, zlib.DEFLATED, GZIP)
-            data = self._gzip.compress(data)
+            data = (self._gzip or self._begin_member()).compress(data)
         self._buffer += data
         if len(self._buffer) >= BUFFER:
             self._drain()
+
+    def _begin_member(self) -> "zlib._Compress":
+        self._gzip = zlib.compressobj(self._rules.gzip_level, zlib.DEFLATED, GZIP)
+        return self._gzip
 
     def _end_member(self) -> None:
         if self._gzip is not None:
