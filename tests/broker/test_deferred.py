@@ -106,3 +106,16 @@ def test_ephemeral_channels_have_nobody_to_tell(tmp_path: Path, topic: str, chan
 
     added, _ = stage.channel(channel, topic).deferred.changes()
     assert bool(added) is told
+
+
+def test_what_waits_for_centuries_is_written_down_like_any_other(tmp_path: Path) -> None:
+    longest = 2**63 - 1  # ns, the longest duration there is
+    stage = Stage(tmp_path, max_req_timeout=longest)
+    consumer = stage.consumer()
+    stage.client().publish(b"deferred", delay=longest).publish(b"requeued")
+    consumer.requeue(1, delay=longest)
+    stage.checkpoint()
+    stage.kill()
+
+    assert stage.broker.problem is None
+    assert sorted(stage.channel().deferred.sequences()) == [0, 1]

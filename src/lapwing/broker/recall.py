@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.log.journal import ChannelState, Journal
 
+LATEST: Final = 2**63 - 1  # ns; what waits for longer than two centuries is written down as that
 TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
 
 
@@ -21,11 +22,12 @@ def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
         journal.deferred(channel.name, [], removed)  # before what was added: it may have come to wait again
     if added:
         skew = channel.topic.skew  # the next process begins with the machine's clock
-        deferrals = [(sequence, due + skew, channel.attempts.get(sequence, 1)) for sequence, due in added.items()]
+        attempts = channel.attempts
+        deferrals = [(each, min(due + skew, LATEST), attempts.get(each, 1)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
     pending = channel.pending()
-    attempts = {sequence: channel.attempts[sequence] for sequence in pending if sequence in channel.attempts}
-    journal.progress(channel.name, channel.cursor, runs_of(pending), attempts)
+    tried = {sequence: channel.attempts[sequence] for sequence in pending if sequence in channel.attempts}
+    journal.progress(channel.name, channel.cursor, runs_of(pending), tried)
     channel.dirty = False
     if now is not None:
         channel.quiet_until = now + len(pending) * TELLING

@@ -213,7 +213,10 @@ class Daemon:
         async def repeat() -> None:
             while True:
                 await asyncio.sleep(seconds)
-                await action()
+                try:
+                    await action()
+                except Exception as error:  # a mistake of ours must not end checkpoints for good
+                    self.log.error(f"{action.__name__}: {type(error).__name__}: {error}")
 
         self._tasks.append(asyncio.get_running_loop().create_task(repeat()))
 

@@ -1,0 +1,41 @@
+"""What nsqd does from time to time goes on, whatever happens once."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from doors import options, quiet
+
+from lapwing.broker.broker import Broker
+from lapwing.nsqd.daemon import Daemon
+
+
+async def test_a_mistake_in_one_checkpoint_does_not_end_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    went_on = asyncio.Event()
+    tried = 0
+
+    def checkpoint(broker: Broker, *, now: int) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise OverflowError("something that nobody has thought of")
+        went_on.set()
+
+    monkeypatch.setattr(Broker, "checkpoint", checkpoint)
+    daemon = Daemon(
+        options(
+            tcp_address="127.0.0.1:0",
+            http_address="127.0.0.1:0",
+            data_path=str(tmp_path),
+            checkpoint_interval=1_000_000,
+        ),
+        quiet(),
+    )
+    await daemon.start()
+    try:
+        async with asyncio.timeout(10):
+            await went_on.wait()
+    finally:
+        await daemon.stop()
