@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import stat
 import subprocess
 import time
 
@@ -13,6 +14,8 @@ from lapwing.tools.program import Failure
 
 NOON = time.mktime((2026, 11, 15, 12, 0, 0, 0, 0, -1))
 HOUR = 3600.0
+UMASK = os.umask(0o022)
+os.umask(UMASK)
 
 
 def log_in(tmp_path, *, work=None, pattern="<TOPIC><REV>.<DATETIME>.log", **rules):
@@ -246,3 +249,5 @@ def test_directories_in_the_format_are_made(tmp_path):
     log.close()
 
     assert (tmp_path / "out" / "t" / "12" / "x.log").read_bytes() == b"x\n"
+    modes = [stat.S_IMODE((tmp_path / made).stat().st_mode) for made in ("out", "out/t", "out/t/12")]
+    assert modes == [0o770 & ~UMASK] * 3

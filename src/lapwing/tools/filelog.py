@@ -221,4 +221,6 @@ class FileLog:
 
 
 def _make_directory(path: Path) -> None:
-    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    if not path.is_dir():
+        _make_directory(path.parent)  # one by one: `parents=True` would give those the default mode
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
