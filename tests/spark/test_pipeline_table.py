@@ -293,3 +293,28 @@ def test_only_what_means_something_is_let_through_of_what_spark_writes():
     found = list(meaningful([*leaving, *own, *java, "a line\n", "Traceback (most recent call last):\n"]))
 
     assert found == [*own, java[0], "a line\n", "Traceback (most recent call last):\n"]
+    amid = "2026-11-15 16:25:55 ERROR TaskSetManager: Task 0 in stage 1.0 failed 4 times; aborting job\n"
+    assert list(meaningful([*leaving[:1], amid, *leaving[1:]])) == [amid]
+
+
+def test_what_spark_says_again_of_a_failure_is_left_out():
+    error = "org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] boom SQLSTATE: P0001\n"
+    frames = ["\tat org.apache.spark.Thing.do(Thing.scala:1)\n"]
+    told = ["2026-11-15 16:20:34 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)\n", error]
+    python = [
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n",
+        '  File "/x/site-packages/lapwing/spark/reader.py", line 1, in f\n',
+        "lapwing.spark.reader.DataLoss: gone\n",
+        "\n",
+    ]
+    again = [
+        "2026-11-15 16:20:34 ERROR Utils: Aborting task\n", error, *frames,
+        "2026-11-15 16:20:34 ERROR DataWritingSparkTask: Aborting commit for partition 0 (task 1, attempt 0)\n",
+        "2026-11-15 16:20:34 ERROR DataWritingSparkTask: Aborted commit for partition 0 (task 1, attempt 0)\n",
+        "2026-11-15 16:20:39 ERROR WriteToDataSourceV2Exec: Data source write support MicroBatchWrite is aborting.\n",
+        "2026-11-15 16:20:39 ERROR MicroBatchExecution: Query g6 [id = d, runId = c] terminated with error\n",
+        *python, *frames,
+    ]  # fmt: skip
+    own = ["topic t, node 1: broken off at 7; trying again in 0.1 s\n"]
+
+    assert list(meaningful([*again, *told, *frames, *again, *own])) == [*told, *own]

@@ -1,4 +1,5 @@
-"""What Spark's processes write to stderr, without what means nothing: traces of workers that were let go, Java frames.
+"""What Spark's processes write to stderr, without what means nothing: traces of workers that were let go, Java frames,
+and what Spark says again of a task or a query that has failed.
 
 A failure is said once, in one line, by whoever runs the pipeline; `LAPWING_TRACE=1` lets everything through.
 """
@@ -13,9 +14,15 @@ from typing import Final
 
 _TRACE: Final = "Traceback (most recent call last):"
 _CHAINED: Final = re.compile(r"^(During handling of the above|The above exception was)")
-_RAISED: Final = re.compile(r"^[\w.]+(Error|Exception|Interrupt|Exit)\b")
+_RAISED: Final = re.compile(r"^[\w.$]+(Error|Exception|Interrupt|Exit)\b")
 # how a Python worker takes leave when its socket is closed under it
 _LEAVE: Final = re.compile(r"^(BrokenPipeError|EOFError|ConnectionResetError|OSError: \[Errno 9\])")
+_RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \S+ [A-Z]+ ")
+# said of every attempt of a task beside the error itself, and of a query whose error is said by whoever runs it
+_AGAIN: Final = re.compile(
+    r"^\S+ \S+ ERROR (Utils: Aborting task|DataWritingSparkTask: Abort|WriteToDataSourceV2Exec: .* abort"
+    r"|MicroBatchExecution: Query .* terminated with error)"
+)
 _FRAME: Final = re.compile(r"^\s+at [\w.$/<>]+\(|^\s+\.\.\. \d+ (common frames omitted|more)|^\s*Suppressed: ")
 
 
@@ -23,8 +30,19 @@ def meaningful(lines: Iterable[str]) -> Iterator[str]:
     """The lines that say something."""
     held: list[str] = []  # a trace whose end has not come yet
     dropped = False  # the last trace meant nothing; what is chained to it may not either
+    again = False  # the last line is dropped, and the error that it is about shall be
+    trace = False  # within the Python trace of such an error
     for line in lines:
-        if held:
+        if trace:
+            trace = line.startswith((" ", "\t"))
+            dropped = True
+        elif again and _RAISED.match(line):
+            again, trace = False, line.rstrip().endswith(_TRACE)
+        elif again := bool(_AGAIN.match(line)):
+            continue
+        elif held and _RECORD.match(line):
+            yield line  # of another process, amid the trace
+        elif held:
             held.append(line)
             if _RAISED.match(line):
                 if _LEAVE.match(line) and any("/pyspark/" in each for each in held):
