@@ -259,6 +259,25 @@ def test_mistakes_are_named_with_exit_status_2(tmp_path):
         assert (found.returncode, complaint in found.stderr) == (2, True), (arguments, found.stderr)
 
 
+@pytest.mark.timeout(240)
+def test_what_spark_refuses_is_one_line_that_status_repeats_and_nothing_is_left_in_the_directory(broker, tmp_path):
+    broker.publish("orders", b"1", b"2")
+    (tmp_path / "bad.yaml").write_text("kind: dedup\ntopics: orders\nto: x\nformat: text\nby: boddy\n")
+    refused = lapwing("run", "archive", "bad.yaml", "--nsqd", broker.address, cwd=tmp_path)
+    nowhere = lapwing("run", "archive", "--nsqd", broker.address, "--master", "nowhere", cwd=tmp_path)
+    told = lapwing("status", "--json", cwd=tmp_path)
+
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("lapwing: bad.yaml:5: by: ")
+    assert len(refused.stderr.splitlines()) == 1
+    assert nowhere.returncode == 1
+    assert nowhere.stderr.splitlines()[-1].startswith("lapwing: Spark does not start with --master nowhere: ")
+    assert "Traceback" not in nowhere.stderr
+    states = {each["name"]: (each["state"], each["error"]) for each in json.loads(told.stdout)}
+    assert states == {"archive": ("stopped", ""), "bad": ("failed", refused.stderr.strip().removeprefix("lapwing: "))}
+    assert sorted(path.name for path in tmp_path.iterdir() if "broker" not in path.name) == ["bad.yaml", "lapwing-data"]
+
+
 def test_a_java_that_is_not_there_is_named_before_anything_is_read(broker, tmp_path):
     found = lapwing("run", "archive", "--nsqd", broker.address, cwd=tmp_path, LAPWING_JAVA="/nowhere")
 
@@ -294,3 +313,7 @@ def test_verify_says_what_an_archive_lacks_with_exit_status_1(tmp_path):
     assert found.returncode == 1
     assert "MISSING  topic orders, node 1, log x: 1 messages: 1" in found.stdout
     assert found.stdout.endswith("NOT COMPLETE\n")
+
+    strange = lapwing("verify", "archive", "--topic", "ordres", cwd=tmp_path)
+    assert (strange.returncode, strange.stdout) == (1, "")
+    assert strange.stderr == "lapwing: archive: nothing of topic ordres was ever archived here\n"

@@ -110,7 +110,10 @@ def session_builder(
     started_by_spark = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit runs us: the JVM is there already
     if not started_by_spark:
         builder = builder.master(master or "local[*]")
-        _apply(local=(master or "local").startswith("local"))
+        local = (master or "local").startswith("local")
+        _apply(local=local)
+        if local:  # else it would be a folder in the current directory, made as soon as a query is compiled
+            builder = builder.config("spark.sql.warehouse.dir", str(warehouse()))
     elif master is not None:
         builder = builder.master(master)
     for key, value in (conf or {}).items():
@@ -133,6 +136,11 @@ def local_session(
         atexit.unregister(_warm_later)
         atexit.register(_warm_later)
     return session
+
+
+def warehouse() -> Path:
+    """Where tables go that a session on this machine saves by name: to nobody's current directory."""
+    return javas.cache_directory() / "warehouse"
 
 
 def activate(session: "SparkSession") -> None:

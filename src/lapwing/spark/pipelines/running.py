@@ -112,11 +112,11 @@ class StreamJob:
         self.progress = told.from_spark(self.progress, latest)
 
     def stop(self, *, at_once: bool) -> None:
-        if at_once:
-            self._query.stop()
-        elif self._stop_after is None and not self.progress.ended:
+        if self._stop_after is None and not self.progress.ended:
             self._stop_after = self.progress.batch_id
             self.progress = replace(self.progress, state="stopping")
+        if at_once:
+            self._query.stop()
 
     def _end(self) -> None:
         error = self._query.exception()
@@ -183,14 +183,21 @@ class Running:
 
     def session(self) -> "SparkSession":
         """The session for them, started now."""
-        from lapwing.spark.session import local_session, session_builder
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
 
-        conf = {**CONF, **self._wanted.conf}
+        from lapwing.spark.session import local_session, session_builder, warehouse
+
+        # no pipeline has tables, and Spark would make a folder for them in whatever directory this is
+        conf = {**CONF, "spark.sql.warehouse.dir": str(warehouse()), **self._wanted.conf}
         master = self._wanted.master
-        if master.startswith("local[") and "," not in master:
-            # as on a cluster, a task that fails is tried again: one worker that did not start is no reason to stop
-            return local_session("lapwing pipeline", cores=f"{master[6:-1]},{_TRIES}", conf=conf)
-        return session_builder("lapwing pipeline", master=master, conf=conf).getOrCreate()
+        try:
+            if master.startswith("local[") and "," not in master:
+                # as on a cluster, a task that fails is tried again: one worker that did not start is no reason to stop
+                return local_session("lapwing pipeline", cores=f"{master[6:-1]},{_TRIES}", conf=conf)
+            return session_builder("lapwing pipeline", master=master, conf=conf).getOrCreate()
+        except (Py4JError, PySparkException) as error:
+            raise LapwingError(f"Spark does not start with --master {master}: {complaint(error)}") from error
 
     def run(self, spark: "SparkSession", show: Callable[[Progress], None]) -> bool:
         """See them through to their end; whether all ended well. `show` hears of every change."""
@@ -203,7 +210,12 @@ class Running:
                 stack.callback(messengers[spec.name].close)
             stack.callback(self._stop_all)
             for spec in self._specs:
-                self.jobs.append(self._start(spark, spec))
+                try:
+                    self.jobs.append(self._start(spark, spec))
+                except LapwingError as error:
+                    failed = replace(_beginning(spec), state="failed", error=str(error))
+                    self._presences[spec.name].say(failed.as_json())
+                    raise
             self._watch(messengers, show)
         return all(job.progress.state != "failed" for job in self.jobs)
 
@@ -211,7 +223,7 @@ class Running:
         for job in self.jobs:
             if not job.progress.ended:
                 job.stop(at_once=True)
-                job.look()
+                self._presences[job.progress.name].say(job.look().as_json())
 
     def _start(self, spark: "SparkSession", spec: Spec) -> Job:
         from pyspark.errors import AnalysisException, ParseException
@@ -225,9 +237,7 @@ class Running:
         )
         ground.activate()
         settings = spec.settings
-        channel = settings.channel or settings.name if isinstance(settings, Stream) else ""
-        topics = _topics(spec)
-        progress = Progress(spec.name, settings.kind, topics, channel, updated_ms=told.now_ms())
+        progress = _beginning(spec)
         self._presences[spec.name].say(progress.as_json())
         if isinstance(settings, Replay):
             from lapwing.spark.pipelines.replay import ReplayJob
@@ -301,6 +311,12 @@ def _place(spec: Spec, wanted: Wanted) -> Place:
     return place_of(
         spec.name, wanted.data, checkpoint=wanted.checkpoint, out=out or "", files=isinstance(out, str)
     )
+
+
+def _beginning(spec: Spec) -> Progress:
+    settings = spec.settings
+    channel = settings.channel or settings.name if isinstance(settings, Stream) else ""
+    return Progress(spec.name, settings.kind, _topics(spec), channel, updated_ms=told.now_ms())
 
 
 def _topics(spec: Spec) -> tuple[str, ...]:

@@ -103,6 +103,8 @@ def _verify(
     contents = tables.settled(files)
     if contents.number == 0:
         raise LapwingError(f"{place}: no manifest, so this is no archive, or nothing has been archived yet")
+    if strange := wanted - contents.until.keys() - {topic_of(path) for path in contents.parts}:
+        raise LapwingError(f"{place}: nothing of topic {', '.join(sorted(strange))} was ever archived here")
     proof = Proof(place)
     held: dict[Log, list[Run]] = {}
     for path, part in sorted(contents.parts.items()):
