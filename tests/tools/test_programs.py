@@ -398,7 +398,7 @@ def endpoint():
                 status = 500
             else:
                 status = 200
-                self.requests.append((self.command, self.path, body, dict(self.headers)))
+                self.requests.append((self.command, self.path, body, dict(self.headers), self.headers))
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -432,6 +432,20 @@ def test_nsq_to_http_posts_bodies_as_they_are(nsqd, endpoint):
     headers = {name.lower(): value for name, value in endpoint.requests[0][3].items()}
     assert (headers["user-agent"], headers["x-me"], headers["content-type"]) == ("nsq_to_http v1.3.0", "you", "text/x")
     assert "[aggregate]: finished 1 - 99th: " in err
+
+
+def test_headers_that_were_given_win_and_no_proxy_is_asked(nsqd, endpoint, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    publish(nsqd, "own-headers", b"x")
+    flags = ["-header=content-type: application/json", "-header=User-Agent: mé", f"-nsqd-tcp-address={nsqd.tcp}"]
+    with started("nsq_to_http", "-topic=own-headers", f"-post={endpoint.url}/x", *flags) as process:
+        until(lambda: finished(nsqd, "own-headers", "nsq_to_http", 1), seconds=20, what="it finished")
+        assert ended(process)[0] == 0
+
+    [headers] = [request[4] for request in endpoint.requests]
+    assert headers.get_all("Content-Type") == ["application/json"]
+    assert [value.encode("latin-1").decode() for value in headers.get_all("User-Agent")] == ["mé"]
 
 
 def test_nsq_to_http_gets_with_the_body_in_the_address(nsqd, endpoint):

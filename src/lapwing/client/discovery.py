@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import ssl
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -150,8 +151,9 @@ class Discovery:
             if self._options.auth_secret and self._options.skip_lookupd_authorization:
                 headers["Authorization"] = f"Bearer {self._options.auth_secret}"
             self._client = httpx.AsyncClient(
-                headers=headers, timeout=self._options.lookupd_poll_timeout, trust_env=False, follow_redirects=True
-            )
+                headers=headers, timeout=self._options.lookupd_poll_timeout, trust_env=False, follow_redirects=True,
+                verify=ssl.create_default_context(),  # the system's authorities, not httpx's own
+            )  # fmt: skip
         try:
             response = await self._client.get(url)
             if response.status_code == 404:

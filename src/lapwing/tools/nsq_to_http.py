@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import ssl
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -122,9 +123,7 @@ class Sender:
             # one deadline for all of it: httpx's own are per read and per write
             async with asyncio.timeout(self._options.http_client_request_timeout / 1e9):
                 if self._options.post:
-                    response = await self._client.post(
-                        address, content=message.body, headers={"Content-Type": self._options.content_type}
-                    )
+                    response = await self._client.post(address, content=message.body)
                     good = 200 <= response.status_code < 300
                 else:
                     response = await self._client.get(address.replace("%s", quote_plus(message.body)))
@@ -144,6 +143,15 @@ class Sender:
         return Requeue()
 
 
+def _all_headers(options: Options, given: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """The operator's headers, and ours where those say nothing."""
+    own = [("User-Agent", f"nsq_to_http v{VERSION}")]
+    if options.post:
+        own.append(("Content-Type", options.content_type))
+    chosen = {name.lower(): (name.encode(), value.encode()) for name, value in [*own, *given]}
+    return list(chosen.values())
+
+
 async def _forward(options: Options, headers: list[tuple[str, str]], signals: Signals) -> int:
     import httpx
 
@@ -151,10 +159,12 @@ async def _forward(options: Options, headers: list[tuple[str, str]], signals: Si
     limits = httpx.Limits(max_connections=options.n, max_keepalive_connections=options.n)
     whole, connect = options.http_client_request_timeout / 1e9, options.http_client_connect_timeout / 1e9
     async with httpx.AsyncClient(
-        headers=[("User-Agent", f"nsq_to_http v{VERSION}"), *headers],
+        headers=_all_headers(options, headers),
         limits=limits,
         timeout=httpx.Timeout(whole, connect=connect),
         follow_redirects=True,
+        verify=ssl.create_default_context(),  # the system's authorities, not httpx's own
+        trust_env=False,  # NSQ's goes through no proxy, and endpoints are often this machine
     ) as client:
         consumer = Consumer(
             options.topic,
