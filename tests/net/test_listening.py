@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import ipaddress
 import os
+import re
 import socket
 import ssl
 import stat
@@ -152,6 +153,16 @@ async def test_a_unix_socket_has_the_umasks_mode_and_goes_with_its_listener(tmp_
     assert mode == 0o750
     assert answer.endswith(b"\r\n\r\n@")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_who_comes_over_ipv4_is_shown_so_on_a_socket_for_both_families():
+    async with listening(":0") as listener:
+        four = await ask(*await asyncio.open_connection("127.0.0.1", listener.port))
+        six = await ask(*await asyncio.open_connection("::1", listener.port))
+
+    assert re.search(rb"\r\n\r\n127\.0\.0\.1:\d+$", four)
+    assert re.search(rb"\r\n\r\n\[::1\]:\d+$", six)
 
 
 async def test_a_stale_socket_file_is_an_address_in_use(tmp_path):

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from lapwing.lookup.metrics import Counts
 from lapwing.lookup.session import Session
-from lapwing.net.listen import join
+from lapwing.net.listen import far_end
 
 _KEEPALIVE: Final = 15  # seconds; a host that died without a word is found out within minutes
 _HIGH_WATER: Final = 65536  # bytes of answers that a peer may leave untaken before it is heard no further
@@ -67,8 +67,7 @@ class PeerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the peer in, unless there are too many."""
         self._transport = cast(asyncio.Transport, transport)
-        name = transport.get_extra_info("peername") or ("", 0)
-        self._session = self._peers.new_session(join(name[0], name[1]))
+        self._session = self._peers.new_session(far_end(transport)[1])
         counts = self._peers.counts
         if 0 < self._peers.limit <= len(self._peers.connected):
             counts.refused += 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from lapwing.net import durations
 from lapwing.net.answers import INTERNAL_ERROR, Answer, Later, Stream, plain
 from lapwing.net.incoming import Incoming
+from lapwing.net.listen import far_end
 from lapwing.net.requests import Head, Request
 
 if TYPE_CHECKING:
@@ -67,11 +68,10 @@ class HttpConnection(asyncio.Protocol):
         """Take the client in, or refuse it when there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self._remote = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
-            here = transport.get_extra_info("sockname")
-            self._near = isinstance(here, tuple) and here[0] == peer[0]
+        _, self._remote = far_end(transport)
+        there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if isinstance(there, tuple):
+            self._near = isinstance(here, tuple) and here[0] == there[0]
         self._tls = transport.get_extra_info("ssl_object") is not None
         self._transport.set_write_buffer_limits(high=262144)
         if not self._server.joined(self, self._loop):

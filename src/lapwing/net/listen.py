@@ -41,6 +41,20 @@ def join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def far_end(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """The host at the other end, and its `host:port`; on a Unix socket nothing and `@`.
+
+    Who comes over IPv4 is shown so, also where one socket listens for both families.
+    """
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return "", "@"
+    host = str(name[0])
+    if host.startswith("::ffff:") and "." in host:
+        host = host.removeprefix("::ffff:")
+    return host, join(host, name[1])
+
+
 @dataclass(slots=True)
 class Listener:
     """A bound address. `close` stops taking connections and removes the socket file; those taken live on."""

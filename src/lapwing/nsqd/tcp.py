@@ -11,6 +11,7 @@ from lapwing.broker.broker import Change
 from lapwing.broker.session import Session
 from lapwing.broker.subscriber import UNSENT
 from lapwing.errors import ProtocolError
+from lapwing.net.listen import far_end
 from lapwing.nsqd.door import Door
 from lapwing.nsqd.gate import Gate, Guarded
 from lapwing.nsqd.patience import Patience
@@ -61,8 +62,7 @@ class Connection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER)
-        peer = transport.get_extra_info("peername")
-        host, address = (peer[0], _join(peer)) if isinstance(peer, tuple) else ("", "@")
+        host, address = far_end(transport)
         now = self._clock.now()
         self._patience.heard = now
         self._agree(self._door.terms.settings(host))
@@ -474,8 +474,3 @@ class Connection(asyncio.Protocol):
 
 
 _SPECIAL: Final = frozenset({Identify, Auth})
-
-
-def _join(peer: tuple[object, ...]) -> str:
-    host, port = str(peer[0]), peer[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
