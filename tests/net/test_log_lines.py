@@ -49,6 +49,12 @@ def test_one_event_is_one_line_whatever_a_peer_put_into_it(pipe):
     assert len(line) <= 4001
 
 
+def test_a_terminal_is_told_nothing_by_a_peer(pipe):
+    Log("", Level.INFO, pipe[1]).info("\x1b[31mred\x07 \u2028\x9b \udcff 1µs")
+
+    assert os.read(pipe[0], 10000).decode().endswith("INFO: \\x1b[31mred\\x07 \\u2028\\x9b \\udcff 1µs\n")
+
+
 def test_a_reader_that_stops_costs_lines_and_no_time(pipe):
     log = Log("", Level.INFO, pipe[1])
     for number in range(5000):

@@ -86,7 +86,8 @@ class Log:
         if second != self._second:
             self._stamp = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
             self._second = second
-        text = text.replace("\n", "\\n").replace("\r", "\\r")  # one event, one line, whoever wrote the text
+        if not text.isprintable():  # one event, one line, and a terminal left alone, whoever wrote the text
+            text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
         line = f"{self.prefix}{self._stamp}.{int((now - second) * 1e6):06} {_SHOWN[level]}: {text}"
         self._put(line.encode("utf-8", "backslashreplace")[:_LONGEST] + b"\n")
 
