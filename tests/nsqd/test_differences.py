@@ -187,3 +187,18 @@ def test_the_clients_own_certificate_may_stand_for_its_authority(tmp_path: Path)
             get(nsqd, "/ping")
 
     assert pings == [b"OK", b"refused"]
+
+
+@pytest.mark.parametrize(
+    ("experiments", "counted"), [((), "global_msg_count"), (("topology-aware-consumption",), "zone_local_msg_count")]
+)
+def test_where_a_consumer_is_counts_only_in_the_experiment(experiments: tuple[str, ...], counted: str) -> None:
+    flags = (f"--enable-experiment={name}" for name in experiments)
+    with daemons.nsqd("--topology-zone=z", *flags) as nsqd, Raw(nsqd) as raw:
+        raw.identify(feature_negotiation=True, topology_zone="z")
+        raw.ok(pub("t", b"x"))
+        raw.subscribe("t", "c", ready=1)
+        raw.message()
+
+        counts = {key for key in topics(nsqd)["t"]["channels"]["c"] if key.endswith("_msg_count")}
+        assert counts == {counted}

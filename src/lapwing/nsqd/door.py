@@ -35,8 +35,10 @@ class Door:
     newcomers: Newcomers | None = None
 
     def locality(self, settings: identify.Settings) -> int:
-        """How near a client is: 2 in our zone, 1 in our region, 0 elsewhere."""
+        """How near a client is: 2 in our zone, 1 in our region, 0 elsewhere, or where that does not matter."""
         options = self.options
+        if not options.topology_aware:
+            return 0
         if settings.topology_zone and settings.topology_zone == options.topology_zone:
             return 2
         return 1 if settings.topology_region and settings.topology_region == options.topology_region else 0
