@@ -136,7 +136,7 @@ class SnappyCodec:
     def _check(self, kind: int, length: int) -> None:
         if not self._welcomed and kind != 0xFF:
             raise CompressionError(f"snappy stream begins with chunk type {kind:#04x}, expected its identifier")
-        if kind <= 1 and not 4 <= length <= LARGEST_CHUNK:
+        if length > LARGEST_CHUNK or (kind <= 1 and length < 4):  # of chunks to skip too: they are kept until whole
             raise CompressionError(f"snappy chunk of {length} bytes, expected 4 to {LARGEST_CHUNK}")
         if 2 <= kind <= 0x7F:
             raise CompressionError(f"snappy chunk of unknown type {kind:#04x}")
