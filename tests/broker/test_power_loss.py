@@ -80,3 +80,11 @@ def test_what_was_emptied_and_lost_does_not_swallow_new_messages(tmp_path: Path)
     stage.client().publish(b"c").publish(b"d").publish(b"e")
 
     assert consumer.received() == [0, 1, 2, 3, 4]
+
+
+def test_new_messages_do_not_look_finished_after_a_kill_within_moments(tmp_path: Path) -> None:
+    stage = power_lost(tmp_path, defer_some)
+    stage.client().publish(b"c").publish(b"d").publish(b"e")
+    stage.kill()
+
+    assert [body for _, _, body in stage.consumer().take()[0]] == [b"c", b"d", b"e"]

@@ -105,6 +105,18 @@ def test_a_straggler_that_no_journal_knows_is_still_there(stage: Stage) -> None:
     assert stage.consumer().take()[0][0] == (0, 2, b"straggler")
 
 
+def test_a_straggler_is_still_there_without_any_journal(stage: Stage) -> None:
+    straggle(stage)
+    stage.checkpoint(trim=True)
+    first = stage.broker.topics["t"].log.first
+    assert stage.path is not None
+    stage.broker.close(now=stage.now)
+    (stage.path / "topics" / "t-t" / "journal").unlink()
+    stage.open()
+
+    assert stage.consumer().received() == [0, *range(first, 101)]
+
+
 def test_what_was_finished_in_the_side_log_is_let_go_of(stage: Stage) -> None:
     straggle(stage)
     stage.checkpoint(trim=True)

@@ -15,6 +15,7 @@ from lapwing.broker.subscriber import Subscriber
 from lapwing.broker.topic import Publisher, Topic
 from lapwing.errors import Exiting, LapwingError, LogError, NoSuchChannel, NoSuchTopic
 from lapwing.log.catalog import ChannelEntry, TopicEntry
+from lapwing.log.journal import ChannelState
 
 if TYPE_CHECKING:
     from lapwing.broker.session import Session
@@ -341,8 +342,7 @@ class Broker:
         for line in entry.channels:
             channel = topic.channels.get(line.name)
             if channel is None:  # the journal has lost it: deliver again what may be finished, rather than nothing
-                channel = topic.create_channel(line.name, now=now)
-                channel.seek(topic.log.first, back=True)
+                channel = topic.bring_back(line.name, ChannelState(), now=now)
             channel.paused = line.paused
             channel.settings = line.settings
         topic.fan_out(now)

@@ -20,6 +20,7 @@ from lapwing.wire import ids
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
     from lapwing.broker.storage import Store
+    from lapwing.log.journal import ChannelState
     from lapwing.log.log import TopicLog
     from lapwing.log.sidelog import SideLog
 
@@ -352,10 +353,19 @@ class Topic:
             self.settings["emptied"] = [[start, min(stop, log.end)] for start, stop in known_runs]
         self._leave_out(log.lost)
         for name, entry in state.channels.items():
-            if name not in self.channels:
-                self.channels[name] = Channel(name, self, self._options, cursor=log.first, touched=self._broker.touch)
-            recall.restore(self.channels[name], entry, now=now, longest=self._options.max_req_timeout)
+            self.bring_back(name, entry, now=now)
+        if max([known, *cursors]) > log.end:  # after a power loss: what comes next must not look finished
+            self._moved = True
+            self._broker.tell(self)
+            journal.compact()
         self._has_extras = True
+
+    def bring_back(self, name: str, state: ChannelState, *, now: int) -> Channel:
+        """A channel as it was."""
+        channel = Channel(name, self, self._options, cursor=self.log.first, touched=self._broker.touch)
+        self.channels[name] = channel
+        recall.restore(channel, state, now=now, longest=self._options.max_req_timeout)
+        return channel
 
     def _leave_out(self, lost: range) -> None:
         """Let no channel wait for messages that a crash took."""
