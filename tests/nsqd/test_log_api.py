@@ -331,6 +331,10 @@ def test_a_reader_that_does_not_read_holds_nobody_up(shared):
     connection.close()
 
 
+def test_a_time_before_all_is_the_beginning(shared, topic):
+    assert shared(f"/log/offsets?topic={topic}&at=-1")[1]["topics"][0]["at"] == 0
+
+
 def test_a_channel_is_made_and_moved_but_not_back(shared, topic):
     path = f"/channel/commit?topic={topic}&channel=lake"
     assert shared(f"{path}&sequence=4", b"")[1]["message"] == "CHANNEL_NOT_FOUND"
@@ -341,6 +345,7 @@ def test_a_channel_is_made_and_moved_but_not_back(shared, topic):
     assert shared(f"{path}&sequence=5&back=true", b"") == (200, {"cursor": 5})
     assert shared(f"{path}&sequence=11", b"")[1] == {"message": "OUT_OF_RANGE", "first": 0, "next": 10}
     assert shared(f"{path}&sequence=5&log_id=other", b"")[1]["message"] == "LOG_ID_MISMATCH"
+    assert shared(path, b"") == (400, {"message": "MISSING_ARG_SEQUENCE"})
     _, stats = shared(f"/stats?format=json&topic={topic}&channel=lake")
     assert stats["topics"][0]["channels"][0]["depth"] == 5
 

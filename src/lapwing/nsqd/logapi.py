@@ -111,7 +111,7 @@ class LogApi:
         return any(name in topics and topics[name].log.end > sequence for name, sequence in after.items())
 
     def _offsets(self, query: Query) -> Answer:
-        at = _number(query, "at", -1)
+        at = _number(query, "at", 0) if "at" in query else None
         times = query.get("times") not in ("false", "0")
         wanted = query.all("topic")
         topics = self._broker.topics
@@ -166,6 +166,7 @@ class LogApi:
         name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
         _same_log(topic, query.get("log_id"))
         log = topic.log
+        request.argument("sequence")
         sequence = _number(query, "sequence", -1)
         if not log.first <= sequence <= log.end:
             raise Refused(416, "OUT_OF_RANGE", first=log.first, next=log.end)
@@ -204,7 +205,7 @@ def _same_log(topic: Topic, expected: str | None) -> None:
         raise Refused(409, "LOG_ID_MISMATCH", log_id=topic.log.identity)
 
 
-def _facts(topic: Topic, at: int, times: bool) -> dict[str, Any]:
+def _facts(topic: Topic, at: int | None, times: bool) -> dict[str, Any]:
     log = topic.log
     facts: dict[str, Any] = {
         "topic": topic.name,
@@ -220,7 +221,7 @@ def _facts(topic: Topic, at: int, times: bool) -> dict[str, Any]:
     if times:
         facts["first_timestamp"] = _time(topic, log.first)
         facts["last_timestamp"] = _time(topic, log.end - 1)
-    if at >= 0:
+    if at is not None:
         facts["at"] = log.at_time(at)
     return facts
 
