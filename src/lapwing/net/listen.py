@@ -159,7 +159,9 @@ def bind(address: str) -> Listener:
         host, port = listening.getsockname()[:2]
         return Listener([listening], join(host, port), port)
     except OSError as error:
-        raise CannotListen(error.errno, f"listen ({address}) failed - {_reason(error)}") from error
+        stale = parts is None and error.errno == errno.EADDRINUSE
+        hint = "; if nobody listens there any more, remove the file" if stale else ""
+        raise CannotListen(error.errno, f"listen ({address}) failed - {_reason(error)}{hint}") from error
 
 
 def _reason(error: OSError) -> str:
