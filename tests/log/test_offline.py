@@ -187,3 +187,16 @@ def test_a_directory_without_topics_is_sound_and_stays_empty(tmp_path: Path) -> 
     assert list(offline.repair(place)) == []
     assert list(tmp_path.iterdir()) == []
     place.release()
+
+
+def test_bytes_behind_the_last_message_of_a_closed_segment_are_set_aside(place: DataPath, tmp_path: Path) -> None:
+    path = next(Path(place.topic_dir("orders")).glob("*.log"))
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"surplus" * 9)
+    assert len(problems(place)) == 1
+    assert [repair.done for repair in repairs(place) if "no message" in repair.what] == [True]
+
+    assert problems(place) == []
+    assert path.stat().st_size == size
+    assert (tmp_path / "quarantine" / "t-orders" / f"{path.stem}-{size}.frames").read_bytes() == b"surplus" * 9

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk
+from lapwing.log import records
 from lapwing.log.index import RECORD
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, Extra, LogOptions
@@ -263,6 +264,18 @@ def test_a_flipped_bit_in_the_extras_costs_no_message(stages: list[Files], tmp_p
         assert bodies(log) == EVERYTHING
         assert len([extra for extra in log.extras(0, 9) if extra in ALL_EXTRAS]) >= 2
         goes_on(log, directory)
+
+
+@pytest.mark.parametrize("payload", [b"x", bytes(8) + b"\xff", bytes(8) + b"[1]", b"\xff" * 8 + b"no JSON"])
+def test_extras_that_are_not_understood_cost_no_message(stages: list[Files], tmp_path: Path, payload: bytes) -> None:
+    whole = stages[-1]
+    directory = whole.lay_out(tmp_path / "odd", aux=records.encode(payload) + whole["aux"])
+
+    log, _ = reopen(directory)
+
+    assert bodies(log) == EVERYTHING
+    assert log.extras(0, 9) in (ALL_EXTRAS, [])
+    goes_on(log, directory)
 
 
 def test_a_missing_index_is_made_again_from_the_frames(stages: list[Files], tmp_path: Path) -> None:

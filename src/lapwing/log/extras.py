@@ -4,6 +4,7 @@ One record (see `records`) for all of one write:
     last sequence u64 | JSON [[sequence, defer ns, {headers}], ...]
 """
 
+import contextlib
 import json
 import struct
 from bisect import bisect_right
@@ -37,14 +38,16 @@ def encode(extras: Sequence[Extra]) -> bytes:
 
 
 def decode(payload: bytes) -> list[Extra]:
-    """The extras of one record."""
+    """The extras of one record; raises `ValueError` when it is of another form."""
     rows = json.loads(payload[_LAST.size :].decode("utf-8", "surrogatepass"))
-    return [Extra(sequence, defer, headers) for sequence, defer, headers in rows]
+    try:
+        return [Extra(int(sequence), int(defer), dict(headers)) for sequence, defer, headers in rows]
+    except TypeError as error:
+        raise ValueError(f"not understood: {error}") from error
 
 
 def _last_sequence(payload: bytes) -> int:
-    last: int = _LAST.unpack_from(payload)[0]
-    return last
+    return int.from_bytes(payload[: _LAST.size], "little")
 
 
 class ExtrasFile:
@@ -77,7 +80,11 @@ class ExtrasFile:
                 self._places.append(end)
                 self._lasts.append(last)
             if last >= start:
-                found += [extra for extra in decode(payload) if start <= extra.sequence < stop]
+                try:
+                    found += [extra for extra in decode(payload) if start <= extra.sequence < stop]
+                except ValueError:
+                    on_damage(self.file.path, at, end - at)
+                    continue
                 if last >= stop - 1:
                     break
         return found
@@ -92,7 +99,8 @@ class ExtrasFile:
                 if payload is not None:
                     if _last_sequence(payload) >= end:
                         # of a write that was torn: its first messages may be there, and need what they carry
-                        kept = [extra for extra in decode(payload) if extra.sequence < end]
+                        with contextlib.suppress(ValueError):  # else it is of another file, and needed by nobody
+                            kept = [extra for extra in decode(payload) if extra.sequence < end]
                         break
                     good = after
             if good < size:

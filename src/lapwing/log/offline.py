@@ -359,14 +359,17 @@ def _repair(place: DataPath, topic: str) -> Iterator[Event]:
                 log.rebuild(segment)
             yield from (Repair(topic, note) for note in log.notes)
             log.notes.clear()
-            number = 0
+            number = stop = 0
             while number < segment.index.count:
                 chunks, frames, problem = segment.read(number, 1 << 20)
                 if frames is None and not chunks[0].flags & QUARANTINED:
                     yield _set_aside(place, topic, segment, chunks[0], number, problem)
                 number += len(chunks)
-                yield Progress(topic, done + chunks[-1].stop, total)
+                stop = chunks[-1].stop
+                yield Progress(topic, done + stop, total)
             done += segment.size
+            if stop < segment.size:
+                yield _cut_off(place, topic, segment, stop)
         yield from (Repair(topic, note) for note in log.notes)
         yield from _repair_journals(topic, directory)
     finally:
@@ -375,16 +378,34 @@ def _repair(place: DataPath, topic: str) -> Iterator[Event]:
 
 def _set_aside(place: DataPath, topic: str, segment: Segment, chunk: Chunk, number: int, problem: str) -> Event:
     span = f"{segment.frames.path}: offset {chunk.offset}: messages {chunk.first} to {chunk.end - 1}"
-    folder = os.path.join(place.path, QUARANTINE, os.path.basename(place.topic_dir(topic)))
-    copy = os.path.join(folder, f"{segment.name}-{chunk.offset}.frames")
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        DISK.replace(copy, [segment.frames.read(chunk.length, chunk.offset)], sync=True)
+        copy = _copy(place, topic, segment, chunk.offset, chunk.length)
         chunk.flags |= QUARANTINED
         segment.index.file.write(chunk.encode(), number * RECORD)
     except OSError as error:
         return Repair(topic, f"{span} could not be set aside: {error}", done=False)
     return Repair(topic, f"{span} set aside to {copy}: {problem}")
+
+
+def _cut_off(place: DataPath, topic: str, segment: Segment, offset: int) -> Event:
+    """Take away what stands behind the last message of a segment and before the next one."""
+    span = f"{segment.frames.path}: offset {offset}: {segment.size - offset} bytes that are no message"
+    try:
+        copy = _copy(place, topic, segment, offset, segment.size - offset)
+        segment.frames.truncate(offset)
+    except OSError as error:
+        return Repair(topic, f"{span} could not be set aside: {error}", done=False)
+    segment.size = offset
+    return Repair(topic, f"{span} set aside to {copy}")
+
+
+def _copy(place: DataPath, topic: str, segment: Segment, offset: int, length: int) -> str:
+    """Keep bytes of a segment in the folder `quarantine`; where. Raises `OSError`."""
+    folder = os.path.join(place.path, QUARANTINE, os.path.basename(place.topic_dir(topic)))
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    copy = os.path.join(folder, f"{segment.name}-{offset}.frames")
+    DISK.replace(copy, [segment.frames.read(length, offset)], sync=True)
+    return copy
 
 
 def _repair_extras(topic: str, directory: str) -> Iterator[Event]:

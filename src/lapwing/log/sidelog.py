@@ -142,18 +142,21 @@ class SideLog:
         for begin, payload, end in self._file.read():
             if payload is None:
                 self.notes.append(f"{self.path}: offset {begin}: skipped {end - begin} damaged bytes")
-            else:
+                continue
+            try:
                 self._learn(payload, begin)
+            except (struct.error, ValueError) as error:
+                self.notes.append(f"{self.path}: offset {begin}: of another version? not understood: {error}")
 
     def _learn(self, payload: bytes, place: int) -> None:
         if payload[0] == PUT:
             self._places[_PUT.unpack_from(payload)[1]] = place
             self._puts += 1
-        elif payload[0] != DROP:
-            self.notes.append(f"{self.path}: offset {place}: of another version? a record of kind {payload[0]}")
-        else:
+        elif payload[0] == DROP:
             for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
                 self._places.pop(sequence, None)
+        else:
+            raise ValueError(f"a record of kind {payload[0]}")
 
     def compact(self) -> None:
         """Write the frames still wanted to a new file, which takes the old one's place; on error the old one stays."""
