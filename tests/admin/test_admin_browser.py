@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import time
 from pathlib import Path
 
@@ -143,6 +144,40 @@ def test_what_is_left_is_shown_with_a_warning_when_a_node_dies(ui, cluster):
     expect(page.get_by_text("What follows is not all")).not_to_be_visible()
 
 
+def test_a_topic_whose_node_is_away_is_not_said_to_be_gone(ui, cluster):
+    cluster.b.topics["afar"] = Topic(depth=3, channels={"c": Channel(depth=3)})
+    page = ui.open("/topics")
+    expect(cell(page, "Topics", "afar", "In channels")).to_have_text("3")
+    cluster.b.down()
+    try:
+        expect(page.get_by_role("row").filter(has_text="afar")).to_contain_text("does not answer")
+        expect(cell(page, "Topics", "afar", "In channels")).to_have_text("\N{EN DASH}")
+        for path in ("/topics/afar", "/topics/afar/c"):
+            ui.open(path)
+            expect(page.get_by_text("one that does not answer may have it")).to_be_visible()
+            expect(page.get_by_text("can be deleted")).to_have_count(0)
+    finally:
+        cluster.b.up()
+
+
+def test_nothing_is_well_before_anybody_has_answered(starting, page):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        daemon = starting(f"--lookupd-http-address=127.0.0.1:{silent.getsockname()[1]}")
+        Ui(page, daemon.url).open("/")
+
+        expect(page.get_by_text("All is well")).to_have_count(0)
+        expect(page.get_by_role("alert").first).to_contain_text("What follows is not all")
+
+
+def test_more_alarms_than_are_shown_are_counted(ui, cluster):
+    cluster.a.topics |= {f"t{number:03}": Topic(depth=1) for number in range(120)}
+    page = ui.open("/")
+    page.get_by_role("button", name=re.compile(r"Show 1\d\d more")).click()
+
+    expect(page.locator(".lw-alarms li")).to_have_count(100)
+    expect(page.get_by_role("button", name=re.compile(r"2\d more: GET"))).to_be_disabled()
+
+
 # ---- actions ----
 
 
@@ -191,6 +226,15 @@ def test_a_topic_is_deleted_and_one_is_back_at_the_list(ui, cluster):
 
     expect(page.locator("h1")).to_have_text("Topics")
     assert cluster.lookupd.calls == cluster.a.calls == ["/topic/delete?topic=lonely"]
+
+
+def test_what_somebody_else_has_deleted_is_said_to_be_gone(ui, cluster):
+    ui.open("/topics/lonely")
+    ui.press("Delete topic")
+    del cluster.a.topics["lonely"]
+    ui.confirm("Delete", typed="lonely")
+
+    ui.told("This topic is not there any more")
 
 
 def test_a_channel_is_paused_emptied_and_deleted(ui, cluster):

@@ -45,12 +45,23 @@ class Picture:
     @property
     def trouble(self) -> list[str]:
         """In words, what could not be asked: what is shown is without it."""
+        if not self.at:
+            return ["nobody has answered yet"]
         if self.failure:
             return [self.failure]
         words = [f"nsqlookupd {address} does not answer" for address, error in self.lookupds if error]
         words += [f"nsqd {state.node.name} does not answer" for state in self.nodes if state.error]
         words += [f"nsqd {state.node.name} has left" for state in self.nodes if state.gone_since]
         return words
+
+    @property
+    def whole(self) -> bool:
+        """Whether every nsqd answered: only then is what is not shown not there."""
+        return bool(self.at) and not self.failure and all(state.reachable for state in self.nodes)
+
+    def away_topics(self) -> set[str]:
+        """Topics of nsqds that do not answer, as far as discovery names them."""
+        return {topic for state in self.nodes if not state.reachable for topic, _ in state.node.topics}
 
     @property
     def lapwing(self) -> bool:

@@ -9,9 +9,14 @@ def count(number: float) -> str:
     return f"{round(number):,}"
 
 
+def several(number: float, word: str) -> str:
+    """`1 topic` or `12,430 topics`."""
+    return f"1 {word}" if round(number) == 1 else f"{count(number)} {word}s"
+
+
 def messages(number: float) -> str:
     """`1 message` or `12,430 messages`."""
-    return "1 message" if round(number) == 1 else f"{count(number)} messages"
+    return several(number, "message")
 
 
 def messages_are(number: float) -> str:

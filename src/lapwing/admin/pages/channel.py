@@ -53,7 +53,7 @@ def install(admin: "Admin") -> None:
 
 
 def _buttons(view: View, topic: str, channel: str) -> None:
-    absent = notice("This channel is on no nsqd.")
+    absent = notice("")
     spark = notice("")
     with view.buttons:
         link_button("Messages of the topic", view.links.messages(topic), sign="mail_outline")
@@ -72,6 +72,8 @@ def _buttons(view: View, topic: str, channel: str) -> None:
 
     def refresh() -> None:
         found = view.picture.channel(topic, channel)
+        missing = "; one that does not answer may have it" if not view.picture.whole else ""
+        say(absent, f"No nsqd {'that answers ' if missing else ''}has this channel{missing}.")
         absent.set_visibility(found is None)
         moving = [
             str(each["name"])

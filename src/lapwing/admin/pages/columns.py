@@ -114,8 +114,10 @@ TOPICS = (
 )
 
 
-def topic_rows(topics: dict[str, Json], idle_topics: Iterable[str], history: History, links: Links) -> list[Row]:
-    """The topics, those that only nsqlookupd knows at the end."""
+def topic_rows(
+    topics: dict[str, Json], idle_topics: Iterable[str], away: set[str], history: History, links: Links
+) -> list[Row]:
+    """The topics, those that only nsqlookupd knows at the end; `away` are those of nsqds that do not answer."""
     rows: list[Row] = []
     for name, topic in topics.items():
         channels = topic["channels"]
@@ -140,7 +142,10 @@ def topic_rows(topics: dict[str, Json], idle_topics: Iterable[str], history: His
             ]
         )
     idle: Label = ["no producer", "", "nsqlookupd knows it, no nsqd has it"]
-    rows += [[name, [name, links.topic(name), "", [idle]], 0, 0, 0, 0, 0, 0, 0, 0] for name in idle_topics]
+    gone: Label = ["does not answer", "bad", "Every nsqd that has it"]
+    for name in idle_topics:
+        numbers = [None] * 8 if name in away else [0] * 8  # not known is not 0
+        rows.append([name, [name, links.topic(name), "", [gone if name in away else idle]], *numbers])
     return rows
 
 

@@ -35,6 +35,8 @@ def in_words(error: LapwingError) -> str:
         return "You may look, but not change anything here."
     if isinstance(error, NoSuchNode):
         return f"The node {error} is not known, or does not have this topic."
+    if "TOPIC_NOT_FOUND" in str(error):
+        return "This topic is not there any more: somebody has deleted it."
     if isinstance(error, UpstreamFailed | CallFailed):
         return f"The cluster refused or did not answer: {error}"
     return str(error)

@@ -11,8 +11,8 @@ from lapwing.admin.history import Age
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.columns import channel_columns, channel_rows
 from lapwing.admin.pages.frame import View, frame
-from lapwing.admin.pages.parts import Table, element, icon, panel, say, tile
-from lapwing.admin.words import count, rate
+from lapwing.admin.pages.parts import Table, element, icon, panel, put, say, tile
+from lapwing.admin.words import count, rate, several
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin
@@ -64,12 +64,14 @@ def _health(view: View) -> None:
         picture, alarms = view.picture, view.admin.poller.alarms
         worst = alarms[0].severity if alarms else "info"
         serious = sum(alarm.severity != "info" for alarm in alarms)
-        tone = worst if serious else "good"
-        say(sign, {"error": "error", "warning": "warning"}.get(tone, "check_circle"))
+        tone = worst if serious else "good" if picture.at else "info"
+        say(sign, {"error": "error", "warning": "warning", "info": "pending"}.get(tone, "check_circle"))
         box.classes(replace=f"lw-health lw-{tone}")
         say(
             verdict,
-            "All is well"
+            "Asking the cluster"
+            if not picture.at
+            else "All is well"
             if not serious
             else "1 thing needs a look"
             if serious == 1
@@ -82,7 +84,7 @@ def _health(view: View) -> None:
             parts.append(f"{answering} of {len(picture.lookupds)} nsqlookupd up")
         topics = picture.users_topics()
         channels = sum(len(topic["channels"]) for topic in topics.values())
-        parts += [f"{count(len(topics))} topics", f"{count(channels)} channels"]
+        parts += [several(len(topics), "topic"), several(channels, "channel")]
         say(facts, " · ".join(parts))
 
     view.live(refresh)
@@ -135,8 +137,9 @@ def _alarms(view: View) -> None:
                 for alarm in shown[0]:
                     _alarm(view, alarm)
         hidden = len(alarms) - most[0]
-        say(words, f"Show {hidden} more")
-        more.set_visibility(hidden > 0 and most[0] < MOST_ALARMS)
+        say(words, f"Show {hidden} more" if most[0] < MOST_ALARMS else f"{hidden} more: GET /api/alarms has them all")
+        put(words, disabled=most[0] >= MOST_ALARMS)
+        more.set_visibility(hidden > 0)
 
     view.live(refresh)
 

@@ -19,7 +19,7 @@ from lapwing.admin.pages.columns import (
 )
 from lapwing.admin.pages.dialogs import ask_act, ask_create
 from lapwing.admin.pages.frame import View, frame
-from lapwing.admin.pages.parts import Table, button, link_button, notice, panel
+from lapwing.admin.pages.parts import Table, button, link_button, notice, panel, say
 from lapwing.client.cluster import Json, sum_topic
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _buttons(view: View, topic: str) -> None:
 
 
 def _absent(view: View, topic: str) -> None:
-    words = notice("No nsqd has this topic. If nsqlookupd still knows it, it can be deleted under Lookup.")
+    words = notice("")
     lonely = notice(
         "This topic has no channel: messages wait in it until there is one, and the first channel gets them all.",
         "warning",
@@ -90,10 +90,18 @@ def _absent(view: View, topic: str) -> None:
 
     def refresh() -> None:
         found = view.picture.topics.get(topic)
+        say(words, _nowhere(view))
         words.set_visibility(found is None)
         lonely.set_visibility(found is not None and not found["channels"])
 
     view.live(refresh)
+
+
+def _nowhere(view: View) -> str:
+    if not view.picture.whole:
+        return "No nsqd that answers has this topic; one that does not answer may have it."
+    known = "" if view.picture.direct else " If nsqlookupd still knows it, it can be deleted under Lookup."
+    return f"No nsqd has this topic.{known}"
 
 
 def node_actions(view: View, topic: str, *, paused: bool, channel: str = "") -> Row:

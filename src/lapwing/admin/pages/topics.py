@@ -39,6 +39,7 @@ def install(admin: "Admin") -> None:
 
             def refresh() -> None:
                 idle = [name for name in view.picture.idle_topics if own.shown or not names.own(name)]
-                table.show(topic_rows(own.topics(), idle, admin.poller.history, view.links))
+                away = view.picture.away_topics()
+                table.show(topic_rows(own.topics(), idle, away, admin.poller.history, view.links))
 
             view.live(refresh)
