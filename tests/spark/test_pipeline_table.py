@@ -260,6 +260,24 @@ def test_lag_and_rates_come_from_what_spark_tells():
     assert twice.rows_in == 7
 
 
+def test_what_spark_says_between_two_batches_is_no_batch():
+    def source(start, end):
+        places = [{"orders": {"1": {"log_id": "x", "sequence": place}}} for place in (start, end)]
+        return [{"startOffset": places[0], "endOffset": places[1], "latestOffset": places[1]}]
+
+    worked = {"addBatch": 80, "triggerExecution": 100}
+    first = {"batchId": 1, "durationMs": worked, "sources": source(0, 5)}
+    idle = {"batchId": 2, "durationMs": {"latestOffset": 1003, "triggerExecution": 1005}, "sources": source(5, 5)}
+    second = {"batchId": 2, "durationMs": worked, "sources": source(5, 8)}
+
+    progress = Progress("p", "archive", ("orders",), "p")
+    seen = [progress := from_spark(progress, told) for told in (first, idle, idle, second)]
+
+    assert [(each.batch_id, each.batch_ms, each.rows_in) for each in seen] == [
+        (1, 100, 5), (1, 100, 5), (1, 100, 5), (2, 100, 8)
+    ]  # fmt: skip
+
+
 def test_a_pipeline_runs_once_at_a_time_and_its_death_is_noticed(tmp_path):
     home = Home(tmp_path / "archive")
     presence = home.enter()
@@ -304,8 +322,14 @@ def test_what_spark_says_again_of_a_failure_is_left_out():
     python = [
         "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n",
         '  File "/x/site-packages/lapwing/spark/reader.py", line 1, in f\n',
-        "lapwing.spark.reader.DataLoss: gone\n",
+        "ConnectionRefusedError: [Errno 111] Connection refused\n",
         "\n",
+        "The above exception was the direct cause of the following exception:\n",
+        "\n",
+        "Traceback (most recent call last):\n",
+        '  File "/x/site-packages/lapwing/spark/reader.py", line 2, in g\n',
+        "lapwing.spark.reader.DataLoss: gone\n",
+        " SQLSTATE: 38000\n",
     ]
     again = [
         "2026-11-15 16:20:34 ERROR Utils: Aborting task\n", error, *frames,

@@ -62,17 +62,19 @@ class Progress:
 
 
 def from_spark(before: Progress, told: Mapping[str, Any]) -> Progress:
-    """The record after what Spark says of a query's last batch."""
+    """The record after what Spark says of a query's last batch, or says while there is nothing to do."""
     sources = told.get("sources") or []
     rows = _read(sources)
-    fresh = int(told["batchId"]) != before.batch_id
+    durations = told.get("durationMs", {})
+    ran = not durations or "addBatch" in durations  # else it is idle, and the number that of a batch to come
+    fresh = ran and int(told["batchId"]) != before.batch_id
     return replace(
         before,
         topics=_topics(sources) or before.topics,
-        batch_id=int(told["batchId"]),
+        batch_id=int(told["batchId"]) if ran else before.batch_id,
         input_rate=_number(told.get("inputRowsPerSecond")),
         processed_rate=_number(told.get("processedRowsPerSecond")),
-        batch_ms=int(told.get("batchDuration") or told.get("durationMs", {}).get("triggerExecution") or 0),
+        batch_ms=int(told.get("batchDuration") or durations.get("triggerExecution") or 0) if ran else before.batch_ms,
         lag=lag(sources),
         rows_in=before.rows_in + (rows if fresh else 0),
         late=before.late + (_late(told) if fresh else 0),
