@@ -23,24 +23,20 @@ _AGAIN: Final = re.compile(
     r"^\S+ \S+ ERROR (Utils: Aborting task|DataWritingSparkTask: Abort|WriteToDataSourceV2Exec: .* abort"
     r"|MicroBatchExecution: Query .* terminated with error)"
 )
-_FRAME: Final = re.compile(r"^\s+at [\w.$/<>]+\(|^\s+\.\.\. \d+ (common frames omitted|more)|^\s*Suppressed: ")
+_OF_ERROR: Final = re.compile(
+    rf"{_RAISED.pattern}|{_CHAINED.pattern}|^{re.escape(_TRACE)}|^Caused by: |^\s|^[\w$]+(\.[\w$]+)+: "
+)
+_FRAME: Final = re.compile(
+    r"^\s+at [\w.$/<>]+\(|^\s+\.\.\. \d+ (common frames omitted|more)|^\s*Suppressed: |^ SQLSTATE: \w+$"
+)
 
 
 def meaningful(lines: Iterable[str]) -> Iterator[str]:
     """The lines that say something."""
     held: list[str] = []  # a trace whose end has not come yet
     dropped = False  # the last trace meant nothing; what is chained to it may not either
-    again = False  # the last line is dropped, and the error that it is about shall be
-    trace = False  # within the Python trace of such an error
-    for line in lines:
-        if trace:
-            trace = line.startswith((" ", "\t"))
-            dropped = True
-        elif again and _RAISED.match(line):
-            again, trace = False, line.rstrip().endswith(_TRACE)
-        elif again := bool(_AGAIN.match(line)):
-            continue
-        elif held and _RECORD.match(line):
+    for line in _once(lines):
+        if held and _RECORD.match(line):
             yield line  # of another process, amid the trace
         elif held:
             held.append(line)
@@ -61,6 +57,17 @@ def meaningful(lines: Iterable[str]) -> Iterator[str]:
             dropped = False
             yield line
     yield from held
+
+
+def _once(lines: Iterable[str]) -> Iterator[str]:
+    """The lines without what Spark says again of a failure, and the error that stands below it."""
+    again = False
+    for line in lines:
+        if _AGAIN.match(line):
+            again = True
+        elif not (again and _OF_ERROR.match(line)):
+            again = False
+            yield line
 
 
 @contextmanager
