@@ -10,6 +10,7 @@ from play import SECOND, Stage, numbered
 
 from lapwing.errors import LogError, ProtocolError, WriteFailed
 from lapwing.log.disk import Disk
+from lapwing.log.sidelog import SideLog
 from lapwing.wire.commands import Mpub, Pub
 
 
@@ -146,6 +147,43 @@ def test_a_stop_on_a_full_disk_says_what_it_could_not_write(tmp_path: Path, disk
     stage.client().publish(b"new")
     received = stage.consumer().received()
     assert received == ([0, 1, 2] if durability == "os" else [10])
+
+
+def test_a_stop_says_what_it_could_not_write_although_it_was_known_that_the_disk_is_full(
+    tmp_path: Path, disk: NoRoom
+) -> None:
+    stage = Stage(tmp_path, durability="memory", mem_queue_size=10)
+    for topic in "tu":
+        stage.consumer(topic=topic)
+        stage.client().publish(*numbered(2), topic=topic)
+    disk.full = True
+    stage.broker.save_catalog()
+    assert stage.broker.problem
+    stage.reports.clear()
+    stage.broker.close(now=stage.now)
+
+    told = [report for report in stage.reports if "not all of it is written" in report]
+    assert [report.split(":")[0] for report in told] == ["topic t", "topic u"]
+
+
+def test_a_side_log_that_cannot_be_written_at_a_stop_keeps_nothing_else_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, durability="memory", mem_queue_size=10)
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(3))
+    stage.channel().set_aside(2)
+    consumer.finish(2)
+
+    def refuse(side: SideLog) -> None:
+        raise WriteFailed(side.path, 0, OSError(errno.EIO, os.strerror(errno.EIO)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SideLog, "close", refuse)
+        stage.broker.close(now=stage.now)
+    stage.open()
+
+    assert stage.consumer().received() == [0, 1]
 
 
 def test_a_topic_is_deleted_to_make_room(tmp_path: Path, disk: NoRoom) -> None:

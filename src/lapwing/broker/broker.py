@@ -377,6 +377,6 @@ class Broker:
             try:
                 topic.store.close()
             except (LogError, OSError) as error:
-                self.fail(error)
+                self.report(f"topic {topic.name}: not all of it is written down: {error}")
         self.save_catalog()
         self.storage.close()

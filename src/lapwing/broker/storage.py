@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -109,12 +110,13 @@ class DiskStore:
         return told
 
     def close(self) -> None:
-        """Write what is unwritten and give everything back."""
-        for side in self._sides.values():
-            side.close()
-        if self.journal is not None:
-            self.journal.close()
-        self.log.close()
+        """Write what is unwritten and give everything back; what cannot be written keeps nothing else from it."""
+        with contextlib.ExitStack() as each:
+            each.callback(self.log.close)
+            if self.journal is not None:
+                each.callback(self.journal.close)
+            for side in self._sides.values():
+                each.callback(side.close)
 
     def destroy(self) -> None:
         """Remove all trace of the topic, which takes no room on the disk. Raises `WriteFailed`."""
