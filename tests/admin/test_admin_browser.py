@@ -511,6 +511,29 @@ def test_keys_search_help_and_go(ui):
     expect(page.locator("h1")).to_have_text("Nodes (2)")
 
 
+def test_a_search_goes_where_the_last_letter_leads(ui):
+    page = ui.open("/")
+    page.keyboard.press("/")
+    page.keyboard.type("orders/billing")
+    page.keyboard.press("Enter")  # before the answer to the last letters is there
+    expect(page.locator("h1")).to_have_text("billing")
+    ui.connected()
+    page.keyboard.press("/")
+    page.keyboard.type("nowhere")
+
+    expect(page.get_by_role("search").get_by_role("status")).to_have_text("Nothing has this name.")
+
+
+def test_the_span_of_the_charts_stands_in_the_address(ui):
+    page = ui.open("/topics/orders")
+    ui.press("5 min")
+    expect(page.get_by_role("button", name="5 min")).to_have_attribute("aria-pressed", "true")
+    assert page.url.endswith("?span=300")
+    page.reload()
+
+    expect(page.get_by_role("button", name="5 min")).to_have_attribute("aria-pressed", "true")
+
+
 def test_a_filtered_and_sorted_table_has_its_own_address(ui):
     page = ui.open("/topics")
     page.get_by_role("searchbox", name="Filter Topics").fill("o")

@@ -95,7 +95,8 @@ def charts(
     with element("div", None, "lw-tabs", role="group", aria_label="How far back"):
         tabs = []
         for seconds, name in spans:
-            tab = element("button", name, type="button", aria_pressed="true" if seconds == span[0] else "false")
+            pressed = "true" if seconds == span[0] else "false"
+            tab = element("button", name, type="button", aria_pressed=pressed, data_address=f"span={seconds}")
             tab.on("click", lambda seconds=seconds: choose(seconds), args=[])
             tabs.append((seconds, tab))
     past = _Past(view, ago) if ago is not None else None

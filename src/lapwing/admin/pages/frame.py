@@ -192,11 +192,13 @@ def _navigation(admin: "Admin", links: Links, current: str) -> Element:
 def _shell(view: View, shell: Shell, theme: str) -> None:
     pages = [[name, path, key] for _, pages in NAVIGATION for name, path, key, _ in pages]
     logins = view.admin.access.logins is not None
-    put(shell, base=view.links.base, found=[], theme=theme, pages=pages, user=view.visitor.user, logout=logins)
+    put(shell, base=view.links.base, theme=theme, pages=pages, user=view.visitor.user, logout=logins)
+    put(shell, found=[], sought="")
     dark = next(iter(each for each in view.client.elements.values() if isinstance(each, ui.dark_mode)))
 
     def search(event: GenericEventArguments) -> None:
-        put(shell, found=found(view.picture, str(event.args), view.links))
+        text = str(event.args)
+        put(shell, found=found(view.picture, text, view.links), sought=text)
 
     def turn(event: GenericEventArguments) -> None:
         dark.value = THEMES.get(str(event.args))

@@ -34,4 +34,5 @@ class OwnTopics:
         picture = self._view.picture
         self._button.set_visibility(self.shown or len(picture.users_topics()) < len(picture.topics))
         put(self._button, aria_pressed="true" if self.shown else "false")
+        put(self._button, data_address="own=" if self.shown else "own=true")  # where a click leads
         say(self._sign, "check_box" if self.shown else "check_box_outline_blank")

@@ -1,12 +1,14 @@
-// What belongs to no single page: search, keys, the theme, and the menu on a phone.
+// What belongs to no single page: search, keys, the theme, the menu on a phone, choices that stand in the address.
+import { toAddress } from "lapwing-ui";
+
 const h = (...args) => Vue.h(...args);
 const icon = (name) => h("i", { class: "material-icons", "aria-hidden": "true" }, name);
 const THEMES = { auto: ["brightness_auto", "as the system"], light: ["light_mode", "light"], dark: ["dark_mode", "dark"] };
 
 export default {
-  props: { base: String, found: Array, theme: String, pages: Array, user: String, logout: Boolean },
+  props: { base: String, found: Array, sought: String, theme: String, pages: Array, user: String, logout: Boolean },
   emits: ["search", "theme", "seen"],
-  data: () => ({ text: "", open: false, at: 0, help: false, going: false, mode: "auto" }),
+  data: () => ({ text: "", open: false, at: 0, help: false, going: false, entered: false, mode: "auto" }),
   created() {
     this.mode = this.theme;
   },
@@ -20,7 +22,16 @@ export default {
     document.removeEventListener("keydown", this.key);
     document.removeEventListener("click", this.outside);
   },
+  watch: {
+    sought() {
+      if (this.entered) this.enter(); // the answer to what was typed last had not come yet
+    },
+  },
   methods: {
+    enter() {
+      this.entered = this.sought !== this.text;
+      if (!this.entered && this.found[this.at]) location.href = this.found[this.at][2];
+    },
     seen() {
       this.$emit("seen", document.visibilityState === "visible");
     },
@@ -55,12 +66,13 @@ export default {
       this.text = event.target.value;
       this.at = 0;
       this.open = true;
+      this.entered = false;
       this.$emit("search", this.text);
     },
     boxKey(event) {
       if (event.key === "ArrowDown") this.at = Math.min(this.at + 1, this.found.length - 1);
       else if (event.key === "ArrowUp") this.at = Math.max(this.at - 1, 0);
-      else if (event.key === "Enter" && this.found[this.at]) location.href = this.found[this.at][2];
+      else if (event.key === "Enter" && this.text) this.enter();
       else if (event.key === "Escape") {
         this.open = false;
         event.target.blur();
@@ -68,11 +80,14 @@ export default {
       event.preventDefault();
     },
     outside(event) {
+      const kept = event.target.closest("[data-address]");
+      if (kept) toAddress(...kept.dataset.address.split("="));
       if (!this.$el.contains(event.target)) this.open = false;
       if (document.body.classList.contains("lw-nav-open") && !event.target.closest(".lw-nav, .lw-burger")) document.body.classList.remove("lw-nav-open");
     },
     search() {
       const shown = this.open && this.text && this.found.length > 0;
+      const none = this.open && this.text && this.sought === this.text && !this.found.length;
       return h("div", { class: "lw-search", role: "search" }, [
         icon("search"),
         h("input", { ref: "box", type: "search", placeholder: "Search topics, channels, nodes", "aria-label": "Search topics, channels, nodes",
@@ -82,6 +97,7 @@ export default {
         h("kbd", { "aria-hidden": "true" }, "/"),
         shown ? h("ul", { id: "lw-found", role: "listbox", class: "lw-popup" }, this.found.map(([text, kind, href], i) =>
           h("li", { id: "lw-found-" + i, role: "option", "aria-selected": String(i === this.at) }, h("a", { href, tabindex: -1 }, [h("span", text), h("span", { class: "lw-faint" }, kind)])))) : null,
+        h("p", { class: none ? "lw-popup" : "lw-hidden", role: "status" }, none ? "Nothing has this name." : ""),
       ]);
     },
     dialog() {
