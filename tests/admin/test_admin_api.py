@@ -309,6 +309,7 @@ def test_a_tombstone_hides_the_producer_then_deletes_the_topic_there(api, cluste
     [
         ("POST", "/api/topics", b"", 400, "EOF"),
         ("POST", "/api/topics", b"{", 400, None),
+        ("POST", "/api/topics", b"[" * 100_000, 400, "nested too deeply"),
         ("POST", "/api/topics", b"{}", 400, "INVALID_TOPIC"),
         ("POST", "/api/topics", b'{"topic":"bad name"}', 400, "INVALID_TOPIC"),
         ("POST", "/api/topics", b'{"topic":7}', 400, None),

@@ -163,7 +163,10 @@ def json_body(raw: bytes) -> dict[str, Any]:
     """A JSON object; raises `ValueError` with the decoder's words, `EOF` for nothing at all."""
     if not raw.strip():
         raise ValueError("EOF")
-    decoded = json.loads(raw)
+    try:
+        decoded = json.loads(raw)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(decoded, dict):
         raise ValueError(f"expected an object, not {type(decoded).__name__}")
     return decoded
