@@ -1,13 +1,17 @@
-"""What a connection knows of its own TLS."""
+"""TLS, snappy and deflate on a live connection."""
 
 import contextlib
+import json
 import ssl
+import struct
 import warnings
 from pathlib import Path
 
 import pytest
+from rawtalk import Raw, pub
 
 import certificates
+import daemons
 from lapwing.net.tls import server_context
 from lapwing.nsqd.upgrade import Encrypted
 
@@ -33,3 +37,14 @@ def test_versions_are_shown_as_nsq_does(tmp_path: Path, minor: int) -> None:
         incoming.write(answer)
 
     assert server.version == f"TLS1.{minor}"
+
+
+@pytest.mark.parametrize("layer", ["tls_v1", "snappy", "deflate"])
+def test_a_publish_that_fails_before_an_upgrade_in_the_same_breath_is_told_so(tmp_path: Path, layer: str) -> None:
+    certificate, key = certificates.self_signed(tmp_path)
+    wishes = json.dumps({"feature_negotiation": True, layer: True}).encode()
+    more_than_there_is = "--min-free-bytes=1000000000000000000"
+    with daemons.nsqd(f"--tls-cert={certificate}", f"--tls-key={key}", more_than_there_is) as nsqd, Raw(nsqd) as raw:
+        raw.send(pub("t", b"x") + b"IDENTIFY\n" + struct.pack(">I", len(wishes)) + wishes)
+
+        assert raw.error().startswith("E_PUB_FAILED PUB failed ")

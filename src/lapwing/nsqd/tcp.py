@@ -40,6 +40,7 @@ class Connection(asyncio.Protocol):
         self._wire = BrokerConnection(door.limits)
         self._session = Session(door.broker, door.limits, stirred=self._stirred, hang_up=self.hang_up)
         self._layers = Layers()
+        self._granted: identify.Settings | None = None  # layers to put on as soon as the answer has left
         self._handshake: Encrypted | None = None
         self._settings = door.terms.settings()
         self._identified = False
@@ -98,10 +99,10 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends no more; what it still gets is flushed at the end of the turn."""
-        if self._handshake is not None:
+        if self._handshake is not None or (self._granted is not None and self._granted.tls):
             self._handshake_failed("EOF")
         self._half_closed = True
-        if self._busy is None and not self._behind:
+        if self._busy is None and self._granted is None and not self._behind:
             self._end_of_input()
         self._turn.add(self)
         return True
@@ -141,13 +142,13 @@ class Connection(asyncio.Protocol):
         self._behind = False
         share = _SHARE
         try:
-            while not (self._ending or self._session.doomed or self._busy or self._handshake):
+            while not (self._ending or self._session.doomed or self._waits):
                 share = self._carry_out(share)
                 if share <= 0:
                     self._behind = True
                     asyncio.get_running_loop().call_soon(self._catch_up)
                     break
-                if self._busy or self._handshake or self._pieces is None:
+                if self._waits or self._pieces is None:
                     break
                 piece = next(self._pieces, None)
                 if piece is None:
@@ -163,10 +164,15 @@ class Connection(asyncio.Protocol):
             self._session.doomed = True
         self._heed()
 
+    @property
+    def _waits(self) -> bool:
+        """Whether further commands have to wait for something else."""
+        return self._busy is not None or self._granted is not None or self._handshake is not None
+
     def _catch_up(self) -> None:
         """Go on with what was left for this turn."""
         self._digest()
-        if self._half_closed and self._busy is None and not self._behind:
+        if self._half_closed and not self._waits and not self._behind:
             self._end_of_input()
         self._turn.add(self)
 
@@ -219,13 +225,16 @@ class Connection(asyncio.Protocol):
         try:
             for command in self._wire.commands():
                 if type(command) in _SPECIAL:
+                    patience.heard = now
                     self._special(command, now)
+                    if self._waits:
+                        return share
                 elif guarded and isinstance(command, Guarded) and not self._allowed(command):
                     return share
                 else:
                     session.handle(command, now=now)
                 patience.heard = now
-                if session.doomed or self._busy is not None or self._handshake is not None:
+                if session.doomed:
                     return share
                 share -= 1
                 if share <= 0:
@@ -281,12 +290,16 @@ class Connection(asyncio.Protocol):
         self._patience.allow(2 * settings.heartbeat_interval)
 
     def _upgrade(self, settings: identify.Settings) -> None:
-        """Put on the layers that were granted; the answer leaves before the first of them."""
+        """Have the layers that were granted put on at the end of the turn: what is answered before leaves before."""
         if not (settings.tls or settings.snappy or settings.deflate):
             return
         if self._layers:
             raise ProtocolError("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is upgraded already")
-        self._write()
+        self._granted = settings
+
+    def _put_on(self, settings: identify.Settings) -> None:
+        """Go on inside the layers; for TLS, with the handshake."""
+        self._granted = None
         rest = self._wire.take_rest()
         if settings.tls:
             assert self._door.tls is not None
@@ -297,6 +310,7 @@ class Connection(asyncio.Protocol):
         else:
             self._compress()
             self._pieces = self._layers.receive(rest)
+        self._catch_up()
 
     def _shake(self, data: bytes) -> None:
         layer = self._handshake
@@ -325,7 +339,7 @@ class Connection(asyncio.Protocol):
         self._turn.add(self)
 
     def _handshake_failed(self, reason: str) -> None:
-        self._handshake = None
+        self._handshake = self._granted = None
         self._session.refuse(ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {reason}"))
         self._turn.add(self)
 
@@ -419,6 +433,8 @@ class Connection(asyncio.Protocol):
         self._write()
         if self._session.doomed:
             self._farewell()
+        elif self._granted is not None:
+            self._put_on(self._granted)
 
     def _write(self) -> None:
         outbox = self._session.outbox
