@@ -45,6 +45,24 @@ def again(daemon: daemons.Daemon, end: Ending) -> None:
     daemon.restart()
 
 
+def test_what_was_emptied_stays_so_however_soon_nsqd_is_killed(tmp_path: Path) -> None:
+    with daemons.start_nsqd(tmp_path, "--checkpoint-interval=1h") as nsqd:
+        with Raw(nsqd) as raw:
+            raw.ok(mpub("channel", [b"x"] * 5))
+            raw.ok(dpub("channel", 60_000, b"later"))
+            raw.ok(mpub("topic", [b"x"] * 5))
+            raw.subscribe("channel", "c", ready=2)
+            raw.message()
+            post(nsqd, "/channel/empty?topic=channel&channel=c")
+            post(nsqd, "/topic/empty?topic=topic")
+            nsqd.kill()
+        nsqd.restart()
+
+        found = topics(nsqd)
+        channel = found["channel"]["channels"]["c"]
+        assert (channel["depth"], channel["deferred_count"], found["topic"]["depth"]) == (0, 0, 0)
+
+
 @every_ending
 def test_topics_channels_and_pauses_come_back(nsqd: daemons.Daemon, end: Ending) -> None:
     with Raw(nsqd) as raw:

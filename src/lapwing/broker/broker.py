@@ -138,6 +138,12 @@ class Broker:
         self.touch(channel)
         self.catalog_changed()
 
+    def empty_channel(self, topic: str, name: str, *, now: int) -> None:
+        """Drop all that a channel has, for good: written down before anybody hears of it."""
+        channel = self.existing_channel(topic, name)
+        channel.empty()
+        self.tell(channel.topic, now=now)
+
     def leave(self, channel: Channel, subscriber: Subscriber, *, now: int) -> None:
         """A consumer is gone; an ephemeral channel goes with its last one."""
         channel.unsubscribe(subscriber, keep_in_flight=not self.options.requeue_on_disconnect, now=now)
@@ -237,10 +243,14 @@ class Broker:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
-    def tell(self, topic: Topic) -> None:
-        """Write down how far a topic has come now, or, when the disk refuses, with a later checkpoint."""
+    def tell(self, topic: Topic, *, now: int | None = None) -> None:
+        """Write down how far a topic has come now, or, when the disk refuses, with a later checkpoint.
+
+        Given the time, without those of its channels that cost so much that they are told of more seldom.
+        """
         try:
-            topic.tell()
+            if not topic.tell(now=now):
+                self._stale[topic] = None
         except LogError as error:
             self._stale[topic] = None
             self.fail(error)

@@ -449,6 +449,7 @@ class Channel:
         self.ahead.clear()
         self.aside.leave(self._sided)
         self.reader.seek(self.topic.fanned_out)
+        self.quiet_until = 0
         self.dirty = True
         self._touched(self)
 

@@ -226,7 +226,7 @@ class Http:
     def empty_channel(self, request: Request) -> Answer:
         """Drop what a channel has to deliver, has deferred or has in flight."""
         topic, channel = _channel(request.head)
-        return self._order(lambda: self._broker.existing_channel(topic, channel).empty())
+        return self._order(lambda: self._broker.empty_channel(topic, channel, now=self._now()))
 
     def _pause_channel(self, request: Request, paused: bool) -> Answer:
         topic, channel = _channel(request.head)
