@@ -44,6 +44,14 @@ def test_verify_says_that_all_is_well(data_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["verify", "repair", "export"])
+def test_a_directory_that_is_no_data_path_is_not_well(tmp_path: Path, command: str) -> None:
+    done = run(command, tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"neither nsqd.dat nor topics" in done.stderr
+
+
 def test_verify_finds_repair_sets_aside_and_export_gets_out_what_is_left(data_path: Path) -> None:
     damage(data_path)
 

@@ -56,11 +56,18 @@ def test_invalid_names_are_skipped_with_a_warning(tmp_path: Path) -> None:
     assert len(catalog.warnings) == 3
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"topics":7}', '{"topics":["t"]}', "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"topics":7}', '{"topics":["t"]}', "\xff", "[" * 100_000])
 def test_an_empty_or_malformed_file_is_fatal_and_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "nsqd.dat").write_text(text, encoding="latin-1")
 
     with pytest.raises(LogError, match=r"nsqd\.dat"):
+        Catalog(tmp_path).load()
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "nsqd.dat").mkdir()
+
+    with pytest.raises(LogError, match=r"nsqd\.dat - Is a directory"):
         Catalog(tmp_path).load()
 
 

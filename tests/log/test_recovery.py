@@ -1,6 +1,7 @@
 """Whatever a crash or a bad disk leaves: nothing acknowledged is lost, nothing corrupt is served, and it is said."""
 
 import contextlib
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -366,7 +367,8 @@ def test_a_lost_identity_is_a_new_one_and_the_node_is_read_off_the_messages(
     stages: list[Files], tmp_path: Path
 ) -> None:
     old = DiskLog(stages[-1].lay_out(tmp_path / "whole"), NODE).identity
-    for identity in (None, b"", b"{}", b"[1"):
+    odd = (b'{"id":"x","node":1e999}', b'{"id":"x","node":1024}', b'{"id":"x","node":-1}', b'{"id":7,"node":7}')
+    for identity in (None, b"", b"{}", b"[1", b"[" * 100_000, *odd):
         directory = stages[-1].lay_out(tmp_path / "damaged", identity=identity)
 
         log = DiskLog(directory, NODE + 5)
@@ -374,6 +376,37 @@ def test_a_lost_identity_is_a_new_one_and_the_node_is_read_off_the_messages(
         assert log.identity != old
         assert log.node == NODE
         assert bodies(log) == EVERYTHING
+
+
+def test_an_altered_identity_is_a_lost_one_and_one_without_a_checksum_is_believed(
+    stages: list[Files], tmp_path: Path
+) -> None:
+    directory = stages[-1].lay_out(tmp_path / "whole")
+    old = DiskLog(directory, NODE).identity
+    known = (directory / "identity").read_bytes()
+    for place in range(len(known) - 2):
+        damaged = bytearray(known)
+        damaged[place] ^= 1
+        log = DiskLog(stages[-1].lay_out(tmp_path / "damaged", identity=bytes(damaged)), NODE)
+        assert log.node == NODE
+        assert bodies(log) == EVERYTHING
+    plain = json.dumps({"id": old, "node": NODE, "created": 1}).encode()
+
+    assert DiskLog(stages[-1].lay_out(tmp_path / "old", identity=plain), NODE).identity == old
+
+
+@pytest.mark.parametrize("first", [1 << 33, 1 << 54, 10**20 - 1])
+def test_a_file_whose_name_is_far_away_hinders_nothing(tmp_path: Path, first: int) -> None:
+    log = DiskLog(tmp_path / "topic", NODE)
+    publish(log, [b"one"])
+    log.close()
+    (tmp_path / "topic" / f"{first:020d}.log").touch()
+    for _ in range(2):
+        log = DiskLog(tmp_path / "topic", NODE)
+        assert bodies(log) == [b"one"]
+        log.close()
+    publish(log, [b"two"])
+    assert bodies(log)[1:] == [b"two"]
 
 
 def test_a_missing_segment_is_a_hole_and_its_neighbours_are_served(tmp_path: Path) -> None:

@@ -143,10 +143,11 @@ def test_a_kill_in_any_step_of_leaving_out_gives_nothing_out_twice(tmp_path: Pat
     assert fault > 2
 
 
-def test_a_promise_that_cannot_be_read_is_taken_for_a_large_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"\0\0", b"", b"[]", b'{"ahead":1e999}', b'{"ahead":-1}', b"[" * 100_000])
+def test_a_promise_that_cannot_be_read_is_taken_for_a_large_one(tmp_path: Path, content: bytes) -> None:
     log = in_memory(tmp_path)
     publish(log, [b"a"] * 5)
-    (tmp_path / "topic" / "ahead").write_bytes(b"\0\0")
+    (tmp_path / "topic" / "ahead").write_bytes(content)
 
     assert in_memory(tmp_path).next > 1_000_000
 

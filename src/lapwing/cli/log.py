@@ -13,7 +13,8 @@ import typer
 
 from lapwing.errors import ConfigError, LogError, NoSuchTopic
 from lapwing.log import offline
-from lapwing.log.datapath import DataPath
+from lapwing.log.catalog import FILE
+from lapwing.log.datapath import TOPICS, DataPath
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None,
@@ -106,6 +107,8 @@ def _data_path(path: str) -> Iterator[DataPath]:
     """The data path, held; what is wrong with asking for it is said as such."""
     if not os.path.isdir(path):
         raise ConfigError(f"{path}: no such directory")
+    if not any(os.path.exists(os.path.join(path, name)) for name in (FILE, TOPICS)):
+        raise ConfigError(f"{path}: no data path of nsqd: there is neither {FILE} nor {TOPICS} in it")
     try:
         held = DataPath(path)
     except LogError as error:

@@ -46,9 +46,11 @@ class Catalog:
             data = self.disk.read(self.file)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise LogError(f"failed to read metadata from {self.file} - {error.strerror}") from error
         try:
             document = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LogError(f"failed to parse metadata in {self.file} - {error}") from error
         if not isinstance(document, dict):
             raise LogError(f"failed to parse metadata in {self.file} - an object was expected")

@@ -145,14 +145,17 @@ class File:
         self.fd = -1
 
     def read(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes at `offset`; fewer only at the end of the file."""
+        """Up to `length` bytes at `offset`; fewer only at the end of the file. Raises `OSError` with its name."""
         fd = self.table.reach(self)
-        data = self.table.disk.pread(fd, length, offset)
-        while len(data) < length:
-            more = self.table.disk.pread(fd, length - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
+        try:
+            data = self.table.disk.pread(fd, length, offset)
+            while len(data) < length:
+                more = self.table.disk.pread(fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
         return data
 
     def write(self, data: bytes, offset: int) -> None:

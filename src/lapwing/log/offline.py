@@ -3,7 +3,6 @@
 Each is a generator of what it found, so that the caller can show progress; only `repair` changes anything.
 """
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from lapwing.log.extras import Extra
 from lapwing.log.index import QUARANTINED, RECORD, Chunk, decode
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog
-from lapwing.log.opening import segment_firsts
+from lapwing.log.opening import read_identity, segment_firsts
 from lapwing.log.records import encode, stream
 from lapwing.log.salvage import node_of
 from lapwing.log.segment import Segment
@@ -168,9 +167,8 @@ def _walk(place: DataPath, topic: str, *, want_frames: bool) -> Iterator[Event]:
 
 def _identity(directory: str) -> tuple[str, int]:
     try:
-        known = json.loads(DISK.read(os.path.join(directory, "identity")))
-        return str(known["id"]), int(known["node"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_identity(os.path.join(directory, "identity"))
+    except (OSError, ValueError):
         return "", -1
 
 

@@ -4,13 +4,18 @@ import contextlib
 import json
 import os
 from dataclasses import dataclass
+from typing import Final
 
+from lapwing import kernel
 from lapwing.errors import LogError
 from lapwing.log import recovery, unwritten
-from lapwing.log.disk import OpenFiles
+from lapwing.log.disk import DISK, Disk, OpenFiles
 from lapwing.log.options import LogOptions
 from lapwing.log.salvage import node_of
 from lapwing.log.segment import DIGITS, Segment
+
+NODES: Final = 1 << 10
+SEQUENCES: Final = 1 << 54  # so many an id has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ def _open(
     firsts = segment_firsts(names)
     _sweep(directory, names, set(firsts), files, notes)
     segments = [Segment(directory, first, files, options.merge_bytes) for first in firsts]
-    known = _read_identity(directory, names, bool(segments), files, notes)
+    known = _known_identity(directory, names, bool(segments), files, notes)
     if known is None:
         known = _make_identity(directory, node, now, segments, files, sync=options.durability == "fsync")
 
@@ -86,16 +91,34 @@ def _sweep(directory: str, names: list[str], firsts: set[int], files: OpenFiles,
             notes.append(f"{path}: swept away, it belongs to nothing")
 
 
-def _read_identity(
+def read_identity(path: str, disk: Disk = DISK) -> tuple[str, int]:
+    """The id and the node in a file `identity`; raises `ValueError` when they cannot be made out, and `OSError`."""
+    try:
+        known = json.loads(disk.read(path))
+        identity, node, created = known["id"], known["node"], known.get("created")
+        check = known.get("crc")  # which files of the first versions do not have
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not understood: {error}") from error
+    if not isinstance(identity, str) or type(node) is not int or not 0 <= node < NODES:
+        raise ValueError("not an id and a node")
+    if check is not None and check != _check(identity, node, created):
+        raise ValueError("does not match its checksum")
+    return identity, node
+
+
+def _check(identity: str, node: int, created: object) -> int:
+    return kernel.crc32c(f"{identity} {node} {created}".encode())
+
+
+def _known_identity(
     directory: str, names: list[str], used: bool, files: OpenFiles, notes: list[str]
 ) -> tuple[str, int] | None:
     path = os.path.join(directory, "identity")
     if "identity" in names:
         try:
-            known = json.loads(files.disk.read(path))
-            return str(known["id"]), int(known["node"])
-        except (ValueError, KeyError, TypeError):
-            notes.append(f"{path}: not readable, the log gets a new identity")
+            return read_identity(path, files.disk)
+        except ValueError as error:
+            notes.append(f"{path}: {error}: the log gets a new identity")
     elif used:
         notes.append(f"{path}: missing, the log gets a new identity")
     return None
@@ -111,7 +134,7 @@ def _make_identity(
             node = found
             break
     identity = os.urandom(8).hex()
-    text = json.dumps({"id": identity, "node": node, "created": now}) + "\n"
+    text = json.dumps({"id": identity, "node": node, "created": now, "crc": _check(identity, node, now)}) + "\n"
     files.disk.replace(os.path.join(directory, "identity"), [text.encode()], sync=sync)
     return identity, node
 
@@ -122,4 +145,7 @@ def segment_firsts(names: list[str]) -> list[int]:
 
 
 def _is_segment(name: str) -> bool:
-    return len(name) == DIGITS + 4 and name[:DIGITS].isdigit() and name[DIGITS:] in (".log", ".idx", ".aux")
+    digits, ending = name[:DIGITS], name[DIGITS:]
+    if len(digits) < DIGITS or not digits.isdecimal() or not digits.isascii():
+        return False
+    return ending in (".log", ".idx", ".aux") and int(digits) < SEQUENCES

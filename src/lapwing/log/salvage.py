@@ -11,6 +11,7 @@ from lapwing.log.index import QUARANTINED, Chunk
 from lapwing.log.segment import time_of
 
 _PIECE: Final = 1 << 20
+_MOST: Final = 1 << 32  # messages that one record has room for; a longer gap is seen by the names of the files alone
 _TYPE: Final = b"\x00\x00\x00\x02"
 _HEX: Final = frozenset(b"0123456789abcdef")
 
@@ -54,7 +55,7 @@ class Stretch:
             if not place:
                 break
             yield self._quarantine(place, sequence, say)
-        if self.until is not None and self.expected < self.until:
+        if self.until is not None and self.expected < self.until and self.until - self.expected < _MOST:
             yield self._quarantine(self.stop, self.until, say)
 
     def _piece(self) -> tuple[bytes, "array[int]"]:

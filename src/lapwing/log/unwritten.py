@@ -35,7 +35,7 @@ def ahead(directory: str, names: list[str], files: OpenFiles) -> int:
         return 0
     try:
         count = int(json.loads(files.disk.read(os.path.join(directory, FILE)))["ahead"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return _NOT_TOLD
     return count if 0 <= count < 1 << 32 else _NOT_TOLD
 
