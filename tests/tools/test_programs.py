@@ -221,6 +221,16 @@ def test_to_nsq_publishes_every_byte_and_nsq_tail_prints_it(nsqd):
     until(lambda: finished(nsqd, "tail", "c", 3), what="every message finished, the last one too")
 
 
+def test_only_a_topic_that_nobody_has_is_waited_for_in_words():
+    with start_nsqlookupd() as lookupd, running_nsqd(f"--lookupd-tcp-address={lookupd.tcp}") as nsqd:
+        publish(nsqd, "known", b"x")
+        until(lambda: httpx.get(f"{lookupd.url}/lookup?topic=known", trust_env=False).is_success, what="it registered")
+        status, out, err = run("nsq_tail", "-topic=known", "-n=1", f"-lookupd-http-address={lookupd.http}")
+
+    assert (status, out) == (0, "x\n")
+    assert "waiting for one" not in err
+
+
 def test_nsq_tail_gives_back_what_it_does_not_show(nsqd):
     publish(nsqd, "some", *(b"%d" % number for number in range(10)))
     status, out, _ = run("nsq_tail", "-topic=some", "-n=4", "-channel=c", f"-nsqd-tcp-address={nsqd.tcp}")
@@ -510,7 +520,7 @@ def test_nsq_to_nsq_prefers_a_destination_that_lives(nsqd):
     with running_nsqd() as other:
         flags = [
             "-topic=pool", "-destination-nsqd-tcp-address=127.0.0.1:1", f"-destination-nsqd-tcp-address={other.tcp}",
-            "-producer-opt=publish_timeout,300ms", "-consumer-opt=default_requeue_delay,50ms",
+            "-producer-opt=publish_timeout,10m", "-consumer-opt=default_requeue_delay,50ms",
             "-consumer-opt=max_backoff_duration,0", f"-nsqd-tcp-address={nsqd.tcp}",
         ]  # fmt: skip
         with started("nsq_to_nsq", *flags) as process:

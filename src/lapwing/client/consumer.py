@@ -317,6 +317,11 @@ class Consumer:
         return sorted(subscription.address for subscription in self._subscriptions)
 
     @property
+    def addresses(self) -> list[str]:
+        """The nsqds that were given or found: subscribed at, or about to be."""
+        return sorted(map(str, self._links.addresses))
+
+    @property
     def errors(self) -> list[str]:
         """What keeps it from those it is not connected to, and from discovery; in words."""
         return self._links.errors

@@ -88,8 +88,11 @@ class Republisher:
             body = selected
         began = time.monotonic()
         address = self._pool.choose(began)
+        producer = self._producers[address]
         try:
-            await self._producers[address].publish(topic, body)
+            if len(self._producers) > 1 and not producer.connections:
+                await producer.start()  # fails at once if it cannot be reached: there are others
+            await producer.publish(topic, body)
         except ClientError as error:
             self._pool.failed(address, time.monotonic())
             say(f"ERROR: failed to publish message {message.id.decode('latin-1')}: {error}")
