@@ -181,6 +181,7 @@ class LogApi:
             channel.seek(sequence, back=back)
         except CursorConflict as error:
             raise Refused(409, "CURSOR_CONFLICT", cursor=channel.cursor) from error
+        self._broker.tell(topic, now=self._now())
         self._stir()
         return value({"cursor": channel.cursor})
 
