@@ -10,6 +10,7 @@ from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.errors import LogError
 from lapwing.log.disk import Disk
+from lapwing.log.extras import Extra
 from lapwing.wire.commands import Pub, Sub
 
 
@@ -176,3 +177,35 @@ def test_without_a_journal_every_channel_gets_everything_again(tmp_path: Path, l
     assert [consumer.received() for consumer in consumers] == [[0, 1, 2], [0, 1, 2]]
     stage.pass_time(MINUTE)
     assert [3 in consumer.received() for consumer in consumers] == [True, True]
+
+
+def test_deferrals_that_cannot_be_read_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(tmp_path)
+    stage.client().publish(b"before", delay=MINUTE)
+    BadSectors(monkeypatch, ".aux")
+    consumer = stage.consumer()
+    publisher = stage.client().publish(b"deferred", delay=MINUTE).publish(b"plain")
+
+    assert publisher.answers() == [b"OK", b"OK"]
+    assert consumer.received() == [0, 1, 2]
+    assert any("deferrals cannot be read" in report for report in stage.broker.topics["t"].store.news())
+
+
+def test_publishers_hear_of_what_is_written_even_if_it_cannot_be_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer()
+    log = stage.broker.topics["t"].log
+
+    def refuse(start: int, stop: int) -> list[Extra]:
+        raise LogError("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "extras", refuse)
+        publisher = stage.client().publish(b"a", delay=1)
+    assert publisher.answers() == [b"OK"]
+    stage.client().publish(b"b")
+    stage.pass_time(SECOND)
+
+    assert sorted(consumer.received()) == [0, 1]

@@ -194,12 +194,12 @@ class Topic:
             for publisher, token in waiting:
                 publisher.published(token, error)
             raise
-        self.fan_out(now)
         if self._options.durability == "fsync" and not self.ephemeral:
             self._broker.unsynced.append((self, waiting))
         else:
             for publisher, token in waiting:
                 publisher.published(token, None)
+        self.fan_out(now)
 
     def fan_out(self, now: int) -> None:
         """Hand over what no channel has had, if the topic does not stand still."""

@@ -380,10 +380,20 @@ class DiskLog:
             if segment.first >= stop:
                 break
             if segment.extras.size:
-                found += segment.extras.read(start, stop, self._tell_extras)
+                found += self._read_extras(segment, start, stop)
         if self._unwritten_extras:
             found += [extra for extra in self._unwritten_extras if start <= extra.sequence < stop]
         return found
+
+    def _read_extras(self, segment: Segment, start: int, stop: int) -> list[Extra]:
+        """Those of one segment; where the disk does not give them, messages are served without, as with damage."""
+        try:
+            return segment.extras.read(start, stop, self._tell_extras)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise LogError(f"{segment.extras.file.path}: cannot be read: {error.strerror}") from error
+            self._tell(segment.extras.file.path, 0, 0, 0, f"headers and deferrals cannot be read: {error.strerror}")
+            return []
 
     def _tell_extras(self, path: str, offset: int, length: int) -> None:
         self._tell(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
