@@ -61,8 +61,8 @@ def publishing(broker, topic, acknowledged, body=str, every=0.005):
         thread.join()
 
 
-def workers_of(driver):
-    """The processes of Python in which Spark has its tasks done for this driver."""
+def workers_of(driver, program=b"pyspark.daemon"):
+    """The processes of Python in which Spark has its tasks done for this driver; or those of another program."""
     parents = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # gone meanwhile
@@ -73,7 +73,7 @@ def workers_of(driver):
     found = []
     for pid in family - {driver}:
         with contextlib.suppress(OSError):
-            if b"pyspark.daemon" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+            if program in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 
@@ -234,6 +234,31 @@ def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_pa
     assert {(each["name"], each["state"]) for each in json.loads(told.stdout)} == {
         ("archive", "stopped"), ("flow", "stopped")
     }  # fmt: skip
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("told", [False, True])
+def test_a_java_that_is_gone_is_one_line_or_the_end_that_was_asked_for(broker, tmp_path, told):
+    broker.publish("orders", b"1", b"2")
+    run = [*LAPWING, "run", "archive", "--nsqd", broker.address, "--set", "trigger=500ms", "--master", "local[2]"]
+    driver = subprocess.Popen(
+        run, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        until(lambda: archived(tmp_path / "lapwing-data" / "archive"), seconds=90)
+        if told:  # as by a service manager, that ends all processes of a service at once
+            driver.send_signal(signal.SIGTERM)
+        for java in workers_of(driver.pid, b"SparkSubmit"):
+            os.kill(java, signal.SIGKILL)
+        _, errors = driver.communicate(timeout=60)
+    finally:
+        driver.kill()
+        driver.wait()
+
+    [found] = json.loads(lapwing("status", "--json", cwd=tmp_path).stdout)
+    assert (driver.returncode, found["state"]) == ((0, "stopped") if told else (1, "failed")), errors
+    assert "Traceback" not in errors
+    assert told or errors.endswith("has ended (killed, or short of memory?); start it again, it goes on\n")
 
 
 def test_mistakes_are_named_with_exit_status_2(tmp_path):

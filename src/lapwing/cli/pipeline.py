@@ -53,6 +53,8 @@ def run(
 ) -> None:
     """Run pipelines until Ctrl-C, which stops them after their current batch; a later run goes on from there."""
     with _spark_needed():
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
         from lapwing.spark.pipelines import spec as specs
         from lapwing.spark.pipelines.quiet import quieted
         from lapwing.spark.pipelines.running import Running, Wanted
@@ -75,13 +77,15 @@ def run(
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("lapwing").setLevel(logging.INFO)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it reports is reported by the query that fails
+        logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
         spark = running.session()
         _until_signalled(running.ask_to_stop)  # again: Spark puts a handler of its own there, which cancels batches
         try:
             with _display(bounded=once or dry_run) as show:
                 good = running.run(spark, show)
         finally:
-            spark.stop()
+            with suppress(OSError, Py4JError):  # it may be gone: who ends all processes at once ends Java, too
+                spark.stop()
     for job in running.jobs:
         if job.progress.error:
             print(f"lapwing: {job.progress.name}: {job.progress.error}", file=sys.stderr)
@@ -220,7 +224,7 @@ def _spark_needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in ("pyspark", "pyarrow", "yaml"):
+        if error.name and error.name.split(".")[0] in ("pyspark", "py4j", "pyarrow", "yaml"):
             raise ConfigError(f"{MISSING} ({error.name} is missing)") from error
         raise
 

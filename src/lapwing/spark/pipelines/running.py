@@ -5,10 +5,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.pipelines import progress as told
@@ -33,6 +35,7 @@ _STOPPING_SECONDS: Final = 0.02  # the pause between two batches is short
 _PATIENT_BATCHES: Final = 2
 _TELL_SECONDS: Final = 1.0
 _OTHERS_SECONDS: Final = 60.0
+_GONE: Final = "Spark's Java process has ended (killed, or short of memory?); start it again, it goes on"
 
 # what every session that runs pipelines has
 _TRIES: Final = 4  # of a task
@@ -183,7 +186,6 @@ class Running:
 
     def session(self) -> "SparkSession":
         """The session for them, started now."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
         from lapwing.spark.session import local_session, session_builder, warehouse
@@ -216,7 +218,12 @@ class Running:
                     failed = replace(_beginning(spec), state="failed", error=str(error))
                     self._presences[spec.name].say(failed.as_json())
                     raise
-            self._watch(messengers, show)
+            try:
+                self._watch(messengers, show)
+            except Py4JJavaError:
+                raise  # it has answered, so it is there
+            except (Py4JError, ConnectionError):
+                self._lose(messengers, show)
         return all(job.progress.state != "failed" for job in self.jobs)
 
     def _stop_all(self) -> None:
@@ -224,6 +231,21 @@ class Running:
             if not job.progress.ended:
                 job.stop(at_once=True)
                 self._presences[job.progress.name].say(job.look().as_json())
+
+    def _lose(self, messengers: Mapping[str, Messenger], show: Callable[[Progress], None]) -> None:
+        """Spark is gone: with us, where all processes were told to end, or by itself. What it was at is done again."""
+        end: dict[str, Any] = {"state": "stopped"} if self._asked.is_set() else {"state": "failed", "error": _GONE}
+        for job in self.jobs:
+            if not job.progress.ended:
+                job.progress = replace(job.progress, **end, input_rate=0.0, processed_rate=0.0)
+                self._tell(job.progress, messengers, show)
+
+    def _tell(
+        self, progress: Progress, messengers: Mapping[str, Messenger], show: Callable[[Progress], None]
+    ) -> None:
+        self._presences[progress.name].say(progress.as_json())
+        messengers[progress.name].tell(progress)
+        show(progress)
 
     def _start(self, spark: "SparkSession", spec: Spec) -> Job:
         from pyspark.errors import AnalysisException, ParseException
@@ -279,9 +301,7 @@ class Running:
                 progress = job.look()
                 if progress.name in ended or not (due or progress.ended):
                     continue
-                self._presences[progress.name].say(progress.as_json())
-                messengers[progress.name].tell(progress)
-                show(progress)
+                self._tell(progress, messengers, show)
                 if progress.ended:
                     ended.add(progress.name)
             if len(ended) < len(self.jobs):
@@ -299,11 +319,16 @@ def _hold(spark: "SparkSession", path: str) -> Callable[[], Any]:
     while True:
         file = context._jvm.java.io.RandomAccessFile(path, "rw")
         if file.getChannel().tryLock() is not None:
-            return lambda: file.close()
+            return lambda: _let_go(file)
         file.close()
         if time.monotonic() > deadline:
             raise LapwingError(f"{path}: the Spark of an earlier run still holds it; end that Java process first")
         time.sleep(_LOOK_SECONDS)
+
+
+def _let_go(file: Any) -> None:
+    with suppress(Py4JError, ConnectionError):  # a JVM that is gone holds nothing
+        file.close()
 
 
 def _place(spec: Spec, wanted: Wanted) -> Place:
