@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.subscriber import Subscriber
@@ -96,14 +97,14 @@ class Session:
         self._publish(lambda token: publish(command.body, self, token, now=now, defer=command.delay), topic, _DPUB, 1)
 
     def _mpub(self, command: Mpub, now: int) -> None:
-        # the batch is looked at before the topic is made: what is refused leaves nothing behind
-        if command.topic not in self.broker.topics:
-            mpub.check(command.body, self.limits)
-        topic = self._topic(command.topic, _MPUB)
+        limits = self.limits
         try:
+            if command.topic not in self.broker.topics:  # what is refused leaves nothing behind, not even a topic
+                kernel.frame_mpub(command.body, 0, 0, limits.max_count, limits.max_message)
+            topic = self._topic(command.topic, _MPUB)
             self._publish(lambda token: topic.publish_batch(command.body, self, token, now=now), topic, _MPUB, None)
         except PublishRefused as error:
-            raise mpub.refusal(error, len(command.body), self.limits) from error
+            raise mpub.refusal(error, len(command.body), limits) from error
 
     def _topic(self, name: str, word: int) -> Topic:
         topic = self.broker.topics.get(name)

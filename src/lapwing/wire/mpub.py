@@ -26,15 +26,6 @@ def refusal(error: PublishRefused, size: int, limits: Limits) -> ProtocolError:
     return mismatch(size, error.value)
 
 
-def check(body: bytes, limits: Limits) -> None:
-    """Raise what `refusal` would make of a body, before anything else is done with it."""
-    content = Content(limits)
-    if content.follow(body):
-        raise _short(len(body), content.index)
-    if content.position != len(body):
-        raise mismatch(len(body), content.position)
-
-
 def mismatch(size: int, actual: int) -> ProtocolError:
     """The content is not as long as the body was said to be.
 
