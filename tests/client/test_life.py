@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 from nsqd_double import NsqdDouble
@@ -76,6 +77,23 @@ async def test_a_producer_that_reaches_nobody_leaves_nothing_running():
             pass
 
     assert not left_running()
+
+
+def test_a_handler_that_exits_the_program_does_not_keep_it_waiting():
+    async def leave(message):
+        raise SystemExit(3)
+
+    async def use():
+        async with NsqdDouble() as nsqd, Consumer("t", "c", leave, nsqd=nsqd.address, max_in_flight=5):
+            peer = await nsqd.subscriber(5)
+            peer.deliver(b"first", b"second")
+            await asyncio.Event().wait()
+
+    began = time.monotonic()
+    with pytest.raises(SystemExit):
+        asyncio.run(use())
+
+    assert time.monotonic() - began < 10  # and not stop_timeout
 
 
 async def test_a_producer_whose_stop_is_cancelled_still_hangs_up():

@@ -43,6 +43,8 @@ def test_a_consumer_that_cannot_work_is_refused_when_it_is_made(arguments, setti
 async def test_a_consumer_that_is_not_started_cannot_be_waited_for():
     with pytest.raises(ClientError, match="not started"):
         await Consumer("t", "c", nsqd=NOBODY).wait()
+    with pytest.raises(ConfigError, match=r"max_in_flight is 2\.5"):
+        Consumer("t", "c", nsqd=NOBODY).max_in_flight = 2.5
     with pytest.raises(ConfigError, match="expected one, every or none"):
         await Consumer("t", "c", nsqd=NOBODY).start(need="two")
 

@@ -302,8 +302,8 @@ class Consumer:
 
     @max_in_flight.setter
     def max_in_flight(self, count: int) -> None:
-        if count < 0:
-            raise ConfigError(f"max_in_flight is {count}, expected at least 0")
+        if not isinstance(count, int) or count < 0:
+            raise ConfigError(f"max_in_flight is {count!r}, expected a number of at least 0")
         self.pace.resize(count)
 
     @property

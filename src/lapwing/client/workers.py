@@ -106,8 +106,8 @@ class LoopWorkers:
         return rest
 
     async def idle(self) -> None:
-        """Return when every handler is done and nothing waits."""
-        while self._busy or self._waiting:
+        """Return when every handler is done and nothing waits, or nobody is left to do it."""
+        while (self._busy or self._waiting) and not all(task.done() for task in self._tasks):
             self._calm = asyncio.get_running_loop().create_future()
             await self._calm
 
