@@ -331,6 +331,17 @@ def test_a_reader_that_does_not_read_holds_nobody_up(shared):
     connection.close()
 
 
+def test_a_json_answer_ends_in_time_however_much_escapes_make_of_it(shared):
+    count, body = 20, b"<" * 1_000_000  # six bytes of JSON each
+    for _ in range(count):
+        shared("/pub?topic=escapes", body)
+    _, answer = shared("/log/read?topic=escapes")
+
+    assert [message["sequence"] for message in answer["messages"]] == list(range(answer["resume"]))
+    assert 2 <= answer["resume"] <= 4
+    assert answer["messages"][0]["body"] == body.decode()
+
+
 def test_a_time_before_all_is_the_beginning(shared, topic):
     assert shared(f"/log/offsets?topic={topic}&at=-1")[1]["topics"][0]["at"] == 0
 
