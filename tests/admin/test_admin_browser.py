@@ -13,6 +13,7 @@ from admin_stage import Cluster
 from playwright.sync_api import Page, expect
 
 from daemons import Daemon, until
+from lapwing.admin.access import hash_password
 
 pytestmark = pytest.mark.browser
 
@@ -548,6 +549,30 @@ def test_a_filtered_and_sorted_table_has_its_own_address(ui):
 
 
 # ---- other ways of running it ----
+
+
+def test_signing_out_ends_every_open_page(cluster, starting, context, tmp_path_factory):
+    passwords = tmp_path_factory.mktemp("login") / "passwords"
+    passwords.write_text(f"ann:{hash_password('secret')}\n")
+    daemon = starting(f"--lookupd-http-address={cluster.lookupd.address}", f"--password-file={passwords}")
+    left, right = context.new_page(), context.new_page()
+    left.goto(daemon.url + "/topics?own=true")
+    left.set_viewport_size({"width": 360, "height": 740})
+    assert left.evaluate("document.documentElement.scrollWidth") <= 360
+    left.get_by_label("User").fill("ann")
+    left.get_by_label("Password").fill("secret")
+    left.get_by_role("button", name="Sign in").click()
+    expect(left.locator("h1")).to_have_text("Topics")
+    assert left.evaluate("document.documentElement.scrollWidth") <= 360
+    Ui(left, daemon.url).connected()
+    Ui(right, daemon.url).open("/")
+    right.get_by_role("button", name="Sign out").click()
+
+    expect(left.get_by_label("Password")).to_be_visible()
+    assert left.url.startswith(f"{daemon.url}/login")
+    left.close()
+    right.close()
+    context.clear_cookies()
 
 
 def test_a_change_made_on_a_page_is_announced_with_where_it_was_made(cluster, starting, page):

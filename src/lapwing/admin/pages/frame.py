@@ -62,6 +62,7 @@ class View:
     request: Request
     client: Client
     links: Links
+    heading: Element
     buttons: Element  # beside the title
     _refreshes: list[Callable[[], None]]
     _watcher: Watcher
@@ -130,7 +131,7 @@ def frame(
     theme = theme if theme in THEMES else "auto"
     ui.dark_mode(THEMES[theme])
     refreshes: list[Callable[[], None]] = []
-    watcher = Watcher(lambda: _run(refreshes))
+    watcher = Watcher(lambda: _pulse(view))
     # beside the library's own page, which is a <main> and would make ours the second one
     with client.layout, element("div", None, "lw-frame"):
         element("a", "Skip to the content", "lw-skip", href="#content")
@@ -147,17 +148,28 @@ def frame(
                                 for name, href in crumbs:
                                     element("a", name, href=href)
                                 element("span", title)
-                        element("h1", title)
+                        heading = element("h1", title)
                         if above:
                             element("p", above, "lw-faint")
                     buttons = element("div", None, "lw-buttons")
-                view = View(admin, request, client, links, buttons, refreshes, watcher)
+                view = View(admin, request, client, links, heading, buttons, refreshes, watcher)
                 _shell(view, shell, theme)
                 _warn(view, warnings, badge)
                 yield view
     client.on_connect(lambda: admin.poller.watch(watcher))
     client.on_disconnect(lambda: admin.poller.unwatch(watcher))
     client.on_delete(lambda: admin.poller.unwatch(watcher))
+
+
+def _pulse(view: View) -> None:
+    """Draw the page anew, for as long as its reader may read."""
+    if view.visitor.may_read:
+        view.refresh()
+    else:  # signed out elsewhere, or for too long here
+        view.admin.poller.unwatch(view._watcher)
+        asked = view.request.url
+        back = quote(f"{asked.path}?{asked.query}" if asked.query else asked.path, safe="")
+        view.go(f"{view.links.base}/login?next={back}")
 
 
 def _run(refreshes: list[Callable[[], None]]) -> None:

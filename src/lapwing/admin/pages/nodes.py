@@ -7,7 +7,7 @@ from nicegui import ui
 
 from lapwing.admin.pages.columns import is_placed, node_columns, node_row
 from lapwing.admin.pages.frame import frame
-from lapwing.admin.pages.parts import Table, panel
+from lapwing.admin.pages.parts import Table, panel, say
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin
@@ -31,6 +31,7 @@ def install(admin: "Admin") -> None:
 
             def refresh() -> None:
                 picture = view.picture
+                say(view.heading, f"Nodes ({len(picture.nodes)})")
                 table.set_columns(node_columns(direct=picture.direct, placed=is_placed(picture)))
                 tint = {state.node.name: "warn" for state in picture.nodes if state.node.out_of_date}
                 table.show(

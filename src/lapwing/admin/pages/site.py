@@ -3,6 +3,7 @@
 import hashlib
 from html import escape
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from fastapi import FastAPI
 from nicegui import Client, ui
@@ -22,10 +23,12 @@ from lapwing.admin.pages import (
     topics,
 )
 from lapwing.admin.static import PACKAGED
+from lapwing.admin.web import cookies_of, headers_of
 
 if TYPE_CHECKING:
+    from lapwing.admin.access import Access
     from lapwing.admin.app import Admin
-    from lapwing.admin.web import AsgiApp
+    from lapwing.admin.web import AsgiApp, Receive, Scope, Send
 
 
 def mount(admin: "Admin") -> "AsgiApp":
@@ -52,4 +55,28 @@ def mount(admin: "Admin") -> "AsgiApp":
         reconnect_timeout=10.0,
         message_history_length=50,
     )
-    return site
+    return site if admin.access.logins is None else while_signed_in(site, admin.access)
+
+
+def while_signed_in(site: "AsgiApp", access: "Access") -> "AsgiApp":
+    """The pages, deaf to those whose session has ended: an open page that still says something goes to the login."""
+
+    async def serve(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        if scope["type"] != "websocket":
+            await site(scope, receive, send)
+            return
+        headers, peer = headers_of(scope), (scope.get("client") or ("", 0))[0]
+        name = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("client_id", "")
+
+        async def heard() -> "Scope":
+            while True:
+                message = await receive()
+                visitor = access.visitor(headers, peer, cookies_of(headers))
+                if visitor.may_read or message["type"] != "websocket.receive":
+                    return message
+                if (client := Client.instances.get(name)) is not None:
+                    client.open("/login")
+
+        await site(scope, heard, send)
+
+    return serve
