@@ -188,7 +188,7 @@ class DiskLog:
             self._check_space(size)
         segments = self._segments
         if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
-            segments[-1].write(batches, extras)
+            segments[-1].write(batches, extras, self._sync.boundary)
             self._sync.wrote(segments[-1], created=False)
         else:
             segment = self._roll()

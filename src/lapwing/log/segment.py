@@ -97,11 +97,13 @@ class Segment:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def write(self, batches: Sequence[Batch], extras: Sequence[Extra]) -> None:
+    def write(self, batches: Sequence[Batch], extras: Sequence[Extra], synced: int = 0) -> None:
         """Append batches, each as a chunk, and their extras; all of it or, raising `WriteFailed`, nothing.
 
-        A small batch is added to the last chunk, whose record is written over. Extras go first and frames last:
-        whatever a crash leaves, a message never stands without its deferral, nor without a checksum.
+        A small batch is added to the last chunk, whose record is written over, unless something of it (a sequence below
+        `synced`) is to survive a power loss: the checksum of what was acknowledged must not go with what was not.
+        Extras go first and frames last: whatever a crash leaves, a message never stands without its deferral, nor
+        without a checksum.
         """
         if self.torn:
             self.mend()
@@ -113,7 +115,7 @@ class Segment:
             length = len(frames)
             if time > newest:
                 newest = time
-            if last is not None and last[3] + length <= self.merge_bytes:
+            if last is not None and last[0] >= synced and last[3] + length <= self.merge_bytes:
                 first, offset, known, held, crc = last
                 last = (first, offset, known + count, held + length, kernel.crc32c(frames, crc))
                 if records:

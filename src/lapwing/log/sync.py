@@ -24,6 +24,11 @@ class Sync:
         """Whether something is not synced."""
         return bool(self._dirty) or self._under_way is not None
 
+    @property
+    def boundary(self) -> int:
+        """The sequence up to which all is synced, or about to be."""
+        return self._target
+
     def wrote(self, segment: Segment, *, created: bool) -> None:
         """Note a write."""
         self._dirty.add(segment)
