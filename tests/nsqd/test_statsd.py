@@ -3,6 +3,7 @@
 import asyncio
 import socket
 
+import pytest
 from doors import Node, options, quiet
 
 from lapwing.broker import stats
@@ -105,8 +106,9 @@ async def test_lines_arrive_at_the_server_interval_after_interval() -> None:
     assert "nsq.node_example_4151.topic.t.message_bytes:5|c" in lines
 
 
-async def test_a_server_that_is_not_there_stops_nothing() -> None:
-    node = Node(statsd_address="127.0.0.1:1", statsd_interval=5_000_000)
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "no..name:8125", "no port"])
+async def test_a_server_that_is_not_there_stops_nothing(address: str) -> None:
+    node = Node(statsd_address=address, statsd_interval=5_000_000)
     statsd = Statsd(node.broker, node.options, node.clock.now, quiet())
     await statsd.start()
     await asyncio.sleep(0.1)

@@ -144,7 +144,7 @@ class Statsd:
             await asyncio.sleep(due - loop.time())
             try:
                 await self._push()
-            except OSError as error:
+            except Exception as error:  # a name that is none is no OSError; whatever it is, the next push is tried
                 self._log.error(f"statsd {self._options.statsd_address}: {error}")
 
     async def _push(self) -> None:
