@@ -247,6 +247,15 @@ def test_a_rebound_name_gets_no_page(nsqadmin):
     assert "--allowed-host" in answer.text
 
 
+def test_a_rebound_page_reads_nothing_whatever_headers_it_adds(nsqadmin):
+    """To the browser it is of the same origin: it may add any header, but not change the Host, nor hide its language."""
+    evil = {"Host": "evil.example", "X-Forwarded-Host": "localhost", "X-Forwarded-User": "ann", "Accept-Language": "en"}
+    for path in ("/", "/api/topics", "/config/log_level"):
+        assert httpx.get(nsqadmin.url + path, headers=evil).status_code == 403, path
+    script = {"Host": "nsqadmin.example"}  # curl and the like, by a name that we do not know
+    assert httpx.get(f"{nsqadmin.url}/api/topics", headers=script).status_code == 200
+
+
 def upgrade(url: str, **headers: str) -> int:
     """The status of a websocket handshake."""
     given = {

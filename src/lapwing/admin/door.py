@@ -120,8 +120,9 @@ class Door:
             hosts.append(headers.get("x-forwarded-host", ""))
         return [host for host in hosts if host]
 
-    def _host_allowed(self, hosts: list[str]) -> bool:
-        return any(host_allowed(host, self._allowed, self._own) for host in hosts)
+    def _host_allowed(self, headers: Mapping[str, str]) -> bool:
+        # the Host alone: a page that a foreign name brought here can add any other header, a forwarded host too
+        return host_allowed(headers.get("host", ""), self._allowed, self._own)
 
     def _below_base(self, scope: Scope) -> str | None:
         path: str = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
@@ -142,7 +143,7 @@ class Door:
             ours
             and "origin" in headers
             and same_origin(headers, hosts)
-            and self._host_allowed(hosts)
+            and self._host_allowed(headers)
             and visitor.may_read
         ):
             scope[VISITOR] = visitor
@@ -201,8 +202,9 @@ class Door:
         if path is None:
             return failure(404, "NOT_FOUND")
         api = path.startswith(("/api/", "/config/", "/render", "/ping"))
-        from_page = "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
-        if (not api or from_page) and not self._host_allowed(hosts):
+        # every browser names its language, and only browsers do; over plain HTTP that may be all that tells them
+        from_page = any(name in headers for name in ("origin", "sec-fetch-site", "accept-language"))
+        if (not api or from_page) and not self._host_allowed(headers):
             return plain(
                 f"nsqadmin does not know itself as {hosts[0] if hosts else 'nothing'}: "
                 "start it with --allowed-host=<that name> if this is right\n",
