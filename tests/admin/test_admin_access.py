@@ -248,7 +248,7 @@ def test_a_rebound_name_gets_no_page(nsqadmin):
 
 
 def test_a_rebound_page_reads_nothing_whatever_headers_it_adds(nsqadmin):
-    """To the browser it is of the same origin: it may add any header, but not change the Host, nor hide its language."""
+    """To the browser it is of the same origin: it may add any header, not change the Host, nor hide its language."""
     evil = {"Host": "evil.example", "X-Forwarded-Host": "localhost", "X-Forwarded-User": "ann", "Accept-Language": "en"}
     for path in ("/", "/api/topics", "/config/log_level"):
         assert httpx.get(nsqadmin.url + path, headers=evil).status_code == 403, path
@@ -356,6 +356,17 @@ def test_what_cannot_work_is_said_at_the_start(flags, status, words):
     assert words in ended.stderr
     if status == 1:
         assert ended.stderr.startswith("failed to instantiate nsqadmin - ")
+
+
+@pytest.mark.parametrize(("user", "typed"), [("ann", "\n"), ("ann", ""), ("a:b", "secret\n")])
+def test_a_line_for_the_password_file_needs_a_name_and_a_password(user, typed):
+    ended = subprocess.run(
+        [*program("nsqadmin"), f"--hash-password={user}"],
+        input=typed, capture_output=True, text=True, timeout=60, check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "a password is needed" in ended.stderr
 
 
 def test_it_ends_in_order(cluster):

@@ -33,9 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _print_hash(user: str) -> None:
+    from getpass import getpass
+
     from lapwing.admin.access import hash_password
 
-    print(f"{user}:{hash_password(sys.stdin.readline().rstrip(chr(10)))}")
+    # on a terminal nobody looks over the shoulder; getpass would bypass a pipe
+    password = getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not password or ":" in user:
+        sys.stderr.write("nsqadmin: a password is needed, and a user's name without a colon\n")
+        raise SystemExit(1)
+    print(f"{user}:{hash_password(password)}")
 
 
 if __name__ == "__main__":
