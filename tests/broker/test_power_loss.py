@@ -88,3 +88,21 @@ def test_new_messages_do_not_look_finished_after_a_kill_within_moments(tmp_path:
     stage.kill()
 
     assert [body for _, _, body in stage.consumer().take()[0]] == [b"c", b"d", b"e"]
+
+
+def test_what_was_set_aside_and_lost_is_not_served_in_the_place_of_a_new_message(tmp_path: Path) -> None:
+    def set_aside(stage: Stage) -> None:
+        consumer = stage.consumer()
+        stage.client().publish(b"old").publish(b"next")
+        consumer.finish(0, 1).requeue(2, delay=HOUR)
+        stage.channel().set_aside(3)
+
+    stage = power_lost(tmp_path, set_aside)
+    stage.client().publish(b"new", delay=MINUTE).publish(b"next")
+    stage.checkpoint()
+    stage.kill()
+    consumer = stage.consumer()
+    consumer.finish(3)
+    stage.pass_time(MINUTE)
+
+    assert [body for _, _, body in consumer.take()[0]] == [b"next", b"new"]

@@ -22,9 +22,14 @@ class Stragglers:
         self._side: SideLog | None = None
 
     def open(self) -> None:
-        """Find what was set aside before a restart."""
+        """Find what was set aside before a restart; raises `WriteFailed`.
+
+        What lies beyond the log's end, which a power loss has cut, is dropped at once: other messages get its place.
+        """
         if self._topic.has_side_log(self._channel):
             self._side = self._topic.side_log(self._channel)
+            self._side.drop([sequence for sequence in self._side.sequences() if sequence >= self._topic.log.end])
+            self._side.flush()
             self.sequences.update(self._side.sequences())
             for note in self._side.notes:
                 self._topic.report(note)

@@ -130,10 +130,12 @@ class RecordFile:
         self._torn = False
         self.size += len(data)
 
-    def empty(self) -> None:
-        """Make it a file without records; raises `WriteFailed`."""
+    def empty(self, *, sync: bool) -> None:
+        """Make it a file without records, with `sync` after a power loss too; raises `WriteFailed`."""
         try:
             self.file.truncate(0)
+            if sync:
+                self.file.table.disk.fsync(self.file.table.reach(self.file))
         except OSError as error:
             raise WriteFailed(self.file.path, 0, error) from error
         self.size = 0

@@ -94,7 +94,7 @@ class SideLog:
         if not self._fresh and not self._dropped:
             return
         if not self._places and not self._fresh and self._file.size:
-            self._file.empty()
+            self._file.empty(sync=self._sync)
             self._puts = 0
             self._dropped.clear()
             return
