@@ -91,6 +91,11 @@ def test_check_speaks_in_exit_codes(daemon: Daemon) -> None:
     assert lapwing_json("check", "--topic", "orders", daemon=daemon)["lag"] == 2
 
 
+@pytest.mark.parametrize("arguments", [("--lag-warning", "many"), ("--bogus",), ("--age-critical", "soon")])
+def test_check_calls_a_bad_option_unknown_and_not_critical(arguments: tuple[str, ...]) -> None:
+    assert lapwing("check", *arguments, code=3).stdout.startswith("UNKNOWN: ")
+
+
 def test_discovery_finds_the_nodes() -> None:
     with start_nsqlookupd() as lookupd, nsqd(lookupd_tcp_addresses=(lookupd.tcp,)) as daemon:
         lapwing("pub", "found", "x", daemon=daemon)

@@ -1,20 +1,38 @@
 """lapwing check: is all well?"""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+import typer.core
 
 from lapwing.cli import shared
 from lapwing.errors import ConfigError
 
 app = shared.app()
 
+UsageError: Final[Any] = typer.BadParameter.__mro__[1]  # of whichever click typer brings along
+
 Lag = Annotated[int, typer.Option(min=0, help="Messages that a channel may be behind; 0: any number.")]
 Age = Annotated[str, typer.Option(help="How long its oldest message may have waited: 90s, 10m.")]
 
 
-@app.command(epilog="Example: lapwing check --topic orders --lag-warning 1000 --lag-critical 100000 --age-critical 10m")
+class Plugin(typer.core.TyperCommand):
+    """A command whose every outcome is one that monitoring understands: a bad option is unknown, not critical."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Like any command, but what cannot be understood ends with 3."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            print(f"UNKNOWN: {error.format_message()}")
+            raise typer.Exit(3) from None
+
+
+@app.command(
+    cls=Plugin,
+    epilog="Example: lapwing check --topic orders --lag-warning 1000 --lag-critical 100000 --age-critical 10m",
+)
 def check(
     topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
     channel: Annotated[str, typer.Option(help="Only channels of this name.")] = "",
