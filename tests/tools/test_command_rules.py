@@ -1,12 +1,14 @@
 """The rules behind the commands, without a socket: times, rates, verdicts."""
 
+import io
 import time
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from lapwing.errors import ConfigError
-from lapwing.tools import checks
+from lapwing.tools import checks, screens
 from lapwing.tools.checks import Limits, Verdict, judge
 from lapwing.tools.moments import SECOND, moment, short, span, spoken
 from lapwing.tools.picture import Flow, Picture, ages_in, flows
@@ -135,3 +137,20 @@ def test_a_terminal_is_shown_what_it_must_not_obey() -> None:
     entry = Entry(0, "n", 3, "id", 1, body, {})
     assert line(entry, "t", as_json=False, facts=False, terminal=False) == body + b"\n"
     assert b"body_base64" in line(entry, "t", as_json=True, facts=False, terminal=True)
+
+
+def test_a_narrow_terminal_shows_names_and_numbers() -> None:
+    one = channel("a-channel-with-a-long-name", depth=12_345, requeue_count=0, timeout_count=0)
+    there = picture(1.0, one, messages=67_890)
+    out = io.StringIO()
+    Console(file=out, width=40).print(screens.topics_table(there, None), screens.channels_table(there, None))
+    topics, channels = (text.splitlines() for text in out.getvalue().split("topic  ")[1:])
+
+    assert "67,890" in topics[1]
+    assert "a-channel" in channels[1]
+    assert "12.3k" in channels[1]
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    assert not screens.redraws(Console(force_terminal=True, _environ={"TERM": "dumb"}))
+    assert screens.redraws(Console(force_terminal=True, _environ={"TERM": "xterm"}))

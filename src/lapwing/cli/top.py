@@ -41,7 +41,7 @@ async def _watch(cluster: Any, interval: float, count: int, rows: int, everythin
     if not before.nodes:
         raise NobodyAnswered(before.errors)
     console = screens.console()
-    live = Live(console=console, auto_refresh=False, screen=True) if console.is_terminal and not as_json else None
+    live = Live(console=console, auto_refresh=False, screen=True) if screens.redraws(console) and not as_json else None
     looks = 0
     if live is not None:
         live.start()

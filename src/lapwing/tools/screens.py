@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,8 @@ Flows = Mapping[tuple[str, str], Flow]
 
 _STYLES: Final = {State.RUNNING: "green", State.STARTING: "yellow", State.DEAD: "bold red", State.STOPPING: "yellow",
                   State.STOPPED: "dim"}
+_NAME_WIDTH: Final = 10  # what a narrow terminal leaves of a name
+_NUMBER_WIDTH: Final = 5
 
 
 def console(*, error: bool = False) -> Console:
@@ -25,12 +27,31 @@ def console(*, error: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=error, highlight=False, width=200)
 
 
+def redraws(console: Console) -> bool:
+    """Whether it can show a picture that changes in place; elsewhere lines are better."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _cell(text: str, style: str = "") -> Text:
+    """Text that a narrow terminal cuts short, so that the numbers beside it stay whole."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+class _Cut(Table):
+    """A table that is cut off at the right of a narrow terminal, rather than squeezed until nothing can be read."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        least = sum((column.min_width or 0) + 2 for column in self.columns)
+        yield from super().__rich_console__(console, options.update(max_width=max(options.max_width, least)))
+
+
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0),
+    table = _Cut(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0),
                   header_style="bold", title_style="bold cyan")
     for column in columns:
         left = column in ("topic", "channel", "program", "state", "address", "pipeline", "note", "node", "health")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+        table.add_column(_cell(column), justify="left" if left else "right", no_wrap=not left, overflow="ellipsis",
+                         min_width=_NAME_WIDTH if left else max(len(column), _NUMBER_WIDTH))
     return table
 
 
@@ -47,8 +68,8 @@ def topics_table(picture: Picture, flows: Flows | None, *, title: str = "", most
         shown = (_rate(flow, "arriving"), _rate(flow, "leaving")) if flows is not None else ()
         note = "paused" if topic["paused"] else "" if topic["channels"] else "no channel: messages are kept"
         waiting = topic["depth"] + sum(channel["depth"] for channel in topic["channels"])
-        table.add_row(Text(name), *shown, short(waiting), f"{topic['message_count']:,}", str(len(topic["channels"])),
-                      str(len(topic["nodes"])), note)
+        table.add_row(_cell(name), *shown, short(waiting), f"{topic['message_count']:,}", str(len(topic["channels"])),
+                      str(len(topic["nodes"])), _cell(note))
     return table
 
 
@@ -73,10 +94,10 @@ def channels_table(picture: Picture, flows: Flows | None, *, topic: str = "", ti
         note = "paused" if channel["paused"] else ""
         if not note and channel["depth"] and not channel["client_count"]:
             note = "nobody consumes"
-        table.add_row(*((Text(key[0]),) if with_topic else ()), Text(key[1]), *shown, short(channel["depth"]),
+        table.add_row(*((_cell(key[0]),) if with_topic else ()), _cell(key[1]), *shown, short(channel["depth"]),
                       short(channel["in_flight_count"]), short(channel["deferred_count"]),
                       short(channel["requeue_count"]), short(channel["timeout_count"]), *age,
-                      str(channel["client_count"]), Text(note, style="yellow" if note else ""))
+                      str(channel["client_count"]), _cell(note, "yellow"))
     return table
 
 
@@ -84,9 +105,9 @@ def pipelines_table(pipelines: Sequence[Json], *, title: str = "") -> Table:
     """A line a pipeline, as it told its broker last."""
     table = _table(title, "pipeline", "state", "rows/s", "lag", "batch", "note")
     for pipeline in pipelines:
-        table.add_row(Text(str(pipeline.get("name", ""))), str(pipeline.get("state", "")),
+        table.add_row(_cell(str(pipeline.get("name", ""))), _cell(str(pipeline.get("state", ""))),
                       _number(pipeline, "input_rate"), _number(pipeline, "lag"), _number(pipeline, "batch_id"),
-                      Text(str(pipeline.get("error") or ""), style="red"))
+                      _cell(str(pipeline.get("error") or ""), "red"))
     return table
 
 
@@ -100,8 +121,9 @@ def programs_table(children: Sequence[Child], usage: Mapping[str, str], *, title
     table = _table(title, "program", "state", "since", "uses", "address")
     for child in children:
         state = child.state.value + (f", restarted {child.restarts}x" if child.restarts else "")
-        table.add_row(child.service.name, Text(state, style=_STYLES[child.state]),
-                      spoken(time.monotonic() - child.since), usage.get(child.service.name, ""), child.service.address)
+        table.add_row(_cell(child.service.name), _cell(state, _STYLES[child.state]),
+                      spoken(time.monotonic() - child.since), usage.get(child.service.name, ""),
+                      _cell(child.service.address))
     return table
 
 

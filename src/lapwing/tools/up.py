@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import time
 from typing import Final
 
@@ -103,8 +102,9 @@ class Up:
     async def _show(self, children: list[Child], cluster: Cluster, stop: asyncio.Event) -> None:
         """Keep showing until told to stop."""
         before: Picture | None = None
-        if sys.stdout.isatty() and not self._as_json:
-            with Live(console=screens.console(), auto_refresh=False, screen=False, transient=True) as self._live:
+        console = screens.console()
+        if screens.redraws(console) and not self._as_json:
+            with Live(console=console, auto_refresh=False, screen=False, transient=True) as self._live:
                 while not stop.is_set():
                     picture = await self._picture(cluster)
                     self._live.update(self._screen(children, picture, before), refresh=True)
