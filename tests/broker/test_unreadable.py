@@ -17,13 +17,14 @@ from lapwing.wire.commands import Pub, Sub
 class BadSectors:
     """Makes reading the files whose path ends so fail as a dying disk does, until it is healed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ending: str, number: int = errno.EIO) -> None:
         self.ending: str | None = ending
+        self.number = number
         monkeypatch.setattr(Disk, "pread", staticmethod(self._pread))
 
     def _pread(self, fd: int, length: int, offset: int) -> bytes:
         if self.ending is not None and os.readlink(f"/proc/self/fd/{fd}").endswith(self.ending):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(self.number, os.strerror(self.number))
         return os.pread(fd, length, offset)
 
     def heal(self) -> None:
@@ -209,3 +210,26 @@ def test_publishers_hear_of_what_is_written_even_if_it_cannot_be_handed_over(
     stage.pass_time(SECOND)
 
     assert sorted(consumer.received()) == [0, 1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_a_straggler_that_cannot_be_read_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer()
+    other = stage.consumer("other")
+    stage.client().publish(*numbered(3))
+    stage.channel().set_aside(1)
+    consumer.take()
+    consumer.requeue(1).finish(2)
+    sectors = BadSectors(monkeypatch, "side/c-c", number)
+    consumer.requeue(0)
+    stage.client().publish(b"more")
+    assert other.received() == [0, 1, 2, 3]
+    sectors.heal()
+    stage.checkpoint()
+    stage.commit()
+
+    assert 3 in consumer.received()
+    assert consumer.subscriber.in_flight.keys() == ({1, 3} if number == errno.EIO else {0, 1, 3})

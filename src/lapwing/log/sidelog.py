@@ -3,12 +3,13 @@
 Records (see `records`): kind u8 = 1 | sequence u64 | frame, or kind u8 = 2 | sequences u64 ... that are done with.
 """
 
+import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from lapwing.errors import CorruptChunk, OutOfRange
+from lapwing.errors import CorruptChunk, LogError, OutOfRange
 from lapwing.log import records
 from lapwing.log.datapath import folder
 from lapwing.log.disk import File, OpenFiles
@@ -64,15 +65,20 @@ class SideLog:
         self._fresh[sequence] = frame
 
     def frame(self, sequence: int) -> bytes:
-        """The frame of a message; raises `OutOfRange` or `CorruptChunk`."""
+        """The frame of a message; raises `OutOfRange`, `CorruptChunk`, or `LogError` for what may pass."""
         fresh = self._fresh.get(sequence)
         if fresh is not None:
             return fresh
         place = self._places.get(sequence)
         if place is None:
             raise OutOfRange(f"{self.path}: no frame of sequence {sequence}")
-        head = self._file.file.read(records.HEAD, place)
-        data = head + self._file.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
+        try:
+            head = self._file.file.read(records.HEAD, place)
+            data = head + self._file.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise LogError(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise CorruptChunk(self.path, place, f"cannot be read: {error.strerror}") from error
         payload = records.payload_at(data, 0)
         if payload is None or _PUT.unpack_from(payload) != (PUT, sequence):
             raise CorruptChunk(self.path, place, f"not the frame of sequence {sequence}")
