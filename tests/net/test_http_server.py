@@ -370,6 +370,22 @@ async def test_headers_have_limits_in_number_and_in_size():
                 assert (await c.answer())[0] == 431
 
 
+@pytest.mark.parametrize(
+    "beginning",
+    [b"GET /ping HTTP/1.1\r\nHost:", b"POST /pub HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n"],
+    ids=["head", "chunked body"],
+)
+async def test_what_came_before_in_the_same_breath_counts_for_no_limit(beginning):
+    rest = b" x\r\n\r\n" if beginning.endswith(b"Host:") else b"abc\r\n0\r\n\r\n"
+    async with site(HttpLimits(head_bytes=500)) as it, client(it) as c:
+        c.send(PING * 3000 + beginning)
+        statuses = {(await c.answer())[0] for _ in range(3000)}
+        c.send(rest)
+        last, *_ = await c.answer()
+
+    assert (statuses, last) == ({200}, 200)
+
+
 async def test_deadlines_for_head_body_and_idling():
     limits = HttpLimits(head_seconds=0.5, body_seconds=0.5, idle_seconds=0.5)
     async with site(limits) as it, client(it) as head, client(it) as body, client(it) as idle, client(it) as used:

@@ -52,6 +52,7 @@ class Incoming:
         self._body_bytes = 0
         self._raw_bytes = 0  # what came for a chunked body, framing included
         self._resumed = False  # the parser was told of this request a second time
+        self._finished = False  # a request came to its end in what the parser was fed last
 
     def take(self, data: bytes) -> None:
         """Take what came: the taker gets each request that is now whole."""
@@ -110,6 +111,7 @@ class Incoming:
 
     def _feed(self, data: bytes) -> None:
         self.partial = True
+        self._finished = False
         while data:
             try:
                 self._parser.feed_data(data)
@@ -129,7 +131,7 @@ class Incoming:
                     self._taker.refuse(plain("400 Bad Request", 400))
                 return
             break
-        if self._taker.ended or not self.partial:
+        if self._taker.ended or not self.partial or self._finished:  # of `data` only the end is its own
             return
         if self.head is None:
             self._head_bytes += len(data)
@@ -232,6 +234,7 @@ class Incoming:
             return  # the parser believes that no body follows; `_feed` corrects it
         self.head = None
         self.partial = self._resumed = False
+        self._finished = True
         self._raw_head = b""
         body, self.body = self.body, []
         self._taker.carry_out(head, body[0] if len(body) == 1 else b"".join(body))
