@@ -100,6 +100,12 @@ def test_an_unreachable_node_comes_before_everything():
     assert second.severity == "warning"
 
 
+def test_a_cluster_without_a_node_is_not_well():
+    alarm = only(Picture(at=NOW, lookupds=(("l:4161", ""),)))
+
+    assert (alarm.severity, alarm.text) == ("error", "No nsqd is known: nsqlookupd names none.")
+
+
 def test_a_node_that_left_is_told_with_how_long_ago():
     alarm = only(Picture(at=NOW, nodes=(NodeState(NODE, gone_since=NOW - 125),)))
 

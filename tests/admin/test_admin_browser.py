@@ -139,6 +139,7 @@ def test_what_is_left_is_shown_with_a_warning_when_a_node_dies(ui, cluster):
         expect(cell(page, "Nodes", "node-b", "Depth")).to_have_text("\N{EN DASH}")
         ui.open(f"/nodes/{cluster.b.name}")
         expect(page.locator(".lw-tile").filter(has_text="Topics").locator("dd")).to_have_text("-")
+        expect(page.get_by_text("This node has no topics.")).not_to_be_visible()
     finally:
         cluster.b.up()
 

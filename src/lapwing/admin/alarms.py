@@ -79,6 +79,14 @@ def _of_daemons(picture: Picture) -> Iterator[Alarm]:
                 "Consumers that ask it find no producers. Check the process and the network between.",
                 "/lookup",
             )
+    if not picture.nodes and any(not error for _, error in picture.lookupds):
+        yield Alarm(
+            "error",
+            "cluster",
+            "No nsqd is known: nsqlookupd names none.",
+            "Start nsqd with --lookupd-tcp-address=<nsqlookupd's TCP address>; if it runs, look at its log.",
+            "/nodes",
+        )
     for state in picture.nodes:
         yield from _of_node(state, picture.at)
 

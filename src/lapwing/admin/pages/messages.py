@@ -392,7 +392,7 @@ def _publish(view: View, asked: Asked) -> None:
         for state in view.picture.nodes
         if state.reachable
     ]
-    with panel("Publish a message"), element("div", None, "lw-pad"):
+    with panel("Publish a message"), element("div", None, "lw-pad lw-stack"):
         with element("div", None, "lw-form"):
             topic = Field("Topic to publish to", value=asked.topic, width="220px")
             node = Field("To node", kind="select", options=nodes, value=nodes[0][0] if nodes else "", width="240px")
@@ -414,6 +414,9 @@ def _publish(view: View, asked: Asked) -> None:
                 if defer < 0:
                     raise ValueError("A delay cannot be negative.")
                 given = parse_headers(headers.value)
+            except OverflowError:
+                say(problem, "That delay is too long.")
+                return
             except ValueError as error:
                 say(problem, str(error))
                 return

@@ -49,9 +49,21 @@ def install(admin: "Admin") -> None:
         with frame(admin, request, name, "/nodes", crumbs=(("Nodes", f"{admin.base}/nodes"),)) as view:
             own = OwnTopics(view)
             _state(view, name)
-            _topics(view, name, own)
-            _channels(view, name, own)
-            _clients(view, name)
+            with element("div", None, "lw-stack") as known:
+                _topics(view, name, own)
+                _channels(view, name, own)
+                _clients(view, name)
+
+            def refresh() -> None:
+                known.set_visibility(_answers(view, name))
+
+            view.live(refresh)
+
+
+def _answers(view: View, name: str) -> bool:
+    """Whether there is anything to say of the node: nothing known is not nothing there."""
+    state = view.picture.node(name)
+    return state is not None and state.reachable
 
 
 def parts_of(topics: dict[str, Json], node: str) -> list[Json]:
