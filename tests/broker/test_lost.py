@@ -73,3 +73,19 @@ def test_a_topic_without_a_channel_keeps_what_is_left_for_the_first_one(tmp_path
 
     assert stage.consumer().received() == [0, 1, 2, 3, 4, 9]
     assert stage.channel().depth == 0
+
+
+def test_a_second_kill_within_moments_does_not_bring_up_what_the_first_one_took(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, durability="memory", mem_queue_size=10)
+    stage.consumer()
+    stage.client().publish(*numbered(3)).publish(b"deferred", delay=MINUTE)
+    stage.checkpoint()
+    stage.kill()
+    stage.client().publish(b"new")
+    stage.kill()
+    stage.reports.clear()
+    consumer = stage.consumer()
+    stage.pass_time(2 * MINUTE)
+
+    assert consumer.received() == []
+    assert stage.reports == []

@@ -354,7 +354,7 @@ class Topic:
         self._leave_out(log.lost)
         for name, entry in state.channels.items():
             self.bring_back(name, entry, now=now)
-        if max([known, *cursors]) > log.end:  # after a power loss: what comes next must not look finished
+        if log.lost or max([known, *cursors]) > log.end:  # a crash took it: what comes next must not be mistaken for it
             self._moved = True
             self._broker.tell(self)
             journal.compact()
