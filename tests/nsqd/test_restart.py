@@ -4,6 +4,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +62,20 @@ def test_what_was_emptied_stays_so_however_soon_nsqd_is_killed(tmp_path: Path) -
         found = topics(nsqd)
         channel = found["channel"]["channels"]["c"]
         assert (channel["depth"], channel["deferred_count"], found["topic"]["depth"]) == (0, 0, 0)
+
+
+def test_who_waits_for_a_log_to_grow_delays_no_stop(nsqd: daemons.Daemon) -> None:
+    post(nsqd, "/pub?topic=t", b"x")
+    answers: list[bytes] = []
+    waiting = threading.Thread(target=lambda: answers.append(get(nsqd, "/log/offsets?after=t:1&wait_ms=30000")))
+    waiting.start()
+    daemons.until(lambda: b"_offsets_later" in get(nsqd, "/debug/pprof/goroutine"), what="one who waits")
+    began = time.monotonic()
+    nsqd.stop()
+    waiting.join(10)
+
+    assert time.monotonic() - began < 1.5
+    assert b'"next":1' in answers[0]
 
 
 @every_ending

@@ -111,7 +111,7 @@ class Daemon:
             broker, turn, options, options.limits, self._terms(tls), self.log, tls, auth, self._connections, self.peers
         )
         http = Http(self, times)
-        log_api = LogApi(broker, self.clock.now, turn.stir, self._about)
+        self.log_api = log_api = LogApi(broker, self.clock.now, turn.stir, self._about)
         turn.watchers.append(log_api.look)
         staged = Staged(broker, turn, self.syncer, self.log)
         staged.recover()
@@ -245,6 +245,7 @@ class Daemon:
             task.cancel()
         for connection in list(self._connections):
             connection.hang_up()
+        self.log_api.wake()
         for server in self._servers:
             await server.shutdown(_GRACE)
         self.turn.alarm.stop()

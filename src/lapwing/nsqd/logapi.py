@@ -101,6 +101,11 @@ class LogApi:
             if not grown.done() and self._grown(after):
                 grown.set_result(None)
 
+    def wake(self) -> None:
+        """Let nobody wait any longer: nsqd stops."""
+        for grown in self._waiting:
+            _wake(grown)
+
     @property
     def watched(self) -> bool:
         """Whether `look` has anything to do."""
