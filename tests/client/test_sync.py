@@ -1,6 +1,7 @@
 """The facade for code that has no event loop."""
 
 import asyncio
+import sys
 
 import pytest
 from nsqd_double import NsqdDouble
@@ -55,6 +56,41 @@ async def test_closing_gives_back_what_was_not_answered():
         await nsqd.until(lambda: not nsqd.live)
 
         assert sorted(request.id for request in nsqd.said(c.Req)) == delivered
+
+
+async def test_closing_lets_go_of_everybody_who_waits():
+    async with NsqdDouble() as nsqd:
+        consumer = await asyncio.to_thread(SyncConsumer, "t", "c", nsqd=nsqd.address)
+        waiting = [asyncio.create_task(asyncio.to_thread(list, consumer)) for _ in range(3)]
+        await asyncio.to_thread(consumer.close)
+
+        assert await asyncio.wait_for(asyncio.gather(*waiting), 10) == [[], [], []]
+
+
+async def test_in_a_forked_process_it_says_so_instead_of_waiting_for_ever():
+    script = """
+import os, sys
+from lapwing.client.errors import ClientError
+from lapwing.client.sync import SyncConsumer, SyncProducer
+made = SyncProducer(sys.argv[1]), SyncConsumer("t", "c", nsqd=sys.argv[1])
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for each in made:
+    each.close()
+try:
+    made[0].publish("t", b"x")
+except ClientError as error:
+    print(error, flush=True)
+os._exit(7)
+"""
+    async with NsqdDouble() as nsqd:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, nsqd.address, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 30)
+
+    assert process.returncode == 7
+    assert b"made before a fork" in out
 
 
 def test_an_nsqd_that_is_not_there_is_named():

@@ -36,9 +36,9 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run `work` on the loop; its result."""
-        if self._loop.is_closed():
+        if not self.alive:
             work.close()
-            raise ClientError("closed before")
+            raise ClientError("closed before, or made before a fork, which takes no threads along: make a new one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
@@ -46,8 +46,13 @@ class LoopThread:
             future.cancel()
             raise
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can be called: not after `stop`, nor in a process that was forked off."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
-        if self._thread.is_alive():
+        if self.alive:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(GRACE)
 
@@ -91,7 +96,7 @@ class SyncProducer:
 
     def close(self) -> None:
         """Wait for what is under way, then hang up. Twice is harmless."""
-        if not self._thread._loop.is_closed():
+        if self._thread.alive:
             try:
                 self._thread.call(self._producer.stop())
             finally:
@@ -150,7 +155,9 @@ class SyncConsumer:
                 message = self._queue.get(timeout=timeout)
             except queue.Empty:
                 return None
-            if message is not None and not message.answered:
+            if message is None:
+                self._queue.put(None)  # for the next who waits
+            elif not message.answered:
                 return message
         return None
 
@@ -165,7 +172,10 @@ class SyncConsumer:
                 message = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if message is not None and not message.answered:
+            if message is None:
+                self._queue.put(None)
+                break
+            if not message.answered:
                 batch.append(message)
         return batch
 
@@ -175,9 +185,9 @@ class SyncConsumer:
 
     def close(self) -> None:
         """CLS, give back what is not answered for, hang up. Twice is harmless."""
-        if self._thread._loop.is_closed():
-            return
         self._closed = True
+        if not self._thread.alive:
+            return
         self._queue.put(None)
         try:
             self._thread.call(self._give_back())
