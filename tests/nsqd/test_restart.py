@@ -69,7 +69,7 @@ def test_who_waits_for_a_log_to_grow_delays_no_stop(nsqd: daemons.Daemon) -> Non
     answers: list[bytes] = []
     waiting = threading.Thread(target=lambda: answers.append(get(nsqd, "/log/offsets?after=t:1&wait_ms=30000")))
     waiting.start()
-    daemons.until(lambda: b"_offsets_later" in get(nsqd, "/debug/pprof/goroutine"), what="one who waits")
+    daemons.until(lambda: b"HttpConnection._wait_for()" in get(nsqd, "/debug/pprof/goroutine"), what="one who waits")
     began = time.monotonic()
     nsqd.stop()
     waiting.join(10)
