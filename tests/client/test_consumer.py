@@ -151,6 +151,47 @@ async def test_too_many_attempts_are_given_up_unseen_and_told():
         assert [message.body for message in given_up] == [b"hopeless"]
 
 
+async def test_who_is_told_of_giving_up_may_take_time_and_fail():
+    told, go_on = [], asyncio.Event()
+
+    async def keep(message):
+        await go_on.wait()
+        told.append(message.body)
+        if message.body == b"bad":
+            raise RuntimeError("as the test wants")
+
+    async with (
+        NsqdDouble() as nsqd,
+        Consumer("t", "c", Recorder(), nsqd=nsqd.address, max_in_flight=5, on_giving_up=keep),
+    ):
+        peer = await nsqd.subscriber(5)
+        [bad, good] = peer.deliver(b"bad", b"good", attempts=6)
+        await asyncio.sleep(0.05)
+        assert not nsqd.said(c.Fin)
+        go_on.set()
+        await nsqd.until(lambda: nsqd.said(c.Fin) and nsqd.said(c.Req))
+
+        assert sorted(told) == [b"bad", b"good"]
+        assert ids(nsqd.said(c.Fin)) == [good]
+        assert ids(nsqd.said(c.Req)) == [bad]
+
+
+@pytest.mark.parametrize("run", ["auto", "threads"])
+async def test_a_function_that_returns_a_coroutine_is_waited_for(run):
+    handler = Recorder(failing=[b"bad"])
+    async with (
+        NsqdDouble() as nsqd,
+        Consumer("t", "c", lambda message: handler(message), nsqd=nsqd.address, max_in_flight=5, run=run),
+    ):
+        peer = await nsqd.subscriber(5)
+        [good, bad] = peer.deliver(b"good", b"bad")
+        await nsqd.until(lambda: nsqd.said(c.Fin) and nsqd.said(c.Req))
+
+        assert handler.bodies == [b"good", b"bad"]
+        assert ids(nsqd.said(c.Fin)) == [good]
+        assert ids(nsqd.said(c.Req)) == [bad]
+
+
 async def test_heartbeats_are_answered_while_a_blocking_handler_runs():
     release = threading.Event()
 

@@ -32,6 +32,7 @@ NOBODY = "127.0.0.1:1"
         (("t", "c"), {"options": Options(), "max_inflight": 5}, "no setting is called max_inflight"),
         (("t", "c", 5), {}, "handler is 5, expected a function"),
         (("t", "c", print), {"run": "nowhere"}, "run is 'nowhere', expected one of auto, loop, threads, processes"),
+        (("t", "c", asyncio.sleep), {"run": "processes"}, "a plain one is needed"),
         (("t", "c", print), {"concurrency": "3"}, "concurrency is '3'"),
     ],
 )

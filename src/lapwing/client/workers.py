@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
 import multiprocessing
@@ -9,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, Literal, Protocol, get_args
@@ -42,6 +43,7 @@ class Judge:
         self.max_attempts = max_attempts or 1 << 62
         self.auto_finish = auto_finish
         self._giving_up = giving_up
+        self._telling: set[asyncio.Future[Any]] = set()
 
     def give_up(self, message: Message) -> None:
         """Too many attempts: finish it unseen, and tell whoever wants to know."""
@@ -49,14 +51,33 @@ class Judge:
             "[%s] (%s) message %s attempted %d times, giving up",
             message.topic, message.address, message.id.decode("latin-1"), message.attempts,
         )  # fmt: skip
-        if self._giving_up is not None:
-            try:
-                self._giving_up(message)
-            except Exception:
-                log.exception("on_giving_up failed for message %s", message.id.decode("latin-1"))
-                message.requeue()
-                return
-        message.finish()
+        if self._giving_up is None:
+            message.finish()
+            return
+        try:
+            result = self._giving_up(message)
+        except Exception as error:
+            self._not_told(message, error)
+            return
+        if not inspect.isawaitable(result):
+            message.finish()
+            return
+        telling = asyncio.ensure_future(result)
+        self._telling.add(telling)
+        telling.add_done_callback(functools.partial(self._told, message))
+
+    def _told(self, message: Message, telling: "asyncio.Future[Any]") -> None:
+        self._telling.discard(telling)
+        if telling.cancelled():
+            message.requeue(0, backoff=False)
+        elif (error := telling.exception()) is not None:
+            self._not_told(message, error)
+        else:
+            message.finish()
+
+    def _not_told(self, message: Message, error: BaseException) -> None:
+        log.error("on_giving_up failed for message %s", message.id.decode("latin-1"), exc_info=error)
+        message.requeue()
 
     def failed(self, message: Message, error: BaseException) -> None:
         """The handler raised."""
@@ -225,7 +246,9 @@ class ThreadWorkers:
             outcome: BaseException | None = None
             if message._desk is not None and message._row[1] <= max_attempts:
                 try:
-                    handler(message)
+                    result = handler(message)
+                    if result is not None and inspect.isawaitable(result):  # as of `lambda message: work(message)`
+                        asyncio.run_coroutine_threadsafe(_awaited(result), self._loop).result()
                 except BaseException as error:
                     outcome = error
             done.append((message, outcome))
@@ -252,6 +275,10 @@ class ThreadWorkers:
                 message.finish()
         if not self._pending and self._calm is not None and not self._calm.done():
             self._calm.set_result(None)
+
+
+async def _awaited(result: Awaitable[Any]) -> None:
+    await result
 
 
 class InProcesses:
@@ -295,9 +322,11 @@ def place_of(handler: Handler, place: Place) -> Place:
         raise ConfigError(f"handler is {handler!r}, expected a function or coroutine function of a message")
     if place not in get_args(Place):
         raise ConfigError(f"run is {place!r}, expected one of {', '.join(get_args(Place))}")
+    waits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    if waits and place == "processes":
+        raise ConfigError("run is 'processes', where no event loop runs a coroutine function: a plain one is needed")
     if place != "auto":
         return place
-    waits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
     return "loop" if waits else "threads"
 
 
