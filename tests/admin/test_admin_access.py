@@ -1,6 +1,7 @@
 """Who may do what, and what the door lets through."""
 
 import json
+import signal
 import subprocess
 
 import httpx
@@ -367,6 +368,21 @@ def test_a_line_for_the_password_file_needs_a_name_and_a_password(user, typed):
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "a password is needed" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_in_order_while_it_starts_too(number):
+    starting = subprocess.Popen(
+        [*program("nsqadmin"), "--http-address=127.0.0.1:0", "--lookupd-http-address=127.0.0.1:1"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert starting.stderr is not None
+    first = starting.stderr.readline()  # before it loads its pages
+    starting.send_signal(number)
+    rest = starting.communicate(timeout=60)[1]
+
+    assert "nsqadmin v1.3.0" in first
+    assert (starting.returncode, "Traceback" in rest) == (0, False), rest
 
 
 def test_it_ends_in_order(cluster):

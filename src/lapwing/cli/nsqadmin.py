@@ -1,6 +1,7 @@
 """`nsqadmin`: the web UI and its JSON API."""
 
 import platform
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from lapwing.kernel import COMPILED
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until told to stop: exit 0; 1 when it cannot start, 2 for a bad flag."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)  # it takes a second to start, and to be stopped meanwhile is no failure
     options = flags.read(Options, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options
     if options.version:
         twin = "compiled" if COMPILED else "pure"
@@ -30,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"failed to instantiate nsqadmin - {error}: install lapwing[admin]\n")
         raise SystemExit(1) from None
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 def _print_hash(user: str) -> None:
