@@ -260,7 +260,7 @@ def test_told_to_stop_it_closes_all_connections_and_ends_well(nsqd: daemons.Daem
 def test_told_to_stop_twice_it_does_not_wait(nsqd: daemons.Daemon) -> None:
     post(nsqd, "/pub?topic=t", b"x")
     with socket.create_connection(("127.0.0.1", nsqd.http_port)) as waiting:
-        waiting.sendall(b"GET /log/offsets?topic=t&after=t:1&wait_ms=20000 HTTP/1.1\r\nHost: h\r\n\r\n")
+        waiting.sendall(b"GET /debug/pprof/profile?seconds=20 HTTP/1.1\r\nHost: h\r\n\r\n")
         get(nsqd, "/ping")  # by now the one before is under way, and a stop has something to wait for
         nsqd.process.send_signal(signal.SIGTERM)
         daemons.until(lambda: "stopping" in nsqd.stderr, what="the stop")
