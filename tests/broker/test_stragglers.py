@@ -8,6 +8,7 @@ from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.broker.stats import oldest_age
 from lapwing.errors import WriteFailed
+from lapwing.wire.commands import Rdy
 
 HOUR = 60 * MINUTE
 
@@ -245,3 +246,29 @@ def test_a_corrupt_chunk_under_a_cursor_is_passed_over_and_reported(tmp_path: Pa
     stage.pass_time(SECOND)
     stage.client().publish(b"after")
     assert consumer.received() == [3]
+
+
+def test_what_an_ephemeral_channel_dropped_pins_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, max_bytes_per_file=1000, mem_queue_size=5)
+    consumer = stage.consumer("e#ephemeral", ready=0)
+    for body in numbered(100):
+        stage.client().publish(body)
+    consumer.say(Rdy(100))
+    consumer.finish(*consumer.received())
+    stage.checkpoint(trim=True)
+
+    assert logs(stage) == 1
+
+
+def test_what_an_ephemeral_channel_has_set_aside_goes_with_it_in_a_crash_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer("e#ephemeral")
+    stage.consumer()
+    stage.client().publish(b"a")
+    stage.channel("e#ephemeral").set_aside(1)
+    stage.channel().set_aside(1)
+    side = tmp_path / "topics" / "t-t" / "side"
+    assert sorted(file.name for file in side.iterdir()) == ["c-c", "c-e#ephemeral"]
+    stage.kill()
+
+    assert [file.name for file in side.iterdir()] == ["c-c"]

@@ -88,6 +88,7 @@ class Channel:
 
     def needed_from(self) -> int:
         """The first sequence of the topic's log that this channel may still read."""
+        self._pass_over()  # with nothing to deliver nobody else does
         low = self.cursor
         for subscriber in self.subscribers:
             if subscriber.in_flight:

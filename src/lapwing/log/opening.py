@@ -13,8 +13,10 @@ from lapwing.log.disk import DISK, Disk, OpenFiles
 from lapwing.log.options import LogOptions
 from lapwing.log.salvage import node_of
 from lapwing.log.segment import DIGITS, Segment
+from lapwing.names import ephemeral
 
 NODES: Final = 1 << 10
+SIDE: Final = "side"  # the folder of side logs
 SEQUENCES: Final = 1 << 54  # so many an id has room for
 
 
@@ -82,7 +84,11 @@ def _open(
 
 
 def _sweep(directory: str, names: list[str], firsts: set[int], files: OpenFiles, notes: list[str]) -> None:
-    """Remove what a crash left half made or half deleted."""
+    """Remove what a crash left half made or half deleted, and what ephemeral channels had set aside."""
+    side = os.path.join(directory, SIDE)
+    for name in files.disk.listdir(side) if SIDE in names and os.path.isdir(side) else ():
+        if ephemeral(name):
+            files.disk.unlink(os.path.join(side, name))
     for name in names:
         orphan = _is_segment(name) and not name.endswith(".log") and int(name[:DIGITS]) not in firsts
         if orphan or name.endswith(".tmp"):
