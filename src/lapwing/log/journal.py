@@ -319,7 +319,8 @@ def _apply(payload: bytes, folded: _Folded) -> None:
                 one.deferred[values[row]] = (values[row + 1], values[row + 2])
             for sequence in values[3 * added :]:
                 one.deferred.pop(sequence, None)
-            one.doubtful.difference_update(values[0 : 3 * added : 3], values[3 * added :])
+            if one.doubtful:
+                one.doubtful.difference_update(values[0 : 3 * added : 3], values[3 * added :])
         else:
             raise ValueError(f"an entry of kind {kind}")
 
