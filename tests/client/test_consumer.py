@@ -352,8 +352,13 @@ def in_a_process(message):
     """A handler for the process pool; importable by name, as it must be."""
     if message.body == b"again":
         raise Requeue(2.0, backoff=False)
+    if message.body == b"later":
+        message.requeue(3.0, backoff=False)
     if message.body == b"bad":
         raise RuntimeError("as the test wants")
+    if message.topic != "t" or not message.address or message.expired:
+        raise RuntimeError(f"a poor copy: {message.topic!r}, {message.address!r}, {message.expired}")
+    message.finish()
 
 
 @pytest.mark.slow
@@ -366,11 +371,12 @@ async def test_handlers_may_run_in_processes():
         ),
     ):  # fmt: skip
         peer = await nsqd.subscriber(10)
-        good, again, bad = peer.deliver(b"good", b"again", b"bad")
-        await nsqd.until(lambda: len(nsqd.said(c.Req)) == 2 and nsqd.said(c.Fin), seconds=60)
+        good, again, later, bad = peer.deliver(b"good", b"again", b"later", b"bad")
+        await nsqd.until(lambda: len(nsqd.said(c.Req)) == 3 and nsqd.said(c.Fin), seconds=60)
 
         assert ids(nsqd.said(c.Fin)) == [good]
-        assert [(request.id, request.delay // 10**9) for request in nsqd.said(c.Req)] == [(again, 2), (bad, 90)]
+        requests = [(request.id, request.delay // 10**9) for request in nsqd.said(c.Req)]
+        assert requests == [(again, 2), (later, 3), (bad, 90)]
 
 
 async def test_messages_can_be_iterated_and_answered_by_hand():

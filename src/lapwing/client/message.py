@@ -1,5 +1,6 @@
 """A delivered message, and the three ways to answer for it."""
 
+import math
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -167,10 +168,45 @@ class Message:
         self.__exit__(kind, error, trace)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # what a worker process gets: the message alone, answered for by what the handler returns or raises
-        return Message, (self._row, None, self._received)
+        return _copy, (self._row, self.topic, self.address, self._received)
 
     def __repr__(self) -> str:
         shown = self.body[:40]
         more = "..." if len(self.body) > 40 else ""
         return f"<Message {self.id.decode('latin-1')} attempts={self.attempts} {shown!r}{more}>"
+
+
+class Away:
+    """The desk of a copy in a worker process: the message is answered for by what its handler returns or raises."""
+
+    thread = -1  # nobody's: every answer goes through `call`
+
+    def __init__(self, topic: str, address: str) -> None:
+        self.topic = topic
+        self.address = address
+
+    def call(self, what: Callable[..., None], *arguments: Any) -> None:
+        """Have a requeue leave the handler; it finishes by returning, and its consumer touches."""
+        if arguments:
+            delay, backoff = arguments
+            raise Requeue(delay, backoff=backoff)
+
+    def deadline(self, message: Message) -> float:
+        """Its consumer knows, and keeps it alive."""
+        return math.inf
+
+    def now(self) -> float:
+        return 0.0
+
+    def finish(self, message: Message) -> None:
+        """Returning does."""
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
+        """Raising does."""
+
+    def touch(self, message: Message) -> None:
+        """Its consumer does."""
+
+
+def _copy(row: Row, topic: str, address: str, received: float) -> Message:
+    return Message(row, Away(topic, address), received)
