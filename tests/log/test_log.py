@@ -103,6 +103,23 @@ def test_a_log_created_anew_has_another_identity(tmp_path: Path) -> None:
     assert DiskLog(tmp_path / "topic", NODE).identity != log.identity
 
 
+def test_who_still_reads_a_destroyed_log_does_not_get_what_the_next_one_of_its_name_has(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE)
+    publish(log, [b"old"] * 10)
+    log.shed()
+    reader = log.reader(0)
+    log.destroy()
+    again = DiskLog(tmp_path / "topic", NODE)
+    publish(again, [b"new"] * 10)
+
+    assert log.stretch(0, 10, 1 << 20) is None
+    with pytest.raises(OutOfRange):
+        reader.take(10, 10, 1 << 20)
+    with pytest.raises(OutOfRange):
+        log.frame(3)
+    assert bodies(again) == [b"new"] * 10
+
+
 def in_files(log: TopicLog, start: int, stop: int, max_bytes: int) -> bytes | None:
     """The frames of a stretch as its file has them, each chunk by its checksum; None when there is no stretch."""
     found = log.stretch(start, stop, max_bytes)

@@ -4,11 +4,13 @@ import asyncio
 import http.client
 import json
 import shutil
+import socket
 import struct
 import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,6 +231,28 @@ async def test_others_are_let_in_while_a_reader_is_told_where_a_long_range_lies(
 
     assert len(blocks) == 100
     assert turns >= 100
+
+
+def test_a_range_of_a_topic_that_is_made_anew_meanwhile_breaks_off(shared):
+    old, new = ([name * 1000] * 1000 for name in (b"o", b"n"))
+    for _ in range(30):
+        shared("/mpub?topic=anew&binary=true", mpub(*old))
+    host, port = shared.daemon.http.split(":")
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # most of it has not been read when it ends
+        slow.connect((host, int(port)))
+        slow.sendall(b"GET /log/read?topic=anew&format=raw HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        data = bytearray(slow.recv(1000))
+        assert shared("/topic/delete?topic=anew", b"")[0] == 200
+        for _ in range(30):
+            shared("/mpub?topic=anew&binary=true", mpub(*new))
+        with suppress(ConnectionResetError):
+            while more := slow.recv(1 << 20):
+                data += more
+
+    assert b"oooo" in data
+    assert b"nnnn" not in data
+    assert not data.endswith(b"0\r\n\r\n")
 
 
 def test_large_ranges_come_in_blocks_and_each_message_once(shared):

@@ -517,7 +517,7 @@ class DiskLog:
         """Remove the directory and all in it, journal and side logs included. Raises `WriteFailed` and leaves it all.
 
         It is renamed first: a crash in between leaves nothing that looks like a topic, and the next start removes what
-        could not be removed now.
+        could not be removed now. Whoever still reads finds nothing, and not what a log of the same name has there next.
         """
         for segment in self._segments:
             segment.close()
@@ -526,8 +526,11 @@ class DiskLog:
         try:
             self.files.disk.rename(self.directory, gone)
         except FileNotFoundError:
-            return
+            gone = ""
         except OSError as error:
             raise WriteFailed(self.directory, 0, error) from error
+        self.first = self.end
+        if not gone:
+            return
         with contextlib.suppress(OSError):
             self.files.disk.remove_tree(gone)
