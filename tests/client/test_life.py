@@ -69,6 +69,17 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(make):
         assert not left_running()
 
 
+@pytest.mark.parametrize("settings", [{"tls_v1": True, "tls_root_ca_file": "/nowhere.pem"}, {"local_addr": "a..b:0"}])
+async def test_what_no_connection_can_be_made_with_fails_the_start_and_is_not_waited_for(settings):
+    async with NsqdDouble() as nsqd, asyncio.timeout(5):
+        for client in (Producer(nsqd.address, **settings), Consumer("t", "c", nsqd=nsqd.address, **settings)):
+            with pytest.raises(Unreachable, match=r"nowhere\.pem|a\.\.b"):
+                async with client:
+                    pass
+
+    assert not left_running()
+
+
 async def test_a_producer_that_reaches_nobody_leaves_nothing_running():
     async with NsqdDouble() as nsqd:
         address = nsqd.address

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 from lapwing.client.address import Address
 from lapwing.client.errors import Refused, Unreachable
 from lapwing.client.options import Options
-from lapwing.errors import ProtocolError
+from lapwing.errors import ConfigError, ProtocolError
 from lapwing.wire.commands import MAGIC, Auth, Identify
 from lapwing.wire.compression import Codec, DeflateCodec, SnappyCodec
 from lapwing.wire.connection import ClientConnection, ErrorFrame, Messages, Response
@@ -267,7 +267,10 @@ class Connection(asyncio.Protocol):
     async def open(self) -> None:
         """IDENTIFY, the upgrades it grants, AUTH; raises `Refused` or `Unreachable`."""
         options = self.options
-        context = options.tls_context() if options.tls_v1 else None
+        try:
+            context = options.tls_context() if options.tls_v1 else None
+        except ConfigError as error:  # a file is missing, or was replaced by a bad one since
+            raise self._refusal(str(error)) from error
         self.write(MAGIC + Identify(json.dumps(options.identity()).encode()).encode())
         payload = await self._answer()
         if payload != b"OK":
@@ -365,8 +368,8 @@ async def connect(address: Address, options: Options) -> Connection:
         raise Unreachable(
             str(address), f"no connection within {options.dial_timeout:g} s: is the host up, and the port open?"
         ) from error
-    except OSError as error:
-        raise Unreachable(str(address), _explained(error, address)) from error
+    except (OSError, UnicodeError) as error:  # a host name may be no name at all
+        raise Unreachable(str(address), _explained(error, address, options.local_addr)) from error
     assert connection is not None
     try:
         async with asyncio.timeout(min(HANDSHAKE, options.read_timeout)):
@@ -383,11 +386,12 @@ async def connect(address: Address, options: Options) -> Connection:
     return connection
 
 
-def _explained(error: OSError, address: Address) -> str:
+def _explained(error: OSError | UnicodeError, address: Address, local: str | None) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: is nsqd running there, and is this its TCP port (4150 by default, not HTTP's 4151)?"
-    if isinstance(error, socket.gaierror):
-        return f"host name {address.host!r} does not resolve: {error.strerror}"
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        names = f"{address.host!r}" + (f" or local_addr {local!r}" if local else "")
+        return f"host name {names} does not resolve: {error.strerror if isinstance(error, OSError) else error}"
     if isinstance(error, FileNotFoundError):
         return "no such socket: is nsqd running with this --tcp-address?"
     return error.strerror or str(error) or type(error).__name__

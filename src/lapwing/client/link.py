@@ -48,7 +48,9 @@ class Link:
 
     async def first_attempt(self) -> Unreachable | None:
         """What the first attempt gave: None for a connection, and when it was stopped before it gave anything."""
-        await asyncio.shield(self._first)
+        await asyncio.wait([self._first, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()  # what nobody thought of must not be waited for
         return self.error
 
     def hurry(self) -> None:
