@@ -58,6 +58,8 @@ class Syncer:
             seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, job)
         except OSError as error:
             topic.log.finish_sync(error)
+            if topic.exiting:
+                return None  # deleted meanwhile, and its files with it: no fault of the disk's
             failure = WriteFailed(topic.name, topic.log.end, error)
             self._broker.fail(failure)
             return failure
