@@ -146,7 +146,7 @@ class LogApi:
         if form == "json":
             limit = min(_number(query, "limit", 100), MOST_MESSAGES)
             most = min(_number(query, "max_bytes", MOST_BYTES), MOST_BYTES)
-            return _for_people(topic, start, min(stop, start + limit), most, headers)
+            return self._json(topic, start, min(stop, start + limit), most, headers)
         if form != "raw":
             raise Refused(400, "INVALID_ARG_FORMAT")
         if "limit" in query:
@@ -161,6 +161,12 @@ class LogApi:
             found = _joined(log.blocks(start, stop, _READ_BYTES))
         pieces = _blocks(topic, found, headers=headers, positions=positions)
         return Stream(200, content_type=FRAMES, pieces=pieces)
+
+    async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
+        try:
+            return await _for_people(topic, start, stop, max_bytes, headers)
+        except OutOfRange as error:  # retention was faster
+            raise Refused(416, "OUT_OF_RANGE", first=topic.log.first, next=topic.log.end) from error
 
     # --- cursors -----------------------------------------------------------------------------------------------
 
