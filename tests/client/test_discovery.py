@@ -67,7 +67,7 @@ def test_a_producer_asks_for_all_nodes():
     assert lookup_url("h:4161", topic=None) == "http://h:4161/nodes"
 
 
-@pytest.mark.parametrize("text", ["h", "http://h", "ftp://h:1", "h:port"])
+@pytest.mark.parametrize("text", ["h", "http://h", "ftp://h:1", "h:port", "http://[::1:5", "h:99999"])
 def test_an_address_without_a_port_is_refused(text):
     with pytest.raises(ConfigError):
         lookup_url(text, topic="t")

@@ -29,8 +29,8 @@ def lookup_url(text: str, *, topic: str | None) -> str:
 
     With a topic that is `/lookup`, unless the URL says otherwise; without one, `/nodes`.
     """
-    parts = urlsplit(text if "://" in text else f"http://{text}")
     try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"{text}: {error}") from error
@@ -161,7 +161,7 @@ class Discovery:
             if response.status_code != 200:
                 raise Unreachable(url, f"answered {response.status_code} {response.text[:200]!r}")
             return addresses_in(response.json())
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unreachable(url, f"{error or type(error).__name__}: is nsqlookupd running there?") from error
         except (ValueError, AttributeError, TypeError) as error:
             raise Unreachable(url, f"answered what is not the JSON expected: {error}") from error

@@ -18,6 +18,6 @@ async def consume(consumers: Collection[Consumer], until: asyncio.Event) -> None
 async def _start_and_stay(consumers: Collection[Consumer], until: asyncio.Event) -> None:
     for consumer in consumers:
         await consumer.start(need="every")
-        if not consumer.addresses:
+        if not consumer.addresses and not consumer.errors:
             say(f"no nsqd has topic {consumer.topic} yet; waiting for one")
     await until.wait()
