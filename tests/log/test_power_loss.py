@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.log.log import DiskLog
+from lapwing.log.disk import Disk, OpenFiles
+from lapwing.log.log import DiskLog, LogOptions
+from lapwing.log.sidelog import SideLog
 
 from .writing import NODE, bodies, publish
 
@@ -62,6 +64,31 @@ def test_what_comes_while_a_sync_is_under_way_has_a_checksum_of_its_own(tmp_path
     os.truncate(tmp_path / "topic" / f"{SEGMENT}.log", size)
 
     assert bodies(DiskLog(tmp_path / "topic", NODE)) == KEPT
+
+
+class Noting(Disk):
+    """A disk that notes which directories were synced."""
+
+    def __init__(self) -> None:
+        self.synced: set[str] = set()
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.synced.add(path)
+
+
+def test_new_directories_are_synced_into_those_above_them(tmp_path: Path) -> None:
+    disk = Noting()
+    files = OpenFiles(disk)
+    log = DiskLog(tmp_path / "topics" / "t-t", NODE, options=LogOptions(durability="fsync"), files=files)
+    publish(log, [b"a"])
+    sync(log)
+    side = SideLog(tmp_path / "topics" / "t-t", "c", files=files, sync=True)
+    side.put(0, b"frame")
+    side.flush()
+    topic = tmp_path / "topics" / "t-t"
+
+    assert disk.synced == {str(place) for place in (tmp_path, topic.parent, topic, topic / "side")}
 
 
 def test_publishes_between_two_syncs_share_a_chunk(tmp_path: Path) -> None:

@@ -72,6 +72,17 @@ class Disk:
                 self.unlink(inner)
         self.rmdir(path)
 
+    def make_directory(self, path: str, *, sync: bool) -> None:
+        """Make a directory and those above it, unless they are there; with `sync` they survive a power loss."""
+        missing = []
+        above = os.path.abspath(path)
+        while not os.path.isdir(above):
+            missing.append(above)
+            above = os.path.dirname(above)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        for made in missing if sync else ():
+            self.sync_directory(os.path.dirname(made))
+
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` survive a power loss."""
         fd = self.open(path, os.O_RDONLY)

@@ -53,7 +53,7 @@ def _open(
     try:
         names = files.disk.listdir(directory)
     except FileNotFoundError:
-        os.makedirs(directory, mode=0o700)
+        files.disk.make_directory(directory, sync=options.durability == "fsync")
         names = []
     firsts = segment_firsts(names)
     _sweep(directory, names, set(firsts), files, notes)

@@ -50,7 +50,7 @@ class SideLog:
         self._fresh: dict[int, bytes] = {}
         self._dropped: list[int] = []
         self._puts = 0  # frames in the file, wanted or not
-        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        self._file.file.table.disk.make_directory(os.path.dirname(self.path), sync=sync)
         self._open()
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, LogError
 from lapwing.log.datapath import folder, unfold
+from lapwing.log.disk import DISK
 
 STAGING: Final = "staging"
 KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -71,7 +72,6 @@ class StagedFiles:
         facts = json.dumps({"topic": part.topic, "count": part.count, "extras": part.extras}).encode()
         crc = kernel.crc32c(part.batch, kernel.crc32c(facts))
         directory = self._batch(sink, batch)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
         content = (_HEAD.pack(len(facts), len(part.batch), crc), facts, part.batch)
         self._write(os.path.join(directory, f"{key}.{number}"), *content)
 
@@ -213,7 +213,7 @@ class StagedFiles:
 
     def _write(self, path: str, *content: bytes) -> None:
         """Make a file whole or not at all."""
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        DISK.make_directory(os.path.dirname(path), sync=self._sync)
         draft = f"{path}.new"
         with open(draft, "wb", buffering=0) as file:
             for piece in content:
@@ -222,7 +222,7 @@ class StagedFiles:
                 os.fsync(file.fileno())
         os.replace(draft, path)
         if self._sync:
-            _sync_directory(os.path.dirname(path))
+            DISK.sync_directory(os.path.dirname(path))
 
 
 def _names(directory: str) -> list[str]:
@@ -236,11 +236,3 @@ def _write_all(file: FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
