@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
@@ -46,7 +47,8 @@ class Staged:
         self._staging = Staging(broker, StagedFiles(data_path, sync=options.durability == "fsync"))
         self._data_path = data_path
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="staging")
-        self._locks: dict[str, asyncio.Lock] = {}
+        # gone with the last who holds or awaits one: every batch write is a sink of its own
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def routes(self) -> list[Route]:
