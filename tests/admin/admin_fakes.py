@@ -349,6 +349,7 @@ class FakeLookupd(Fake):
     def __init__(self, *nsqds: FakeNsqd) -> None:
         self.nsqds = list(nsqds)
         self.registered: dict[str, set[str]] = {}
+        self.slow = 0.0  # seconds to tell the channels of a topic
         self.notified: list[dict[str, Any]] = []  # what was posted to /notify
         super().__init__()
 
@@ -363,6 +364,7 @@ class FakeLookupd(Fake):
         if path == "/topics":
             return 200, {"topics": list(self._known())}
         if path == "/channels":
+            time.sleep(self.slow)
             return 200, {"channels": sorted(self._known().get(topic, ()))}
         if path == "/lookup":
             if topic not in self._known():

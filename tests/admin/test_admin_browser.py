@@ -312,6 +312,16 @@ def test_an_inactive_topic_is_deleted_under_lookup(ui, cluster):
     assert "bare" not in cluster.lookupd.registered
 
 
+def test_many_inactive_topics_of_a_slow_nsqlookupd_are_waited_for_on_the_page(ui, cluster):
+    cluster.lookupd.registered = {f"idle{number:03}": set() for number in range(150)}
+    cluster.lookupd.slow = 0.05
+    try:
+        page = ui.open("/lookup")
+        expect(page.get_by_text("150 rows")).to_be_visible()
+    finally:
+        cluster.lookupd.slow = 0.0
+
+
 def test_every_action_is_in_the_audit(ui, cluster):
     page = ui.open("/topics/orders")
     ui.press("Pause topic")

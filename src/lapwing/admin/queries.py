@@ -1,5 +1,6 @@
 """What can be asked of a cluster: every read of the API and of the pages, whoever has the answer."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from lapwing.client.http import Asked, DaemonHttp
 from lapwing.errors import LapwingError
 
 T = TypeVar("T")
+AT_ONCE: Final = 16  # questions about inactive topics: there may be thousands
 NO_CLIENTS: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
 
 
@@ -140,11 +142,13 @@ class Queries:
         topics = await self.topics()
         nodes = await self._each_lookupd(lambda address: self.http.get(address, "/nodes"))
         produced = {topic for node in cluster.nodes_of_lookup(nodes.answers) for topic, _ in node.topics}
+        wanted = [topic for topic in topics.value if topic not in produced]
         inactive: dict[str, list[str] | None] = {}
         trouble = [*topics.trouble, nodes.errors]
-        for topic in topics.value:
-            if topic not in produced:
-                channels = await self._each_lookupd(partial(self._channels_known, topic))
+        for begin in range(0, len(wanted), AT_ONCE):
+            some = wanted[begin : begin + AT_ONCE]
+            asked = [self._each_lookupd(partial(self._channels_known, topic)) for topic in some]
+            for topic, channels in zip(some, await asyncio.gather(*asked), strict=True):
                 names = sorted({name for answer in channels.answers.values() for name in answer.get("channels") or ()})
                 inactive[topic] = names or None
                 trouble.append(channels.errors)

@@ -7,7 +7,7 @@ from nicegui import ui
 
 from lapwing.admin.audit import Entry
 from lapwing.admin.pages.columns import Column, Links, Row
-from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.parts import Table, notice, panel, say
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ COLUMNS = (
 def install(admin: "Admin") -> None:
     """`/audit`"""
 
-    @ui.page("/audit")
+    @ui.page("/audit", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         above = (

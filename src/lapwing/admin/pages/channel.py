@@ -10,7 +10,7 @@ from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts
 from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.columns import Links, channel_node_columns, channel_node_row, client_columns, quantiles
 from lapwing.admin.pages.dialogs import ask_act
-from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, button, link_button, notice, panel, say
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import locality
@@ -40,7 +40,7 @@ PAST: Final = (
 def install(admin: "Admin") -> None:
     """`/topics/<topic>/<channel>`"""
 
-    @ui.page("/topics/{topic}/{channel}")
+    @ui.page("/topics/{topic}/{channel}", response_timeout=PATIENCE)
     async def page(request: Request, topic: str, channel: str) -> None:
         await admin.poller.fresh()
         crumbs = (("Topics", f"{admin.base}/topics"), (topic, Links(admin.base).topic(topic)))

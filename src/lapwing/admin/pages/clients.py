@@ -8,7 +8,7 @@ from fastapi import Request
 from nicegui import ui
 
 from lapwing.admin.pages.columns import Links, Row, client_columns, client_key, client_row
-from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.parts import Table, panel
 from lapwing.admin.poller import EVERYWHERE
 from lapwing.client.cluster import Json
@@ -58,7 +58,7 @@ def client_table_rows(
 def install(admin: "Admin") -> None:
     """`/clients`"""
 
-    @ui.page("/clients")
+    @ui.page("/clients", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Clients", "/clients", above="Every consumer that is connected to an nsqd.") as view:

@@ -7,7 +7,7 @@ from nicegui import ui
 
 from lapwing import names
 from lapwing.admin.pages.charts import Lines, charts
-from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.parts import Counter, element, say
 from lapwing.admin.words import rate
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def install(admin: "Admin") -> None:
     """`/counter`"""
 
-    @ui.page("/counter")
+    @ui.page("/counter", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Counter", "/counter") as view:

@@ -47,6 +47,7 @@ NAVIGATION: Final = (
     ),
 )
 FOUND_AT_MOST: Final = 12
+PATIENCE: Final = 20.0  # seconds a page may take before the browser is told that it failed
 THEMES: Final = {"light": False, "dark": True, "auto": None}
 
 

@@ -8,8 +8,8 @@ from nicegui.element import Element
 
 from lapwing.admin.pages.columns import Column, Row
 from lapwing.admin.pages.dialogs import ask_act, ask_create
-from lapwing.admin.pages.frame import View, frame
-from lapwing.admin.pages.parts import Table, button, element, notice, panel
+from lapwing.admin.pages.frame import PATIENCE, View, frame
+from lapwing.admin.pages.parts import Table, button, element, notice, panel, put
 from lapwing.admin.queries import UpstreamFailed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ INACTIVE = (
 def install(admin: "Admin") -> None:
     """`/lookup`"""
 
-    @ui.page("/lookup")
+    @ui.page("/lookup", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Lookup", "/lookup") as view:
@@ -43,10 +43,10 @@ def install(admin: "Admin") -> None:
                     ]
                 )
             )
-            await _inactive(view)
+            _inactive(view)
 
 
-async def _inactive(view: View) -> None:
+def _inactive(view: View) -> None:
     async def change(action: str, row: str) -> None:
         topic, _, channel = row.partition("/")
         ask_act(view, action, topic, channel, then=lambda: again())
@@ -58,9 +58,7 @@ async def _inactive(view: View) -> None:
             button("Refresh", lambda: load(), sign="refresh")
         failure: Element = notice("", "error")
         failure.set_visibility(False)
-        table = Table(
-            "inactive", "Inactive topics", INACTIVE, order="topic", empty="Every topic has a producer.", on_act=change
-        )
+        table = Table("inactive", "Inactive topics", INACTIVE, order="topic", empty="Asking …", on_act=change)
 
     async def load() -> None:
         try:
@@ -69,8 +67,10 @@ async def _inactive(view: View) -> None:
             failure._text = str(error)
             failure.set_visibility(True)
             failure.update()
+            put(table, empty="Not known.")
             return
         failure.set_visibility(False)
+        put(table, empty="Every topic has a producer.")
         rows: list[Row] = []
         delete = [["delete", "Delete …", "danger"]] if view.visitor.may_change else []
         for topic, channels in found.value.items():
@@ -93,5 +93,5 @@ async def _inactive(view: View) -> None:
                 with table:
                     again()
 
-    await load()
+    again()  # after the page is there: asking for the channels of thousands of topics takes its time
     view.live(refresh)

@@ -13,7 +13,7 @@ from nicegui.element import Element
 
 from lapwing.admin.pages.columns import Column, Links, Row
 from lapwing.admin.pages.dialogs import carry_out, in_words
-from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Field, MessageView, Table, button, element, link_button, notice, panel, put, say
 from lapwing.admin.peek import LogState, Peek, newest, oldest
 from lapwing.admin.words import count, moment, size
@@ -82,7 +82,7 @@ class Asked:
 def install(admin: "Admin") -> None:
     """`/messages`"""
 
-    @ui.page("/messages", response_timeout=15.0)
+    @ui.page("/messages", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Messages", "/messages") as view:

@@ -8,7 +8,7 @@ from nicegui import ui
 from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.columns import PAUSED, Column, Links, Row, client_columns, state_labels
 from lapwing.admin.pages.dialogs import ask_act
-from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.own import OwnTopics
 from lapwing.admin.pages.parts import Table, element, notice, panel, say, tile
 from lapwing.admin.pages.topic import node_actions
@@ -43,7 +43,7 @@ CHANNEL_COLUMNS = (
 def install(admin: "Admin") -> None:
     """`/nodes/<node>`"""
 
-    @ui.page("/nodes/{name}")
+    @ui.page("/nodes/{name}", response_timeout=PATIENCE)
     async def page(request: Request, name: str) -> None:
         await admin.poller.fresh()
         with frame(admin, request, name, "/nodes", crumbs=(("Nodes", f"{admin.base}/nodes"),)) as view:

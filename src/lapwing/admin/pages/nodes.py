@@ -6,7 +6,7 @@ from fastapi import Request
 from nicegui import ui
 
 from lapwing.admin.pages.columns import is_placed, node_columns, node_row
-from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.parts import Table, panel, say
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def install(admin: "Admin") -> None:
     """`/nodes`"""
 
-    @ui.page("/nodes")
+    @ui.page("/nodes", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, f"Nodes ({len(admin.poller.picture.nodes)})", "/nodes") as view:

@@ -10,7 +10,7 @@ from lapwing.admin.alarms import Alarm, spoken_age
 from lapwing.admin.history import Age
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.columns import channel_columns, channel_rows
-from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, element, icon, panel, put, say, tile
 from lapwing.admin.words import count, rate, several
 
@@ -42,7 +42,7 @@ BUSIEST: Final = 8
 def install(admin: "Admin") -> None:
     """`/`"""
 
-    @ui.page("/")
+    @ui.page("/", response_timeout=PATIENCE)
     async def overview(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Overview", "/") as view:

@@ -7,7 +7,7 @@ from nicegui import ui
 
 from lapwing.admin.alarms import Limits, pipeline_age, stale
 from lapwing.admin.pages.columns import Column, Label, Links, Row
-from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, element, notice, panel, put, say
 from lapwing.admin.picture import Picture
 from lapwing.client.cluster import Json
@@ -33,7 +33,7 @@ COLUMNS = (
 def install(admin: "Admin") -> None:
     """`/pipelines`"""
 
-    @ui.page("/pipelines")
+    @ui.page("/pipelines", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         above = "Each running Spark query tells nsqd how far it is; its channel shows the same from the broker's side."

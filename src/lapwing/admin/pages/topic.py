@@ -18,7 +18,7 @@ from lapwing.admin.pages.columns import (
     topic_total,
 )
 from lapwing.admin.pages.dialogs import ask_act, ask_create
-from lapwing.admin.pages.frame import View, frame
+from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, button, link_button, notice, panel, say
 from lapwing.client.cluster import Json, sum_topic
 
@@ -44,7 +44,7 @@ PAST: Final = (
 def install(admin: "Admin") -> None:
     """`/topics/<topic>`"""
 
-    @ui.page("/topics/{topic}")
+    @ui.page("/topics/{topic}", response_timeout=PATIENCE)
     async def page(request: Request, topic: str) -> None:
         await admin.poller.fresh()
         with frame(admin, request, topic, "/topics", crumbs=(("Topics", f"{admin.base}/topics"),)) as view:

@@ -8,7 +8,7 @@ from nicegui import ui
 from lapwing import names
 from lapwing.admin.pages.columns import TOPICS, topic_rows
 from lapwing.admin.pages.dialogs import ask_create
-from lapwing.admin.pages.frame import frame
+from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.own import OwnTopics
 from lapwing.admin.pages.parts import Table, button, panel
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def install(admin: "Admin") -> None:
     """`/topics`"""
 
-    @ui.page("/topics")
+    @ui.page("/topics", response_timeout=PATIENCE)
     async def topics(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Topics", "/topics") as view:
