@@ -47,6 +47,22 @@ def test_each_line_of_stdin_is_a_message(daemon: Daemon, topic: str) -> None:
     assert bodies(daemon, topic) == ["one", "two", "last without an end"]
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_pub_ends_when_told_while_it_waits_for_input(
+    daemon: Daemon, topic: str, number: signal.Signals, status: int
+) -> None:
+    running = subprocess.Popen([PROGRAM, "pub", topic], env=environment(daemon), stdin=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    assert running.stdin is not None
+    running.stdin.write(b"first\n")
+    running.stdin.flush()
+    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "20", daemon=daemon).stdout == "first\n"
+    running.send_signal(number)
+
+    assert running.wait(10) == status  # although its input is still open
+    running.communicate()
+
+
 def test_a_file_is_published_by_line_or_whole(daemon: Daemon, topic: str, tmp_path: Path) -> None:
     file = tmp_path / "messages"
     file.write_bytes(b"".join(b"%d\n" % number for number in range(30_000)))

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Final
 
 from lapwing import Producer
 from lapwing.client.http import DaemonHttp
+from lapwing.tools.to_nsq import Input
 
 _READ: Final = 1 << 18
 _AHEAD: Final = 20_000  # messages that may be under way
@@ -15,9 +15,8 @@ _AHEAD: Final = 20_000  # messages that may be under way
 
 async def lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
     """The lines of a file or pipe as they come, without their ends, many at a time; empty ones are left out."""
-    loop = asyncio.get_running_loop()
     torn = b""
-    while data := await loop.run_in_executor(None, os.read, source.fileno(), _READ):
+    async for data in Input(source.fileno(), _READ).chunks():
         *whole, torn = (torn + data).split(b"\n")
         if found := [line for line in (each.removesuffix(b"\r") for each in whole) if line]:
             yield found

@@ -67,9 +67,11 @@ class Throttle:
 
 
 class Input:
-    """Standard input, read in a thread that dies with the program: a read cannot be called off."""
+    """Standard input or a file, read in a thread that dies with the program: a read cannot be called off."""
 
-    def __init__(self) -> None:
+    def __init__(self, descriptor: int = STDIN, size: int = CHUNK) -> None:
+        self._descriptor = descriptor
+        self._size = size
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
         self._room = threading.Semaphore(4)  # chunks read ahead
@@ -79,7 +81,7 @@ class Input:
         while True:
             self._room.acquire()
             try:
-                chunk: bytes | OSError = os.read(STDIN, CHUNK)
+                chunk: bytes | OSError = os.read(self._descriptor, self._size)
             except OSError as error:
                 chunk = error
             try:
