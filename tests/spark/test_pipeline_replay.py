@@ -56,6 +56,24 @@ def test_a_replay_that_is_cut_off_goes_on_and_publishes_nothing_twice(runs, brok
         runs.once("replay", *settings, "where=1 = 1")
 
 
+def test_a_replay_does_not_go_on_in_a_log_that_was_made_anew(runs, broker):
+    broker.publish("orders", *(b"%d" % n for n in range(12)))
+    settings = ["topics=orders", "to=again", "id=mine", "chunk=4"]
+    runs.once("replay", *settings)
+    plan = runs.data / "replay" / "replay-mine.json"
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "done": 1, "sent": 4, "id": "other"}))
+    plan.rename(plan.with_name("replay-other.json"))
+    broker.ask("/topic/delete?topic=orders", b"")
+    broker.publish("orders", *(b"%d" % n for n in range(100, 112)))
+
+    running = runs.made("replay", "topics=orders", "to=again", "id=other", "chunk=4")
+
+    assert not running.run(runs.spark, lambda progress: None)
+    assert "topic orders, node 1: the log" in running.jobs[0].progress.error
+    assert "now there is a new log" in running.jobs[0].progress.error
+    assert numbers(broker, "again") == list(range(12))
+
+
 def test_chunks_hold_a_second_of_messages_however_sparse_they_are():
     sparse = (Stretch("orders", 1, "", 0, 1_000_000, 1000),)
 

@@ -40,7 +40,7 @@ class Stretch:
 
     topic: str
     node: int
-    log_id: str  # "" where the log itself is read: there is only one
+    log_id: str
     start: int
     stop: int
     count: int
@@ -232,23 +232,21 @@ def _from_log(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFr
             options["endingTimestamp"] = str(settings.until)
     else:
         options["topic"] = part.topic
-        known = _nodes(ground, options)
-        places = {node: part.start if node == part.node else -1 for node in {*known, part.node}}
-        ends = {node: part.stop if node == part.node else -1 for node in places}
-        options["startingOffsets"] = json.dumps({part.topic: {str(node): place for node, place in places.items()}})
-        options["endingOffsets"] = json.dumps({part.topic: {str(node): place for node, place in ends.items()}})
+        others = {str(node): -1 for topic, node in _logs(settings) if topic == part.topic}
+        begin = {"log_id": part.log_id, "sequence": part.start}  # a log that was made anew has other messages there
+        options["startingOffsets"] = json.dumps({part.topic: {**others, str(part.node): begin}})
+        options["endingOffsets"] = json.dumps({part.topic: {**others, str(part.node): part.stop}})
     rows = ground.spark.read.format("lapwing").options(**options).load()
     return rows.withColumn("log_id", F.lit(""))
 
 
-def _nodes(ground: Ground, options: dict[str, str]) -> list[int]:
-    """The numbers of the nodes that have the topic."""
+def _logs(settings: Replay) -> dict[tuple[str, int], str]:
+    """The logs of the topics in question: their ids, by topic and node."""
     from lapwing.spark.nodes import survey
     from lapwing.spark.options import source_options
 
-    raw = {key: value for key, value in options.items() if not key.endswith("Offsets")}
-    found = survey(source_options(raw, streaming=False))
-    return list(found.holdings.get(options["topic"], {}))
+    found = survey(source_options({**read_options(settings), "topic": ",".join(settings.topics)}, streaming=False))
+    return {(topic, node): held.log_id for topic, nodes in found.holdings.items() for node, held in nodes.items()}
 
 
 def make_plan(settings: Replay, ground: Ground) -> Plan:
@@ -270,6 +268,10 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
         return kept
     if settings.archive and is_local(settings.archive) and not LocalFiles(settings.archive).exists("_manifest"):
         raise ConfigError(f"{settings.name}: archive: {settings.archive} has no manifest, so it is no archive")
+    try:
+        logs = {} if settings.archive else _logs(settings)
+    except LapwingError as error:
+        raise ConfigError(f"{settings.name}: {error}") from error
     rows = select(settings, ground, None).withColumn("text", F.col("body").cast("string"))
     if settings.where:
         rows = rows.where(settings.where)
@@ -281,7 +283,15 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
     except PySparkException as error:  # a topic that no broker has, a filter that fails on a message
         raise ConfigError(f"{settings.name}: {complaint(error)}") from error
     stretches = tuple(
-        Stretch(row["topic"], row["node"], row["log_id"], row["start"], row["last"] + 1, row["count"]) for row in found
+        Stretch(
+            row["topic"],
+            row["node"],
+            logs.get((row["topic"], row["node"]), row["log_id"]),
+            row["start"],
+            row["last"] + 1,
+            row["count"],
+        )
+        for row in found
     )
     plan = Plan(name, said, ground.brokers, chunk_size(settings, stretches), stretches)
     if not settings.dry_run:
