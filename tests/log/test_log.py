@@ -112,7 +112,7 @@ def test_who_still_reads_a_destroyed_log_does_not_get_what_the_next_one_of_its_n
     again = DiskLog(tmp_path / "topic", NODE)
     publish(again, [b"new"] * 10)
 
-    assert log.stretch(0, 10, 1 << 20) is None
+    assert log.in_file(0, 10, 1 << 20) is None
     with pytest.raises(OutOfRange):
         reader.take(10, 10, 1 << 20)
     with pytest.raises(OutOfRange):
@@ -121,8 +121,8 @@ def test_who_still_reads_a_destroyed_log_does_not_get_what_the_next_one_of_its_n
 
 
 def in_files(log: TopicLog, start: int, stop: int, max_bytes: int) -> bytes | None:
-    """The frames of a stretch as its file has them, each chunk by its checksum; None when there is no stretch."""
-    found = log.stretch(start, stop, max_bytes)
+    """The frames as their file has them, each chunk by its checksum; None when they are in none."""
+    found = log.in_file(start, stop, max_bytes)
     if found is None:
         return None
     assert found.first == start
@@ -158,7 +158,7 @@ def test_whole_chunks_can_be_read_from_their_file(tmp_path: Path, merge: int) ->
             assert start + len(frames) // width <= stop
             assert len(frames) <= max(most, 300)
     assert found > 4 * 15  # the places where chunks begin, and more
-    assert log.stretch(log.end, log.end + 5, 100) is None
+    assert log.in_file(log.end, log.end + 5, 100) is None
 
 
 def test_what_is_in_memory_alone_is_in_no_file(tmp_path: Path) -> None:
@@ -166,17 +166,17 @@ def test_what_is_in_memory_alone_is_in_no_file(tmp_path: Path) -> None:
     lazy = DiskLog(tmp_path / "lazy", NODE, options=LogOptions(durability="memory", mem_queue_size=10))
     for log in (bare, lazy):
         publish(log, [b"x"] * 5)
-        assert log.stretch(0, 5, 1 << 20) is None
+        assert log.in_file(0, 5, 1 << 20) is None
 
     publish(lazy, [b"y"] * 10)
     publish(lazy, [b"z"])
     frames = in_files(lazy, 0, 16, 1 << 20)
     assert frames is not None
     assert len(frames) == 15 * 35
-    assert lazy.stretch(15, 16, 1 << 20) is None
+    assert lazy.in_file(15, 16, 1 << 20) is None
 
 
-def test_a_quarantined_chunk_is_in_no_stretch(tmp_path: Path) -> None:
+def test_a_quarantined_chunk_is_said_to_be_in_no_file(tmp_path: Path) -> None:
     log = DiskLog(tmp_path / "topic", NODE, options=LogOptions(merge_bytes=0))
     for _ in range(3):
         publish(log, [b"x"])
@@ -185,5 +185,5 @@ def test_a_quarantined_chunk_is_in_no_stretch(tmp_path: Path) -> None:
     damaged.flags |= QUARANTINED
     index.file.write(damaged.encode(), RECORD)
 
-    found = [log.stretch(sequence, 3, 1 << 20) for sequence in range(3)]
-    assert [stretch and stretch.count for stretch in found] == [1, None, 1]
+    found = [log.in_file(sequence, 3, 1 << 20) for sequence in range(3)]
+    assert [place and place.count for place in found] == [1, None, 1]

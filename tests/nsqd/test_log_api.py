@@ -19,7 +19,7 @@ import pytest
 
 from daemons import nsqd, start_nsqd, until
 from lapwing import kernel
-from lapwing.log.reader import Stretch
+from lapwing.log.reader import InFile
 from lapwing.nsqd import logapi
 
 
@@ -213,8 +213,8 @@ async def test_others_are_let_in_while_a_reader_is_told_where_a_long_range_lies(
     class Log:
         end = 100
 
-        def stretch(self, start, stop, max_bytes):
-            return Stretch(start, 1, "/log", 0, [(1, 1)])
+        def in_file(self, start, stop, max_bytes):
+            return InFile(start, 1, "/log", 0, [(1, 1)])
 
     turns = 0
 
@@ -253,6 +253,14 @@ def test_a_range_of_a_topic_that_is_made_anew_meanwhile_breaks_off(shared):
     assert b"oooo" in data
     assert b"nnnn" not in data
     assert not data.endswith(b"0\r\n\r\n")
+
+
+def test_a_reader_that_calls_the_hosts_own_name_is_near_too(shared, topic):
+    with nsqd("--http-address=0.0.0.0:0") as everywhere:
+        urllib.request.urlopen(f"{everywhere.url}/pub?topic=t", b"x").close()
+        path = "/log/read?topic=t&format=raw&positions=false&files=true"
+        with urllib.request.urlopen(f"http://127.0.1.1:{everywhere.http_port}{path}") as answer:
+            assert [kind for kind, *_ in _placed(answer.read())] == [b"LWP1"]
 
 
 def test_large_ranges_come_in_blocks_and_each_message_once(shared):

@@ -15,7 +15,7 @@ from lapwing.log.disk import OpenFiles
 from lapwing.log.extras import Extra
 from lapwing.log.index import QUARANTINED, BadRecord
 from lapwing.log.options import BLOCK_BYTES, CHUNK_BYTES, LogOptions
-from lapwing.log.reader import EVERYTHING, Block, Place, Reader, Stretch
+from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
 from lapwing.log.sync import Sync
@@ -353,7 +353,7 @@ class DiskLog:
         """[start, stop) in big blocks: first, count, frames (empty: a quarantined range)."""
         return reading.blocks(Reader(self, start, self.files, max_bytes), stop, max_bytes)
 
-    def stretch(self, start: int, stop: int, max_bytes: int) -> Stretch | None:
+    def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
         """Where messages from `start` on lie in a file: whole chunks below `stop`, of `max_bytes` or a single one.
 
         None when they have to be asked for: they are in memory alone, quarantined, or `start` is amid a chunk. Nothing
@@ -369,7 +369,7 @@ class DiskLog:
         if not chunks or chunks[0].first != start:
             return None
         checks = [(chunk.length, chunk.crc) for chunk in chunks]
-        return Stretch(start, chunks[-1].end - start, segment.frames.path, chunks[0].offset, checks)
+        return InFile(start, chunks[-1].end - start, segment.frames.path, chunks[0].offset, checks)
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order of their sequence."""

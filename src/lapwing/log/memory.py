@@ -8,7 +8,7 @@ from lapwing.errors import OutOfRange
 from lapwing.log import reader as reading
 from lapwing.log.extras import Extra
 from lapwing.log.options import BLOCK_BYTES
-from lapwing.log.reader import EVERYTHING, Block, Place, Reader, Stretch
+from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import time_of
 from lapwing.log.topiclog import Frames
@@ -102,7 +102,7 @@ class MemoryLog:
         """[start, stop) in big blocks: first, count, frames."""
         return reading.blocks(Reader(self, start, max_bytes=max_bytes), stop, max_bytes)
 
-    def stretch(self, start: int, stop: int, max_bytes: int) -> Stretch | None:
+    def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
         """None: there is no file."""
         return None
 

@@ -16,7 +16,7 @@ Block = tuple[int, int, bytes | None, Place | None]  # first, end, frames (None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class InFile:
     """Whole chunks that lie in a file one behind the other: where, and what their bytes must be."""
 
     first: int

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from lapwing.log.extras import Extra
-from lapwing.log.reader import Reader, Stretch
+from lapwing.log.reader import InFile, Reader
 from lapwing.log.retention import RetentionLimits
 
 Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
@@ -56,7 +56,7 @@ class TopicLog(Protocol):
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames (empty: quarantined)."""
 
-    def stretch(self, start: int, stop: int, max_bytes: int) -> Stretch | None:
+    def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
         """Where messages from `start` on lie in a file, whole chunks of them; None when they have to be asked for."""
 
     def extras(self, start: int, stop: int) -> list[Extra]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from lapwing.net import durations
 from lapwing.net.answers import INTERNAL_ERROR, Answer, Later, Stream, plain
 from lapwing.net.incoming import Incoming
-from lapwing.net.listen import far_end
+from lapwing.net.listen import far_end, is_near
 from lapwing.net.requests import Head, Request
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
         self._remote = "@"
-        self._near = True
+        self._near = False
         self._tls = False
         self._output: list[bytes] = []
         self._in_turn = False  # within data_received: output is gathered
@@ -69,9 +69,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         _, self._remote = far_end(transport)
-        there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if isinstance(there, tuple):
-            self._near = isinstance(here, tuple) and here[0] == there[0]
+        self._near = is_near(transport)
         self._tls = transport.get_extra_info("ssl_object") is not None
         self._transport.set_write_buffer_limits(high=262144)
         if not self._server.joined(self, self._loop):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _BACKLOG: Final = 1024
+_LOOPBACK: Final = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 _HANDSHAKE: Final = 5.0  # seconds for a client to show that it speaks TLS, and again to finish its handshake
 _NOT_TLS: Final = (
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
@@ -53,6 +54,18 @@ def far_end(transport: asyncio.BaseTransport) -> tuple[str, str]:
     if host.startswith("::ffff:") and "." in host:
         host = host.removeprefix("::ffff:")
     return host, join(host, name[1])
+
+
+def is_near(transport: asyncio.BaseTransport) -> bool:
+    """Whether the other end is on this machine.
+
+    Who calls one of its own addresses comes from that very address, but from the first for the others of the loopback:
+    a host's own name is often one of those.
+    """
+    there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if not isinstance(there, tuple):
+        return True  # a Unix socket
+    return there[0] in _LOOPBACK or (isinstance(here, tuple) and there[0] == here[0])
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.topic import Topic
 from lapwing.errors import BrokerError, CorruptChunk, CursorConflict, LapwingError, NoSuchTopic, OutOfRange
-from lapwing.log.reader import Stretch
+from lapwing.log.reader import InFile
 from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
 from lapwing.net.requests import Query, Request
@@ -152,7 +152,7 @@ class LogApi:
         if "limit" in query:
             stop = min(stop, start + _number(query, "limit", 0))
         positions = query.get("positions") not in ("false", "0")
-        found: Iterator[Stretch | Parts]
+        found: Iterator[InFile | Parts]
         if "max_bytes" in query:
             found = _joined(_bounded(log.blocks(start, stop, _READ_BYTES), _number(query, "max_bytes", 0)))
         elif request.near and query.get("files") in ("true", "1"):
@@ -247,10 +247,10 @@ def _time(topic: Topic, sequence: int) -> int | None:
 
 
 async def _blocks(
-    topic: Topic, ranges: Iterator[Stretch | Parts], *, headers: bool, positions: bool
+    topic: Topic, ranges: Iterator[InFile | Parts], *, headers: bool, positions: bool
 ) -> AsyncIterator[bytes | memoryview]:
     for found in ranges:
-        if isinstance(found, Stretch):
+        if isinstance(found, InFile):
             yield _placed(found, _extras(topic, found.first, found.first + found.count) if headers else b"")
             await asyncio.sleep(0)  # it fills no socket's buffer, and so would never wait and let others in
             continue
@@ -270,10 +270,10 @@ async def _blocks(
         yield extras
 
 
-def _in_files(log: TopicLog, start: int, stop: int) -> Iterator[Stretch | Parts]:
+def _in_files(log: TopicLog, start: int, stop: int) -> Iterator[InFile | Parts]:
     """Where messages lie, for a reader that may be able to open the log's files; themselves where that cannot be."""
     while start < min(stop, log.end):
-        found = log.stretch(start, stop, _BLOCK_BYTES)
+        found = log.in_file(start, stop, _BLOCK_BYTES)
         if found is not None:
             start += found.count
             yield found
@@ -283,7 +283,7 @@ def _in_files(log: TopicLog, start: int, stop: int) -> Iterator[Stretch | Parts]
         yield first, count, [frames] if frames else []
 
 
-def _placed(found: Stretch, extras: bytes) -> bytes:
+def _placed(found: InFile, extras: bytes) -> bytes:
     path = os.fsencode(os.path.abspath(found.path))
     size = sum(length for length, _ in found.chunks)
     head = BLOCK.pack(PLACED, found.count, found.first, size, len(extras))
