@@ -337,6 +337,33 @@ def test_the_oldest_unfinished_is_known(stage: Stage) -> None:
     assert channel.oldest() is None
 
 
+def test_what_was_dropped_in_the_topic_stays_dropped_for_who_seeks_back_and_after_a_restart(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer().publish(b"zero").finish(0).leave()
+    stage.broker.pause_topic("t", True, now=stage.now)
+    stage.client().publish(b"dropped").publish(b"dropped too", delay=SECOND)
+    stage.broker.topics["t"].empty()
+    stage.broker.pause_topic("t", False, now=stage.now)
+    stage.client().publish(b"three")
+    stage.channel().seek(0, back=True)
+    assert (stage.channel().depth, len(stage.channel().deferred)) == (2, 0)
+
+    stage.restart()
+    assert (stage.channel().depth, len(stage.channel().deferred)) == (2, 0)
+    assert stage.consumer().received() == [0, 3]
+
+
+def test_a_seek_survives_a_kill_however_much_the_channel_has_in_flight(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=80).publish(*numbered(100))
+    stage.checkpoint()
+    stage.channel().seek(90)
+    stage.broker.tell(stage.channel().topic, now=stage.now)
+    stage.kill()
+
+    assert stage.consumer().received() == list(range(90, 100))
+
+
 # --- ephemeral channels --------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel, names
+from lapwing.broker import recall
 from lapwing.broker.deferred import Deferred
 from lapwing.broker.finished import Ahead, runs_of
 from lapwing.broker.inflight import InFlight
@@ -467,10 +468,7 @@ class Channel:
         elif back:
             self.empty()
             self.reader.seek(max(sequence, log.first))
-            for extra in log.extras(self.cursor, self.topic.fanned_out):
-                if extra.defer:
-                    due = log.timestamp(extra.sequence) + extra.defer - self.topic.skew
-                    self.wait_first(extra.sequence, until=due)
+            recall.look_ahead(self)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self._pass_over()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from lapwing.broker.finished import runs_of
@@ -62,13 +64,13 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
         channel.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
     channel.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
-    _restore_ahead(channel, due, latest)
+    look_ahead(channel, due, latest)
     channel.aside.leave(sided.difference(channel.unfinished()))
     channel.schedule(channel.deferred.next_due())
     channel.dirty = True
 
 
-def _restore_ahead(channel: Channel, known: dict[int, int], latest: int) -> None:
+def look_ahead(channel: Channel, known: Mapping[int, int] = MappingProxyType({}), latest: int = LATEST) -> None:
     """Find again what the cursor has to jump over: what waits for its time, and what was dropped in the topic.
 
     What was published deferred, and had not reached the journal as such, waits from its publish on.
