@@ -474,6 +474,7 @@ class Channel:
         self._pass_over()
         self.schedule(self.deferred.next_due())
         self.dirty = True
+        self.quiet_until = 0  # whoever moved it counts on that
         self._touched(self)
 
     def _finish_below(self, sequence: int) -> None:
