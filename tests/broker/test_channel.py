@@ -380,6 +380,18 @@ def test_an_ephemeral_channel_drops_the_newest_that_it_has_no_room_for(tmp_path:
     assert stage.channel("c#ephemeral").dropped_count == 5
 
 
+def test_an_ephemeral_channel_without_room_drops_what_comes_and_nothing_that_it_has() -> None:
+    stage = Stage(mem_queue_size=3)
+    gone, other = stage.consumer("c#ephemeral"), stage.consumer("c#ephemeral", ready=0)
+    gone.publish(*numbered(5)).say(Rdy(0)).publish(*numbered(2))
+    gone.leave()
+    other.publish(b"too much")
+    channel = stage.channel("c#ephemeral")
+    assert (channel.depth, channel.dropped_count) == (7, 1)
+
+    assert other.say(Rdy(9)).received() == list(range(7))
+
+
 def test_an_ephemeral_channel_goes_with_its_last_consumer(stage: Stage) -> None:
     one, two = stage.consumer("c#ephemeral"), stage.consumer("c#ephemeral")
     one.leave()

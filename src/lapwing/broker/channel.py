@@ -139,7 +139,7 @@ class Channel:
         for sequence, delay in deferrals:
             self.wait_first(sequence, until=now + delay)
         if self.ephemeral:
-            self._drop_overflow(stop)
+            self._drop_overflow(start, stop)
         self.dirty = True
         self._touched(self)
 
@@ -156,12 +156,12 @@ class Channel:
         self._pass_over()
         self.dirty = True
 
-    def _drop_overflow(self, stop: int) -> None:
-        """Drop the newest that an ephemeral channel has no room for."""
+    def _drop_overflow(self, start: int, stop: int) -> None:
+        """Drop what of [start, stop), which has just come, an ephemeral channel has no room for: the newest."""
         room = self._options.mem_queue_size + sum(max(subscriber.room, 0) for subscriber in self.subscribers)
         surplus = self.depth - room
         if surplus > 0:
-            start = max(stop - surplus, self.cursor, self.ahead.end)
+            start = max(stop - surplus, start, self.ahead.end)
             if start < stop:
                 self.dropped_count += stop - start
                 self.ahead.add(start, stop)
