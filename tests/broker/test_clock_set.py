@@ -129,3 +129,18 @@ def test_a_clock_that_jumps_deletes_nothing_that_is_young(tmp_path: Path, jump: 
     stage.checkpoint(trim=True)
 
     assert stage.broker.topics["t"].log.first == 0
+
+
+def test_what_has_waited_long_enough_does_not_wait_anew_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=0)
+    stage.client().publish(b"first").publish(b"deferred", delay=SECOND)
+    stage.pass_time(MINUTE)
+    assert stage.channel().depth == 2
+    stage.broker.close(now=stage.now)
+    stage.now -= 2 * MINUTE
+    stage.open()
+    stage.pass_time(0)
+
+    assert stage.channel().depth == 2
+    assert [each[:2] for each in stage.consumer().take()[0]] == [(0, 1), (1, 1)]

@@ -59,7 +59,10 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
             if there(sequence):
                 channel.attempts.setdefault(sequence, 1)
                 channel.requeued.append((sequence, 0))
-    due = {sequence: min(until - skew, latest) for sequence, until in state.deferred.items() if there(sequence)}
+    # what has waited long enough, and of which the cursor is not past yet, is not to wait anew by another clock
+    runs = [range(max(start, channel.cursor), stop) for start, stop in state.unfinished]
+    due = {sequence: now for run in runs for sequence in run if there(sequence)}
+    due |= {sequence: min(until - skew, latest) for sequence, until in state.deferred.items() if there(sequence)}
     for sequence in due:
         channel.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
