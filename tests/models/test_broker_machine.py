@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
-from lapwing.broker.session import Session
+from lapwing.broker.session import CLOSING, Session
 from lapwing.broker.storage import DiskStorage
-from lapwing.wire.commands import Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire import ids
+from lapwing.wire.commands import Cls, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
 
 MS = 1_000_000
 TIMEOUT = 1000 * MS
@@ -60,6 +61,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.now = 1_000_000 * MS
         self.bodies: list[bytes] = []
         self.delays: dict[int, int] = {}
+        self.times: list[int] = []  # when each was published
         self.fanned = 0
         self.paused = False
         self.models: dict[str, Model] = {}
@@ -98,6 +100,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """End the turn in both worlds, and check what was delivered."""
+        self.times += [self.now] * (len(self.bodies) - len(self.times))
         self.broker.commit(self.now)
         self.fan_out()
         for number, client in self.clients.items():
@@ -115,6 +118,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if kind != 2:
                 at += 4 + size
                 continue
+            assert not model.paused, "a paused channel delivers nothing"
             messages, at = kernel.decode_messages(data, at, len(data))
             for _, attempts, message_id, body in messages:
                 sequence = int(message_id, 16) - (5 << 54)
@@ -136,7 +140,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 waits.client, waits.due = number, None
                 waits.deadline = self.now + TIMEOUT
                 client.held[sequence] = message_id
-        assert len(client.held) <= max(client.ready, len(client.held))
+            assert len(client.held) <= client.ready, "no more than it is ready for"
 
     # --- rules -------------------------------------------------------------------------------------------------
 
@@ -177,7 +181,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), ready=st.integers(0, 8))
     def change_ready(self, data: st.DataObject, ready: int) -> None:
         client = self.clients[self.pick(data)]
-        client.ready = ready
+        client.ready = ready if client.session.state != CLOSING else 0
         client.session.handle(Rdy(ready), now=self.now)
         self.settle()
 
@@ -217,6 +221,30 @@ class BrokerMachine(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(sorted(client.held)))
         client.session.handle(Touch(client.held[sequence]), now=self.now)
         self.models[client.channel].unfinished[sequence].deadline = self.now + TIMEOUT
+        self.settle()
+
+    @precondition(lambda self: self.clients and self.bodies)
+    @rule(data=st.data(), wanted=st.sampled_from(["FIN", "REQ", "TOUCH"]))
+    def answer_for_what_it_does_not_hold(self, data: st.DataObject, wanted: str) -> None:
+        client = self.clients[self.pick(data)]
+        sequence = data.draw(st.integers(0, len(self.bodies)))
+        if sequence in client.held:
+            return
+        message_id = ids.encode(5, sequence)
+        command = {"FIN": Fins.of([message_id]), "REQ": Req(message_id, 0), "TOUCH": Touch(message_id)}[wanted]
+        client.session.handle(command, now=self.now)
+        waits = self.models[client.channel].unfinished.get(sequence)
+        reason = b"client does not own message" if waits and waits.client is not None else b"ID not in flight"
+        refusal = b"E_%b_FAILED %b %b failed %b" % (wanted.encode(), wanted.encode(), message_id, reason)
+        assert client.session.outbox[-1].endswith(refusal)
+        self.settle()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def begin_to_close(self, data: st.DataObject) -> None:
+        client = self.clients[self.pick(data)]
+        client.session.handle(Cls(), now=self.now)
+        client.ready = 0
         self.settle()
 
     @rule(step=st.integers(1, 1500))
@@ -288,6 +316,45 @@ class BrokerMachine(RuleBasedStateMachine):
     def empty_topic(self) -> None:
         self.broker.existing("t").empty()
         self.fanned = len(self.bodies)
+        self.settle()
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.models)))
+        topic, model = self.broker.topics["t"], self.models[name]
+        channel = topic.channels[name]
+        sequence = data.draw(st.integers(topic.log.first, self.fanned))
+        back = sequence < channel.cursor
+        dropped = {each for run in topic.settings.get("emptied", []) for each in range(*run)}
+        channel.seek(sequence, back=True)
+        self.broker.tell(topic, now=self.now)
+        for number, client in self.clients.items():
+            if client.channel == name:
+                client.held = {} if back else {each: text for each, text in client.held.items() if each >= sequence}
+                self.highest.pop(number, None)
+        if back:
+            again = [each for each in range(sequence, self.fanned) if each not in dropped]
+            dues = {each: self.times[each] + self.delays[each] for each in again if each in self.delays}
+            model.unfinished = {each: Waits(due=dues.get(each)) for each in again}
+            model.revived.clear()
+        else:
+            model.unfinished = {each: waits for each, waits in model.unfinished.items() if each >= sequence}
+            model.revived = {each for each in model.revived if each >= sequence}
+        model.done_since_checkpoint.clear()
+        self.settle()
+
+    @precondition(lambda self: self.models)
+    @rule(data=st.data())
+    def delete_channel(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.models)))
+        self.broker.delete_channel("t", name)
+        self.broker.save_catalog()
+        del self.models[name]
+        for number, client in list(self.clients.items()):
+            if client.channel == name:
+                del self.clients[number]
+                client.session.leave(now=self.now)
         self.settle()
 
     @rule()
