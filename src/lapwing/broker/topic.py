@@ -275,7 +275,9 @@ class Topic:
         self._moved = True
         if self.channels and start < stop:
             # a channel may have to come past older messages first, after a restart too
-            self.settings["emptied"] = [*self.emptied(), [start, stop]]
+            runs = self.emptied()
+            before = runs.pop()[0] if runs and runs[-1][1] == start else start
+            self.settings["emptied"] = [*runs, [before, stop]]
             for channel in self.channels.values():
                 channel.pass_by(start, stop)
             self._broker.catalog_changed()
