@@ -1,7 +1,9 @@
 """The same log without a disk: ephemeral topics, and tests."""
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 from lapwing import kernel
 from lapwing.errors import OutOfRange
@@ -13,6 +15,8 @@ from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import time_of
 from lapwing.log.topiclog import Frames
 from lapwing.log.window import Window
+
+_sequence = attrgetter("sequence")
 
 
 class MemoryLog:
@@ -108,7 +112,9 @@ class MemoryLog:
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order."""
-        return [extra for extra in self._extras if start <= extra.sequence < stop]
+        extras = self._extras
+        begin = bisect_left(extras, start, key=_sequence)
+        return extras[begin : bisect_left(extras, stop, begin, key=_sequence)]
 
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""
