@@ -83,7 +83,7 @@ class HttpConnection(asyncio.Protocol):
         self.ended = self._closing = True
         self._slots.clear()
         self._queue.clear()
-        self._incoming.forget()
+        self._incoming.part()
         self._can_write.set()
         for task in (self._task, self._streaming):
             if task is not None:

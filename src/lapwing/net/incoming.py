@@ -67,6 +67,11 @@ class Incoming:
         self.head = None
         self.body = []
 
+    def part(self) -> None:
+        """The client is gone. Both of these have us: cycles would stay for as long as nobody looks for garbage."""
+        self.forget()
+        del self._taker, self._parser
+
     def _take_known(self, data: bytes) -> bytes:
         """Carry out the whole requests at the start of `data` whose heads are known; give back the rest.
 
