@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop
+from heapq import heapify, heappop
 from typing import TYPE_CHECKING, Final
 
 from lapwing import names
@@ -114,17 +114,25 @@ class Broker:
         topic.store.destroy()  # first: should the disk refuse, nothing has changed
         topic.close()
         del self.topics[name]
+        self._forget_exiting()
         for channel in list(topic.channels):
             self.changed("channel", name, channel, created=False)
         self.changed("topic", name, None, created=False)
+        topic.channels.clear()  # which have the topic
 
     def delete_channel(self, topic_name: str, name: str) -> None:
         """Drop a channel; the last one of an ephemeral topic takes the topic with it."""
         channel = self.existing_channel(topic_name, name)
         topic = channel.topic
         topic.delete_channel(name)
+        self._forget_exiting()
         if topic.ephemeral and not topic.channels:
             self.delete_topic(topic_name)
+
+    def _forget_exiting(self) -> None:
+        """Let the agenda go of channels that are no more: a deadline may be an hour off, and keeps all they had."""
+        self.agenda = [entry for entry in self.agenda if not entry[2].exiting]
+        heapify(self.agenda)
 
     def pause_topic(self, name: str, paused: bool, *, now: int) -> None:
         """Stop, or go on, handing a topic's messages to its channels."""

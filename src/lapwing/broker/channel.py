@@ -8,7 +8,7 @@ what stands below the cursor and in none of them is finished, so finishing a mes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -248,17 +248,20 @@ class Channel:
         return taken
 
     def _inspect(self, frames: bytes, run: range, sample_rate: int) -> tuple[bytes, list[range]]:
-        """Note when some messages were published, and drop what a sampling consumer does not want."""
+        """Drop what a sampling consumer does not want, and note when some of the rest was published."""
         positions, _ = kernel.scan_frames(frames, 0, len(frames))
+        kept: Sequence[int] = range(len(run))
+        if sample_rate:
+            kept = [index for index in kept if self._random.randrange(100) <= sample_rate]
+            self.discarded_count += len(run) - len(kept)
         if self.latencies is not None:
-            step = 1 + len(run) // STAMPED
-            for index in range(0, len(run), step):
+            step = 1 + len(kept) // STAMPED
+            for place in range(0, len(kept), step):
+                index = kept[place]
                 at = positions[index] + 8
-                self._stamps[run[index]] = int.from_bytes(frames[at : at + 8], "big"), min(step, len(run) - index)
+                self._stamps[run[index]] = int.from_bytes(frames[at : at + 8], "big"), min(step, len(kept) - place)
         if not sample_rate:
             return frames, [run]
-        kept = [index for index in range(len(run)) if self._random.randrange(100) <= sample_rate]
-        self.discarded_count += len(run) - len(kept)
         parts = [frames[positions[index] : positions[index + 1]] for index in kept]
         runs = [range(run[0] + start, run[0] + stop) for start, stop in runs_of(kept)]
         return b"".join(parts), runs
@@ -389,6 +392,7 @@ class Channel:
             return
         subscriber.closing = True
         subscriber.ready = 0
+        subscriber.lease = None  # nothing joins it any more
         if keep_in_flight and subscriber.in_flight and not self.exiting:
             return
         self.subscribers.remove(subscriber)
@@ -397,6 +401,7 @@ class Channel:
         for sequence in held:
             self.attempts.setdefault(sequence, 1)
             self.requeued.appendleft((sequence, 0))
+        self.leases.next_deadline()  # drops its leases, and with them all that the consumer was
         self.dirty = True
         self._touched(self)
 

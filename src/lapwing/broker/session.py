@@ -222,10 +222,15 @@ class Session:
     def leave(self, *, now: int) -> None:
         """The connection is gone."""
         self.doomed = True
+        self._stirred = self._hang_up = _nothing  # else we and the connection hold each other for good
         self.broker.sessions.pop(self, None)
         if self.channel is not None and self.subscriber is not None:
             self.broker.leave(self.channel, self.subscriber, now=now)
             self.channel = self.subscriber = None
+
+
+def _nothing() -> None:
+    """There is nobody any more who could be told."""
 
 
 def _failed(word: int, error: LapwingError) -> ProtocolError:

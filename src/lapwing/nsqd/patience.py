@@ -59,6 +59,11 @@ class Patience:
         if self._timer is not None:
             self._timer.cancel()
 
+    def part(self) -> None:
+        """Wait for nothing ever again: the client is gone."""
+        self.stop()
+        del self._client  # which has us: a cycle would stay for as long as nobody looks for garbage
+
     # --- a client that says nothing ----------------------------------------------------------------------------
 
     def allow(self, silence: int) -> None:

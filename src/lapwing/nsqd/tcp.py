@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone."""
         self._ending = True
-        self._patience.stop()
+        self._patience.part()
         if self._busy is not None:
             self._busy.cancel()
         self._door.connections.discard(self)
@@ -470,7 +470,7 @@ class Connection(asyncio.Protocol):
         self._session.leave(now=self._clock.now())
         self._turn.stir()
         if self._half_closed or self._layers or not self._transport.can_write_eof():
-            self._transport.close()
+            self.hang_up()
             return
         try:
             self._transport.write_eof()
