@@ -90,6 +90,19 @@ def staged_batch(node, batch=0):
 ORDERS = [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
 
 
+def test_what_was_staged_tells_the_machines_time_and_waits_by_the_brokers(node):
+    hour = 3600 * 10**9
+    node.broker.skew = 8 * hour
+    before = node.now()
+    channel = node.broker.create_channel(node.broker.topic("orders"), "c", now=before)
+    node.stage(0, "a", 0, "orders", b"at once", b"later", extras=[(1, hour, {})])
+    node.commit(0, ("a", 1))
+
+    stamp = node.broker.topics["orders"].log.timestamp(0)
+    assert 8 * hour < stamp - before < 9 * hour
+    assert channel.deferred.next_due() == stamp - 8 * hour + hour
+
+
 def test_nothing_is_seen_before_the_commit_and_all_of_it_after(node):
     keys = staged_batch(node)
     assert node.broker.topics == {}

@@ -180,7 +180,8 @@ class Commit:
         begun = self._intent.begun.get(self._at)
         if begun is not None and begun["log_id"] == topic.log.identity and self._arrived(topic, begun):
             return None  # all or some of it is there: `publish` goes on from that
-        facts = {"topic": part.topic, "log_id": topic.log.identity, "next": topic.log.next, "now": now}
+        stamp = now + topic.skew  # messages tell the machine's time
+        facts = {"topic": part.topic, "log_id": topic.log.identity, "next": topic.log.next, "now": stamp}
         self._intent.begun[self._at] = facts
         return self._files.note(self.sink, self._at, facts)
 
@@ -191,7 +192,7 @@ class Commit:
         topic = self._broker.topic(part.topic)
         arrived = self._arrived(topic, begun)
         if arrived < part.count:
-            _append(topic, part, arrived, now=begun["now"])
+            _append(topic, part, arrived, stamp=begun["now"])
         self.topics[part.topic] = topic
         self.published += part.count
         self._part = None
@@ -227,14 +228,15 @@ class Commit:
         return count
 
 
-def _append(topic: Topic, part: Part, skipped: int, *, now: int) -> None:
+def _append(topic: Topic, part: Part, skipped: int, *, stamp: int) -> None:
     """Put a part into its log, but for the first messages that are there already."""
+    now = stamp - topic.skew
     topic.write_pending(now=now)  # so that the sequences are known
     first = topic.log.next
     if skipped:
-        frames = kernel.frame_bodies(bodies(part.batch)[skipped:], topic.id_base + first, now)
+        frames = kernel.frame_bodies(bodies(part.batch)[skipped:], topic.id_base + first, stamp)
     else:
-        frames, _ = kernel.frame_mpub(part.batch, topic.id_base + first, now, _ANY, _ANY)  # its limits were checked
+        frames, _ = kernel.frame_mpub(part.batch, topic.id_base + first, stamp, _ANY, _ANY)  # its limits were checked
     count = part.count - skipped
     size = len(frames) - kernel.HEAD * count
     extras = [Extra(first + at - skipped, defer, headers) for at, defer, headers in part.extras if at >= skipped]
