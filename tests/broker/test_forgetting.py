@@ -91,3 +91,14 @@ def test_emptying_a_paused_topic_again_and_again_is_noted_once(stage: Stage) -> 
 
     assert topic.emptied() == [[1, 6]]
     assert stage.channel().depth == 1
+
+
+def test_a_publisher_does_not_count_for_topics_that_are_gone(stage: Stage) -> None:
+    publisher = stage.client().publish(b"stays", topic="t")
+    for number in range(3):
+        topic = f"reply-{number}#ephemeral"
+        asker = stage.consumer(topic=topic, channel="c#ephemeral")
+        publisher.publish(b"the answer", topic=topic)
+        asker.leave()
+
+    assert publisher.session.publish_counts == {"t": 1}
