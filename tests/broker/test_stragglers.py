@@ -106,6 +106,27 @@ def test_a_straggler_that_no_journal_knows_is_still_there(stage: Stage) -> None:
     assert stage.consumer().take()[0][0] == (0, 2, b"straggler")
 
 
+def test_a_straggler_that_an_old_journal_knows_is_there_once(stage: Stage) -> None:
+    stage.consumer(ready=0).leave()
+    stage.client().publish(b"zero").publish(b"straggler", delay=SECOND)
+    stage.pass_time(SECOND)  # it is ready, and the cursor is still before it
+    stage.checkpoint()
+    assert stage.path is not None
+    journal = stage.path / "topics" / "t-t" / "journal"
+    old = journal.read_bytes()
+    consumer = stage.consumer()
+    for body in numbered(100):
+        stage.client().publish(body)
+        consumer.finish(*[sequence for sequence in consumer.received() if sequence != 1])
+    stage.checkpoint(trim=True)
+    stage.broker.storage.close()
+    journal.write_bytes(old)  # what a power loss may leave of it
+    stage.open()
+
+    assert stage.broker.topics["t"].log.first > 80
+    assert stage.consumer().received().count(1) == 1
+
+
 def test_a_straggler_is_still_there_without_any_journal(stage: Stage) -> None:
     straggle(stage)
     stage.checkpoint(trim=True)

@@ -54,11 +54,11 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
         return (sequence >= log.first and sequence not in log.lost) or sequence in sided
 
     channel.attempts = {sequence: attempts for sequence, attempts in state.attempts.items() if there(sequence)}
-    for start, stop in [*state.unfinished, *runs_of(set(unknown) - state.deferred.keys())]:
-        for sequence in range(start, min(stop, channel.cursor)):
-            if there(sequence):
-                channel.attempts.setdefault(sequence, 1)
-                channel.requeued.append((sequence, 0))
+    ready = {sequence for start, stop in state.unfinished for sequence in range(start, min(stop, channel.cursor))}
+    for sequence in sorted(ready | set(unknown) - state.deferred.keys()):
+        if there(sequence):
+            channel.attempts.setdefault(sequence, 1)
+            channel.requeued.append((sequence, 0))
     # what has waited long enough, and of which the cursor is not past yet, is not to wait anew by another clock
     runs = [range(max(start, channel.cursor), stop) for start, stop in state.unfinished]
     due = {sequence: now for run in runs for sequence in run if there(sequence)}
