@@ -61,9 +61,13 @@ class Deferred:
 
     def drop_below(self, sequence: int) -> None:
         """Let nothing below `sequence` wait any more."""
-        for waiting in [waiting for waiting in self._due if waiting < sequence]:
+        done = [waiting for waiting in self._due if waiting < sequence]
+        for waiting in done:
             del self._due[waiting]
             self._left(waiting)
+        if done:
+            self._heap = [(until, waiting) for waiting, until in self._due.items()]
+            heapify(self._heap)
 
     def clear(self) -> None:
         """Let nothing wait any more."""
