@@ -12,6 +12,9 @@ import pytest
 from daemons import Daemon, start_nsqd
 from lapwing.spark.session import local_session
 
+# no test runs for so long that the second compiler's work pays: it is a third of all the time that they take
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
 
 @pytest.fixture(scope="session")
 def spark():
