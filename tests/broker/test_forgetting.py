@@ -1,22 +1,11 @@
 """What is over takes no memory: consumers, channels and topics that are gone, and messages that nobody waits for."""
 
-import gc
 import weakref
-from collections.abc import Iterator
 
 import pytest
 from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.broker.inflight import FEW
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """Nobody looks for cycles: a broker seldom does."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_consumers_who_take_a_message_and_go_leave_no_lease(stage: Stage) -> None:

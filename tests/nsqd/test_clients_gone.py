@@ -1,9 +1,7 @@
 """Clients that are gone leave nothing behind, although nobody looks for garbage."""
 
 import asyncio
-import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,6 @@ REQUESTS = [
     b"POST /pub?topic=t HTTP/1.1\r\nHost: a\r\nContent-Length: 300\r\n\r\nhalf",
     b"GET /ping HTTP/9\r\n\r\n",
 ]
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_what_a_client_took_is_free_again_as_it_goes(
