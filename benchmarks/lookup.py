@@ -44,7 +44,7 @@ class Peer(asyncio.Protocol):
         await self._done
 
 
-class Asker(asyncio.Protocol):
+class HttpClient(asyncio.Protocol):
     """Asks the same thing over and over on one connection."""
 
     def __init__(self, request: bytes) -> None:
@@ -112,7 +112,7 @@ async def measure(tcp: str, http: str, arguments: argparse.Namespace) -> dict[st
     host, _, port = http.rpartition(":")
     request = b"GET /lookup?topic=shared HTTP/1.1\r\nHost: bench\r\nAccept: application/vnd.nsq; version=1.0\r\n\r\n"
     loop = asyncio.get_running_loop()
-    askers = [(await loop.create_connection(lambda: Asker(request), host, int(port)))[1] for _ in range(8)]
+    askers = [(await loop.create_connection(lambda: HttpClient(request), host, int(port)))[1] for _ in range(8)]
     await asyncio.sleep(0.5)
     before, answered, started = cpu(http), sum(asker.answered for asker in askers), time.perf_counter()
     await asyncio.sleep(arguments.seconds)

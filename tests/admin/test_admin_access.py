@@ -11,7 +11,7 @@ from admin_stage import Cluster, start_nsqadmin
 from daemons import program, until
 from lapwing.admin.access import Access, Logins, hash_password, inside, parse_networks, read_passwords
 from lapwing.admin.audit import Audit
-from lapwing.admin.door import host_allowed, same_origin
+from lapwing.admin.firewall import host_allowed, same_origin
 from lapwing.admin.login import _local
 from lapwing.admin.web import Route, Routes
 from lapwing.errors import ConfigError

@@ -11,8 +11,8 @@ from lapwing.broker.options import Options
 from lapwing.broker.session import Session
 from lapwing.broker.storage import DiskStorage, MemoryStorage, Storage
 from lapwing.broker.subscriber import Subscriber
-from lapwing.wire import ids
-from lapwing.wire.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire.nsq import ids
+from lapwing.wire.nsq.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
 
 MS = 1_000_000
 SECOND = 1000 * MS

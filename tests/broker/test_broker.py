@@ -8,7 +8,7 @@ from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.errors import Exiting, LapwingError, NoSuchChannel, NoSuchTopic, WriteFailed
 from lapwing.log.datapath import DataPath
-from lapwing.wire.commands import Pub
+from lapwing.wire.nsq.commands import Pub
 
 
 def test_topics_and_channels_are_made_once(stage: Stage) -> None:

@@ -5,7 +5,7 @@ from play import MINUTE, SECOND, Stage, identity, numbered
 
 from lapwing.broker.session import CLOSING, INIT, SUBSCRIBED
 from lapwing.errors import LapwingError, ProtocolError
-from lapwing.wire.commands import Cls, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
 
 
 def refusal(stage: Stage, command: object) -> bytes:

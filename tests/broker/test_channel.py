@@ -8,7 +8,7 @@ from play import MINUTE, MS, SECOND, Stage, drain, numbered
 
 from lapwing.broker.options import TOPOLOGY_AWARE
 from lapwing.errors import CursorConflict
-from lapwing.wire.commands import Cls, Rdy
+from lapwing.wire.nsq.commands import Cls, Rdy
 
 # --- who gets what -------------------------------------------------------------------------------------------------
 

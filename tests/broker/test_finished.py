@@ -5,11 +5,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.broker.finished import Ahead, runs_of
+from lapwing.broker.skips import SkippedRuns, runs_of
 
 
 def test_a_cursor_jumps_over_what_begins_at_it() -> None:
-    ahead = Ahead()
+    ahead = SkippedRuns()
     ahead.add(5, 7)
     ahead.add(7, 8)
     ahead.add(10, 11)
@@ -25,7 +25,7 @@ def test_a_cursor_jumps_over_what_begins_at_it() -> None:
 
 
 def test_a_cursor_that_lands_inside_a_run_or_behind_it_goes_on_from_its_end() -> None:
-    ahead = Ahead()
+    ahead = SkippedRuns()
     ahead.add(5, 9)
     ahead.add(12, 14)
 
@@ -35,7 +35,7 @@ def test_a_cursor_that_lands_inside_a_run_or_behind_it_goes_on_from_its_end() ->
 
 
 def test_clearing_forgets_all_runs() -> None:
-    ahead = Ahead()
+    ahead = SkippedRuns()
     ahead.add(5, 9)
     ahead.clear()
 
@@ -44,7 +44,7 @@ def test_clearing_forgets_all_runs() -> None:
 
 @given(st.sets(st.integers(0, 60)))
 def test_jumping_visits_exactly_what_is_not_jumped_over(sequences: set[int]) -> None:
-    ahead = Ahead()
+    ahead = SkippedRuns()
     for sequence in sorted(sequences):
         ahead.add(sequence, sequence + 1)
     visited, cursor = [], ahead.pass_over(0)

@@ -11,7 +11,7 @@ from play import SECOND, Stage, numbered
 from lapwing.errors import LogError, ProtocolError, WriteFailed
 from lapwing.log.disk import Disk
 from lapwing.log.sidelog import SideLog
-from lapwing.wire.commands import Mpub, Pub
+from lapwing.wire.nsq.commands import Mpub, Pub
 
 
 class NoRoom:

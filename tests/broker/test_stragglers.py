@@ -8,7 +8,7 @@ from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.broker.stats import oldest_age
 from lapwing.errors import WriteFailed
-from lapwing.wire.commands import Rdy
+from lapwing.wire.nsq.commands import Rdy
 
 HOUR = 60 * MINUTE
 

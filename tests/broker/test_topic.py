@@ -9,7 +9,7 @@ from play import MINUTE, SECOND, Stage, numbered
 from lapwing.errors import PublishRefused, WriteFailed
 from lapwing.log.log import DiskLog
 from lapwing.log.memory import MemoryLog
-from lapwing.wire.commands import Mpub, Pub, Rdy
+from lapwing.wire.nsq.commands import Mpub, Pub, Rdy
 
 
 class Refusing:

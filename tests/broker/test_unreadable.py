@@ -9,9 +9,9 @@ import pytest
 from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.errors import LogError
+from lapwing.log.attributes import Extra
 from lapwing.log.disk import Disk
-from lapwing.log.extras import Extra
-from lapwing.wire.commands import Pub, Sub
+from lapwing.wire.nsq.commands import Pub, Sub
 
 
 class BadSectors:

@@ -7,9 +7,9 @@ from typing import Any
 
 from lapwing import kernel
 from lapwing.errors import ProtocolError
-from lapwing.wire import commands as c
-from lapwing.wire import frames
-from lapwing.wire.connection import BrokerConnection, Limits
+from lapwing.wire.nsq import commands as c
+from lapwing.wire.nsq import frames
+from lapwing.wire.nsq.connection import BrokerConnection, Limits
 
 GRANTED = {
     "max_rdy_count": 2500, "version": "1.3.0", "max_msg_timeout": 900000, "msg_timeout": 60000, "tls_v1": False,

@@ -12,8 +12,8 @@ from lapwing.client.address import Address
 from lapwing.client.errors import Refused, Stopped, Unreachable
 from lapwing.client.message import Requeue
 from lapwing.errors import ConfigError
-from lapwing.wire import commands as c
-from lapwing.wire import frames
+from lapwing.wire.nsq import commands as c
+from lapwing.wire.nsq import frames
 
 
 def ids(commands):

@@ -12,7 +12,7 @@ from lapwing.client.discovery import Discovery, addresses_in, lookup_url
 from lapwing.client.errors import Unreachable
 from lapwing.client.options import Options
 from lapwing.errors import ConfigError
-from lapwing.wire import commands as c
+from lapwing.wire.nsq import commands as c
 
 
 class LookupDouble:

@@ -14,7 +14,7 @@ from lapwing import Consumer
 from lapwing.client import consumer as consuming
 from lapwing.client.connection import HANDSHAKE, connect
 from lapwing.client.options import Options
-from lapwing.wire import commands as c
+from lapwing.wire.nsq import commands as c
 
 LONGEST = Options().max_reconnect_delay
 MOMENT = 1.0  # s that anything else may take, by the loop's clock

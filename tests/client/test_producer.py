@@ -11,8 +11,8 @@ from lapwing import Producer
 from lapwing.client.errors import PublishFailed, PublishTimeout, Refused, Stopped, Unreachable
 from lapwing.client.sync import SyncProducer
 from lapwing.errors import ConfigError
-from lapwing.wire import commands as c
-from lapwing.wire import frames
+from lapwing.wire.nsq import commands as c
+from lapwing.wire.nsq import frames
 
 
 def bodies(command):

@@ -8,7 +8,7 @@ from nsqd_double import NsqdDouble
 
 from lapwing.client.errors import Unreachable
 from lapwing.client.sync import SyncConsumer
-from lapwing.wire import commands as c
+from lapwing.wire.nsq import commands as c
 
 
 async def test_messages_are_taken_one_by_one_in_batches_and_by_iteration():

@@ -9,7 +9,7 @@ import ssl
 import time
 from typing import Any
 
-from lapwing.wire.compression import Codec, DeflateCodec, SnappyCodec
+from lapwing.wire.nsq.compression import Codec, DeflateCodec, SnappyCodec
 
 HEARTBEAT = bytes.fromhex("0000000f000000005f6865617274626561745f")
 TOKEN = re.compile(r"\{(id|ts|rep|any):([^}]*)\}|([0-9a-f]{2})")

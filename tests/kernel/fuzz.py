@@ -37,10 +37,10 @@ from lapwing.kernel import pure
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions
 from lapwing.log.sidelog import SideLog
-from lapwing.wire import frames
-from lapwing.wire.commands import MAGIC, Dpub, Fins, Identify, Mpub, Pub, Req, Sub, Touch, batch
-from lapwing.wire.compression import CompressionError, DeflateCodec, SnappyCodec
-from lapwing.wire.connection import BrokerConnection, ClientConnection, Limits, Messages
+from lapwing.wire.nsq import frames
+from lapwing.wire.nsq.commands import MAGIC, Dpub, Fins, Identify, Mpub, Pub, Req, Sub, Touch, batch
+from lapwing.wire.nsq.compression import CompressionError, DeflateCodec, SnappyCodec
+from lapwing.wire.nsq.connection import BrokerConnection, ClientConnection, Limits, Messages
 
 SHOWN = 20_000  # characters of a failing input that are written down; its seed gives all of it
 EDGES = [0, 1, 4, 16, 20, 21, 29, 30, 33, 34, 255, 2**15, 2**16, 2**31 - 31, 2**31 - 30, 2**31 - 1, 2**31, 2**32 - 1]

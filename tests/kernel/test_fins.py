@@ -7,7 +7,7 @@ import pytest
 from twins import BASE, DRESSES, fins
 
 from lapwing.kernel import pure
-from lapwing.wire import frames
+from lapwing.wire.nsq import frames
 
 RUN = pure.frame_bodies([b"one", b"", b"three" * 50], BASE | 41, 1)
 

@@ -10,7 +10,7 @@ import pytest
 from twins import BASE, DRESSES, columns_of, contents, room
 
 from lapwing.kernel import pure
-from lapwing.wire import frames
+from lapwing.wire.nsq import frames
 
 BODIES = [b"one", b"", b"three" * 50, b"4"]
 RUN = pure.frame_bodies(BODIES, BASE | 41, 5)

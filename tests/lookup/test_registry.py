@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lapwing import names
 from lapwing.lookup.registry import NEVER, Registry, RegistryFull
-from lapwing.wire.lookup import PeerInfo
+from lapwing.wire.nsq.lookup import PeerInfo
 
 SECOND = 1_000_000_000
 INACTIVE = 300 * SECOND

@@ -14,8 +14,8 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.session import CLOSING, Session
 from lapwing.broker.storage import DiskStorage
-from lapwing.wire import ids
-from lapwing.wire.commands import Cls, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire.nsq import ids
+from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
 
 MS = 1_000_000
 TIMEOUT = 1000 * MS

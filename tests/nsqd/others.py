@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from lapwing.wire import lookup
-from lapwing.wire.lookup import Identify, LookupConnection, PeerInfo
+from lapwing.wire.nsq import lookup
+from lapwing.wire.nsq.lookup import Identify, LookupConnection, PeerInfo
 
 Answering = Callable[[str, str, dict[str, str], bytes], "bytes | None"]
 

@@ -9,9 +9,9 @@ from doors import options, quiet
 from others import HttpDouble, LookupDouble, reply
 
 from lapwing.nsqd.daemon import Daemon
-from lapwing.wire import frames
-from lapwing.wire.commands import Pub, Sub
-from lapwing.wire.lookup import Register
+from lapwing.wire.nsq import frames
+from lapwing.wire.nsq.commands import Pub, Sub
+from lapwing.wire.nsq.lookup import Register
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lapwing.errors import LapwingError
 from lapwing.net.requests import BadEscape, escape
 from lapwing.nsqd.auth import understand
-from lapwing.nsqd.outgoing import _BROKEN, _Response
+from lapwing.nsqd.http_client import _BROKEN, _Response
 
 PATHS = [
     ("GET", "/ping"), ("GET", "/info"), ("GET", "/stats"), ("GET", "/metrics"), ("GET", "/pipelines"),

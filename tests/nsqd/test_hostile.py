@@ -14,7 +14,7 @@ from rawtalk import Raw, get, memory, mpub, post, pub, topics
 
 import certificates
 import daemons
-from lapwing.wire.compression import SnappyCodec
+from lapwing.wire.nsq.compression import SnappyCodec
 
 MIB = 1 << 20
 

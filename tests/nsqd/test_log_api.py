@@ -20,7 +20,7 @@ import pytest
 from daemons import nsqd, start_nsqd, until
 from lapwing import kernel
 from lapwing.log.reader import InFile
-from lapwing.nsqd import logapi
+from lapwing.nsqd import http_log
 
 
 class Asked:
@@ -225,8 +225,8 @@ async def test_others_are_let_in_while_a_reader_is_told_where_a_long_range_lies(
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    places = logapi._in_files(Log(), 0, 100)
-    blocks = [block async for block in logapi._blocks(SimpleNamespace(), places, headers=False, positions=False)]
+    places = http_log._in_files(Log(), 0, 100)
+    blocks = [block async for block in http_log._blocks(SimpleNamespace(), places, headers=False, positions=False)]
     task.cancel()
 
     assert len(blocks) == 100

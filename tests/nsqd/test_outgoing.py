@@ -8,11 +8,11 @@ import pytest
 from others import HttpDouble, reply
 
 import certificates
-from lapwing.nsqd.outgoing import Asker, AskFailed
+from lapwing.nsqd.http_client import AskFailed, HttpClient
 
 
-def asker(**settings: object) -> Asker:
-    return Asker(**{"connect": 2.0, "whole": 5.0} | settings)  # type: ignore[arg-type]
+def asker(**settings: object) -> HttpClient:
+    return HttpClient(**{"connect": 2.0, "whole": 5.0} | settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from others import HttpDouble, LookupDouble, reply
 
 from lapwing.nsqd import peer as peer_module
 from lapwing.nsqd.peer import Peers
-from lapwing.wire.lookup import Identify, PeerInfo, Ping, Register, Unregister
+from lapwing.wire.nsq.lookup import Identify, PeerInfo, Ping, Register, Unregister
 
 
 @asynccontextmanager

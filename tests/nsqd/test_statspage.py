@@ -10,7 +10,7 @@ from lapwing.broker.session import Session
 from lapwing.broker.stats import ChannelStats, Latency, TopicStats
 from lapwing.net.answers import Stream
 from lapwing.nsqd.statspage import Snapshot, TextPage
-from lapwing.wire.commands import Pub, Rdy, Sub
+from lapwing.wire.nsq.commands import Pub, Rdy, Sub
 
 CLIENT_KEYS = [
     "client_id", "hostname", "version", "remote_address", "state", "ready_count", "in_flight_count", "message_count",

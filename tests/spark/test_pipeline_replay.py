@@ -6,7 +6,7 @@ import pytest
 from pipeline_runs import Runs
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines.kinds import Replay
+from lapwing.spark.pipelines.pipeline_settings import Replay
 from lapwing.spark.pipelines.replay import Plan, Stretch, chunk_size
 
 pytestmark = pytest.mark.spark

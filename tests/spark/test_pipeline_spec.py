@@ -4,8 +4,8 @@ import pytest
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec, template
-from lapwing.spark.pipelines.kinds import KINDS, Archive, Replay, Rollup
 from lapwing.spark.pipelines.messages import sink_access, stream_options
+from lapwing.spark.pipelines.pipeline_settings import KINDS, Archive, Replay, Rollup
 
 
 def written(tmp_path, text, name="p.yaml"):

@@ -13,11 +13,11 @@ from lapwing.spark.pipelines import verify as v
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.compact import choose, over
 from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.kinds import Archive, Rollup
+from lapwing.spark.pipelines.pipeline_settings import Archive, Rollup
 from lapwing.spark.pipelines.progress import Progress, from_spark
-from lapwing.spark.pipelines.quiet import meaningful
 from lapwing.spark.pipelines.report import proof_text
 from lapwing.spark.pipelines.state import Home
+from lapwing.spark.pipelines.stderr_filter import meaningful
 from lapwing.spark.pipelines.table import Table, TableDamaged, count_rows
 
 FOLDER = "topic=orders/date=2026-11-15/hour=10"

@@ -13,7 +13,7 @@ from lapwing.tools.bench import web
 from lapwing.tools.bench.line import BenchError, Line, Wire
 from lapwing.tools.bench.load import Budget, Consumer, Publisher, Tally, turn
 from lapwing.tools.bench.report import percentiles
-from lapwing.wire import frames
+from lapwing.wire.nsq import frames
 
 COMMAND = b"PUB t\n\x00\x00\x00\x02hi"
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from lapwing.errors import ConfigError
 from lapwing.tools import checks, screens
 from lapwing.tools.checks import Limits, Verdict, judge
-from lapwing.tools.moments import SECOND, moment, short, span, spoken
 from lapwing.tools.picture import Flow, Picture, ages_in, flows
 from lapwing.tools.reading import Entry, Start, line, printable
+from lapwing.tools.time_format import SECOND, moment, short, span, spoken
 
 
 @pytest.mark.parametrize(

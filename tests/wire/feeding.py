@@ -7,9 +7,9 @@ from typing import Any
 
 from lapwing import kernel
 from lapwing.errors import ProtocolError, PublishRefused
-from lapwing.wire import mpub
-from lapwing.wire.commands import Command, Fins, Mpub
-from lapwing.wire.connection import BrokerConnection, HangUp, Limits
+from lapwing.wire.nsq import parse_mpub
+from lapwing.wire.nsq.commands import Command, Fins, Mpub
+from lapwing.wire.nsq.connection import BrokerConnection, HangUp, Limits
 
 ID = b"0123456789abcdef"
 
@@ -70,7 +70,7 @@ def _frame(command: Mpub, limits: Limits) -> None:
     try:
         kernel.frame_mpub(command.body, 0, 0, limits.max_count, limits.max_message)
     except PublishRefused as refused:
-        raise mpub.refusal(refused, len(command.body), limits) from refused
+        raise parse_mpub.refusal(refused, len(command.body), limits) from refused
 
 
 def _join(said: list[Command], command: Command) -> None:

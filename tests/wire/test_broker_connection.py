@@ -4,7 +4,7 @@ import pytest
 from feeding import ID, WAYS, hear, whole
 
 from lapwing.errors import ProtocolError
-from lapwing.wire.commands import (
+from lapwing.wire.nsq.commands import (
     MAGIC,
     Auth,
     Cls,
@@ -20,8 +20,8 @@ from lapwing.wire.commands import (
     Touch,
     batch,
 )
-from lapwing.wire.connection import BrokerConnection, HangUp, Limits
-from lapwing.wire.state import LEGAL, State
+from lapwing.wire.nsq.connection import BrokerConnection, HangUp, Limits
+from lapwing.wire.nsq.state import LEGAL, State
 
 SECOND = 1_000_000_000
 SMALL = Limits(max_message=10, max_body=64, max_rdy=5, max_req_timeout=10 * SECOND)

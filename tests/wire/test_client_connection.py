@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lapwing import kernel
 from lapwing.errors import ProtocolError
-from lapwing.wire import frames
-from lapwing.wire.connection import ClientConnection, ErrorFrame, Messages, Response
+from lapwing.wire.nsq import frames
+from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, Messages, Response
 
 every_way = pytest.mark.parametrize("way", WAYS)
 

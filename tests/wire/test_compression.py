@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapwing.wire.compression import (
+from lapwing.wire.nsq.compression import (
     PIECE,
     STREAM_ID,
     CompressionError,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing.errors import ProtocolError
-from lapwing.wire.connection import HangUp
-from lapwing.wire.lookup import (
+from lapwing.wire.nsq.connection import HangUp
+from lapwing.wire.nsq.lookup import (
     MAGIC,
     OK,
     Identify,

@@ -4,9 +4,9 @@ from feeding import ID, cut, hear
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapwing.wire import commands
-from lapwing.wire.commands import MAGIC, Dpub, Fins, Identify, Mpub, Pub, batch
-from lapwing.wire.connection import BrokerConnection, Limits
+from lapwing.wire.nsq import commands
+from lapwing.wire.nsq.commands import MAGIC, Dpub, Fins, Identify, Mpub, Pub, batch
+from lapwing.wire.nsq.connection import BrokerConnection, Limits
 
 LIMITS = Limits(max_message=20, max_body=120, max_rdy=10, longest_line=100)
 

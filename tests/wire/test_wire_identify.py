@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing.errors import ProtocolError
-from lapwing.wire.identify import Identity, Terms, negotiate, parse
-from lapwing.wire.json import Kind, compact_json, read_members
+from lapwing.wire.nsq.identify import Identity, Terms, negotiate, parse
+from lapwing.wire.nsq.json import Kind, compact_json, read_members
 
 MS = 1_000_000
 TERMS = Terms(version="1.3.0")

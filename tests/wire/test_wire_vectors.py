@@ -9,9 +9,9 @@ from feeding import answers
 
 from lapwing import kernel
 from lapwing.errors import ProtocolError, PublishRefused
-from lapwing.wire import frames, identify, mpub
-from lapwing.wire.commands import Cls, Dpub, Fins, Identify, Mpub, Pub, Req, Sub, Touch
-from lapwing.wire.connection import BrokerConnection, HangUp, Limits
+from lapwing.wire.nsq import frames, identify, parse_mpub
+from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Identify, Mpub, Pub, Req, Sub, Touch
+from lapwing.wire.nsq.connection import BrokerConnection, HangUp, Limits
 
 MS = 1_000_000
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "nsqd-vectors.json").read_text())
@@ -102,7 +102,7 @@ class Broker:
             try:
                 kernel.frame_mpub(command.body, 0, 0, self.limits.max_count, self.limits.max_message)
             except PublishRefused as error:
-                raise mpub.refusal(error, len(command.body), self.limits) from error
+                raise parse_mpub.refusal(error, len(command.body), self.limits) from error
         if isinstance(command, Fins):
             return b"".join(unknown(b"FIN", line[4:]) for line in command.block.splitlines())
         if isinstance(command, Req | Touch):

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing.errors import ProtocolError
-from lapwing.wire import commands, frames, ids
-from lapwing.wire.numbers import decimal, nanoseconds, signed
-from lapwing.wire.quoting import quoted
+from lapwing.wire.nsq import commands, frames, ids
+from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
+from lapwing.wire.nsq.quoting import quoted
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from lapwing import names
+from lapwing.admin.format import count, duration, messages, messages_are
 from lapwing.admin.history import Age, History
 from lapwing.admin.picture import NodeState, Picture
-from lapwing.admin.words import count, duration, messages, messages_are
 from lapwing.client.cluster import Json
 
 Severity = Literal["error", "warning", "info"]

@@ -18,7 +18,7 @@ from lapwing.admin.alarms import Limits
 from lapwing.admin.api import Api
 from lapwing.admin.audit import Audit
 from lapwing.admin.changes import Changes
-from lapwing.admin.door import Door
+from lapwing.admin.firewall import Firewall
 from lapwing.admin.flow import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.login import login_routes
@@ -153,7 +153,7 @@ def _check_address(address: str) -> None:
         raise ConfigError(f"failed to resolve address ({address}) - {error.strerror or error}") from error
 
 
-def doorway(admin: Admin, ui: AsgiApp) -> Door:
+def doorway(admin: Admin, ui: AsgiApp) -> Firewall:
     """The ASGI application: API, login, static files, and the pages of `ui`."""
     options = admin.options
     config_from = parse_networks([options.allow_config_from_cidr]) if options.allow_config_from_cidr else None
@@ -164,7 +164,7 @@ def doorway(admin: Admin, ui: AsgiApp) -> Door:
         *static_routes(options.dev_static_dir),
         *(Route("GET", path) for path in PAGES),
     ]
-    return Door(ui, Routes(routes), admin.access, base=admin.base, allowed_hosts=options.allowed_hosts)
+    return Firewall(ui, Routes(routes), admin.access, base=admin.base, allowed_hosts=options.allowed_hosts)
 
 
 # ---- running ----

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lapwing.admin.alarms import Limits, stale
+from lapwing.admin.format import duration
 from lapwing.admin.picture import Picture
 from lapwing.admin.queries import Queries
 from lapwing.admin.windows import SCALES, Scale, Window, Windows, parse
-from lapwing.admin.words import duration
 from lapwing.client.cluster import Json
 from lapwing.client.http import Asked, CallFailed, DaemonHttp
 

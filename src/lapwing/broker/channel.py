@@ -13,12 +13,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel, names
-from lapwing.broker import recall
+from lapwing.broker import checkpoint
 from lapwing.broker.deferred import Deferred
-from lapwing.broker.finished import Ahead, runs_of
 from lapwing.broker.inflight import InFlight
 from lapwing.broker.latency import Latencies
-from lapwing.broker.stragglers import Stragglers
+from lapwing.broker.side_logged import SideLogged
+from lapwing.broker.skips import SkippedRuns, runs_of
 from lapwing.errors import CorruptChunk, CursorConflict, Exiting, NotInFlight, NotOwner, OutOfRange, TooManyConsumers
 from lapwing.log.segment import time_of
 
@@ -44,9 +44,9 @@ class Channel:
         self.exiting = False
         self.subscribers: list[Subscriber] = []
         self.reader = topic.log.reader(cursor)
-        self.ahead = Ahead()
+        self.ahead = SkippedRuns()
         self.leases = InFlight(options.max_msg_timeout)
-        self.aside = Stragglers(topic, name)
+        self.aside = SideLogged(topic, name)
         self.requeued: deque[tuple[int, int]] = deque()  # sequence, and the cursor for which it waits
         self.deferred = Deferred(told=not (self.ephemeral or topic.ephemeral))
         self.attempts: dict[int, int] = {}  # deliveries so far of what is not on its first one
@@ -473,7 +473,7 @@ class Channel:
         elif back:
             self.empty()
             self.reader.seek(max(sequence, log.first))
-            recall.look_ahead(self)
+            checkpoint.look_ahead(self)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self._pass_over()

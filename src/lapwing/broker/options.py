@@ -22,8 +22,8 @@ from lapwing.net.options import (
     Kind,
     option,
 )
-from lapwing.wire import ids
-from lapwing.wire.limits import Limits
+from lapwing.wire.nsq import ids
+from lapwing.wire.nsq.limits import Limits
 
 VERSION: Final = "1.3.0"  # of the NSQ whose behaviour this is; clients look at it
 

@@ -22,9 +22,9 @@ from lapwing.errors import (
     ProtocolError,
     PublishRefused,
 )
-from lapwing.wire import frames, mpub
-from lapwing.wire.commands import Cls, Command, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
-from lapwing.wire.limits import Limits
+from lapwing.wire.nsq import frames, parse_mpub
+from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire.nsq.limits import Limits
 
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # as NSQ's stats number them
 
@@ -104,7 +104,7 @@ class Session:
             topic = self._topic(command.topic, _MPUB)
             self._publish(lambda token: topic.publish_batch(command.body, self, token, now=now), topic, _MPUB, None)
         except PublishRefused as error:
-            raise mpub.refusal(error, len(command.body), limits) from error
+            raise parse_mpub.refusal(error, len(command.body), limits) from error
 
     def _topic(self, name: str, word: int) -> Topic:
         topic = self.broker.topics.get(name)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, LapwingError, LogError
-from lapwing.log.extras import Extra
+from lapwing.log.attributes import Extra
 from lapwing.log.staged import Intent, Part
-from lapwing.wire.commands import bodies
+from lapwing.wire.nsq.commands import bodies
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker

@@ -11,11 +11,11 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import kernel, names
-from lapwing.broker import recall
+from lapwing.broker import checkpoint
 from lapwing.broker.channel import Channel
 from lapwing.errors import Exiting, LapwingError, WriteFailed
 from lapwing.log.log import Extra
-from lapwing.wire import ids
+from lapwing.wire.nsq import ids
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
@@ -334,7 +334,7 @@ class Topic:
             self._moved = False
         for channel in self.channels.values():
             if channel.dirty and not channel.ephemeral and (now is None or channel.quiet_until <= now):
-                recall.tell(channel, journal, now=now)
+                checkpoint.tell(channel, journal, now=now)
         journal.flush()
         return not any(channel.dirty for channel in self.channels.values() if not channel.ephemeral)
 
@@ -366,7 +366,7 @@ class Topic:
         """A channel as it was."""
         channel = Channel(name, self, self._options, cursor=self.log.first, touched=self._broker.touch)
         self.channels[name] = channel
-        recall.restore(channel, state, now=now, longest=self._options.max_req_timeout)
+        checkpoint.restore(channel, state, now=now, longest=self._options.max_req_timeout)
         return channel
 
     def _leave_out(self, lost: range) -> None:

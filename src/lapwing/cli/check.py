@@ -50,7 +50,7 @@ def check(
     disk refuses writes), 3 unknown (no such topic or channel, or a bad option).
     """
     from lapwing.tools.checks import Limits, Verdict, judge
-    from lapwing.tools.moments import SECOND, span
+    from lapwing.tools.time_format import SECOND, span
 
     try:
         limits = Limits(lag_warning or None, lag_critical or None,

@@ -25,8 +25,8 @@ def peek(
     as_json: shared.Json = False,
 ) -> None:
     """Show messages that lie in a topic's log, the newest unless told otherwise. Nothing is consumed."""
-    from lapwing.tools.moments import moment
     from lapwing.tools.reading import Start, line
+    from lapwing.tools.time_format import moment
 
     if sequence is not None and since:
         raise ConfigError("give --from or --since, not both")

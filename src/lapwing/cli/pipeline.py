@@ -56,8 +56,8 @@ def run(
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         from lapwing.spark.pipelines import spec as specs
-        from lapwing.spark.pipelines.quiet import quieted
         from lapwing.spark.pipelines.running import Running, Wanted
+        from lapwing.spark.pipelines.stderr_filter import quieted
     extra: dict[str, Any] = {}
     if nsqd or lookupd:
         extra.update({"nsqd": nsqd} if nsqd else {"lookupd": lookupd})
@@ -96,7 +96,7 @@ def run(
 @app.command("list", epilog="Example: lapwing pipeline list")
 def list_(data: Data = DATA, as_json: Json = False) -> None:
     """The kinds of pipelines there are, and those that have run here."""
-    from lapwing.spark.pipelines.kinds import KINDS
+    from lapwing.spark.pipelines.pipeline_settings import KINDS
     from lapwing.spark.pipelines.state import homes
 
     found = [home.status() for home in homes(data)]

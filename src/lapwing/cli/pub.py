@@ -27,7 +27,7 @@ def pub(
     as_json: shared.Json = False,
 ) -> None:
     """Publish messages: arguments, or the lines of stdin or of a file. Ends when nsqd has confirmed all of them."""
-    from lapwing.tools.moments import span
+    from lapwing.tools.time_format import span
 
     if bodies and file:
         raise ConfigError("give messages as arguments or with --file, not both")

@@ -31,8 +31,8 @@ def tail(
 
     A plain NSQ server has no log to read; its messages are followed through a channel that vanishes with us.
     """
-    from lapwing.tools.moments import moment
     from lapwing.tools.reading import NoLog, Start
+    from lapwing.tools.time_format import moment
 
     if since and last:
         raise ConfigError("give --since or --last, not both")

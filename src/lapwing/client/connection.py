@@ -16,9 +16,9 @@ from lapwing.client.address import Address
 from lapwing.client.errors import Refused, Unreachable
 from lapwing.client.options import Options
 from lapwing.errors import ConfigError, ProtocolError
-from lapwing.wire.commands import MAGIC, Auth, Identify
-from lapwing.wire.compression import Codec, DeflateCodec, SnappyCodec
-from lapwing.wire.connection import ClientConnection, ErrorFrame, Messages, Response
+from lapwing.wire.nsq.commands import MAGIC, Auth, Identify
+from lapwing.wire.nsq.compression import Codec, DeflateCodec, SnappyCodec
+from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, Messages, Response
 
 log: Final = logging.getLogger("lapwing.client")
 

@@ -10,16 +10,16 @@ from typing import Any, Final, Literal, Unpack
 
 from lapwing.client.address import Address
 from lapwing.client.connection import HANDSHAKE, connect
+from lapwing.client.connections import Links
 from lapwing.client.errors import ClientError, Refused, Stopped, Unreachable
-from lapwing.client.links import Links
 from lapwing.client.message import Message
 from lapwing.client.options import Options, Settings, check_name
-from lapwing.client.pace import Pace
+from lapwing.client.rdy import Pace
 from lapwing.client.subscription import Subscription
 from lapwing.client.timers import Timers
 from lapwing.client.workers import Handler, InProcesses, Judge, LoopWorkers, Place, ThreadWorkers, Workers, place_of
 from lapwing.errors import ConfigError
-from lapwing.wire.commands import Sub
+from lapwing.wire.nsq.commands import Sub
 
 log: Final = logging.getLogger("lapwing.client")
 

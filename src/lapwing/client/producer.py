@@ -10,10 +10,10 @@ from typing import Final, Unpack
 
 from lapwing.client.address import Address
 from lapwing.client.connection import Connection, connect
+from lapwing.client.connections import Links
 from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Stopped
-from lapwing.client.links import Links
 from lapwing.client.options import Options, Settings, check_name
-from lapwing.client.parcels import Limits, Parcel, elsewhere
+from lapwing.client.publish_batches import Limits, Parcel, elsewhere
 
 log: Final = logging.getLogger("lapwing.client")
 

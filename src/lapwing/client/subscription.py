@@ -10,7 +10,7 @@ from lapwing.client.backoff import Signal
 from lapwing.client.connection import Connection
 from lapwing.client.flow import Share
 from lapwing.client.message import Message, Row
-from lapwing.client.pace import Pace
+from lapwing.client.rdy import Pace
 
 log: Final = logging.getLogger("lapwing.client")
 

@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
-from lapwing.log import opening, recovery, retention, unwritten
+from lapwing.log import opening, recovery, reservation, retention
 from lapwing.log import reader as reading
+from lapwing.log.attributes import Extra
 from lapwing.log.disk import OpenFiles
-from lapwing.log.extras import Extra
 from lapwing.log.index import QUARANTINED, BadRecord
 from lapwing.log.options import BLOCK_BYTES, CHUNK_BYTES, LogOptions
 from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
@@ -158,11 +158,11 @@ class DiskLog:
     def _promise(self) -> None:
         """Have the disk know how far memory may be ahead of it, so that a crash gives no sequence out twice."""
         try:
-            unwritten.promise(self.directory, self.options.mem_queue_size, self.files)
+            reservation.reserve(self.directory, self.options.mem_queue_size, self.files)
         except OSError as error:
             self.next = self.end
             self._forget_pending()
-            raise WriteFailed(os.path.join(self.directory, unwritten.FILE), 0, error) from error
+            raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
         self._promised = True
 
     def _write_or_forget(self, batches: list[Batch], extras: Sequence[Extra]) -> None:
@@ -508,9 +508,9 @@ class DiskLog:
 
     def _keep_promise(self) -> None:
         try:
-            unwritten.keep(self.directory, self.files)
+            reservation.clear(self.directory, self.files)
         except OSError as error:
-            raise WriteFailed(os.path.join(self.directory, unwritten.FILE), 0, error) from error
+            raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
         self._promised = False
 
     def destroy(self) -> None:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from lapwing import kernel
 from lapwing.errors import OutOfRange
 from lapwing.log import reader as reading
-from lapwing.log.extras import Extra
+from lapwing.log.attributes import Extra
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
 from lapwing.log.retention import RetentionLimits

@@ -11,10 +11,10 @@ from typing import Any, Final
 from lapwing import kernel
 from lapwing.errors import LogError, NoSuchTopic
 from lapwing.log import recovery
+from lapwing.log.attributes import Extra
 from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import DataPath, unfold
 from lapwing.log.disk import DISK, Disk, File, OpenFiles
-from lapwing.log.extras import Extra
 from lapwing.log.index import QUARANTINED, RECORD, Chunk, decode
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog

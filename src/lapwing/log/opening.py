@@ -8,7 +8,7 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import LogError
-from lapwing.log import recovery, unwritten
+from lapwing.log import recovery, reservation
 from lapwing.log.disk import DISK, Disk, OpenFiles
 from lapwing.log.options import LogOptions
 from lapwing.log.salvage import node_of
@@ -69,17 +69,17 @@ def _open(
     for place, segment in enumerate(segments):
         following = firsts[place + 1] if place + 1 < len(firsts) else None
         reached = recovery.open_segment(segment, node=known[1], following=following, say=say)
-    ahead = unwritten.ahead(directory, names, files)
+    ahead = reservation.ahead(directory, names, files)
     missing = ahead + (reached - segments[-1].end if segments else 0)
     lost = range(0)
     if missing:
-        lost = unwritten.leave_out(directory, segments, missing, files, options.merge_bytes)
+        lost = reservation.leave_out(directory, segments, missing, files, options.merge_bytes)
         notes.append(
             f"{directory}: was not closed in order: messages of the sequences {lost.start} to {lost.stop - 1} may have "
             f"been given out and are lost, new messages begin at {lost.stop}"
         )
     if ahead:
-        unwritten.keep(directory, files)
+        reservation.clear(directory, files)
     return Opened(*known, segments, lost)
 
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import WriteFailed
-from lapwing.log import extras as extras_file
+from lapwing.log import attributes as extras_file
+from lapwing.log.attributes import Extra, ExtrasFile
 from lapwing.log.disk import File, OpenFiles
-from lapwing.log.extras import Extra, ExtrasFile
 from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, BadRecord, Chunk, Index, record
 from lapwing.log.options import CHUNK_BYTES
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from lapwing.log.extras import Extra
+from lapwing.log.attributes import Extra
 from lapwing.log.reader import InFile, Reader
 from lapwing.log.retention import RetentionLimits
 

@@ -8,7 +8,7 @@ import signal
 import time
 import traceback
 
-from lapwing.lookup.http import Door
+from lapwing.lookup.http import LookupRoutes
 from lapwing.lookup.metrics import Counts
 from lapwing.lookup.options import VERSION, Options
 from lapwing.lookup.registry import Registry
@@ -17,8 +17,8 @@ from lapwing.lookup.tcp import Peers
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
-from lapwing.wire import lookup
-from lapwing.wire.lookup import PeerInfo
+from lapwing.wire.nsq import lookup
+from lapwing.wire.nsq.lookup import PeerInfo
 
 
 class Daemon:
@@ -38,7 +38,7 @@ class Daemon:
         self._welcome = b""
         self._peers = Peers(self._session, self.now, self.counts, limit=options.max_peers, timeout=options.peer_timeout)
         self._http = HttpServer(
-            Door(self.registry, self.now, self.counts, lambda: self._http.served).router(),
+            LookupRoutes(self.registry, self.now, self.counts, lambda: self._http.served).router(),
             limits=HttpLimits(connections=options.max_http_connections),
             log=log.info if log.enabled(Level.INFO) else None,
             broken=self._broken,

@@ -17,7 +17,7 @@ _DONE: Final = answers.nothing()
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Door:
+class LookupRoutes:
     """The routes over one registry; `clock` gives the time in Unix ns."""
 
     def __init__(self, registry: Registry, clock: Callable[[], int], counts: Counts, served: Callable[[], int]) -> None:

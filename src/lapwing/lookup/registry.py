@@ -7,7 +7,7 @@ from typing import Final
 from lapwing import names
 from lapwing.errors import LapwingError
 from lapwing.net.answers import compact
-from lapwing.wire.lookup import PeerInfo
+from lapwing.wire.nsq.lookup import PeerInfo
 
 NEVER: Final = -6795364578871345152  # ns; what NSQ shows for a tombstone that was never set
 

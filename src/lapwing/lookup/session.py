@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from lapwing.errors import ProtocolError
 from lapwing.lookup.registry import Producer, Registry, RegistryFull
-from lapwing.wire import lookup
-from lapwing.wire.connection import HangUp
-from lapwing.wire.lookup import Command, Identify, LookupConnection, Ping, Register, Unregister
+from lapwing.wire.nsq import lookup
+from lapwing.wire.nsq.connection import HangUp
+from lapwing.wire.nsq.lookup import Command, Identify, LookupConnection, Ping, Register, Unregister
 
 
 class Session:

@@ -10,7 +10,7 @@ from urllib.parse import quote_plus
 
 from lapwing.broker.options import Options
 from lapwing.errors import LapwingError
-from lapwing.nsqd.outgoing import Asker, AskFailed, asker
+from lapwing.nsqd.http_client import AskFailed, HttpClient, asker
 
 PERMISSIONS: Final = ("subscribe", "publish")
 
@@ -136,7 +136,7 @@ def _compiled(pattern: str) -> Pattern:
 class Authenticator:
     """Asks the configured servers, beginning at a random one, until one answers."""
 
-    def __init__(self, options: Options, now: Callable[[], int], ask: Asker | None = None) -> None:
+    def __init__(self, options: Options, now: Callable[[], int], ask: HttpClient | None = None) -> None:
         self._addresses = options.auth_http_addresses
         self._post = options.auth_http_request_method.lower() == "post"
         self._now = now

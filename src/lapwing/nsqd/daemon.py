@@ -21,11 +21,11 @@ from lapwing.net.logs import Log
 from lapwing.net.routes import Router, Table, TlsRequired
 from lapwing.net.tls import server_context
 from lapwing.nsqd.clock import Clock
-from lapwing.nsqd.door import Door
+from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.tcp import Connection
 from lapwing.nsqd.turn import Turn
-from lapwing.wire.identify import Terms
+from lapwing.wire.nsq.identify import Terms
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
@@ -93,9 +93,9 @@ class Daemon:
         """Put together the doors and those who talk to outside parties."""
         options, broker, turn = self.options, self.broker, self.turn
         from lapwing.nsqd.http import Http
-        from lapwing.nsqd.logapi import LogApi
+        from lapwing.nsqd.http_log import LogApi
+        from lapwing.nsqd.http_staging import Staged
         from lapwing.nsqd.metrics import FsyncTimes
-        from lapwing.nsqd.staged import Staged
 
         times = FsyncTimes()
         self.syncer = Syncer(broker, turn.stir, times.observe)
@@ -107,7 +107,7 @@ class Daemon:
 
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
-        door = Door(
+        door = ListenerContext(
             broker, turn, options, options.limits, self._terms(tls), self.log, tls, auth, self._connections, self.peers
         )
         http = Http(self, times)

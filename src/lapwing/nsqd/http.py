@@ -24,7 +24,7 @@ from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.config import Config, LookupPeers
 from lapwing.nsqd.metrics import FsyncTimes, Metrics
 from lapwing.nsqd.pipelines import Pipelines
-from lapwing.nsqd.publishing import Newcomers, Publishing, named
+from lapwing.nsqd.publishing import Publishing, TopicAnnouncer, named
 from lapwing.nsqd.statspage import JsonPage, Page, Snapshot, TextPage
 from lapwing.nsqd.turn import Turn
 
@@ -38,7 +38,7 @@ _HEALTHY: Final = plain("OK")
 _DONE: Final = nothing()
 
 
-class Peers(Newcomers, LookupPeers, Protocol):
+class Peers(TopicAnnouncer, LookupPeers, Protocol):
     """The nsqlookupds that are told of us."""
 
 

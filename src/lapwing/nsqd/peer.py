@@ -18,9 +18,9 @@ from lapwing.errors import LapwingError, ProtocolError
 from lapwing.net.listen import join, split
 from lapwing.net.logs import Log
 from lapwing.net.requests import escape
-from lapwing.nsqd.outgoing import AskFailed, asker
-from lapwing.wire import lookup
-from lapwing.wire.lookup import PeerInfo, Register, Unregister
+from lapwing.nsqd.http_client import AskFailed, asker
+from lapwing.wire.nsq import lookup
+from lapwing.wire.nsq.lookup import PeerInfo, Register, Unregister
 
 _PATIENCE: Final = 1.0  # seconds for a connection, and for each answer
 _PING: Final = 15.0  # seconds

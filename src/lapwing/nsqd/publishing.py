@@ -16,7 +16,7 @@ from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.turn import Turn
-from lapwing.wire.commands import bodies
+from lapwing.wire.nsq.commands import bodies
 
 HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of strings
 MOST_HEADERS: Final = 16 * 1024  # bytes of them
@@ -31,7 +31,7 @@ _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
 _MILLISECOND: Final = 1_000_000  # ns
 
 
-class Newcomers(Protocol):
+class TopicAnnouncer(Protocol):
     """Whoever tells the world of new topics."""
 
     def settling(self, topic: str) -> asyncio.Future[None] | None:
@@ -51,7 +51,7 @@ class _Published(Later):
 class Publishing:
     """The two routes."""
 
-    def __init__(self, broker: Broker, turn: Turn, log: Log, newcomers: Newcomers | None = None) -> None:
+    def __init__(self, broker: Broker, turn: Turn, log: Log, newcomers: TopicAnnouncer | None = None) -> None:
         self._broker = broker
         self._topics = broker.topics
         self._options = broker.options

@@ -12,14 +12,14 @@ from lapwing.broker.session import Session
 from lapwing.broker.subscriber import UNSENT
 from lapwing.errors import ProtocolError
 from lapwing.net.listen import far_end
-from lapwing.nsqd.door import Door
-from lapwing.nsqd.gate import Gate, Guarded
-from lapwing.nsqd.patience import Patience
+from lapwing.nsqd.authorization import Gate, Guarded
+from lapwing.nsqd.heartbeat import Patience
+from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.upgrade import Compressed, Encrypted, Layers
-from lapwing.wire import frames, identify
-from lapwing.wire.commands import Auth, Command, Identify
-from lapwing.wire.connection import BrokerConnection, HangUp
-from lapwing.wire.state import State
+from lapwing.wire.nsq import frames, identify
+from lapwing.wire.nsq.commands import Auth, Command, Identify
+from lapwing.wire.nsq.connection import BrokerConnection, HangUp
+from lapwing.wire.nsq.state import State
 
 _SECOND: Final = 1_000_000_000
 _LINGER: Final = 1.0  # seconds a refused client has to read why
@@ -33,7 +33,7 @@ _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpac
 class Connection(asyncio.Protocol):
     """One client, from its first byte to its last."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: ListenerContext) -> None:
         self._door = door
         self._turn = door.turn
         self._clock = door.turn.clock
@@ -344,7 +344,7 @@ class Connection(asyncio.Protocol):
         self._turn.add(self)
 
     def _compress(self) -> None:
-        from lapwing.wire.compression import DeflateCodec, SnappyCodec  # few ask for them: not while starting
+        from lapwing.wire.nsq.compression import DeflateCodec, SnappyCodec  # few ask for them: not while starting
 
         settings, about = self._settings, self._session.about
         if settings.snappy:

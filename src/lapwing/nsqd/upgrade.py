@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from lapwing.wire.compression import Codec
+    from lapwing.wire.nsq.compression import Codec
 
 _PIECE: Final = 1 << 18
 

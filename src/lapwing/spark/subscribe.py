@@ -23,8 +23,8 @@ from lapwing.spark.http import CONNECT_SECONDS, BrokerAway, call, patiently
 from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.reader import FirstBatch
-from lapwing.wire import commands
-from lapwing.wire.connection import ClientConnection, ErrorFrame, Messages, Response
+from lapwing.wire.nsq import commands
+from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, Messages, Response
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass
 
 from lapwing.client.cluster import Json
-from lapwing.tools.moments import spoken
 from lapwing.tools.picture import Picture
+from lapwing.tools.time_format import spoken
 
 
 class Verdict(enum.IntEnum):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from lapwing.client.cluster import Json, Node
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.errors import LapwingError
-from lapwing.tools.moments import clock_time
+from lapwing.tools.time_format import clock_time
 
 _WAIT: Final = 20_000  # ms that a question for news may take
 _PAGE: Final = 1000  # messages of one answer

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lapwing.client.cluster import Json
-from lapwing.tools.moments import short, spoken
 from lapwing.tools.picture import Flow, Picture
 from lapwing.tools.supervisor import Child, State
+from lapwing.tools.time_format import short, spoken
 
 Flows = Mapping[tuple[str, str], Flow]
 

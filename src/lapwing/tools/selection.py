@@ -6,7 +6,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from lapwing.wire.json import compact_json
+from lapwing.wire.nsq.json import compact_json
 
 
 class Fate(Enum):

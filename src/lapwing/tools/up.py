@@ -14,10 +14,10 @@ from rich.text import Text
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.tools import screens
 from lapwing.tools.bench import server
-from lapwing.tools.moments import short
 from lapwing.tools.picture import Cluster, Picture, flows
 from lapwing.tools.stack import Plan, data_folder, services
 from lapwing.tools.supervisor import Child, Supervisor
+from lapwing.tools.time_format import short
 
 START: Final = 30.0  # s for a daemon to come up
 REFRESH: Final = 1.0  # s, on a terminal

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from lapwing.admin.format import duration, quantile
 from lapwing.admin.history import History
 from lapwing.admin.picture import NodeState, Picture
-from lapwing.admin.words import duration, quantile
 from lapwing.client.cluster import Json, locality
 
 Row = list[Any]

@@ -14,7 +14,7 @@ from nicegui.events import GenericEventArguments
 
 from lapwing import names
 from lapwing.admin.access import Visitor
-from lapwing.admin.door import VISITOR
+from lapwing.admin.firewall import VISITOR
 from lapwing.admin.pages.columns import Links
 from lapwing.admin.pages.parts import element, icon, notice, put, say
 from lapwing.admin.picture import Picture

@@ -11,13 +11,13 @@ from fastapi import Request
 from nicegui import background_tasks, ui
 from nicegui.element import Element
 
+from lapwing.admin.format import count, moment, size
+from lapwing.admin.format import messages as messages_word
 from lapwing.admin.pages.columns import Column, Links, Row
 from lapwing.admin.pages.dialogs import carry_out, in_words
 from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Field, MessageView, Table, button, element, link_button, notice, panel, put, say
 from lapwing.admin.peek import LogState, Peek, newest, oldest
-from lapwing.admin.words import count, moment, size
-from lapwing.admin.words import messages as messages_word
 from lapwing.client.cluster import Json
 from lapwing.client.http import CallFailed
 from lapwing.names import own, valid

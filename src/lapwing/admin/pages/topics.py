@@ -9,7 +9,7 @@ from lapwing import names
 from lapwing.admin.pages.columns import TOPICS, topic_rows
 from lapwing.admin.pages.dialogs import ask_create
 from lapwing.admin.pages.frame import PATIENCE, frame
-from lapwing.admin.pages.own import OwnTopics
+from lapwing.admin.pages.own_topics import OwnTopics
 from lapwing.admin.pages.parts import Table, button, panel
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.compact import Merging, compact
 from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.ground import Built, Ground
-from lapwing.spark.pipelines.kinds import Archive
 from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.pipeline_settings import Archive
+from lapwing.spark.pipelines.run_context import Built, Ground
 from lapwing.spark.pipelines.table import Table, count_rows, settled
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.pipelines.files import Files
-from lapwing.spark.pipelines.kinds import Settings, Transform
+from lapwing.spark.pipelines.pipeline_settings import Settings, Transform
 
 _PINS: Final = "lapwing.json"  # beside Spark's own files; Spark leaves it alone
 

@@ -8,10 +8,10 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.failures import analysis
-from lapwing.spark.pipelines.ground import Built, Ground
-from lapwing.spark.pipelines.kinds import Dedup
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import schema_of
+from lapwing.spark.pipelines.pipeline_settings import Dedup
+from lapwing.spark.pipelines.run_context import Built, Ground
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,10 +20,10 @@ from pyspark.sql import functions as F
 from lapwing.spark.http import BrokerAway, call
 from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import Access
-from lapwing.spark.pipelines.ground import Built, Ground
-from lapwing.spark.pipelines.kinds import OWN_TOPICS, Flow
 from lapwing.spark.pipelines.messages import access, read_stream, stream_options
+from lapwing.spark.pipelines.pipeline_settings import OWN_TOPICS, Flow
 from lapwing.spark.pipelines.rollup import windows, write
+from lapwing.spark.pipelines.run_context import Built, Ground
 
 logger = logging.getLogger(__name__)
 

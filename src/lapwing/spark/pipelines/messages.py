@@ -6,7 +6,7 @@ from lapwing.errors import ConfigError
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import Access, OptionError, sink_options, source_options
-from lapwing.spark.pipelines.kinds import Settings, Stream
+from lapwing.spark.pipelines.pipeline_settings import Settings, Stream
 from lapwing.spark.pipelines.settings import ACCESS_OPTIONS
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from pyspark.sql import functions as F
 from lapwing import names
 from lapwing.errors import ConfigError
 from lapwing.spark.options import sink_options
-from lapwing.spark.pipelines.ground import Ground
-from lapwing.spark.pipelines.kinds import Rejecting, Settings
 from lapwing.spark.pipelines.messages import sink_access
 from lapwing.spark.pipelines.parse import REJECTED
+from lapwing.spark.pipelines.pipeline_settings import Rejecting, Settings
+from lapwing.spark.pipelines.run_context import Ground
 from lapwing.spark.writer import BadColumns, check_columns
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from lapwing.spark.pipelines import archive, publish
 from lapwing.spark.pipelines import progress as told
 from lapwing.spark.pipelines.failures import analysis, complaint
 from lapwing.spark.pipelines.files import LocalFiles, is_local
-from lapwing.spark.pipelines.ground import Ground
-from lapwing.spark.pipelines.kinds import Replay
 from lapwing.spark.pipelines.messages import read_options, sink_access
+from lapwing.spark.pipelines.pipeline_settings import Replay
 from lapwing.spark.pipelines.progress import Progress
+from lapwing.spark.pipelines.run_context import Ground
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

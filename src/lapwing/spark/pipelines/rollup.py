@@ -13,10 +13,10 @@ from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.compact import Merging, compact
 from lapwing.spark.pipelines.failures import analysis
 from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.ground import Built, Ground, nothing
-from lapwing.spark.pipelines.kinds import Rollup, Settings
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse, rejecting
+from lapwing.spark.pipelines.pipeline_settings import Rollup, Settings
+from lapwing.spark.pipelines.run_context import Built, Ground, nothing
 from lapwing.spark.pipelines.table import Table, count_rows
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from lapwing.spark.pipelines import progress as told
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.failures import analysis, complaint
 from lapwing.spark.pipelines.files import check_writable, is_local, open_files
-from lapwing.spark.pipelines.ground import Built, Ground, Place, place_of
-from lapwing.spark.pipelines.kinds import Archive, Dedup, Flow, Replay, Rollup, Stream, Transform
 from lapwing.spark.pipelines.messages import access, brokers
+from lapwing.spark.pipelines.pipeline_settings import Archive, Dedup, Flow, Replay, Rollup, Stream, Transform
 from lapwing.spark.pipelines.progress import Messenger, Progress
+from lapwing.spark.pipelines.run_context import Built, Ground, Place, place_of
 from lapwing.spark.pipelines.spec import Spec
 from lapwing.spark.pipelines.state import Presence
 

@@ -17,7 +17,7 @@ import yaml
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines.failures import raised_in
-from lapwing.spark.pipelines.kinds import (
+from lapwing.spark.pipelines.pipeline_settings import (
     ALL_TOPICS,
     DEFAULT_NSQD,
     KINDS,

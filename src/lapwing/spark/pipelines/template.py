@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec
-from lapwing.spark.pipelines.kinds import DEFAULT_NSQD, KINDS
+from lapwing.spark.pipelines.pipeline_settings import DEFAULT_NSQD, KINDS
 
 # settings that stand in the file as they are; all others are there as comments
 _SAID: Final[dict[str, dict[str, str]]] = {

@@ -7,12 +7,12 @@ from pyspark.errors import PySparkException
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.carry import carried
 from lapwing.spark.pipelines.failures import analysis, raised_in
-from lapwing.spark.pipelines.ground import Built, Ground
-from lapwing.spark.pipelines.kinds import Transform
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse
+from lapwing.spark.pipelines.pipeline_settings import Transform
+from lapwing.spark.pipelines.row_passthrough import carried
+from lapwing.spark.pipelines.run_context import Built, Ground
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

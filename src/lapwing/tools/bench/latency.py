@@ -10,7 +10,7 @@ from lapwing.tools.bench.line import BenchError, Line
 from lapwing.tools.bench.load import STALL, Consumer, Tally
 from lapwing.tools.bench.loads import Settings, Target, Watch, measured
 from lapwing.tools.bench.report import Result, percentiles
-from lapwing.wire import commands
+from lapwing.wire.nsq import commands
 
 _STAMP: Final = 8  # bytes of a body that say when it was due
 _READ: Final = 1 << 16

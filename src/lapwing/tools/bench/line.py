@@ -7,7 +7,7 @@ from typing import Final
 
 from lapwing.client.address import Address
 from lapwing.errors import LapwingError
-from lapwing.wire import commands, frames
+from lapwing.wire.nsq import commands, frames
 
 _HEAD: Final = struct.Struct(">II")
 _HEARTBEAT: Final = 60_000  # ms

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from lapwing import kernel
 from lapwing.tools.bench.line import BenchError, Line, Wire, other_frame
-from lapwing.wire import commands, frames
+from lapwing.wire.nsq import commands, frames
 
 STALL: Final = 30.0  # seconds without any progress before we give up
 _READ: Final = 1 << 16

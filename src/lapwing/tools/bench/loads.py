@@ -14,7 +14,7 @@ from lapwing.tools.bench import server
 from lapwing.tools.bench.line import BenchError, Line
 from lapwing.tools.bench.load import Budget, Consumer, Part, Publisher, Tally, turn
 from lapwing.tools.bench.report import Percentiles, Result, percentiles
-from lapwing.wire import commands
+from lapwing.wire.nsq import commands
 
 Tell = Callable[[str, int, int | None], None]  # what is being done, how many so far, of how many
 

@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from lapwing.admin.access import Access, Visitor
+from lapwing.admin.format import duration
 from lapwing.admin.web import (
     AsgiApp,
     Receive,
@@ -27,7 +28,6 @@ from lapwing.admin.web import (
     headers_of,
     send_answer,
 )
-from lapwing.admin.words import duration
 from lapwing.net.answers import Answer, failure, plain
 
 log = logging.getLogger("nsqadmin")
@@ -86,7 +86,7 @@ def same_origin(headers: Mapping[str, str], hosts: Iterable[str]) -> bool:
     return origin is None or urlsplit(origin).netloc.lower() in {host.lower() for host in hosts if host}
 
 
-class Door:
+class Firewall:
     """An ASGI application: our own routes, and the pages of `ui` behind the same checks."""
 
     def __init__(

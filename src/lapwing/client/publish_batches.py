@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from lapwing.wire.commands import Dpub, Mpub, Pub
+from lapwing.wire.nsq.commands import Dpub, Mpub, Pub
 
 BATCH_BYTES: Final = 1 << 20  # a batch larger than this gains nothing and delays its neighbours
 BATCH_COUNT: Final = 10_000

@@ -10,9 +10,9 @@ from typing import Final
 
 from lapwing import names
 from lapwing.errors import ProtocolError
-from lapwing.wire.connection import HangUp
-from lapwing.wire.json import Kind, compact_json, read_members
-from lapwing.wire.quoting import raw
+from lapwing.wire.nsq.connection import HangUp
+from lapwing.wire.nsq.json import Kind, compact_json, read_members
+from lapwing.wire.nsq.quoting import raw
 
 MAGIC: Final = b"  V1"
 

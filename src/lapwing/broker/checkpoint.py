@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker.finished import runs_of
+from lapwing.broker.skips import runs_of
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel

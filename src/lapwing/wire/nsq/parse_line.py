@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from lapwing import names
 from lapwing.errors import ProtocolError
-from lapwing.wire.commands import (
+from lapwing.wire.nsq.commands import (
     WORDS,
     Auth,
     Cls,
@@ -22,11 +22,11 @@ from lapwing.wire.commands import (
     Sub,
     Touch,
 )
-from lapwing.wire.ids import LENGTH as ID_LENGTH
-from lapwing.wire.limits import Limits
-from lapwing.wire.numbers import decimal, nanoseconds, signed
-from lapwing.wire.quoting import quoted, raw
-from lapwing.wire.state import LEGAL, State
+from lapwing.wire.nsq.ids import LENGTH as ID_LENGTH
+from lapwing.wire.nsq.limits import Limits
+from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
+from lapwing.wire.nsq.quoting import quoted, raw
+from lapwing.wire.nsq.state import LEGAL, State
 
 _MILLISECOND: Final = 1_000_000  # ns
 _KNOWN_LINES: Final = 8192

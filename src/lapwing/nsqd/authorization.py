@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from lapwing.broker.session import About
 from lapwing.errors import ProtocolError
 from lapwing.net.logs import Log
-from lapwing.wire.commands import Dpub, Mpub, Pub, Sub
-from lapwing.wire.json import compact_json
+from lapwing.wire.nsq.commands import Dpub, Mpub, Pub, Sub
+from lapwing.wire.nsq.json import compact_json
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator, Authorizations

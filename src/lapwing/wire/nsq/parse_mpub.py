@@ -8,7 +8,7 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import ProtocolError, PublishRefused
-from lapwing.wire.limits import Limits
+from lapwing.wire.nsq.limits import Limits
 
 _INT32: Final = struct.Struct(">i")
 

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Final
 
-from lapwing.wire.commands import Auth, Cls, Command, Dpub, Fin, Identify, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire.nsq.commands import Auth, Cls, Command, Dpub, Fin, Identify, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
 
 
 class State(IntEnum):

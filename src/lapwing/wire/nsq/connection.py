@@ -7,12 +7,21 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import LapwingError, ProtocolError
-from lapwing.wire import frames, mpub
-from lapwing.wire.commands import MAGIC, WORDS, Command, Fins, Nop, Pub
-from lapwing.wire.limits import Limits
-from lapwing.wire.lines import KNOWN_PUBS, LAWFUL, LAWFUL_WITHOUT_TLS, MPUB, NO_PUBS, Authorize, Body, remember_pub
-from lapwing.wire.quoting import raw
-from lapwing.wire.state import NEXT, State
+from lapwing.wire.nsq import frames, parse_mpub
+from lapwing.wire.nsq.commands import MAGIC, WORDS, Command, Fins, Nop, Pub
+from lapwing.wire.nsq.limits import Limits
+from lapwing.wire.nsq.parse_line import (
+    KNOWN_PUBS,
+    LAWFUL,
+    LAWFUL_WITHOUT_TLS,
+    MPUB,
+    NO_PUBS,
+    Authorize,
+    Body,
+    remember_pub,
+)
+from lapwing.wire.nsq.quoting import raw
+from lapwing.wire.nsq.state import NEXT, State
 
 __all__ = ["BrokerConnection", "ClientConnection", "ErrorFrame", "HangUp", "Limits", "Messages", "Response"]
 
@@ -49,7 +58,7 @@ class BrokerConnection:
         self._size = 0  # 0 until it can be read
         self._missing = 0  # bytes to gather before it is worth looking again
         self._gathered = bytearray()
-        self._content: mpub.Content | None = None
+        self._content: parse_mpub.Content | None = None
         self._over = False
         self._tls = False
         self.state = State.MAGIC
@@ -112,12 +121,12 @@ class BrokerConnection:
             return rule.unread_size()
         if rule is not MPUB:
             return rule.unread()
-        content = self._content or mpub.Content(self.limits)
+        content = self._content or parse_mpub.Content(self.limits)
         try:
             missing = content.follow(self._gathered)
         except ProtocolError as error:
             return error
-        return content.unread(self._gathered) if missing else mpub.mismatch(self._size, content.position)
+        return content.unread(self._gathered) if missing else parse_mpub.mismatch(self._size, content.position)
 
     def deadline_passed(self) -> ProtocolError | None:
         """What to answer when the client took too long; None when there is nothing to say."""
@@ -240,7 +249,7 @@ class BrokerConnection:
             if body is None:
                 self._glance()
                 return None
-            if mpub.plausible(body, self.limits):
+            if parse_mpub.plausible(body, self.limits):
                 return body
             self._gathered = bytearray(body)
         self._follow()
@@ -253,24 +262,24 @@ class BrokerConnection:
         if len(gathered) < 4 or _FEW < count <= self.limits.max_count:
             return  # a big batch is left to the kernel, when all of it is there
         if self._content is None:
-            self._content = mpub.Content(self.limits)
+            self._content = parse_mpub.Content(self.limits)
         if not self._content.follow(gathered):
-            raise mpub.mismatch(self._size, self._content.position)
+            raise parse_mpub.mismatch(self._size, self._content.position)
 
     def _follow(self) -> None:
         """Go beyond the declared body, as its content does; raise `ProtocolError` when the truth is known."""
         gathered = self._gathered
         if self._content is None:
-            self._content = mpub.Content(self.limits)
+            self._content = parse_mpub.Content(self.limits)
         while missing := self._content.follow(gathered):
             if len(gathered) + missing > self.limits.max_body:
-                raise mpub.mismatch(self._size, len(gathered) + missing)
+                raise parse_mpub.mismatch(self._size, len(gathered) + missing)
             piece = self._data[self._at : self._at + missing]
             if not piece:
                 return
             gathered += piece
             self._at += len(piece)
-        raise mpub.mismatch(self._size, self._content.position)
+        raise parse_mpub.mismatch(self._size, self._content.position)
 
 
 @dataclass(slots=True)

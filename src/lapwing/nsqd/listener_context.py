@@ -10,17 +10,17 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.net.logs import Log
 from lapwing.nsqd.turn import Turn
-from lapwing.wire import identify
-from lapwing.wire.limits import Limits
+from lapwing.wire.nsq import identify
+from lapwing.wire.nsq.limits import Limits
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
-    from lapwing.nsqd.publishing import Newcomers
+    from lapwing.nsqd.publishing import TopicAnnouncer
     from lapwing.nsqd.tcp import Connection
 
 
 @dataclass(slots=True)
-class Door:
+class ListenerContext:
     """Where clients come in, and what they find there."""
 
     broker: Broker
@@ -32,7 +32,7 @@ class Door:
     tls: ssl.SSLContext | None
     auth: Authenticator | None
     connections: set[Connection]
-    newcomers: Newcomers | None = None
+    newcomers: TopicAnnouncer | None = None
 
     def locality(self, settings: identify.Settings) -> int:
         """How near a client is: 2 in our zone, 1 in our region, 0 elsewhere, or where that does not matter."""

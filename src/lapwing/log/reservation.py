@@ -18,13 +18,13 @@ FILE: Final = "ahead"
 _NOT_TOLD: Final = 1 << 24  # sequences to leave out when the file is there but cannot be understood
 
 
-def promise(directory: str, count: int, files: OpenFiles) -> None:
+def reserve(directory: str, count: int, files: OpenFiles) -> None:
     """Write down that up to `count` sequences beyond the files' end may be given out; raises `OSError`."""
     text = json.dumps({"ahead": count}) + "\n"
     files.disk.replace(os.path.join(directory, FILE), [text.encode()], sync=False)
 
 
-def keep(directory: str, files: OpenFiles) -> None:
+def clear(directory: str, files: OpenFiles) -> None:
     """All that was given out is written: nothing is ahead any more; raises `OSError`."""
     files.disk.unlink(os.path.join(directory, FILE))
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lapwing.log.sidelog import SideLog
 
 
-class Stragglers:
+class SideLogged:
     """The side log of one channel, which is there only when something was ever set aside."""
 
     __slots__ = ("_channel", "_side", "_topic", "sequences")

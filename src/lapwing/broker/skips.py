@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 
-class Ahead:
+class SkippedRuns:
     """Runs of sequences ahead of a cursor that need no first delivery: deferred, dropped, or done already."""
 
     __slots__ = ("_runs", "count")

@@ -61,7 +61,7 @@ class _Response:
             self.complete = True
 
 
-class Asker:
+class HttpClient:
     """Asks with the same patience and the same trust each time."""
 
     def __init__(self, *, connect: float, whole: float, root_ca: str = "", largest: int = 5 * 1024 * 1024) -> None:
@@ -129,9 +129,9 @@ class Asker:
         return self._context
 
 
-def asker(connect: int, whole: int, root_ca: str = "", largest: int = 5 * 1024 * 1024) -> Asker:
-    """An `Asker` with nsqd's options, which are in ns."""
-    return Asker(connect=connect / 1e9, whole=whole / 1e9, root_ca=root_ca, largest=largest)
+def asker(connect: int, whole: int, root_ca: str = "", largest: int = 5 * 1024 * 1024) -> HttpClient:
+    """An `HttpClient` with nsqd's options, which are in ns."""
+    return HttpClient(connect=connect / 1e9, whole=whole / 1e9, root_ca=root_ca, largest=largest)
 
 
 def _request(parts: SplitResult, body: bytes | None) -> bytes:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from lapwing.errors import ProtocolError
-from lapwing.wire.json import Kind, compact_json, read_members
+from lapwing.wire.nsq.json import Kind, compact_json, read_members
 
 _MILLISECOND: Final = 1_000_000  # ns
 _SECOND: Final = 1_000 * _MILLISECOND
