@@ -110,8 +110,10 @@ class Client:
 class Stage:
     """A broker, in memory or on a disk."""
 
-    def __init__(self, path: Path | None = None, *, storage: Storage | None = None, **options: Any) -> None:
-        self.now = 1_000 * SECOND
+    def __init__(
+        self, path: Path | None = None, *, now: int = 1_000 * SECOND, storage: Storage | None = None, **options: Any
+    ) -> None:
+        self.now = now
         self.path = path
         self.reports: list[str] = []
         self.options = Options(**{"msg_timeout": MINUTE, "min_free_bytes": 0, "node_id": NODE} | options)
