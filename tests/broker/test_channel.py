@@ -291,6 +291,26 @@ def test_a_cursor_goes_back_only_when_told_so(stage: Stage) -> None:
     assert stage.channel().in_flight_count == 1
 
 
+def test_a_move_to_deferred_messages_is_no_move_back(stage: Stage) -> None:
+    """A reader of the log commits in its own time; the cursor has jumped over what was deferred meanwhile."""
+    stage.consumer(ready=0)
+    stage.client().publish(b"first").publish(b"a", delay=MINUTE).publish(b"b", delay=MINUTE).publish(b"last")
+    stage.channel().seek(1)
+    assert stage.channel().cursor == 3
+    stage.channel().seek(2)  # the reader has read "a"; "b" is still deferred
+
+    assert stage.channel().cursor == 3
+    assert stage.channel().unfinished() == [2]
+    with pytest.raises(CursorConflict):
+        stage.channel().seek(1)  # "a" is finished
+    stage.pass_time(2 * MINUTE)
+    stage.channel().seek(2)  # "b" is due, and nobody was given it
+    assert stage.channel().depth == 2
+    stage.channel().seek(4)
+    assert stage.channel().depth == 0
+    assert stage.channel().unfinished() == []
+
+
 def test_a_seek_past_the_end_stops_at_it(stage: Stage) -> None:
     consumer = stage.consumer(ready=0)
     stage.client().publish(*numbered(5))

@@ -467,9 +467,9 @@ class Channel:
         """
         log = self.topic.log
         sequence = min(sequence, self.topic.fanned_out)
-        if sequence >= self.cursor:
+        if sequence >= self.cursor or self._passed_over_from(sequence):
             self._finish_below(sequence)
-            self.reader.seek(max(sequence, log.first))
+            self.reader.seek(max(sequence, self.cursor, log.first))
         elif back:
             self.empty()
             self.reader.seek(max(sequence, log.first))
@@ -481,6 +481,12 @@ class Channel:
         self.dirty = True
         self.quiet_until = 0  # whoever moved it counts on that
         self._touched(self)
+
+    def _passed_over_from(self, sequence: int) -> bool:
+        """Whether the cursor has only jumped over [sequence, cursor): all of it was deferred and never delivered."""
+        count = self.cursor - sequence
+        untried = self.attempts
+        return len(untried) >= count and all(untried.get(each) == 0 for each in range(sequence, self.cursor))
 
     def _finish_below(self, sequence: int) -> None:
         for subscriber in self.subscribers:
