@@ -13,7 +13,7 @@ from lapwing.admin.access import Access, Logins, hash_password, inside, parse_ne
 from lapwing.admin.audit import Audit
 from lapwing.admin.firewall import host_allowed, same_origin
 from lapwing.admin.login import _local
-from lapwing.admin.web import Route, Routes
+from lapwing.admin.web import Route, Routes, headers_of
 from lapwing.errors import ConfigError
 
 # ---- rules, pure ----
@@ -36,6 +36,33 @@ def test_the_header_counts_only_from_a_trusted_proxy():
     assert visitor(access, named, "10.1.2.3").user == ""
     assert not visitor(access, {"x-forwarded-user": "bob"}).may_change
     assert visitor(access, {"x-forwarded-user": "bob"}).may_read
+
+
+def test_without_named_proxies_no_header_names_a_user_or_an_address():
+    access = Access(logins=Logins({}))
+    found = visitor(access, {"x-forwarded-user": "ann", "x-forwarded-for": "203.0.113.9"})
+
+    assert (found.user, found.may_read, found.may_change) == ("", False, False)
+    assert found.address == "127.0.0.1"
+
+
+def test_the_client_is_the_last_hop_that_is_no_trusted_proxy():
+    access = Access(trusted_proxies=parse_networks(["127.0.0.1/8", "10.0.0.0/24"]))
+
+    def address(hops: str) -> str:
+        return visitor(access, {"x-forwarded-for": hops}).address
+
+    assert address("6.6.6.6, 203.0.113.9") == "203.0.113.9"
+    assert address("6.6.6.6, 203.0.113.9, 10.0.0.7") == "203.0.113.9"
+    assert address("10.0.0.8, 10.0.0.7") == "10.0.0.8"
+    assert address("") == "127.0.0.1"
+
+
+def test_a_header_sent_twice_is_read_as_one():
+    scope = {"headers": [(b"X-Forwarded-For", b"6.6.6.6"), (b"x-forwarded-for", b"203.0.113.9"),
+                         (b"X-Forwarded-User", b"ann"), (b"X-Forwarded-User", b"eve")]}  # fmt: skip
+
+    assert headers_of(scope) == {"x-forwarded-for": "6.6.6.6, 203.0.113.9", "x-forwarded-user": "ann, eve"}
 
 
 def test_read_only_beats_everything():
@@ -177,6 +204,7 @@ def guarded(shared_cluster: Cluster, starting, tmp_path_factory):
     daemon = starting(
         f"--lookupd-http-address={shared_cluster.lookupd.address}",
         "--admin-user=ann",
+        "--trusted-proxy=127.0.0.1/32",
         "--base-path=/nsq/",
         f"--audit-file={audit}",
         f"--notification-http-endpoint=http://{shared_cluster.lookupd.address}/notify",
@@ -305,6 +333,9 @@ def test_the_built_in_login(shared_cluster, starting, tmp_path_factory):
     )
     path.write_text(made.stdout)
     daemon = starting(f"--lookupd-http-address={shared_cluster.lookupd.address}", f"--password-file={path}")
+    forged = {"X-Forwarded-User": "ann"}
+    assert httpx.get(f"{daemon.url}/api/topics", headers=forged).status_code == 401
+    assert httpx.post(f"{daemon.url}/api/topics", json={"topic": "t"}, headers=forged).status_code == 401
     with httpx.Client(base_url=daemon.url) as http:
         stranger = http.get("/topics?x=1")
         wrong = http.post("/login", data={"user": "ann", "password": "<b>no"})
@@ -324,10 +355,38 @@ def test_the_built_in_login(shared_cluster, starting, tmp_path_factory):
     assert (inside.status_code, left.status_code, outside.status_code) == (200, 303, 401)
 
 
+def test_a_forged_address_does_not_reset_the_guessing_limit(shared_cluster, starting, tmp_path_factory):
+    path = tmp_path_factory.mktemp("guessing") / "passwords"
+    path.write_text(f"ann:{hash_password('open sesame')}\n")
+    daemon = starting(f"--lookupd-http-address={shared_cluster.lookupd.address}", f"--password-file={path}")
+    with httpx.Client(base_url=daemon.url) as http:
+        guesses = [
+            http.post(
+                "/login",
+                data={"user": "ann", "password": "no"},
+                headers={"X-Forwarded-For": f"203.0.113.{number}"},
+            ).status_code
+            for number in range(6)
+        ]
+
+    assert guesses == [401, 401, 401, 401, 429, 429]
+
+
+def test_an_admin_whom_nobody_can_name_is_warned_of(shared_cluster, starting):
+    daemon = starting(f"--lookupd-http-address={shared_cluster.lookupd.address}", "--admin-user=ann")
+
+    assert httpx.post(f"{daemon.url}/api/topics", json={"topic": "t"}, headers=ANN).status_code == 403
+    warning = next(line for line in daemon.lines if "--admin-user" in line)
+    assert "--trusted-proxy" in warning
+    assert "--password-file" in warning
+
+
 @pytest.mark.parametrize(
     ("flags", "status", "words"),
     [
         ([], 1, "required"),
+        (["--lookupd-http-address=127.0.0.1:1", "--require-user"], 1, "--trusted-proxy"),
+        (["--lookupd-http-address=127.0.0.1:1", "--trusted-proxy=proxy"], 1, "CIDR"),
         (["--nsqd-http-address=a:1", "--lookupd-http-address=b:2"], 1, "not both"),
         (["--lookupd-http-address=127.0.0.1"], 1, "missing port"),
         (["--lookupd-http-address=127.0.0.1:1", "--http-client-tls-cert=x"], 1, "tls"),

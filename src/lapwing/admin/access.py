@@ -146,7 +146,7 @@ class Logins:
 
 @dataclass(slots=True)
 class Access:
-    """Decides who a request comes from and what it may do."""
+    """The rules that name the user of a request and what that user may do."""
 
     acl_header: str = "X-Forwarded-User"
     admin_users: tuple[str, ...] = ()
@@ -155,24 +155,31 @@ class Access:
     require_user: bool = False
     logins: Logins | None = None
 
-    def trusts(self, peer: str) -> bool:
-        """Whether what that peer says about users and origins is believed."""
-        return inside(self.trusted_proxies, peer)
+    def believed(self, headers: Mapping[str, str], peer: str) -> dict[str, str]:
+        """Return the headers without those that only a proxy may set, unless `peer` is a trusted proxy.
+
+        Names are in lower case.
+        """
+        if inside(self.trusted_proxies, peer):
+            return dict(headers)
+        acl = self.acl_header.lower()
+        return {
+            name: value
+            for name, value in headers.items()
+            if name not in (acl, "x-scheme", "forwarded") and not name.startswith("x-forwarded-")
+        }
 
     def visitor(self, headers: Mapping[str, str], peer: str, cookies: Mapping[str, str], *, port: int = 0) -> Visitor:
-        """Who stands behind a request; `headers` are looked up in lower case."""
-        user = ""
-        address = peer
-        if self.trusts(peer):
-            user = headers.get(self.acl_header.lower(), "")
-            address = headers.get("x-forwarded-for", peer).rpartition(",")[2].strip() or peer
+        """Return the visitor behind a request; `headers` have lower-case names."""
+        headers = self.believed(headers, peer)
+        user = headers.get(self.acl_header.lower(), "")
         if not user and self.logins is not None:
             user = self.logins.user(cookies.get(COOKIE, ""))
         may_read = bool(user) or not (self.require_user or self.logins is not None)
         may_change = may_read and not self.read_only and (not self.admin_users or user in self.admin_users)
         return Visitor(
             user,
-            address,
+            self._client_address(headers.get("x-forwarded-for", ""), peer),
             may_read,
             may_change,
             headers.get("user-agent", ""),
@@ -180,6 +187,15 @@ class Access:
             port,
             _basic_user(headers.get("authorization", "")),
         )
+
+    def _client_address(self, hops: str, peer: str) -> str:
+        """The last hop that is no trusted proxy: everything before it was written by the client itself."""
+        address = peer
+        for hop in reversed([each.strip() for each in hops.split(",") if each.strip()]):
+            address = hop
+            if not inside(self.trusted_proxies, hop):
+                break
+        return address
 
 
 def _basic_user(authorization: str) -> str:

@@ -141,6 +141,15 @@ def _check(options: Options) -> None:
     for address in (*options.lookupd_http_addresses, *options.nsqd_http_addresses):
         _check_address(address)
     parse_networks([options.allow_config_from_cidr])
+    if options.require_user and not _can_name_users(options):
+        raise ConfigError(
+            "--require-user needs a way to name users: --password-file for the built-in login, or --trusted-proxy "
+            f"for the proxy that sets {options.acl_http_header}"
+        )
+
+
+def _can_name_users(options: Options) -> bool:
+    return bool(options.password_file or options.trusted_proxies)
 
 
 def _check_address(address: str) -> None:
@@ -205,6 +214,11 @@ def run(options: Options) -> None:
     # the library keeps per-user state in the working directory unless told otherwise; we use none of it
     os.environ.setdefault("NICEGUI_STORAGE_PATH", os.path.join(tempfile.gettempdir(), "lapwing-nsqadmin"))
     admin = build(options, log)
+    if options.admin_users and not _can_name_users(options):
+        log.warn(
+            f"nobody can change anything: --admin-user is given, but {options.acl_http_header} is ignored until "
+            "--trusted-proxy names the proxy that sets it, and there is no built-in login (--password-file)"
+        )
     listener = _listen(options.http_address)
     log.info("nsqadmin v1.3.0 (lapwing)")
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:

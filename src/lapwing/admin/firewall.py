@@ -110,15 +110,20 @@ class Firewall:
 
     # ---- checks ----
 
+    def _headers(self, scope: Scope) -> dict[str, str]:
+        """The headers that count. The others are taken from the scope too, so that no page can read them."""
+        given = headers_of(scope)
+        headers = self._access.believed(given, _peer(scope)[0])
+        if len(headers) < len(given):
+            scope["headers"] = [pair for pair in scope["headers"] if pair[0].decode("latin-1").lower() in headers]
+        return headers
+
     def _visitor(self, scope: Scope, headers: Mapping[str, str]) -> Visitor:
-        peer, port = scope.get("client") or ("", 0)
+        peer, port = _peer(scope)
         return self._access.visitor(headers, peer, cookies_of(headers), port=port)
 
-    def _hosts(self, scope: Scope, headers: Mapping[str, str]) -> list[str]:
-        hosts = [headers.get("host", "")]
-        if self._access.trusts((scope.get("client") or ("", 0))[0]):
-            hosts.append(headers.get("x-forwarded-host", ""))
-        return [host for host in hosts if host]
+    def _hosts(self, headers: Mapping[str, str]) -> list[str]:
+        return [host for name in ("host", "x-forwarded-host") if (host := headers.get(name, ""))]
 
     def _host_allowed(self, headers: Mapping[str, str]) -> bool:
         # the Host alone: a page that a foreign name brought here can add any other header, a forwarded host too
@@ -134,8 +139,8 @@ class Firewall:
     # ---- websockets ----
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = headers_of(scope)
-        hosts = self._hosts(scope, headers)
+        headers = self._headers(scope)
+        hosts = self._hosts(headers)
         visitor = self._visitor(scope, headers)
         ours = (self._below_base(scope) or "").startswith("/_nicegui_ws/")
         # a browser always names the origin of a websocket: one without comes from no page of ours
@@ -155,8 +160,8 @@ class Firewall:
     # ---- HTTP ----
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = headers_of(scope)
-        hosts = self._hosts(scope, headers)
+        headers = self._headers(scope)
+        hosts = self._hosts(headers)
         visitor = self._visitor(scope, headers)
         path = self._below_base(scope)
         query = scope.get("query_string", b"").decode("latin-1")
@@ -179,10 +184,8 @@ class Firewall:
         if route.respond is None:
             await self._pass_on(scope, receive, send, visitor, headers)
             return
-        peer, port = scope.get("client") or ("", 0)
-        scheme = scope.get("scheme", "http")
-        if self._access.trusts(peer):
-            scheme = headers.get("x-forwarded-proto", scheme)
+        peer, port = _peer(scope)
+        scheme: str = headers.get("x-forwarded-proto") or scope.get("scheme", "http")
         request = Request(
             scope["method"], self._base + path, query, headers, peer, port, scheme, receive, visitor, names
         )
@@ -238,13 +241,15 @@ class Firewall:
     ) -> None:
         """To the pages: with who asks, and with every script and style of the page marked as ours."""
         scope[VISITOR] = visitor
-        if not self._access.trusts((scope.get("client") or ("", 0))[0]):
-            scope["headers"] = [
-                (name, value) for name, value in scope["headers"] if name.lower() != b"x-forwarded-prefix"
-            ]
         if scope["path"] == self._base:
             scope["path"] = scope["path"] + "/"  # where the pages' own router expects its root
         await self._ui(scope, receive, _Marked(send).send)
+
+
+def _peer(scope: Scope) -> tuple[str, int]:
+    """The address and port of the other end of the connection; empty for a Unix socket."""
+    peer, port = scope.get("client") or ("", 0)
+    return peer, port
 
 
 class _Marked:

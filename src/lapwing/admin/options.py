@@ -10,7 +10,7 @@ class Options:
     """What an operator may set; see `docs/admin.md`."""
 
     acl_http_header: str = option(
-        "X-Forwarded-User", "request header that names the user; believed only from a trusted proxy"
+        "X-Forwarded-User", "request header that names the user; ignored unless a --trusted-proxy sends it"
     )
     admin_users: tuple[str, ...] = option(
         (), "user who may change things; none given: everybody", kind=STRINGS, flag="admin-user", key="admin_users"
@@ -70,8 +70,9 @@ class Options:
         False, "nobody sees anything unless the ACL header or the login names them", kind=BOOLEAN
     )
     trusted_proxies: tuple[str, ...] = option(
-        ("127.0.0.1/8", "::1/128"),
-        "network in CIDR form of proxies whose ACL and X-Forwarded headers are believed",
+        (),
+        "network of a proxy (such as 127.0.0.1/32) that sets the ACL header and the X-Forwarded headers; "
+        "none given: these headers are ignored",
         kind=STRINGS,
         flag="trusted-proxy",
         key="trusted_proxies",

@@ -70,10 +70,14 @@ def full_url(scheme: str, headers: Mapping[str, str], path: str, raw_query: str)
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """The request's headers by lower-case name; of several, the first."""
+    """Return the request's headers by lower-case name; a header that was sent several times is joined to one.
+
+    A proxy may add a line of its own behind one that its client has forged, so no line may hide another.
+    """
     headers: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    for raw, line in scope["headers"]:
+        name, value = raw.decode("latin-1").lower(), line.decode("latin-1")
+        headers[name] = f"{headers[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in headers else value
     return headers
 
 
