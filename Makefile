@@ -12,7 +12,7 @@ help:
 
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
-.venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx
+.venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx src/lapwing/kernel/_resp.pxi
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -c 'import sys; assert sys.version_info >= (3, 11), "lapwing needs Python 3.11 or newer"'
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,10 @@ BODIES = [b"x" * BODY] * BATCH
 FRAMES = kernel.frame_bodies(BODIES, BASE, 1)
 COLUMNS = [bytearray(16 * BATCH), bytearray(8 * BATCH), bytearray(4 * BATCH + 4), bytearray(BODY * BATCH)]
 FINS = b"".join(b"FIN %016x\n" % (BASE + sequence) for sequence in range(BATCH))
+
+XADDS = (b"*5\r\n$4\r\nXADD\r\n$6\r\norders\r\n$1\r\n*\r\n$4\r\ndata\r\n$%d\r\n%b\r\n" % (BODY, b"x" * BODY)) * BATCH
+ACKS = [b"0-%d" % sequence for sequence in range(BATCH)]
+TIMES = array("q", [0] * BATCH)
 
 COMPILED, PURE = "compiled", "pure"
 LIMITS = {  # us CPU per message
@@ -100,6 +105,11 @@ def measure(rounds: int) -> dict[str, float]:
         "decoding into columns": best(lambda: kernel.decode_columns(FRAMES, 0, size, 0, *COLUMNS) and None, rounds),
         "decoding into messages": best(lambda: kernel.decode_messages(FRAMES, 0, size) and None, rounds),
         "answering with FINs": best(lambda: kernel.fins_of(FRAMES, 0, size) and None, rounds),
+        "finding a run of XADDs": best(lambda: kernel.xadd_run(XADDS, 0, 10_000) and None, rounds),
+        "framing a run of XADDs": best(lambda: kernel.frame_xadds(XADDS, BASE, 1, b"data") and None, rounds),
+        "answering with entries": best(lambda: kernel.entry_replies(FRAMES, 0, size, 0, b"data") and None, rounds),
+        "answering with ids": best(lambda: kernel.id_replies(0, 0, BATCH) and None, rounds),
+        "knowing the ids of an XACK": best(lambda: kernel.known_sequences(ACKS, 0, 0, TIMES) and None, rounds),
         "checksum (CRC-32C)": best(lambda: kernel.crc32c(FRAMES) and None, rounds),
     }
 

@@ -11,15 +11,23 @@ try:
     from lapwing.kernel._speed import (
         decode_columns,
         decode_messages,
+        entry_replies,
         fin_run,
         finish,
         fins_of,
         frame_bodies,
         frame_mpub,
         frame_one,
+        frame_xadds,
+        id_replies,
+        is_pairs,
+        known_sequences,
+        publish_times,
         scan_frames,
+        split_words,
         take_frames,
         with_attempts,
+        xadd_run,
     )
 
     COMPILED = True
@@ -37,6 +45,16 @@ except ImportError:
         take_frames,
         with_attempts,
     )
+    from lapwing.kernel.pure_resp import (
+        entry_replies,
+        frame_xadds,
+        id_replies,
+        is_pairs,
+        known_sequences,
+        publish_times,
+        split_words,
+        xadd_run,
+    )
 
     COMPILED = False
 
@@ -53,14 +71,22 @@ __all__ = [
     "crc32c",
     "decode_columns",
     "decode_messages",
+    "entry_replies",
     "fin_run",
     "finish",
     "fins_of",
     "frame_bodies",
     "frame_mpub",
     "frame_one",
+    "frame_xadds",
+    "id_replies",
+    "is_pairs",
+    "known_sequences",
+    "publish_times",
     "pure",
     "scan_frames",
+    "split_words",
     "take_frames",
     "with_attempts",
+    "xadd_run",
 ]

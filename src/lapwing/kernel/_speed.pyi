@@ -9,3 +9,11 @@ from lapwing.kernel.pure import frame_one as frame_one
 from lapwing.kernel.pure import scan_frames as scan_frames
 from lapwing.kernel.pure import take_frames as take_frames
 from lapwing.kernel.pure import with_attempts as with_attempts
+from lapwing.kernel.pure_resp import entry_replies as entry_replies
+from lapwing.kernel.pure_resp import frame_xadds as frame_xadds
+from lapwing.kernel.pure_resp import id_replies as id_replies
+from lapwing.kernel.pure_resp import is_pairs as is_pairs
+from lapwing.kernel.pure_resp import known_sequences as known_sequences
+from lapwing.kernel.pure_resp import publish_times as publish_times
+from lapwing.kernel.pure_resp import split_words as split_words
+from lapwing.kernel.pure_resp import xadd_run as xadd_run

@@ -11,7 +11,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport Py_INCREF
 from cpython.sequence cimport PySequence_Fast
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from lapwing.errors import PublishRefused
 
@@ -470,3 +470,6 @@ def with_attempts(frame, attempts):
         return out
     finally:
         PyBuffer_Release(&view)
+
+
+include "_resp.pxi"

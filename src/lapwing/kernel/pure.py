@@ -19,6 +19,16 @@ from typing import Any, Final
 import google_crc32c
 
 from lapwing.errors import PublishRefused
+from lapwing.kernel.pure_resp import (  # noqa: F401 - this module is one whole twin
+    entry_replies,
+    frame_xadds,
+    id_replies,
+    is_pairs,
+    known_sequences,
+    publish_times,
+    split_words,
+    xadd_run,
+)
 
 Buffer = bytes | bytearray | memoryview
 
