@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from doors import options, quiet
-from others import HttpDouble, LookupDouble, reply
+from others import LookupDouble
 
+from http_double import HttpDouble, reply
 from lapwing.nsqd.daemon import Daemon
 from lapwing.wire.nsq import frames
 from lapwing.wire.nsq.commands import Pub, Sub

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from doors import options
-from others import HttpDouble, reply
 
+from http_double import HttpDouble, reply
 from lapwing.nsqd.auth import Authenticator, AuthFailed, Authorizations, understand
 
 SECOND = 1_000_000_000

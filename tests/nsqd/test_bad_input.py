@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from lapwing.errors import LapwingError
 from lapwing.net.requests import BadEscape, escape
 from lapwing.nsqd.auth import understand
-from lapwing.nsqd.http_client import _BROKEN, _Response
 
 PATHS = [
     ("GET", "/ping"), ("GET", "/info"), ("GET", "/stats"), ("GET", "/metrics"), ("GET", "/pipelines"),
@@ -75,12 +74,3 @@ documents = st.recursive(
 def test_whatever_an_auth_server_says_is_understood_or_refused(document: Any) -> None:
     with contextlib.suppress(LapwingError):
         understand(document, b"s", now=0).allows("publish", "topic", "")
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=50), st.just(b"HTTP/1.1 200 OK\r\n"), st.just(b"\r\n")), max_size=6))
-def test_whatever_a_server_sends_is_an_answer_or_an_error_that_is_caught(pieces: list[bytes]) -> None:
-    response = _Response(100)
-    with contextlib.suppress(*_BROKEN):
-        for piece in pieces:
-            response.feed(piece)

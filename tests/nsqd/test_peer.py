@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from doors import Node
-from others import HttpDouble, LookupDouble, reply
+from others import LookupDouble
 
+from http_double import HttpDouble, reply
 from lapwing.nsqd import peer as peer_module
 from lapwing.nsqd.peer import Peers
 from lapwing.wire.nsq.lookup import Identify, PeerInfo, Ping, Register, Unregister

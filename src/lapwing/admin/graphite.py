@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.net.http_client import HttpClient
+from lapwing.net.http_message import HttpFailed
 
 
 class GraphiteFailed(LapwingError):
@@ -75,14 +77,12 @@ class Graphite:
 
     async def render(self, raw_query: str, *, client: str) -> tuple[int, str, bytes]:
         """Status, content type and body of Graphite's own `/render`."""
-        import httpx
-
-        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as http:
+        async with HttpClient(connect_timeout=20.0, request_timeout=20.0) as http:
             try:
-                answer = await http.get(self._target(raw_query), auth=self._auth(), headers={"X-Forwarded-For": client})
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                answer = await http.request("GET", self._target(raw_query), headers={"X-Forwarded-For": client})
+            except HttpFailed as error:
                 raise GraphiteFailed(str(error)) from error
-        return answer.status_code, answer.headers.get("content-type", "application/octet-stream"), answer.content
+        return answer.status, answer.headers.get("content-type", "application/octet-stream"), answer.body
 
     async def _get(self, raw_query: str) -> tuple[int, str, list[dict[str, list[list[float]]]]]:
         status, content_type, body = await self.render(raw_query, client="127.0.0.1")
@@ -93,12 +93,7 @@ class Graphite:
 
     def _target(self, raw_query: str) -> str:
         parts = urlsplit(self.url)
-        host = parts.netloc.rpartition("@")[2]
-        return urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/render", raw_query, ""))
-
-    def _auth(self) -> tuple[str, str] | None:
-        parts = urlsplit(self.url)
-        return (parts.username, parts.password or "") if parts.username else None
+        return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + "/render", raw_query, ""))
 
 
 def statsd_name(name: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from lapwing.admin.access import Visitor
 from lapwing.admin.actions import Deed
+from lapwing.net.http_client import HttpClient
+from lapwing.net.http_message import HttpFailed
 from lapwing.net.listen import join
 
 log = logging.getLogger("nsqadmin")
@@ -47,21 +49,20 @@ class Notifier:
 
     async def run(self) -> None:
         """Post what is announced, until cancelled."""
-        import httpx
-
-        async with httpx.AsyncClient(timeout=self._timeout, trust_env=False) as client:
+        async with HttpClient(connect_timeout=self._timeout, request_timeout=self._timeout) as client:
             while True:
                 said = await self._waiting.get()
                 try:
-                    answer = await client.post(
-                        self._endpoint, content=json.dumps(said), headers={"Content-Type": "application/json"}
+                    answer = await client.request(
+                        "POST",
+                        self._endpoint,
+                        body=json.dumps(said).encode(),
+                        headers={"Content-Type": "application/json"},
                     )
-                except (httpx.HTTPError, httpx.InvalidURL) as error:
-                    log.error(
-                        "failed to notify %s of %s: %s", self._endpoint, said["action"], error or type(error).__name__
-                    )
+                except HttpFailed as error:
+                    log.error("failed to notify %s of %s: %s", self._endpoint, said["action"], error)
                     continue
-                if answer.status_code >= 300:
+                if answer.status >= 300:
                     log.error(
-                        "%s answered %d to the notification of %s", self._endpoint, answer.status_code, said["action"]
+                        "%s answered %d to the notification of %s", self._endpoint, answer.status, said["action"]
                     )

@@ -4,22 +4,19 @@ import asyncio
 import contextlib
 import logging
 import random
-import ssl
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from lapwing.client.address import Address
 from lapwing.client.errors import Unreachable
 from lapwing.client.options import Options
 from lapwing.errors import ConfigError
-
-if TYPE_CHECKING:
-    import httpx
+from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
+from lapwing.net.http_message import HttpFailed
 
 log: Final = logging.getLogger("lapwing.client")
 
-ACCEPT: Final = "application/vnd.nsq; version=1.0"
 FIRST_ANSWERS: Final = 2.0  # s that a start waits for discovery
 SOON: Final = 0.05  # s; losses that come together are one reason to ask
 
@@ -82,7 +79,7 @@ class Discovery:
         self._stopped = False
         self._first: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._client: httpx.AsyncClient | None = None
+        self._client: HttpClient | None = None
         self._answers: dict[str, set[Address]] = {}  # the last of each nsqlookupd
         self.errors: list[str] = []  # of the last poll, in words
 
@@ -144,24 +141,23 @@ class Discovery:
             wait = interval if not self.errors else min(interval, self._options.max_reconnect_delay)
 
     async def _ask(self, url: str) -> set[Address]:
-        import httpx  # costs 100 ms: only those who discover pay for it
-
         if self._client is None:
-            headers = {"Accept": ACCEPT, "User-Agent": self._options.user_agent}
+            headers = {"Accept": NSQ_ACCEPT, "User-Agent": self._options.user_agent}
             if self._options.auth_secret and self._options.skip_lookupd_authorization:
                 headers["Authorization"] = f"Bearer {self._options.auth_secret}"
-            self._client = httpx.AsyncClient(
-                headers=headers, timeout=self._options.lookupd_poll_timeout, trust_env=False, follow_redirects=True,
-                verify=ssl.create_default_context(),  # the system's authorities, not httpx's own
-            )  # fmt: skip
+            timeout = self._options.lookupd_poll_timeout
+            self._client = HttpClient(
+                connect_timeout=timeout, request_timeout=timeout, headers=headers, follow_redirects=True
+            )
         try:
-            response = await self._client.get(url)
-            if response.status_code == 404:
+            answer = await self._client.request("GET", url)
+            if answer.status == 404:
                 return set()  # a topic nobody has yet
-            if response.status_code != 200:
-                raise Unreachable(url, f"answered {response.status_code} {response.text[:200]!r}")
-            return addresses_in(response.json())
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unreachable(url, f"{error or type(error).__name__}: is nsqlookupd running there?") from error
-        except (ValueError, AttributeError, TypeError) as error:
-            raise Unreachable(url, f"answered what is not the JSON expected: {error}") from error
+            if answer.status != 200:
+                raise Unreachable(url, f"answered {answer.status} {answer.text[:200]!r}")
+        except HttpFailed as error:
+            raise Unreachable(url, f"{error}: is nsqlookupd running there?") from error
+        try:
+            return addresses_in(answer.json())
+        except (HttpFailed, AttributeError, TypeError) as error:
+            raise Unreachable(url, f"the answer is not the JSON that was expected: {error}") from error

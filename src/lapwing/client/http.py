@@ -1,29 +1,27 @@
-"""The daemons' HTTP APIs, called."""
+"""Call the HTTP APIs of nsqd and nsqlookupd."""
 
 import asyncio
 import json
-import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 from lapwing.errors import LapwingError
+from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
+from lapwing.net.http_message import HttpAnswer, HttpFailed
 from lapwing.net.listen import split
 
-if TYPE_CHECKING:
-    import httpx
-
-ACCEPT: Final = "application/vnd.nsq; version=1.0"
+MAX_ANSWER: Final = 256 << 20  # bytes; `/stats` of 100,000 topics has some 100 MB
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 T = TypeVar("T")
 
 
 class CallFailed(LapwingError):
-    """A daemon could not be asked, or refused; the text is for an operator. `status` is None when nobody answered.
+    """A daemon could not be reached, or refused. The text is for an operator; `status` is None without an answer.
 
-    `reason` is the text without the question: `connection refused`.
+    `reason` is the text without the request: `connection refused`.
     """
 
     def __init__(self, text: str, *, status: int | None = None, answer: Any = None, reason: str = "") -> None:
@@ -40,27 +38,27 @@ class CallFailed(LapwingError):
 
 @dataclass(slots=True)
 class Asked(Generic[T]):
-    """What a group of daemons said to the same question: answers and failures, by address."""
+    """The answers of several daemons to one question, and the failures, by address."""
 
     answers: dict[str, T]
     failures: dict[str, CallFailed]
 
     @property
     def errors(self) -> list[str]:
-        """The failures, in words."""
+        """The failures as texts."""
         return [str(failure) for failure in self.failures.values()]
 
     @property
     def nobody(self) -> bool:
-        """Whether not one answer came back."""
+        """Whether no answer came at all."""
         return not self.answers
 
 
 class DaemonHttp:
-    """Calls nsqd and nsqlookupd by `host:port`, over kept-alive connections, never through a redirect.
+    """Call nsqd and nsqlookupd by `host:port`, over kept-alive connections, without following redirects.
 
-    A daemon that answers `403 TLS_REQUIRED` is asked again over https at the port it names, and is
-    remembered, so that only the first request is made twice.
+    A daemon that answers `403 TLS_REQUIRED` is called again over https at the port it names; later calls go there at
+    once. With `auth_secret`, every call carries `Authorization: Bearer`.
     """
 
     def __init__(
@@ -70,30 +68,28 @@ class DaemonHttp:
         request_timeout: float = 5.0,
         tls: ssl.SSLContext | None = None,
         user_agent: str = "lapwing",
+        auth_secret: str = "",
+        max_answer: int = MAX_ANSWER,
     ) -> None:
-        import httpx  # costs 100 ms: only programs that call pay for it
-
-        self._errors = (httpx.HTTPError, httpx.InvalidURL)
-        self._client: httpx.AsyncClient = httpx.AsyncClient(
-            timeout=httpx.Timeout(request_timeout, connect=connect_timeout),
-            limits=httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=60),
-            verify=tls if tls is not None else ssl.create_default_context(),
-            headers={"Accept": ACCEPT, "User-Agent": user_agent},
-            trust_env=False,  # a proxy variable of the shell must not see, or break, the cluster's own traffic
+        headers = {"Accept": NSQ_ACCEPT, "User-Agent": user_agent}
+        if auth_secret:
+            headers["Authorization"] = f"Bearer {auth_secret}"
+        self._client = HttpClient(
+            connect_timeout=connect_timeout,
+            request_timeout=request_timeout,
+            headers=headers,
+            tls=tls,
+            max_answer=max_answer,
+            upgrade_to_tls=True,
         )
-        self._https: dict[str, str] = {}
 
     async def get(self, address: str, path: str, params: Params = (), *, timeout: float | None = None) -> Any:
-        """The JSON that `GET path` answers; raises `CallFailed`."""
-        response = await self._call("GET", address, path, params, timeout=timeout)
-        try:
-            return json.loads(response.content)
-        except ValueError as error:
-            raise CallFailed(f'Get "{response.request.url}": not JSON: {error}') from error
+        """Return the JSON of `GET path`. Raises `CallFailed`."""
+        return await self.call("GET", address, path, params, timeout=timeout)
 
-    async def text(self, address: str, path: str) -> str:
-        """The text that `GET path` answers; raises `CallFailed`."""
-        return (await self._call("GET", address, path, ())).text
+    async def text(self, address: str, path: str, params: Params = ()) -> str:
+        """Return the text of `GET path`. Raises `CallFailed`."""
+        return (await self._call("GET", address, path, params)).text
 
     async def post(
         self,
@@ -104,8 +100,28 @@ class DaemonHttp:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The body that `POST path` answers; raises `CallFailed`."""
-        return (await self._call("POST", address, path, params, body=body, headers=headers)).content
+        """Return the body that `POST path` is answered with. Raises `CallFailed`."""
+        return (await self._call("POST", address, path, params, body=body, headers=headers)).body
+
+    async def call(
+        self,
+        method: str,
+        address: str,
+        path: str,
+        params: Params = (),
+        *,
+        document: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send `document` as JSON, if there is one, and return the JSON of the answer. Raises `CallFailed`."""
+        body, headers = None, None
+        if document is not None:
+            body, headers = json.dumps(document).encode(), {"Content-Type": "application/json"}
+        answer = await self._call(method, address, path, params, body=body, headers=headers, timeout=timeout)
+        try:
+            return answer.json() if answer.body or method == "GET" else None
+        except HttpFailed as error:
+            raise CallFailed(f'{method.capitalize()} "{answer.url}": {error}') from error
 
     async def _call(
         self,
@@ -117,40 +133,21 @@ class DaemonHttp:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> "httpx.Response":
-        base = self._https.get(address, f"http://{address}")
-        response = await self._send(method, base, path, params, body, headers, timeout)
-        if response.status_code == 403 and base.startswith("http:") and (port := _https_port(response.content)):
-            self._https[address] = base = f"https://{address.rpartition(':')[0]}:{port}"
-            response = await self._send(method, base, path, params, body, headers, timeout)
-        if response.status_code != 200:
-            raise _refused(response)
-        return response
-
-    async def _send(
-        self,
-        method: str,
-        base: str,
-        path: str,
-        params: Params,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-        timeout: float | None,
-    ) -> "httpx.Response":
+    ) -> HttpAnswer:
         query = urlencode(params)
-        url = f"{base}{path}?{query}" if query else f"{base}{path}"
-        if split(base.partition("//")[2]) is None:  # discovery passes on whatever an nsqd says of itself
+        url = f"http://{address}{path}?{query}" if query else f"http://{address}{path}"
+        if split(address) is None:  # nsqlookupd passes on any address that an nsqd gives
             raise CallFailed(f'{method.capitalize()} "{url}": not a host:port', reason="not a host:port")
-        extra: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         try:
-            return await self._client.request(method, url, content=body, headers=headers, **extra)
-        except self._errors as error:
-            self._https = {known: at for known, at in self._https.items() if at != base}
-            reason = _reason(error)
-            raise CallFailed(f'{method.capitalize()} "{url}": {reason}', reason=reason) from error
+            answer = await self._client.request(method, url, headers=headers, body=body, timeout=timeout)
+        except HttpFailed as error:
+            raise CallFailed(f'{method.capitalize()} "{error.url or url}": {error}', reason=str(error)) from error
+        if answer.status != 200:
+            raise _refused(answer)
+        return answer
 
     async def ask_all(self, addresses: Iterable[str], question: Callable[[str], Awaitable[T]]) -> Asked[T]:
-        """Put `question` to every address at the same time; what fails is told, not raised."""
+        """Put `question` to every address at the same time. A failure is returned, not raised."""
         order = list(dict.fromkeys(addresses))
         results = await asyncio.gather(*(question(address) for address in order), return_exceptions=True)
         asked: Asked[T] = Asked({}, {})
@@ -168,45 +165,20 @@ class DaemonHttp:
         await self._client.aclose()
 
 
-def _reason(error: BaseException) -> str:
-    """What went wrong, as the operating system says it: the library has only "all connection attempts failed"."""
-    import httpx
-
-    if isinstance(error, httpx.ConnectTimeout):
-        return "timed out while connecting"
-    if isinstance(error, httpx.TimeoutException):
-        return "timed out while waiting for the answer"
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConnectionError) and cause.errno is not None:
-            return os.strerror(cause.errno).lower()
-        cause = cause.__cause__ or cause.__context__
-    return str(error) or type(error).__name__
-
-
-def _https_port(body: bytes) -> int:
+def _refused(answer: HttpAnswer) -> CallFailed:
+    text = answer.body[:4096].decode("utf-8", "replace")
     try:
-        answer = json.loads(body)
-    except ValueError:
-        return 0
-    port = answer.get("https_port") if isinstance(answer, dict) else None
-    return port if isinstance(port, int) and 0 < port < 65536 else 0
-
-
-def _refused(response: "httpx.Response") -> CallFailed:
-    text = response.content[:4096].decode("utf-8", "replace")
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = None
-    status = f"{response.status_code} {response.reason_phrase}"
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    status = f"{answer.status} {answer.reason}"
     return CallFailed(
-        f"got response {status} {json.dumps(text, ensure_ascii=False)}", status=response.status_code, answer=answer
+        f"got response {status} {json.dumps(text, ensure_ascii=False)}", status=answer.status, answer=document
     )
 
 
 def tls_context(*, root_ca_file: str = "", cert: str = "", key: str = "", insecure: bool = False) -> ssl.SSLContext:
-    """What a caller accepts and shows over TLS; raises `OSError` when a file cannot be read."""
+    """Return the TLS settings of a caller. Raises `OSError` when a file cannot be read."""
     context = ssl.create_default_context(cafile=root_ca_file or None)
     if insecure:
         context.check_hostname = False

@@ -10,7 +10,9 @@ from urllib.parse import quote_plus
 
 from lapwing.broker.options import Options
 from lapwing.errors import LapwingError
-from lapwing.nsqd.http_client import AskFailed, HttpClient, asker
+from lapwing.net.http_client import HttpClient
+from lapwing.net.http_message import HttpFailed
+from lapwing.nsqd.outgoing_http import http_client
 
 PERMISSIONS: Final = ("subscribe", "publish")
 
@@ -136,13 +138,11 @@ def _compiled(pattern: str) -> Pattern:
 class Authenticator:
     """Asks the configured servers, beginning at a random one, until one answers."""
 
-    def __init__(self, options: Options, now: Callable[[], int], ask: HttpClient | None = None) -> None:
+    def __init__(self, options: Options, now: Callable[[], int], http: HttpClient | None = None) -> None:
         self._addresses = options.auth_http_addresses
         self._post = options.auth_http_request_method.lower() == "post"
         self._now = now
-        self._asker = ask or asker(
-            options.http_client_connect_timeout, options.http_client_request_timeout, options.tls_root_ca_file
-        )
+        self._http = http or http_client(options)
 
     async def query(self, *, secret: bytes, remote_ip: str, tls: bool, common_name: str) -> Authorizations:
         """What the client with that secret may do; raises `AuthFailed` when no server has a usable answer."""
@@ -157,13 +157,13 @@ class Authenticator:
         for address in self._addresses[start:] + self._addresses[:start]:
             try:
                 return understand(await self._ask(address, values), secret, now=self._now())
-            except (AskFailed, AuthFailed) as error:
+            except (HttpFailed, AuthFailed) as error:
                 problems.append(f"{address.rpartition('@')[2]}: {error}")
         raise AuthFailed("; ".join(problems))
 
     async def _ask(self, address: str, values: dict[str, str]) -> Any:
         url = address if "://" in address else f"http://{address}/auth"
         if self._post:
-            return await self._asker.ask(url, {key: [text] for key, text in values.items()})
+            return await self._http.ask(url, {key: [text] for key, text in values.items()})
         query = "&".join(f"{key}={quote_plus(text, errors='surrogateescape')}" for key, text in values.items())
-        return await self._asker.ask(f"{url}?{query}")
+        return await self._http.ask(f"{url}?{query}")

@@ -15,10 +15,11 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.options import VERSION, Options
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, ProtocolError
+from lapwing.net.http_message import HttpFailed
 from lapwing.net.listen import join, split
 from lapwing.net.logs import Log
 from lapwing.net.requests import escape
-from lapwing.nsqd.http_client import AskFailed, asker
+from lapwing.nsqd.outgoing_http import http_client
 from lapwing.wire.nsq import lookup
 from lapwing.wire.nsq.lookup import PeerInfo, Register, Unregister
 
@@ -223,12 +224,7 @@ class Peers:
         self._log = log
         self._addresses = tuple(dict.fromkeys(options.lookupd_tcp_addresses))
         self._largest = options.max_body_size
-        self._asker = asker(
-            options.http_client_connect_timeout,
-            options.http_client_request_timeout,
-            options.tls_root_ca_file,
-            options.max_body_size,
-        )
+        self._http = http_client(options, max_answer=options.max_body_size)
         self._about = PeerInfo(
             broadcast_address=options.broadcast_address,
             hostname=os.uname().nodename,
@@ -364,8 +360,8 @@ class Peers:
         """The channels that one nsqlookupd knows and that may be made; None when it does not answer."""
         url = f"http://{join(place.broadcast_address, place.http_port)}/channels?topic={escape(topic)}"
         try:
-            answer = await self._asker.ask(url)
-        except AskFailed as error:
+            answer = await self._http.ask(url)
+        except HttpFailed as error:
             self._log.warn(f"{error}")
             return None
         channels = answer.get("channels") if isinstance(answer, dict) else None

@@ -1,16 +1,16 @@
 """nsq_to_http: sends each message to HTTP endpoints."""
 
-import asyncio
 import random
-import ssl
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote_plus
 
 from lapwing import names
 from lapwing.client.consumer import Consumer
 from lapwing.client.message import Message, Requeue
+from lapwing.net.http_client import HttpClient
+from lapwing.net.http_message import HttpFailed
 from lapwing.net.options import DURATION, Kind, option
 from lapwing.tools.consuming import consume
 from lapwing.tools.hostpool import pool_of
@@ -26,9 +26,6 @@ from lapwing.tools.program import (
     say,
 )
 from lapwing.tools.status import Status
-
-if TYPE_CHECKING:
-    import httpx
 
 FLOAT: Final = Kind("float", float, float, str)
 
@@ -88,10 +85,7 @@ def forward(options: Options, *, content_type_given: bool = False) -> int:
 class Sender:
     """Sends one message to the addresses that the mode says."""
 
-    def __init__(self, options: Options, client: "httpx.AsyncClient") -> None:
-        import httpx
-
-        self._errors = (httpx.HTTPError, httpx.InvalidURL)
+    def __init__(self, options: Options, client: HttpClient) -> None:
         self._options = options
         self._client = client
         self._addresses = list(dict.fromkeys(options.post or options.get))
@@ -120,20 +114,16 @@ class Sender:
     async def _send(self, address: str, message: Message) -> float:
         began = time.monotonic()
         try:
-            # one deadline for all of it: httpx's own are per read and per write
-            async with asyncio.timeout(self._options.http_client_request_timeout / 1e9):
-                if self._options.post:
-                    response = await self._client.post(address, content=message.body)
-                    good = 200 <= response.status_code < 300
-                else:
-                    response = await self._client.get(address.replace("%s", quote_plus(message.body)))
-                    good = response.status_code == 200
-        except TimeoutError as error:
-            raise self._failed(address, message, "no answer within --http-client-request-timeout") from error
-        except self._errors as error:
-            raise self._failed(address, message, f"{error or type(error).__name__}") from error
+            if self._options.post:
+                answer = await self._client.request("POST", address, body=message.body)
+                good = 200 <= answer.status < 300
+            else:
+                answer = await self._client.request("GET", address.replace("%s", quote_plus(message.body)))
+                good = answer.status == 200
+        except HttpFailed as error:
+            raise self._failed(address, message, str(error)) from error
         if not good:
-            raise self._failed(address, message, f"got status code {response.status_code}")
+            raise self._failed(address, message, f"got status code {answer.status}")
         seconds = time.monotonic() - began
         self._each[address].done(seconds)
         return seconds
@@ -143,28 +133,23 @@ class Sender:
         return Requeue()
 
 
-def _all_headers(options: Options, given: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    """The operator's headers, and ours where those say nothing."""
+def _all_headers(options: Options, given: list[tuple[str, str]]) -> dict[str, str]:
+    """Return the operator's headers, and ours for the names that the operator did not give."""
     own = [("User-Agent", f"nsq_to_http v{VERSION}")]
     if options.post:
         own.append(("Content-Type", options.content_type))
-    chosen = {name.lower(): (name.encode(), value.encode()) for name, value in [*own, *given]}
-    return list(chosen.values())
+    chosen = {name.lower(): (name, value) for name, value in [*own, *given]}
+    return dict(chosen.values())
 
 
 async def _forward(options: Options, headers: list[tuple[str, str]], signals: Signals) -> int:
-    import httpx
-
     settings = client_options(options.consumer_opt, tool="nsq_to_http", max_in_flight=options.max_in_flight)
-    limits = httpx.Limits(max_connections=options.n, max_keepalive_connections=options.n)
-    whole, connect = options.http_client_request_timeout / 1e9, options.http_client_connect_timeout / 1e9
-    async with httpx.AsyncClient(
+    async with HttpClient(
+        connect_timeout=options.http_client_connect_timeout / 1e9,
+        request_timeout=options.http_client_request_timeout / 1e9,
         headers=_all_headers(options, headers),
-        limits=limits,
-        timeout=httpx.Timeout(whole, connect=connect),
+        max_connections=options.n,
         follow_redirects=True,
-        verify=ssl.create_default_context(),  # the system's authorities, not httpx's own
-        trust_env=False,  # NSQ's goes through no proxy, and endpoints are often this machine
     ) as client:
         consumer = Consumer(
             options.topic,
