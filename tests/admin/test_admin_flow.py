@@ -8,9 +8,9 @@ import pytest
 from lapwing.admin.alarms import Limits
 from lapwing.admin.flow import PAGE, FlowHistory, Past, hint
 from lapwing.admin.picture import NodeState, Picture
-from lapwing.admin.queries import Queries
 from lapwing.admin.windows import SCALES, Scale, Window, Windows, parse
 from lapwing.client.cluster import Node
+from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import CallFailed, DaemonHttp
 
 NOW = 1_800_000_000  # a whole number of all the steps
@@ -360,7 +360,7 @@ def picture(*, lapwing: bool = True, pipelines=()) -> Picture:
 
 
 def said(past: Past, shown: Picture, **queries) -> tuple[str, str]:
-    found = hint(past, shown, Limits(), Queries(Logs(), **(queries or {"nsqds": ["127.0.0.1:4151"]})))
+    found = hint(past, shown, Limits(), ClusterClient(Logs(), **(queries or {"nsqds": ["127.0.0.1:4151"]})))
     return found.text, found.command
 
 

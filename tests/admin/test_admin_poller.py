@@ -10,14 +10,14 @@ from admin_fakes import FakeNsqd, Topic
 from admin_stage import Cluster
 
 from lapwing.admin.poller import EVERYWHERE, Poller, Watcher
-from lapwing.admin.queries import Queries
+from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
 
 
 @pytest.fixture
 async def poller(cluster: Cluster) -> AsyncIterator[Poller]:
     http = DaemonHttp()
-    made = Poller(Queries(http, lookupds=[cluster.lookupd.address]))
+    made = Poller(ClusterClient(http, lookupds=[cluster.lookupd.address]))
     yield made
     await http.aclose()
 
@@ -126,7 +126,7 @@ async def test_plain_nsq_has_no_pipelines_at_all():
     node = FakeNsqd()
     node.topics["t"] = Topic(messages=1)
     http = DaemonHttp()
-    poller = Poller(Queries(http, nsqds=[node.address]))
+    poller = Poller(ClusterClient(http, nsqds=[node.address]))
     await look(poller)
     await http.aclose()
     node.down()
@@ -138,7 +138,7 @@ async def test_plain_nsq_has_no_pipelines_at_all():
 
 async def test_a_direct_node_that_never_answered_is_shown_all_the_same():
     http = DaemonHttp()
-    poller = Poller(Queries(http, nsqds=["127.0.0.1:1"]))
+    poller = Poller(ClusterClient(http, nsqds=["127.0.0.1:1"]))
     await look(poller)
     await http.aclose()
 

@@ -12,7 +12,7 @@ from admin_stage import start_nsqadmin
 from daemons import Daemon, nsqd, start_nsqlookupd, until
 from lapwing.admin.changes import Changes
 from lapwing.admin.peek import Peek, newest, oldest
-from lapwing.admin.queries import Queries
+from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import CallFailed, DaemonHttp
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ async def test_messages_are_read_without_being_consumed(stack):
     stack.publish(stack.two, "read", b"\xff\xfe")
     http = DaemonHttp()
     try:
-        queries = Queries(http, lookupds=[stack.lookupd.http])
+        queries = ClusterClient(http, lookupds=[stack.lookupd.http])
         peek = Peek(http)
         states = await peek.states((await queries.nodes()).value, "read")
         last = await newest(peek, states, "read", before={}, text="", limit=3)
@@ -111,7 +111,7 @@ async def test_a_message_is_published_with_its_headers_and_its_delay(stack):
     node = f"127.0.0.1:{stack.one.http_port}"
     http = DaemonHttp()
     try:
-        changes = Changes(Queries(http, lookupds=[stack.lookupd.http]))
+        changes = Changes(ClusterClient(http, lookupds=[stack.lookupd.http]))
         await changes.publish("sent", b"now", node=node, headers={"k": "v"})
         await changes.publish("sent", b"later", node=node, headers={}, defer=60_000)
         with pytest.raises(CallFailed):

@@ -9,7 +9,7 @@ from queries import Query
 
 from daemons import start_nsqlookupd, until
 from lapwing.admin.poller import Poller
-from lapwing.admin.queries import Queries
+from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
 
 pytestmark = pytest.mark.spark
@@ -185,7 +185,7 @@ def alarms(broker):
 
     async def ask():
         http = DaemonHttp()
-        poller = Poller(Queries(http, nsqds=[broker.address]))
+        poller = Poller(ClusterClient(http, nsqds=[broker.address]))
         try:
             await poller.poll()
         finally:

@@ -13,10 +13,10 @@ from lapwing.admin.changes import ACTIONS
 from lapwing.admin.flow import FlowHistory, hint
 from lapwing.admin.graphite import Graphite, GraphiteFailed
 from lapwing.admin.poller import Poller
-from lapwing.admin.queries import NoSuchNode, NothingThere, Queries, UpstreamFailed
 from lapwing.admin.settings import Settings
 from lapwing.admin.web import BodyTooBig, Request, Route, json_body
 from lapwing.admin.windows import SCALES
+from lapwing.client.cluster_client import ClusterClient, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.answers import Answer, failure, plain, text, value
 
 log = logging.getLogger("nsqadmin")
@@ -56,7 +56,7 @@ def translated(respond: Callable[[Request], Awaitable[Answer]]) -> Callable[[Req
 class Api:
     """Every route below `/api`, and `/ping`, `/config`, `/render`."""
 
-    queries: Queries
+    queries: ClusterClient
     actions: Actions
     poller: Poller
     flow: FlowHistory

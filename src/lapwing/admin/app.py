@@ -25,10 +25,10 @@ from lapwing.admin.login import login_routes
 from lapwing.admin.notify import Notifier
 from lapwing.admin.options import Options
 from lapwing.admin.poller import Poller
-from lapwing.admin.queries import Queries
 from lapwing.admin.settings import Settings
 from lapwing.admin.static import static_routes
 from lapwing.admin.web import AsgiApp, Route, Routes
+from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp, tls_context
 from lapwing.errors import ConfigError
 from lapwing.net.listen import CannotListen, Listener, bind, split
@@ -56,7 +56,7 @@ class Admin:
     """What the pages and the API stand on."""
 
     options: Options
-    queries: Queries
+    queries: ClusterClient
     poller: Poller
     flow: FlowHistory
     actions: Actions
@@ -89,7 +89,7 @@ def build(options: Options, log: Log) -> Admin:
         tls=tls,
         user_agent="nsqadmin/v1.3.0",
     )
-    queries = Queries(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)
+    queries = ClusterClient(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)
     access = Access(
         acl_header=options.acl_http_header,
         admin_users=options.admin_users,

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from lapwing.admin.queries import NoSuchNode, Queries, UpstreamFailed, warning
 from lapwing.client.cluster import Node
+from lapwing.client.cluster_client import ClusterClient, NoSuchNode, UpstreamFailed, warning
 from lapwing.client.http import CallFailed
 
 ACTIONS: Final = ("pause", "unpause", "empty")
@@ -31,7 +31,7 @@ class Changes:
     out whom to tell.
     """
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: ClusterClient) -> None:
         self._queries = queries
         self._http = queries.http
 

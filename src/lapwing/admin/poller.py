@@ -11,9 +11,9 @@ from lapwing import names
 from lapwing.admin.alarms import Alarm, Limits, alarms
 from lapwing.admin.history import History
 from lapwing.admin.picture import NodeState, Picture
-from lapwing.admin.queries import Queries
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
+from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import Asked, CallFailed
 
 log = logging.getLogger("nsqadmin")
@@ -51,7 +51,7 @@ class _Known:
 class Poller:
     """Keeps `picture`, `alarms` and `history` up to date while it runs."""
 
-    queries: Queries
+    queries: ClusterClient
     history: History = field(default_factory=History)
     limits: Limits = field(default_factory=Limits)
     picture: Picture = field(default_factory=Picture)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lapwing.admin.options import Options
-from lapwing.admin.queries import Queries
+from lapwing.client.cluster_client import ClusterClient
 from lapwing.net.options import LEVEL, value_of
 
 _LOOKUPDS: Final = "nsqlookupd_http_addresses"
@@ -15,7 +15,7 @@ _LOOKUPDS: Final = "nsqlookupd_http_addresses"
 class Settings:
     """`get` and `put` raise `KeyError` for what is no option or is fixed, `put` `ValueError` for a bad value."""
 
-    def __init__(self, options: Options, queries: Queries, *, on_level: Callable[[int], None]) -> None:
+    def __init__(self, options: Options, queries: ClusterClient, *, on_level: Callable[[int], None]) -> None:
         self._options = options
         self._queries = queries
         self._on_level = on_level

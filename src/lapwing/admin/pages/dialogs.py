@@ -6,7 +6,7 @@ from lapwing.admin.actions import Forbidden
 from lapwing.admin.changes import Outcome
 from lapwing.admin.pages.frame import View
 from lapwing.admin.pages.parts import Dialog, Field, button, element, put, say
-from lapwing.admin.queries import NoSuchNode, UpstreamFailed
+from lapwing.client.cluster_client import NoSuchNode, UpstreamFailed
 from lapwing.client.http import CallFailed
 from lapwing.errors import LapwingError
 from lapwing.names import valid

@@ -10,7 +10,7 @@ from lapwing.admin.pages.columns import Column, Row
 from lapwing.admin.pages.dialogs import ask_act, ask_create
 from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, button, element, notice, panel, put
-from lapwing.admin.queries import UpstreamFailed
+from lapwing.client.cluster_client import UpstreamFailed
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin

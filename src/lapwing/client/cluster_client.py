@@ -48,7 +48,7 @@ def warning(trouble: Iterable[list[str]]) -> str:
     return "WARNING: " + "; ".join(groups) if groups else ""
 
 
-class Queries:
+class ClusterClient:
     """Asks the configured daemons, and the nsqds they name; nobody else.
 
     With nsqlookupds ("lookup mode") they say which nsqds there are; otherwise the nsqds are given ("direct mode").
