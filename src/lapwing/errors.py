@@ -14,6 +14,8 @@ LapwingError
 │   ├── NoSuchTopic, NoSuchChannel
 │   ├── Exiting         being deleted, or shutting down
 │   ├── TooManyConsumers
+│   ├── SettingRefused  a setting or policy that is unknown, malformed or contradicts another
+│   ├── NotSaved        a change that the catalog could not take
 │   └── CursorConflict  a commit that would go back, or names another log
 ├── PublishRefused  a batch that is not what it says, with what exactly is wrong
 └── ConfigError     the operator asked for the impossible: one line, exit 2
@@ -111,6 +113,14 @@ class Exiting(BrokerError):
 
 class TooManyConsumers(BrokerError):
     """The channel has all the consumers it may have."""
+
+
+class SettingRefused(BrokerError):
+    """A setting or policy that is unknown, malformed or contradicts another; the text is one whole sentence."""
+
+
+class NotSaved(BrokerError):
+    """A change that was not made because the catalog could not be written."""
 
 
 class CursorConflict(BrokerError):

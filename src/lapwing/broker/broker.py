@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from lapwing import names
 from lapwing.broker.channel import Channel
 from lapwing.broker.options import Options
+from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
 from lapwing.broker.subscriber import Subscriber
 from lapwing.broker.topic import Publisher, Topic
@@ -52,6 +53,7 @@ class Broker:
         self.storage = storage
         self.report = report
         self.topics: dict[str, Topic] = {}
+        self.settings = SettingsStore(options, self.topics, self.save_catalog)
         self.unopened: dict[str, Unopened] = {}
         self.sessions: dict[Session, None] = {}
         self.dirty_topics: list[Topic] = []
@@ -83,6 +85,7 @@ class Broker:
             if 0 < self.options.max_topics <= len(self.topics):
                 raise LapwingError(f"this broker may have {self.options.max_topics} topics and has them all")
             topic = Topic(name, self, self.storage.open(name))
+            topic.effective = self.settings.of_topic(topic)  # a policy may hold for it
             self.topics[name] = topic
             self.changed("topic", name, None, created=True)
             self.on_new_topic(topic)
@@ -142,9 +145,10 @@ class Broker:
         self.catalog_changed()
 
     def pause_channel(self, topic: str, name: str, paused: bool) -> None:
-        """Stop, or go on, delivering a channel's messages."""
+        """Stop or resume delivering a channel's messages; both end a pause that has an end."""
         channel = self.existing_channel(topic, name)
         channel.paused = paused
+        self.settings.end_pause(channel)
         self.touch(channel)
         self.catalog_changed()
 
@@ -303,14 +307,16 @@ class Broker:
                 except (LogError, OSError) as error:
                     self.fail(error)
 
-    def save_catalog(self) -> None:
-        """Write which topics and channels there are, with their settings."""
+    def save_catalog(self) -> bool:
+        """Write which topics, channels and policies there are, with their settings; return whether that worked."""
         self._catalog_due = False
         try:
-            self.storage.catalog.save(self.entries())
-            self._catalog_dirty = False
+            self.storage.catalog.save(self.entries(), self.settings.policies.documents())
         except (LogError, OSError) as error:
             self.fail(error)
+            return False
+        self._catalog_dirty = False
+        return True
 
     def entries(self) -> list[TopicEntry]:
         """What the catalog should say: all but the ephemeral."""
@@ -333,6 +339,8 @@ class Broker:
     def restore(self, *, now: int) -> None:
         """Bring back all topics and channels as they were, from the catalog, the logs and the journals."""
         entries = {entry.name: entry for entry in self.storage.catalog.load()}
+        for note in self.settings.policies.restore(self.storage.catalog.policies):
+            self.report(note)
         for name in self.storage.names_on_disk():
             entries.setdefault(name, TopicEntry(name, False, [], {}))
         for entry in entries.values():
@@ -365,6 +373,7 @@ class Broker:
                 channel = topic.bring_back(line.name, ChannelState(), now=now)
             channel.paused = line.paused
             channel.settings = line.settings
+        self.settings.apply_topic(topic, now=now)
         topic.fan_out(now)
 
     def _open_again(self, now: int) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel, names
 from lapwing.broker import checkpoint
 from lapwing.broker.deferred import Deferred
 from lapwing.broker.inflight import InFlight
 from lapwing.broker.latency import Latencies
+from lapwing.broker.settings import ChannelSettings
 from lapwing.broker.side_logged import SideLogged
 from lapwing.broker.skips import SkippedRuns, runs_of
 from lapwing.errors import CorruptChunk, CursorConflict, Exiting, NotInFlight, NotOwner, OutOfRange, TooManyConsumers
@@ -35,7 +36,14 @@ class Channel:
     """One channel of one topic."""
 
     def __init__(
-        self, name: str, topic: Topic, options: Options, *, cursor: int, touched: Callable[[Channel], None]
+        self,
+        name: str,
+        topic: Topic,
+        options: Options,
+        *,
+        cursor: int,
+        touched: Callable[[Channel], None],
+        effective: ChannelSettings,
     ) -> None:
         self.name = name
         self.topic = topic
@@ -50,7 +58,9 @@ class Channel:
         self.requeued: deque[tuple[int, int]] = deque()  # sequence, and the cursor for which it waits
         self.deferred = Deferred(told=not (self.ephemeral or topic.ephemeral))
         self.attempts: dict[int, int] = {}  # deliveries so far of what is not on its first one
-        self.settings: dict[str, object] = {}
+        self.settings: dict[str, Any] = {}  # its own
+        self.effective = effective  # what holds, with policies, flags and defaults
+        self.paused_until = 0  # ns; the end of a pause that has one
         self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
@@ -170,7 +180,7 @@ class Channel:
 
     def deliver(self, now: int) -> None:
         """Give what is ready to those who have room, evenly."""
-        if self.paused or self.exiting:
+        if self.paused or self.exiting or self.paused_until > now:
             return
         waiting = self.depth
         if waiting <= 0:
@@ -416,6 +426,12 @@ class Channel:
         """Requeue what expired, and ready what is due."""
         self.scheduled = None
         found = False
+        if self.paused_until:
+            if self.paused_until <= now:
+                self.paused_until = 0
+                self._touched(self)
+            else:
+                self.schedule(self.paused_until)
         for subscriber, late in self.leases.expire(now):
             found = True
             self.timeout_count += len(late)
@@ -441,6 +457,17 @@ class Channel:
             self.topic.schedule(due, self)
 
     # --- orders from above -------------------------------------------------------------------------------------
+
+    def apply(self, effective: ChannelSettings, *, now: int) -> None:
+        """Put settings in force."""
+        if effective is self.effective:
+            return
+        self.effective = effective
+        until = effective.paused_until - self.topic.skew
+        self.paused_until = until if until > now else 0
+        if self.paused_until:
+            self.schedule(self.paused_until)
+        self._touched(self)
 
     def empty(self) -> None:
         """Drop all that waits, is in flight or deferred."""

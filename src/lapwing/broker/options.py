@@ -8,7 +8,6 @@ from typing import Final
 
 from lapwing.log.log import LogOptions
 from lapwing.log.options import Durability
-from lapwing.log.retention import RetentionLimits
 from lapwing.net.options import (
     BOOLEAN,
     DURATION,
@@ -92,6 +91,7 @@ class Options:
     sync_timeout: int = option("2s", "longest time between two fsyncs of a log that was written to", kind=DURATION)
     retention_bytes: int = option(0, "bytes per topic to keep for replay although every channel is done with them")
     retention_age: int = option("0s", "time to keep messages for replay although every channel is done", kind=DURATION)
+    retention_count: int = option(0, "newest messages per topic to keep for replay although every channel is done")
     min_free_bytes: int = option(
         67108864, "disk space to keep free: kept-for-replay segments go first, then publishes are refused; 0: no guard"
     )
@@ -165,11 +165,6 @@ class Options:
             max_req_timeout=self.max_req_timeout,
             tls_required=self.tls_required != 0,
         )
-
-    @property
-    def retention(self) -> RetentionLimits:
-        """What a log keeps although nobody needs it."""
-        return RetentionLimits(self.retention_bytes, self.retention_age, self.min_free_bytes)
 
     @property
     def log_options(self) -> LogOptions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from lapwing.broker.latency import percentiles
 
@@ -42,6 +42,7 @@ class ChannelStats:
     paused: bool
     latency: Latency
     cursor: int
+    settings: dict[str, Any] = field(default_factory=dict)  # those that are not the defaults
     dropped_count: int = 0  # did not fit an ephemeral channel
     discarded_count: int = 0  # left out for a sampling consumer
 
@@ -61,6 +62,7 @@ class TopicStats:
     log_bytes: int
     log_first: int
     log_next: int
+    settings: dict[str, Any] = field(default_factory=dict)  # those that are not the defaults
     dropped_count: int = 0  # did not fit an ephemeral topic
 
 
@@ -94,7 +96,7 @@ def oldest_age(channel: Channel, *, now: int) -> int:
 def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients: bool) -> TopicStats:
     memory = broker.options.mem_queue_size
     names = [channel] if channel else sorted(topic.channels)
-    channels = tuple(_channel(topic.channels[name], memory, now, clients) for name in names)
+    channels = tuple(_channel(topic.channels[name], broker, now, clients) for name in names)
     quantiles = broker.options.e2e_processing_latency_percentiles
     samples = [
         sample for each in topic.channels.values() if each.latencies for sample in each.latencies.samples(now=now)
@@ -112,11 +114,12 @@ def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients:
         log_bytes=topic.log.bytes,
         log_first=topic.log.first,
         log_next=topic.log.next,
+        settings=broker.settings.given_to_topic(topic),
         dropped_count=topic.dropped_count,
     )
 
 
-def _channel(channel: Channel, memory: int, now: int, clients: bool) -> ChannelStats:
+def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> ChannelStats:
     latency = Latency(0, None)
     if channel.latencies is not None:
         samples = channel.latencies.samples(now=now)
@@ -128,7 +131,7 @@ def _channel(channel: Channel, memory: int, now: int, clients: bool) -> ChannelS
     return ChannelStats(
         name=channel.name,
         depth=depth,
-        backend_depth=max(depth - memory, 0),
+        backend_depth=max(depth - broker.options.mem_queue_size, 0),
         in_flight_count=channel.in_flight_count,
         deferred_count=len(channel.deferred),
         message_count=channel.message_count,
@@ -139,9 +142,10 @@ def _channel(channel: Channel, memory: int, now: int, clients: bool) -> ChannelS
         timeout_count=channel.timeout_count,
         client_count=len(consumers),
         clients=sessions if clients else None,
-        paused=channel.paused,
+        paused=channel.paused or channel.paused_until > now,
         latency=latency,
         cursor=channel.cursor,
+        settings=broker.settings.given_to_channel(channel),
         dropped_count=channel.dropped_count,
         discarded_count=channel.discarded_count,
     )

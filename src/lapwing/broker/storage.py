@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from lapwing import names
 from lapwing.log.catalog import Catalog, TopicEntry
@@ -61,13 +62,15 @@ class Storage(Protocol):
 
 
 class CatalogLike(Protocol):
-    """Which topics and channels there are."""
+    """Which topics, channels and policies there are."""
+
+    policies: dict[str, Any]  # as `load` found them
 
     def load(self) -> list[TopicEntry]:
         """Every topic."""
 
-    def save(self, topics: list[TopicEntry]) -> None:
-        """Remember these topics."""
+    def save(self, topics: list[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Keep these topics and policies."""
 
 
 class DiskStore:
@@ -228,10 +231,13 @@ class MemoryStorage:
 
 
 class _Forgetful:
-    """A catalog that remembers nothing."""
+    """A catalog that keeps nothing."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, Any] = {}
 
     def load(self) -> list[TopicEntry]:
         return []
 
-    def save(self, topics: list[TopicEntry]) -> None:
+    def save(self, topics: list[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
         return None

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapwing import kernel, names
 from lapwing.broker import checkpoint
 from lapwing.broker.channel import Channel
+from lapwing.broker.settings import TopicSettings
 from lapwing.errors import Exiting, LapwingError, WriteFailed
 from lapwing.log.log import Extra
+from lapwing.log.retention import RetentionLimits
 from lapwing.wire.nsq import ids
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ class Topic:
         self.exiting = False
         self.held = False  # until those who know say which channels it shall begin with
         self.channels: dict[str, Channel] = {}
-        self.settings: dict[str, object] = {}
+        self.settings: dict[str, Any] = {}  # its own
+        self.effective: TopicSettings = broker.settings.plain_topic  # what holds, with policies and flags
         self.message_count = 0
         self.message_bytes = 0
         self.dropped_count = 0  # what did not fit an ephemeral topic
@@ -237,13 +240,20 @@ class Topic:
             if self.exiting:
                 raise Exiting
             start = self.fanned_out if cursor is None else cursor
-            channel = Channel(name, self, self._options, cursor=start, touched=self._broker.touch)
+            channel = self._new_channel(name, cursor=start)
             self.channels[name] = channel
+            self._broker.settings.apply_channel(channel, now=now)
             self._has_extras = True
             self.fan_out(now)
             self._broker.tell(self)
             self._broker.changed("channel", self.name, name, created=True)
         return channel
+
+    def _new_channel(self, name: str, *, cursor: int) -> Channel:
+        broker = self._broker
+        return Channel(
+            name, self, self._options, cursor=cursor, touched=broker.touch, effective=broker.settings.plain_channel
+        )
 
     def delete_channel(self, name: str) -> None:
         """Drop a channel with all it has, and hang up on its consumers."""
@@ -364,7 +374,7 @@ class Topic:
 
     def bring_back(self, name: str, state: ChannelState, *, now: int) -> Channel:
         """A channel as it was."""
-        channel = Channel(name, self, self._options, cursor=self.log.first, touched=self._broker.touch)
+        channel = self._new_channel(name, cursor=self.log.first)
         self.channels[name] = channel
         checkpoint.restore(channel, state, now=now, longest=self._options.max_req_timeout)
         return channel
@@ -394,7 +404,18 @@ class Topic:
         if moved:
             self.tell()  # before the segment goes: a straggler that no journal knows of would look finished
         # of two clocks that disagree the earlier one: what is deleted too soon does not come back
-        log.release(needed, now=now + min(self.skew, 0), limits=self._options.retention)
+        log.release(needed, now=now + min(self.skew, 0), limits=self._retention)
+
+    @property
+    def _retention(self) -> RetentionLimits:
+        """What the log keeps although no channel needs it."""
+        settings = self.effective
+        return RetentionLimits(
+            settings.retention_bytes,
+            settings.retention_age,
+            self._options.min_free_bytes,
+            settings.retention_count,
+        )
 
     def sequence_of(self, message_id: bytes) -> int:
         """The sequence that an id names, or -1 if it is none of this topic's."""

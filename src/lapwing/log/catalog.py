@@ -1,8 +1,10 @@
-"""Which topics and channels exist, with their settings: `nsqd.dat`, in NSQ's JSON with ours beside it."""
+"""Which topics, channels and policies exist, with their settings: `nsqd.dat`, in NSQ's JSON with ours beside it."""
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from lapwing import names
@@ -33,12 +35,13 @@ class TopicEntry:
 
 
 class Catalog:
-    """The catalog in the data path `path`. `warnings` has what `load` had to skip."""
+    """The catalog in the data path `path`. `warnings` has what `load` had to skip, `policies` the policies it found."""
 
     def __init__(self, path: str | os.PathLike[str], *, disk: Disk = DISK) -> None:
         self.file = os.path.join(os.fspath(path), FILE)
         self.disk = disk
         self.warnings: list[str] = []
+        self.policies: dict[str, Any] = {}
 
     def load(self) -> list[TopicEntry]:
         """Every topic; none when there is no file yet. Raises `LogError` when the file is not what it should be."""
@@ -54,6 +57,8 @@ class Catalog:
             raise LogError(f"failed to parse metadata in {self.file} - {error}") from error
         if not isinstance(document, dict):
             raise LogError(f"failed to parse metadata in {self.file} - an object was expected")
+        policies = document.get("policies")
+        self.policies = policies if isinstance(policies, dict) else {}
         return [
             TopicEntry(
                 entry["name"],
@@ -81,12 +86,14 @@ class Catalog:
                 self.warnings.append(f"skipping creation of invalid {kind} {name}")
         return good
 
-    def save(self, topics: list[TopicEntry]) -> None:
-        """Make `topics` the catalog, in one step; ephemeral ones are left out. Raises `WriteFailed`."""
-        document = {
+    def save(self, topics: list[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Make `topics` and `policies` the catalog, in one step, without ephemeral topics. Raises `WriteFailed`."""
+        document: dict[str, Any] = {
             "topics": [_topic(topic) for topic in topics if not names.ephemeral(topic.name)] or None,
             "version": VERSION,
         }
+        if policies:
+            document["policies"] = dict(policies)
         text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
         try:
             self.disk.replace(self.file, [text], sync=True)

@@ -437,7 +437,7 @@ class DiskLog:
         The segment that is being written to always stays. With durability "memory", what nobody needs or wants is not
         even written. Raises `WriteFailed`.
         """
-        if self._lazy and not limits.bytes and not limits.age:
+        if self._lazy and not limits.keeps:
             self._skip(min(sequence, self.end))
         closed = self._segments[:-1]
         if not closed or closed[0].end > sequence:
@@ -449,6 +449,7 @@ class DiskLog:
             now=now,
             limits=limits,
             free=self._free() if limits.min_free_bytes else None,
+            end=self.end,
         )
         names: list[str] = []
         for segment in closed[:gone]:

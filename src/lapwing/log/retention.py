@@ -1,4 +1,4 @@
-"""Which segments may go: by cursor, by bytes, by age, and when the disk fills."""
+"""Which segments may be deleted: by cursor, bytes, age and count, and when the disk fills."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """What a topic keeps although nobody needs it; a limit of 0 says nothing.
+    """What a topic keeps although no channel needs it; a limit of 0 does not count.
 
-    With neither limit a segment goes as soon as nobody needs it; with both it stays while it is within both.
+    Without a limit a segment is deleted as soon as no channel needs it; with several it stays while it is within all.
     """
 
     bytes: int = 0  # of the newest data, kept for replay
     age: int = 0  # ns; kept for replay while the segment's newest message is younger
-    min_free_bytes: int = 0  # while the disk has less, what nobody needs goes even if wanted, oldest first
+    min_free_bytes: int = 0  # while the disk has less, what no channel needs goes even if wanted, oldest first
+    count: int = 0  # of the newest messages, kept for replay
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept for replay."""
+        return bool(self.bytes or self.age or self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,12 @@ def expendable(
     now: int,
     limits: RetentionLimits,
     free: int | None,
+    end: int = 0,
 ) -> int:
-    """How many of the `closed` segments, oldest first, may be deleted.
+    """Return how many of the `closed` segments, oldest first, may be deleted.
 
-    None that holds `needed` or a later sequence ever is. `free` is the disk's free space, None when it does not matter.
+    No segment that holds `needed` or a later sequence is among them. `free` is the disk's free space, None when it does
+    not matter; `end` is the end of the log.
     """
     kept = active_bytes + sum(segment.bytes for segment in closed)
     newest = _written_by(closed)
@@ -44,7 +52,7 @@ def expendable(
         if segment.end > needed:
             return gone
         short = free is not None and free < limits.min_free_bytes
-        if not short and _wanted(newest[gone], kept, now, limits):
+        if not short and _wanted(newest[gone], kept, end - segment.end, now, limits):
             return gone
         kept -= segment.bytes
         if free is not None:
@@ -63,9 +71,11 @@ def _written_by(closed: Sequence[SegmentFacts]) -> list[int]:
     return times[::-1]
 
 
-def _wanted(newest: int, kept: int, now: int, limits: RetentionLimits) -> bool:
-    if not limits.bytes and not limits.age:
+def _wanted(newest: int, kept: int, behind: int, now: int, limits: RetentionLimits) -> bool:
+    if not limits.keeps:
         return False
     if limits.bytes and kept > limits.bytes:
+        return False
+    if limits.count and behind >= limits.count:
         return False
     return not limits.age or newest >= now - limits.age

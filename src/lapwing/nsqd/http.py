@@ -22,6 +22,7 @@ from lapwing.net.routes import Reply, Route
 from lapwing.nsqd import debug, memory
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.config import Config, LookupPeers
+from lapwing.nsqd.http_settings import SettingsApi
 from lapwing.nsqd.metrics import FsyncTimes, Metrics
 from lapwing.nsqd.pipelines import Pipelines
 from lapwing.nsqd.publishing import Publishing, TopicAnnouncer, named
@@ -72,6 +73,7 @@ class Http:
         self._metrics = Metrics(node.broker, node.clock.now, times, self._pauses, started=node.started)
         self._config = Config(node.options, node.log, node.peers)
         self._pipelines = Pipelines(node.clock.now)
+        self._settings = SettingsApi(node.broker, node.clock.now, node.turn.stir)
 
     def routes(self) -> list[Route]:
         """For the table; other modules' routes may stand beside them."""
@@ -96,6 +98,7 @@ class Http:
             *self._metrics.routes(),
             *self._config.routes(),
             *self._pipelines.routes(),
+            *self._settings.routes(),
             *debug.routes(),
         ]
 

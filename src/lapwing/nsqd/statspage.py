@@ -80,7 +80,7 @@ class JsonPage:
 
 def topic_object(topic: TopicStats, chosen: str = "") -> dict[str, Any]:
     """One element of `topics`; `chosen` is the topic that was filtered for."""
-    return {
+    found: dict[str, Any] = {
         "topic_name": topic.name,
         "channels": [_channel_object(channel, chosen) for channel in topic.channels],
         "depth": topic.depth,
@@ -90,6 +90,7 @@ def topic_object(topic: TopicStats, chosen: str = "") -> dict[str, Any]:
         "paused": topic.paused,
         "e2e_processing_latency": _latency_object(topic.latency),
     }
+    return found | ({"settings": topic.settings} if topic.settings else {})
 
 
 def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
     )
     found.update((key, count) for key, count in localities if count)
     clients = channel.clients
-    return found | {
+    found |= {
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
         "client_count": channel.client_count,
@@ -116,6 +117,7 @@ def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
         "paused": channel.paused,
         "e2e_processing_latency": _latency_object(channel.latency),
     }
+    return found | ({"settings": channel.settings} if channel.settings else {})
 
 
 def _latency_object(latency: Latency) -> dict[str, Any]:

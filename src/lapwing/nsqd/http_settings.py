@@ -1,0 +1,181 @@
+"""`/settings`, `/topic/settings`, `/channel/settings` and `/policies`: what holds, and how it is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from lapwing.broker import policies, settings
+from lapwing.broker.broker import Broker
+from lapwing.broker.channel import Channel
+from lapwing.broker.settings import Resolved
+from lapwing.broker.topic import Topic
+from lapwing.errors import NoSuchChannel, NoSuchTopic, NotSaved, SettingRefused
+from lapwing.net.answers import Answer, Refused, nothing, value
+from lapwing.net.requests import Request
+from lapwing.net.routes import Route
+from lapwing.nsqd.publishing import named
+
+T = TypeVar("T")
+
+_LARGEST_BODY: Final = 64 * 1024
+
+
+class SettingsApi:
+    """The routes."""
+
+    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None]) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._now = now
+        self._stir = stir
+
+    def routes(self) -> list[Route]:
+        """Return the routes for the table."""
+        return [
+            Route("GET", "/settings", self.describe),
+            Route("GET", "/topic/settings", self.show_topic),
+            Route("PATCH", "/topic/settings", self.change_topic, max_body=_LARGEST_BODY),
+            Route("DELETE", "/topic/settings", self.clear_topic),
+            Route("GET", "/channel/settings", self.show_channel),
+            Route("PATCH", "/channel/settings", self.change_channel, max_body=_LARGEST_BODY),
+            Route("DELETE", "/channel/settings", self.clear_channel),
+            Route("GET", "/policies", self.list_policies),
+            Route("GET", "/policies/<name>", self.show_policy),
+            Route("PUT", "/policies/<name>", self.put_policy, max_body=_LARGEST_BODY),
+            Route("DELETE", "/policies/<name>", self.remove_policy),
+        ]
+
+    def describe(self, request: Request) -> Answer:
+        """Answer with every setting there is: its name, kind, default and meaning."""
+        return value(settings.describe())
+
+    # --- topics ------------------------------------------------------------------------------------------------
+
+    def show_topic(self, request: Request) -> Answer:
+        """Answer with a topic's settings, each with its value and where that comes from."""
+        return self._topic_answer(self._topic(request))
+
+    def change_topic(self, request: Request) -> Answer:
+        """Change some of a topic's own settings; null removes one."""
+        topic, changes = self._topic(request), _document(request)
+        self._carry_out(lambda: self._settings.change_topic(topic, changes, now=self._now()))
+        return self._topic_answer(topic)
+
+    def clear_topic(self, request: Request) -> Answer:
+        """Remove a topic's own settings: those that are named, or all."""
+        topic = self._topic(request)
+        changes = _removals(request, settings.TOPIC_LEVEL)
+        self._carry_out(lambda: self._settings.change_topic(topic, changes, now=self._now()))
+        return self._topic_answer(topic)
+
+    def _topic_answer(self, topic: Topic) -> Answer:
+        return value({"topic": topic.name, "settings": _shown(self._settings.explain_topic(topic))})
+
+    # --- channels ----------------------------------------------------------------------------------------------
+
+    def show_channel(self, request: Request) -> Answer:
+        """Answer with a channel's settings, each with its value and where that comes from."""
+        return self._channel_answer(self._channel(request))
+
+    def change_channel(self, request: Request) -> Answer:
+        """Change some of a channel's own settings; null removes one."""
+        channel, changes = self._channel(request), _document(request)
+        self._carry_out(lambda: self._settings.change_channel(channel, changes, now=self._now()))
+        return self._channel_answer(channel)
+
+    def clear_channel(self, request: Request) -> Answer:
+        """Remove a channel's own settings: those that are named, or all."""
+        channel = self._channel(request)
+        changes = _removals(request, settings.CHANNEL)
+        self._carry_out(lambda: self._settings.change_channel(channel, changes, now=self._now()))
+        return self._channel_answer(channel)
+
+    def _channel_answer(self, channel: Channel) -> Answer:
+        found = _shown(self._settings.explain_channel(channel))
+        return value({"topic": channel.topic.name, "channel": channel.name, "settings": found})
+
+    # --- policies ----------------------------------------------------------------------------------------------
+
+    def list_policies(self, request: Request) -> Answer:
+        """Answer with all policies, the one that wins first."""
+        return value({"policies": [self._policy(policy) for policy in self._settings.policies.all()]})
+
+    def show_policy(self, request: Request) -> Answer:
+        """Answer with one policy."""
+        policy = self._settings.policies.get(request.parameter)
+        if policy is None:
+            raise Refused(404, "POLICY_NOT_FOUND")
+        return value(self._policy(policy))
+
+    def put_policy(self, request: Request) -> Answer:
+        """Add a policy, or replace the one of its name."""
+        document = _document(request)
+
+        def put() -> policies.Policy:
+            policy = policies.parse(request.parameter, document, now=self._now() + self._broker.skew)
+            self._settings.put_policy(policy, now=self._now())
+            return policy
+
+        return value(self._policy(self._carry_out(put)))
+
+    def remove_policy(self, request: Request) -> Answer:
+        """Remove a policy."""
+        if not self._carry_out(lambda: self._settings.remove_policy(request.parameter, now=self._now())):
+            raise Refused(404, "POLICY_NOT_FOUND")
+        return nothing()
+
+    def _policy(self, policy: policies.Policy) -> dict[str, Any]:
+        """Return a policy with how much it matches now."""
+        topics = self._broker.topics.values()
+        return {
+            "name": policy.name,
+            **policy.document(),
+            "matching_topics": sum(policy.matches_topic(topic.name) for topic in topics),
+            "matching_channels": sum(
+                policy.matches(topic.name, channel) for topic in topics for channel in topic.channels
+            ),
+        }
+
+    # --- what they share ---------------------------------------------------------------------------------------
+
+    def _carry_out(self, change: Callable[[], T]) -> T:
+        try:
+            found = change()
+        except SettingRefused as error:
+            raise Refused(400, str(error)) from error
+        except NotSaved as error:
+            raise Refused(503, str(error)) from error
+        self._stir()
+        return found
+
+    def _topic(self, request: Request) -> Topic:
+        name = named(request.head, "topic", "INVALID_ARG_TOPIC")
+        try:
+            return self._broker.existing(name)
+        except NoSuchTopic as error:
+            raise Refused(404, "TOPIC_NOT_FOUND") from error
+
+    def _channel(self, request: Request) -> Channel:
+        topic = self._topic(request)
+        name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
+        try:
+            return self._broker.existing_channel(topic.name, name)
+        except NoSuchChannel as error:
+            raise Refused(404, "CHANNEL_NOT_FOUND") from error
+
+
+def _document(request: Request) -> Any:
+    try:
+        return json.loads(request.body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, 'a JSON object expected in the body, such as {"max_attempts": 5}') from error
+
+
+def _removals(request: Request, definition: Mapping[str, object]) -> dict[str, None]:
+    return dict.fromkeys(request.query.all("setting") or definition)
+
+
+def _shown(found: Mapping[str, Resolved]) -> dict[str, dict[str, Any]]:
+    return {name: {"value": each.value, "from": each.source} for name, each in found.items()}
