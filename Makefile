@@ -1,13 +1,14 @@
-# make setup | run | test | lint | bench | soak | fuzz | screens | clean
+# make setup | run | test | quick | lint | bench | soak | fuzz | screens | clean
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup system run test lint unit bench soak fuzz screens lock clean
+.PHONY: help setup system run test quick inner lint unit bench soak fuzz screens lock clean
 
 help:
 	@echo "make run    set everything up and run the whole stack with sample traffic (Ctrl-C stops it)"
 	@echo "make test   set everything up, lint, and run all tests"
+	@echo "make quick  lint, and the tests of the inner rooms, in under a minute"
 	@echo "make setup | lint | bench | soak | fuzz | screens | lock | clean"
 
 # --- set-up -------------------------------------------------------------------------------------------------------
@@ -39,6 +40,12 @@ lint: setup
 
 unit:
 	$(BIN)/pytest
+
+inner:
+	$(BIN)/pytest -x -m "not slow" tests/kernel tests/wire tests/log tests/broker tests/models tests/net
+
+quick: setup
+	@$(MAKE) --no-print-directory -j2 lint inner
 
 test: setup system lint
 	$(BIN)/python -c 'from lapwing import kernel; assert kernel.COMPILED, "the compiled kernel is missing: install a C compiler"'

@@ -86,12 +86,13 @@ class Daemon:
 
     def _listen(self, process: subprocess.Popen[str], heard: threading.Event) -> None:
         assert process.stderr is not None
-        for line in process.stderr:
-            self.lines.append(line)
-            if match := LISTENING.search(line):
-                self.addresses[match[1]] = match[2]
-                if all(door in self.addresses for door in self.doors):
-                    heard.set()
+        with process.stderr:
+            for line in process.stderr:
+                self.lines.append(line)
+                if match := LISTENING.search(line):
+                    self.addresses[match[1]] = match[2]
+                    if all(door in self.addresses for door in self.doors):
+                        heard.set()
         heard.set()
 
     def kill(self) -> None:

@@ -38,8 +38,8 @@ def listening_pid(host: str, port: int) -> int | None:
         return None
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                for descriptor in os.scandir(folder / "fd"):
+            with contextlib.suppress(OSError), os.scandir(folder / "fd") as descriptors:
+                for descriptor in descriptors:
                     if os.readlink(descriptor.path) in wanted:
                         return int(folder.name)
     return None
