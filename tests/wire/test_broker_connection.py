@@ -15,12 +15,14 @@ from lapwing.wire.nsq.commands import (
     Nop,
     Pub,
     Rdy,
+    Rej,
     Req,
     Sub,
     Touch,
     batch,
 )
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp, Limits
+from lapwing.wire.nsq.parse_line import rejection
 from lapwing.wire.nsq.state import LEGAL, State
 
 SECOND = 1_000_000_000
@@ -67,6 +69,13 @@ LAWFUL = [
     (SUBSCRIBED, b"REQ %b 10001 x\n" % ID, Req(ID, 10 * SECOND)),
     (SUBSCRIBED, b"REQ %b 18446744073709551615\n" % ID, Req(ID, 0)),
     (SUBSCRIBED, b"REQ %b \n" % ID, Req(ID, 0)),
+    (SUBSCRIBED, b"REQ %b 2000 free\n" % ID, Req(ID, 2 * SECOND, free=True)),
+    (SUBSCRIBED, b"REQ %b 0 free surplus\r\n" % ID, Req(ID, 0, free=True)),
+    (SUBSCRIBED, b"REQ %b 0 Free\n" % ID, Req(ID, 0)),
+    (SUBSCRIBED, b"REQ %b 0 error=a%%20b%%0A%%c3%%a9%%\n" % ID, Req(ID, 0, error="a b\n\u00e9%")),
+    (SUBSCRIBED, b"REQ %b 0 error=%%ff\n" % ID, Req(ID, 0, error="\ufffd")),
+    (SUBSCRIBED, b"REQ %b 0 error=\n" % ID, Req(ID, 0)),
+    (SUBSCRIBED, b"REQ %b 0 error=%b\n" % (ID, b"x" * 9000), Req(ID, 0, error="x" * 4096)),
     (SUBSCRIBED, b"TOUCH %b\n" % ID, Touch(ID)),
     (SUBSCRIBED, b"CLS now\n", Cls()),
     (SUBSCRIBED, b"PUB t\n" + size(1) + b"x", Pub("t", b"x")),
@@ -96,6 +105,8 @@ UNLAWFUL = [
     (MAGIC, b"REQ\n", b"E_INVALID cannot REQ in current state"),
     (MAGIC, b"TOUCH\n", b"E_INVALID cannot TOUCH in current state"),
     (MAGIC, b"CLS\n", b"E_INVALID cannot CLS in current state"),
+    (MAGIC, b"REJ %b\n" % ID, b"E_INVALID invalid command REJ"),
+    (SUBSCRIBED, b"REJ %b\n" % ID, b"E_INVALID invalid command REJ"),
     (SUBSCRIBED, b"IDENTIFY\n", b"E_INVALID cannot IDENTIFY in current state"),
     (SUBSCRIBED, b"AUTH x\n", b"E_INVALID cannot AUTH in current state"),
     (SUBSCRIBED, b"SUB\n", b"E_INVALID cannot SUB in current state"),
@@ -477,3 +488,60 @@ def test_over_long_lines_raise_what_is_neither_answer_nor_bug():
 
 def test_every_state_knows_what_is_lawful():
     assert set(LEGAL) == set(State)
+
+
+# --- REJ, once it is negotiated ---------------------------------------------------------------------------------
+
+
+def rejecting(limits=SMALL):
+    connection = BrokerConnection(limits)
+    connection.reject = True
+    return connection
+
+
+@every_way
+@pytest.mark.parametrize("before", [SUBSCRIBED, CLOSING])
+def test_a_granted_reject_is_understood(before, way):
+    body = b'{"reason":"no"}'
+    stream = before + b"REJ %b\n" % ID + size(len(body)) + body + b"NOP\n"
+
+    assert hear(way(stream), connection=rejecting()).said[-2:] == [Rej(ID, body), Nop()]
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("before", "stream", "answer"),
+    [
+        (MAGIC, b"REJ %b\n" % ID, b"E_INVALID cannot REJ in current state"),
+        (SUBSCRIBED, b"REJ\n", b"E_INVALID REJ insufficient number of params"),
+        (SUBSCRIBED, b"REJ x\n", b"E_INVALID invalid message ID"),
+        (SUBSCRIBED, b"REJ %b\n" % ID + size(0), b"E_BAD_BODY REJ invalid body size 0"),
+        (SUBSCRIBED, b"REJ %b\n" % ID + size(65), b"E_BAD_BODY REJ body too big 65 > 64"),
+    ],
+)
+def test_a_reject_that_is_none_is_refused(before, stream, answer, way):
+    assert hear(way(before + stream), connection=rejecting()).error == answer
+
+
+def test_a_reject_is_never_long():
+    stream = SUBSCRIBED + b"REJ %b\n" % ID + size(65537)
+
+    assert hear([stream], connection=rejecting(Limits())).error == b"E_BAD_BODY REJ body too big 65537 > 65536"
+
+
+@pytest.mark.parametrize(
+    "command", [Req(ID, 0, free=True), Req(ID, 5 * SECOND, error="KeyError: 'a b'\n\u00e9"), Rej.of(ID, "bad", "e")]
+)
+def test_what_a_client_says_of_a_failure_arrives(command):
+    connection = rejecting(Limits())
+
+    assert hear([SUBSCRIBED + command.encode()], connection=connection).said[-1] == command
+
+
+def test_reason_and_error_of_a_reject():
+    assert rejection(Rej.of(ID, "bad", "why").body) == ("bad", "why")
+    assert rejection(b"{}") == ("", "")
+    assert rejection(Rej.of(ID, "\u00e9" * 5000).body) == ("\u00e9" * 2048, "")
+    for body in (b"[]", b"{", b'{"reason": 5}'):
+        with pytest.raises(ProtocolError, match=r"^E_BAD_BODY REJ failed to decode JSON body$"):
+            rejection(body)

@@ -226,3 +226,21 @@ def test_members_are_read_by_their_kind():
     members = read_members(b'{"NAME":"n","small":7,"on":false,"other":"x"}', kinds)
 
     assert members == {"name": "n", "small": 7, "on": False}
+
+
+def test_reject_is_granted_to_those_who_ask():
+    assert answer(Identity(feature_negotiation=True, reject=True))["reject"] is True
+    assert "reject" not in answer(Identity(feature_negotiation=True))
+    assert negotiate(Identity(reject=True), TERMS)[0].reject is False
+
+
+def test_max_attempts_of_the_channel_is_in_the_answer_if_it_was_named():
+    identity = Identity(feature_negotiation=True, topic="t", channel="c")
+
+    assert json.loads(negotiate(identity, TERMS, max_attempts=0)[1])["max_attempts"] == 0
+    assert "max_attempts" not in answer(identity)
+
+
+@pytest.mark.parametrize("body", [b'{"reject":1}', b'{"reject":"yes","topic":5,"channel":{}}'])
+def test_a_client_that_means_something_else_by_our_members_is_not_refused(body):
+    assert parse(body) == Identity()

@@ -4,8 +4,13 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote_from_bytes
+
+from lapwing.wire.nsq.json import compact_json
 
 MAGIC: Final = b"  V2"
+
+LONGEST_ERROR: Final = 4096  # bytes of what a consumer has to say of a failure
 
 _MILLISECOND: Final = 1_000_000  # ns
 _INT32: Final = struct.Struct(">i")
@@ -142,13 +147,46 @@ class Fin:
 
 @dataclass(slots=True)
 class Req:
-    """A message failed: deliver it again after a while."""
+    """Deliver a message again after a while: it failed, or (`free`) the consumer releases it through no fault of its.
+
+    A server that knows neither `free` nor `error` ignores them.
+    """
 
     id: bytes
     delay: int  # ns
+    free: bool = False
+    error: str = ""  # what went wrong, for people
 
     def encode(self) -> bytes:
-        return b"REQ %b %d\n" % (self.id, self.delay // _MILLISECOND)
+        line = b"REQ %b %d" % (self.id, self.delay // _MILLISECOND)
+        if self.free:
+            line += b" free"
+        elif self.error:
+            line += b" error=" + quote_from_bytes(shorten(self.error), safe="").encode()
+        return line + b"\n"
+
+
+@dataclass(slots=True)
+class Rej:
+    """Give a message up for good: no consumer shall get it again. Lawful once IDENTIFY has granted `reject`."""
+
+    id: bytes
+    body: bytes  # JSON: `reason` and `error`
+
+    @classmethod
+    def of(cls, message_id: bytes, reason: str, error: str = "") -> "Rej":
+        """Return the command that rejects a message for a reason."""
+        said = {"reason": shorten(reason).decode(), "error": shorten(error).decode()}
+        return cls(message_id, compact_json({key: text for key, text in said.items() if text}))
+
+    def encode(self) -> bytes:
+        return _with_body(b"REJ %b\n" % self.id, self.body)
+
+
+def shorten(text: str) -> bytes:
+    """Return at most 4 KiB of a text as UTF-8, without half a character at its end."""
+    raw = text.encode("utf-8", "replace")
+    return raw if len(raw) <= LONGEST_ERROR else raw[:LONGEST_ERROR].decode("utf-8", "ignore").encode()
 
 
 @dataclass(slots=True)
@@ -177,9 +215,9 @@ class Nop:
         return b"NOP\n"
 
 
-Command = Identify | Auth | Sub | Pub | Mpub | Dpub | Rdy | Fins | Fin | Req | Touch | Cls | Nop
+Command = Identify | Auth | Sub | Pub | Mpub | Dpub | Rdy | Fins | Fin | Req | Rej | Touch | Cls | Nop
 
 WORDS: Final[dict[bytes, type[Command]]] = {
     b"IDENTIFY": Identify, b"AUTH": Auth, b"SUB": Sub, b"PUB": Pub, b"MPUB": Mpub, b"DPUB": Dpub, b"RDY": Rdy,
     b"FIN": Fin, b"REQ": Req, b"TOUCH": Touch, b"CLS": Cls, b"NOP": Nop,
-}  # fmt: skip
+}  # fmt: skip  # REJ is no word unless it was negotiated

@@ -13,6 +13,7 @@ from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.parse_line import (
     KNOWN_PUBS,
     LAWFUL,
+    LAWFUL_WITH_REJECT,
     LAWFUL_WITHOUT_TLS,
     MPUB,
     NO_PUBS,
@@ -44,7 +45,7 @@ class BrokerConnection:
 
     __slots__ = (
         "_at", "_command", "_content", "_data", "_finishes", "_gathered", "_lawful", "_missing", "_over", "_publishes",
-        "_rule", "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
+        "_reject", "_rule", "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
@@ -61,6 +62,7 @@ class BrokerConnection:
         self._content: parse_mpub.Content | None = None
         self._over = False
         self._tls = False
+        self._reject = False
         self.state = State.MAGIC
 
     @property
@@ -72,7 +74,7 @@ class BrokerConnection:
     def state(self, state: State) -> None:
         self._state = state
         insecure = self.limits.tls_required and not self._tls
-        self._lawful = LAWFUL_WITHOUT_TLS if insecure else LAWFUL[state]
+        self._lawful = LAWFUL_WITHOUT_TLS if insecure else (LAWFUL_WITH_REJECT if self._reject else LAWFUL)[state]
         self._publishes = NO_PUBS if insecure else KNOWN_PUBS
         self._finishes = b"FIN" in self._lawful
 
@@ -84,6 +86,16 @@ class BrokerConnection:
     @tls.setter
     def tls(self, tls: bool) -> None:
         self._tls = tls
+        self.state = self._state
+
+    @property
+    def reject(self) -> bool:
+        """Whether the client may send REJ, as IDENTIFY has granted."""
+        return self._reject
+
+    @reject.setter
+    def reject(self, reject: bool) -> None:
+        self._reject = reject
         self.state = self._state
 
     def receive(self, data: bytes) -> None:
@@ -195,7 +207,7 @@ class BrokerConnection:
     def _unlawful(self, word: bytes) -> ProtocolError:
         if self.limits.tls_required and not self._tls and word != b"IDENTIFY":
             return ProtocolError("E_INVALID", f"cannot {raw(word)} in current state (TLS required)")
-        if word in WORDS:
+        if word in WORDS or (word == b"REJ" and self._reject):
             return ProtocolError("E_INVALID", f"cannot {raw(word)} in current state")
         return ProtocolError("E_INVALID", f"invalid command {raw(word)}")
 

@@ -30,6 +30,9 @@ class Identity:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = 0
+    reject: bool = False  # the client wants to send REJ
+    topic: str = ""  # of the channel that it will subscribe to, so that the answer can hold what is set there
+    channel: str = ""
 
     def encode(self) -> bytes:
         """The body of the IDENTIFY that says this; what asks for nothing is left out."""
@@ -37,6 +40,7 @@ class Identity:
 
 
 _KIND_OF: Final[dict[Any, Kind]] = {str: Kind.TEXT, bool: Kind.FLAG, int: Kind.INT64}
+_OWN: Final = frozenset({"reject", "topic", "channel"})  # not NSQ's: a client that means something else is not refused
 _MEMBERS: Final = {field.name: _KIND_OF[field.type] for field in fields(Identity)} | {"sample_rate": Kind.INT32}
 
 
@@ -94,20 +98,24 @@ class Settings:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = _DEFAULT_LEVEL
+    reject: bool = False
 
 
 def parse(body: bytes) -> Identity:
     """What the body of an IDENTIFY says; raises `ProtocolError` when it is not the JSON it should be."""
     try:
-        return Identity(**read_members(body, _MEMBERS))
+        return Identity(**read_members(body, _MEMBERS, lenient=_OWN))
     except ValueError as error:
         raise ProtocolError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from error
 
 
-def negotiate(identity: Identity, terms: Terms, current: Settings | None = None) -> tuple[Settings, bytes]:
-    """What holds from now on, and the payload of the answer: `OK`, or JSON when features were negotiated.
+def negotiate(
+    identity: Identity, terms: Terms, current: Settings | None = None, *, max_attempts: int | None = None
+) -> tuple[Settings, bytes]:
+    """Return what holds from now on, and the payload of the answer: `OK`, or JSON when features were negotiated.
 
-    `current` is what held before, and still does where nothing is asked for. Raises `ProtocolError` at the first value
+    `current` is what held before, and still does where nothing is asked for. `max_attempts` is the setting of the
+    channel that the client has named, if it has named one. Raises `ProtocolError` at the first value
     out of bounds, and when both compressions would have to be granted. Upgrades are only granted here, not made.
     """
     if current is None:
@@ -151,12 +159,13 @@ def negotiate(identity: Identity, terms: Terms, current: Settings | None = None)
         snappy=negotiated and identity.snappy and terms.snappy,
         deflate=deflate,
         deflate_level=min(level, terms.max_deflate_level),
+        reject=negotiated and identity.reject,
     )
     if not negotiated:
         return settings, b"OK"
     if settings.deflate and settings.snappy:
         raise ProtocolError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
-    return settings, _answer(settings, terms)
+    return settings, _answer(settings, terms, max_attempts)
 
 
 def _interval(what: str, asked: int, current: int, shortest: int, longest: int) -> int:
@@ -174,23 +183,26 @@ def _check(what: str, value: int, least: int, most: int) -> None:
         raise ProtocolError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def _answer(settings: Settings, terms: Terms) -> bytes:
-    return compact_json(
-        {
-            "max_rdy_count": terms.max_rdy,
-            "version": terms.version,
-            "max_msg_timeout": terms.max_msg_timeout // _MILLISECOND,
-            "msg_timeout": settings.msg_timeout // _MILLISECOND,
-            "tls_v1": settings.tls,
-            "deflate": settings.deflate,
-            "deflate_level": settings.deflate_level,
-            "max_deflate_level": terms.max_deflate_level,
-            "snappy": settings.snappy,
-            "sample_rate": settings.sample_rate,
-            "auth_required": terms.auth_required,
-            "output_buffer_size": settings.output_buffer_size,
-            "output_buffer_timeout": settings.output_buffer_timeout // _MILLISECOND,
-            "topology_region": terms.topology_region,
-            "topology_zone": terms.topology_zone,
-        }
-    )
+def _answer(settings: Settings, terms: Terms, max_attempts: int | None) -> bytes:
+    answer: dict[str, Any] = {
+        "max_rdy_count": terms.max_rdy,
+        "version": terms.version,
+        "max_msg_timeout": terms.max_msg_timeout // _MILLISECOND,
+        "msg_timeout": settings.msg_timeout // _MILLISECOND,
+        "tls_v1": settings.tls,
+        "deflate": settings.deflate,
+        "deflate_level": settings.deflate_level,
+        "max_deflate_level": terms.max_deflate_level,
+        "snappy": settings.snappy,
+        "sample_rate": settings.sample_rate,
+        "auth_required": terms.auth_required,
+        "output_buffer_size": settings.output_buffer_size,
+        "output_buffer_timeout": settings.output_buffer_timeout // _MILLISECOND,
+        "topology_region": terms.topology_region,
+        "topology_zone": terms.topology_zone,
+    }
+    if settings.reject:
+        answer["reject"] = True
+    if max_attempts is not None:
+        answer["max_attempts"] = max_attempts
+    return compact_json(answer)

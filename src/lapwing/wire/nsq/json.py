@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -45,10 +45,12 @@ _DECODER: Final = json.JSONDecoder(
 )
 
 
-def read_members(body: bytes, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+def read_members(
+    body: bytes, kinds: Mapping[str, Kind], *, lenient: Container[str] = frozenset()
+) -> dict[str, Any]:
     """The named members of the object in `body`; raises `ValueError` when it is none, or a member of the wrong kind.
 
-    Keys match in any case, the last duplicate wins, null counts as absent (as the whole body, too), other members are
+    A `lenient` member of the wrong kind is ignored. Keys match in any case, the last duplicate wins, null counts as absent (as the whole body, too), other members are
     ignored. A number is an integer only when it is written as one. Bytes that are not UTF-8 become U+FFFD.
     """
     try:
@@ -64,7 +66,11 @@ def read_members(body: bytes, kinds: Mapping[str, Kind]) -> dict[str, Any]:
         name = key.replace("\u017f", "s").lower()  # the long s, which lower() leaves alone
         kind = kinds.get(name)
         if kind is not None and value is not None:
-            found[name] = _member(name, value, kind)
+            try:
+                found[name] = _member(name, value, kind)
+            except ValueError:
+                if name not in lenient:
+                    raise
     return found
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import unquote_to_bytes
 
 from lapwing import names
 from lapwing.errors import ProtocolError
@@ -18,11 +19,14 @@ from lapwing.wire.nsq.commands import (
     Nop,
     Pub,
     Rdy,
+    Rej,
     Req,
     Sub,
     Touch,
+    shorten,
 )
 from lapwing.wire.nsq.ids import LENGTH as ID_LENGTH
+from lapwing.wire.nsq.json import Kind, read_members
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
 from lapwing.wire.nsq.quoting import quoted, raw
@@ -56,9 +60,10 @@ class Body:
     noun: str = "body"
     big: str = "body"
     message: bool = False  # a single message: the smaller limit holds
+    most: int = 1 << 31  # bytes, if that is less than the limit
 
     def limit(self, limits: Limits) -> int:
-        return limits.max_message if self.message else limits.max_body
+        return min(limits.max_message if self.message else limits.max_body, self.most)
 
     def refusal(self, size: int, limits: Limits) -> ProtocolError:
         if size <= 0:
@@ -189,7 +194,27 @@ def _fin(on: Circumstances, words: list[bytes]) -> Command:
 def _req(on: Circumstances, words: list[bytes]) -> Command:
     message_id = _message_id("REQ", words, needed=2)
     delay = nanoseconds(_delay("REQ", words[2]))
-    return Req(message_id, min(max(delay, 0), on.limits.max_req_timeout))
+    delay = min(max(delay, 0), on.limits.max_req_timeout)
+    if len(words) > 3:
+        if words[3] == b"free":
+            return Req(message_id, delay, free=True)
+        if words[3].startswith(b"error="):
+            said = unquote_to_bytes(words[3][len(b"error=") :])
+            return Req(message_id, delay, error=shorten(said.decode("utf-8", "replace")).decode())
+    return Req(message_id, delay)
+
+
+def _rej(on: Circumstances, words: list[bytes]) -> Command:
+    return Rej(_message_id("REJ", words), b"")
+
+
+def rejection(body: bytes) -> tuple[str, str]:
+    """Return the reason and the error that the body of a REJ holds. Raises `ProtocolError` when it is not JSON."""
+    try:
+        said = read_members(body, {"reason": Kind.TEXT, "error": Kind.TEXT})
+    except ValueError as error:
+        raise ProtocolError("E_BAD_BODY", "REJ failed to decode JSON body") from error
+    return shorten(said.get("reason", "")).decode(), shorten(said.get("error", "")).decode()
 
 
 def _touch(on: Circumstances, words: list[bytes]) -> Command:
@@ -214,5 +239,9 @@ _PARSE: Final[dict[bytes, Parse]] = {
 LAWFUL: Final[dict[State, Lawful]] = {
     state: {word: (parse, _BODIES.get(word)) for word, parse in _PARSE.items() if WORDS[word] in legal}
     for state, legal in LEGAL.items()
+}
+_REJ: Final = _rej, Body("REJ", most=64 * 1024)
+LAWFUL_WITH_REJECT: Final[dict[State, Lawful]] = {  # once IDENTIFY has granted it
+    state: lawful | ({b"REJ": _REJ} if Req in LEGAL[state] else {}) for state, lawful in LAWFUL.items()
 }
 LAWFUL_WITHOUT_TLS: Final[Lawful] = {b"IDENTIFY": (_identify, _BODIES[b"IDENTIFY"])}  # where TLS is required
