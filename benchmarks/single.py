@@ -1,0 +1,138 @@
+"""Compare servers that get one message at a time: every publish waits for its answer, connections are independent.
+
+    python benchmarks/single.py                          our nsqd, and redis-server and nats-server where installed
+    python benchmarks/single.py --nsqd OTHER/bin/nsqd    another nsqd beside ours (an older version, or NSQ's own)
+    python benchmarks/single.py --connections 1 16 --seconds 5 --rounds 3
+
+The load generator is `single.c`, compiled here: a thread per connection, so that a server sees producers that do not
+wait for one another. All servers run in turns, `--rounds` times; the round with the least CPU per message counts.
+"""
+
+import argparse
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapwing.tools.bench.server import cpu_seconds
+
+OURS = Path(sys.executable).parent / "nsqd"
+
+
+@dataclass(frozen=True)
+class Server:
+    """One program to measure, and how it is started on a port and a folder."""
+
+    name: str
+    protocol: str
+    command: Callable[[int, str], list[str]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One round of one server."""
+
+    rate: float  # messages a second
+    cpu: float  # us of the server per message
+
+
+def nsqd(program: str, name: str) -> Server:
+    def command(port: int, folder: str) -> list[str]:
+        return [program, f"--tcp-address=127.0.0.1:{port}", f"--http-address=127.0.0.1:{free_port()}",
+                f"--data-path={folder}"]
+    return Server(name, "nsq", command)
+
+
+def redis(program: str) -> Server:
+    def command(port: int, folder: str) -> list[str]:
+        return [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "",
+                "--appendonly", "yes", "--appendfsync", "everysec"]
+    return Server("redis-server XADD, AOF everysec", "redis", command)
+
+
+def nats(program: str) -> Server:
+    return Server("nats-server, in memory", "nats", lambda port, folder: [program, "-a", "127.0.0.1", "-p", str(port)])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def generator(folder: str) -> str:
+    """Compile the load generator. Exits with a sentence where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise SystemExit("the load generator needs a C compiler: install gcc")
+    program = f"{folder}/single"
+    source = Path(__file__).with_name("single.c")
+    subprocess.run([compiler, "-O2", "-pthread", "-o", program, str(source)], check=True)
+    return program
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.02)
+    raise SystemExit(f"{process.args!r} did not start")
+
+
+def measure(server: Server, load: str, *, connections: int, seconds: float, body: int) -> Outcome:
+    """Run one server under one load, on a data path of its own."""
+    with tempfile.TemporaryDirectory(prefix="lapwing-bench-", ignore_cleanup_errors=True) as folder:
+        port = free_port()
+        process = subprocess.Popen(server.command(port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(port, process)
+            run = [load, server.protocol, str(port), str(connections)]
+            subprocess.run([*run, "0.3", str(body)], check=True, stdout=subprocess.DEVNULL)
+            before = cpu_seconds(process.pid)
+            done = subprocess.run([*run, str(seconds), str(body)], check=True, stdout=subprocess.PIPE, text=True)
+            used = cpu_seconds(process.pid) - before
+        finally:
+            process.terminate()
+            process.wait(30)
+    count, lasted = done.stdout.split()
+    return Outcome(int(count) / float(lasted), used / int(count) * 1e6)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--connections", type=int, nargs="+", default=[1, 16, 64, 1000], metavar="N")
+    options.add_argument("--seconds", type=float, default=3.0, help="length of one run")
+    options.add_argument("--rounds", type=int, default=3, help="runs of each server; the cheapest counts")
+    options.add_argument("--body", type=int, default=200, help="bytes of a message")
+    options.add_argument("--nsqd", action="append", default=[], metavar="PATH", help="another nsqd to measure in turns")
+    options.add_argument("--without-peers", action="store_true", help="leave out redis-server and nats-server")
+    chosen = options.parse_args()
+    servers = [nsqd(str(OURS), "lapwing nsqd"), *(nsqd(path, path) for path in chosen.nsqd)]
+    if not chosen.without_peers:
+        peers = {"redis-server": redis, "nats-server": nats}
+        servers += [make(found) for name, make in peers.items() if (found := shutil.which(name))]
+    with tempfile.TemporaryDirectory(prefix="lapwing-bench-") as folder:
+        load = generator(folder)
+        print(f"{'one message, waiting for its answer':<42} {'connections':>11} {'messages/s':>12} {'CPU, us':>9}")
+        for connections in chosen.connections:
+            outcomes: dict[str, list[Outcome]] = {server.name: [] for server in servers}
+            for _ in range(chosen.rounds):
+                for server in servers:
+                    outcomes[server.name].append(
+                        measure(server, load, connections=connections, seconds=chosen.seconds, body=chosen.body)
+                    )
+            for name, rounds in outcomes.items():
+                best = min(rounds, key=lambda outcome: outcome.cpu)
+                print(f"{name[-42:]:<42} {connections:>11,} {best.rate:>12,.0f} {best.cpu:>9.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
