@@ -50,8 +50,9 @@ def read_members(
 ) -> dict[str, Any]:
     """The named members of the object in `body`; raises `ValueError` when it is none, or a member of the wrong kind.
 
-    A `lenient` member of the wrong kind is ignored. Keys match in any case, the last duplicate wins, null counts as absent (as the whole body, too), other members are
-    ignored. A number is an integer only when it is written as one. Bytes that are not UTF-8 become U+FFFD.
+    A `lenient` member of the wrong kind is ignored. Keys match in any case, the last duplicate wins, null counts as
+    absent (as the whole body, too), other members are ignored. A number is an integer only when it is written as one.
+    Bytes that are not UTF-8 become U+FFFD.
     """
     try:
         document = _DECODER.decode(body.decode("utf-8", "replace"))
