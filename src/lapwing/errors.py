@@ -7,6 +7,7 @@ LapwingError
 │   └── NotOwner        another consumer holds it
 ├── LogError        the disk refuses, or disagrees with what we wrote
 │   ├── CorruptChunk    bytes that do not match their checksum, with path and offset
+│   ├── ReadFailed      the disk did not return bytes, so nothing is known of them: retry
 │   ├── WriteFailed     the disk refused an append, a sync or a roll
 │   ├── OutOfRange      sequences that the log no longer, or does not yet, hold
 │   └── DataPathInUse   another process holds the data path
@@ -72,6 +73,16 @@ class CorruptChunk(LogError):
         super().__init__(f"{path}: corrupt chunk at offset {offset}: {seen}")
         self.path = path
         self.offset = offset
+
+
+class ReadFailed(LogError):
+    """The disk did not return the bytes at `offset`: they may be sound, so nothing may be skipped, cut or deleted."""
+
+    def __init__(self, path: str, offset: int, error: OSError) -> None:
+        super().__init__(f"{path}: cannot be read: {error.strerror or error}")
+        self.path = path
+        self.offset = offset
+        self.errno = error.errno
 
 
 class WriteFailed(LogError):

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from play import MINUTE, SECOND, Stage, numbered
+from play import MINUTE, SECOND, Client, Stage, numbered
 
-from lapwing.errors import LogError
+from lapwing.errors import LogError, ReadFailed
 from lapwing.log.attributes import Extra
 from lapwing.log.disk import Disk
 from lapwing.wire.nsq.commands import Pub, Sub
@@ -180,16 +180,27 @@ def test_without_a_journal_every_channel_gets_everything_again(tmp_path: Path, l
     assert [3 in consumer.received() for consumer in consumers] == [True, True]
 
 
-def test_deferrals_that_cannot_be_read_keep_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_whose_deferral_cannot_be_read_is_not_delivered_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = Stage(tmp_path)
     stage.client().publish(b"before", delay=MINUTE)
-    BadSectors(monkeypatch, ".aux")
+    sectors = BadSectors(monkeypatch, ".aux")
     consumer = stage.consumer()
     publisher = stage.client().publish(b"deferred", delay=MINUTE).publish(b"plain")
-
     assert publisher.answers() == [b"OK", b"OK"]
-    assert consumer.received() == [0, 1, 2]
-    assert any("deferrals cannot be read" in report for report in stage.broker.topics["t"].store.news())
+    assert consumer.received() == []
+    assert stage.broker.health is not None
+    assert "topic t:" in stage.broker.health
+    sectors.heal()
+    stage.pass_time(5 * SECOND)
+    stage.checkpoint()
+    stage.commit()
+
+    assert stage.broker.health is None
+    assert consumer.received() == [2]
+    stage.pass_time(MINUTE)
+    assert consumer.received() == [0, 1]
 
 
 def test_publishers_hear_of_what_is_written_even_if_it_cannot_be_handed_over(
@@ -227,9 +238,145 @@ def test_a_straggler_that_cannot_be_read_holds_up_nobody_else(
     consumer.requeue(0)
     stage.client().publish(b"more")
     assert other.received() == [0, 1, 2, 3]
+    assert stage.broker.health is not None
     sectors.heal()
+    stage.pass_time(SECOND)
     stage.checkpoint()
     stage.commit()
 
     assert 3 in consumer.received()
-    assert consumer.subscriber.in_flight.keys() == ({1, 3} if number == errno.EIO else {0, 1, 3})
+    assert consumer.subscriber.in_flight.keys() == {0, 1, 3}
+    assert stage.broker.health is None
+
+
+@pytest.fixture
+def backlog(tmp_path: Path) -> Stage:
+    """A broker with a backlog of 60 messages in many segments, none of which is in memory any more."""
+    stage = Stage(tmp_path, max_bytes_per_file=600)
+    stage.consumer(ready=0).leave()
+    for first in range(0, 60, 4):
+        stage.client().publish(*[b"%d" % number for number in range(first, first + 4)])
+    stage.restart()
+    return stage
+
+
+def test_a_read_error_of_a_moment_loses_nothing(backlog: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = backlog.path
+    assert folder is not None
+    before = sorted(file.name for file in folder.glob("topics/t-t/*.log"))
+    consumer = backlog.consumer(ready=10)
+    received = consumer.received()
+    sectors = BadSectors(monkeypatch, ".log")
+    consumer.finish(*received)
+    for _ in range(8):
+        backlog.pass_time(250 * 1_000_000)
+        backlog.checkpoint(trim=True)
+        backlog.commit()
+    received += consumer.received()  # what was read already
+    assert backlog.channel().cursor == len(received) < 20
+    assert len(before) - len(list(folder.glob("topics/t-t/*.log"))) <= 1
+    assert backlog.broker.health is not None
+    assert "channel t/c: " in backlog.broker.health
+    assert "Input/output error" in backlog.broker.health
+    assert len([report for report in backlog.reports if "read failed, channel t/c" in report]) == 1
+    sectors.heal()
+    consumer.finish(*received[10:])
+    while fresh := _retry(backlog, consumer):
+        consumer.finish(*fresh)
+        received += fresh
+
+    assert received == list(range(60))
+    assert backlog.broker.health is None
+
+
+def _retry(stage: Stage, consumer: Client) -> list[int]:
+    """What the consumer gets after the longest time between two retries."""
+    stage.pass_time(5 * SECOND)
+    stage.checkpoint(trim=True)
+    stage.commit()
+    return consumer.received()
+
+
+def test_health_stays_bad_while_the_disk_cannot_be_read_even_if_nobody_consumes(
+    backlog: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sectors = BadSectors(monkeypatch, ".log")
+    consumer = backlog.consumer()
+    consumer.leave()
+    backlog.client().publish(b"taken", topic="other")
+    _retry(backlog, consumer)
+    assert backlog.broker.health is not None
+    sectors.heal()
+    _retry(backlog, consumer)
+
+    assert backlog.broker.health is None
+
+
+def test_a_channel_that_reads_from_memory_goes_on_beside_one_that_cannot_read(
+    backlog: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tail = backlog.consumer("tail")
+    BadSectors(monkeypatch, ".log")
+    behind = backlog.consumer()
+    publisher = backlog.client().publish(b"new")
+
+    assert publisher.answers() == [b"OK"]
+    assert tail.received() == [60]
+    assert behind.received() == []
+
+
+def test_a_message_to_be_set_aside_that_cannot_be_read_stays_in_the_log(
+    backlog: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = backlog.consumer()
+    received = consumer.received()
+    consumer.finish(*[sequence for sequence in received if sequence != 1])
+    sectors = BadSectors(monkeypatch, ".log")
+    backlog.checkpoint(trim=True)
+    assert backlog.broker.topics["t"].log.first == 0
+    assert backlog.broker.health is not None
+    sectors.heal()
+    _retry(backlog, consumer)
+    backlog.pass_time(2 * MINUTE)
+
+    assert backlog.broker.topics["t"].log.first > 0
+    assert backlog.broker.health is None
+    assert consumer.received() == [1]
+
+
+def test_seeking_back_over_deferrals_that_cannot_be_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer()
+    stage.client().publish(b"a").publish(b"later", delay=MINUTE)
+    consumer.take()
+    BadSectors(monkeypatch, ".aux")
+    with pytest.raises(ReadFailed):
+        stage.channel().seek(0, back=True)
+
+    assert consumer.subscriber.in_flight.keys() == {0}
+    assert stage.channel().deferred.sequences() == [1]
+
+
+@pytest.mark.parametrize(("ending", "torn"), [("0.log", b"torn"), ("0.idx", b"torn"), ("0.aux", b"")])
+def test_a_segment_that_cannot_be_read_at_the_start_is_neither_cut_nor_quarantined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, torn: bytes
+) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=0).leave()
+    stage.client().publish(*numbered(5)).publish(b"later", delay=MINUTE)
+    stage.checkpoint()
+    frames = tmp_path / "topics" / "t-t" / f"{0:020d}.log"
+    frames.write_bytes(frames.read_bytes() + torn)
+    sectors = BadSectors(monkeypatch, ending)
+    before = contents(tmp_path / "topics")
+    stage.kill()
+    assert list(stage.broker.unopened) == ["t"]
+    assert contents(tmp_path / "topics") == before
+    sectors.heal()
+    stage.pass_time(11 * SECOND)
+    stage.checkpoint()
+
+    assert stage.broker.health is None
+    assert stage.consumer().received() == [0, 1, 2, 3, 4]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.errors import CorruptChunk, LogError, WriteFailed
+from lapwing.errors import ReadFailed, WriteFailed
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.log import DiskLog, Extra, LogOptions, RetentionLimits
 
@@ -171,7 +171,7 @@ def test_in_memory_mode_a_full_disk_refuses_new_messages_and_keeps_the_old(tmp_p
     assert bodies(DiskLog(tmp_path / "topic", NODE)) == bodies(log)
 
 
-def test_a_bad_sector_costs_the_chunks_on_it_and_a_passing_error_costs_nothing(tmp_path: Path) -> None:
+def test_a_sector_that_cannot_be_read_is_not_taken_for_damage(tmp_path: Path) -> None:
     class BadSector(Disk):
         bad: int | None = None
         frames = 0
@@ -196,13 +196,14 @@ def test_a_bad_sector_costs_the_chunks_on_it_and_a_passing_error_costs_nothing(t
     everything = bodies(log)
     disk.bad, disk.frames = 600, os.stat(log.segments[0].frames.path).st_ino
 
-    disk.error = errno.EMFILE
-    with pytest.raises(LogError, match="cannot be read"):
-        bodies(log)
+    for disk.error in (errno.EMFILE, errno.EIO):
+        with pytest.raises(ReadFailed, match="cannot be read"):
+            bodies(log)
+        with pytest.raises(ReadFailed):
+            log.frame(4)
+        assert bodies(log, 0, 4) == everything[:4]
+        assert bodies(log, 6) == everything[6:]
+    disk.bad = None
+
+    assert bodies(log) == everything
     assert told == []
-    disk.error = errno.EIO
-    assert bodies(log) == everything[:4] + everything[6:]
-    assert told == [(4, 2)]
-    with pytest.raises(CorruptChunk):
-        log.frame(4)
-    assert log.timestamp(4) == 1

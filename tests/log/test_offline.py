@@ -1,5 +1,7 @@
 """A data path looked into while nobody uses it."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from lapwing.errors import NoSuchTopic
 from lapwing.log import offline
 from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import DataPath
+from lapwing.log.disk import Disk
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, Extra, LogOptions
 from lapwing.log.sidelog import SideLog
@@ -200,3 +203,62 @@ def test_bytes_behind_the_last_message_of_a_closed_segment_are_set_aside(place: 
     assert problems(place) == []
     assert path.stat().st_size == size
     assert (tmp_path / "quarantine" / "t-orders" / f"{path.stem}-{size}.frames").read_bytes() == b"surplus" * 9
+
+
+def first_segment(place: DataPath, topic: str) -> Path:
+    return sorted(Path(place.topic_dir(topic)).glob("*.log"))[0]
+
+
+class BadSector:
+    """Makes reading one place of a file fail, until it is healed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, offset: int) -> None:
+        self.path: str | None = os.fspath(path)
+        self.offset = offset
+        monkeypatch.setattr(Disk, "pread", staticmethod(self._pread))
+
+    def _pread(self, fd: int, length: int, offset: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{fd}") == self.path and offset <= self.offset < offset + length:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pread(fd, length, offset)
+
+    def heal(self) -> None:
+        self.path = None
+
+
+def test_a_chunk_that_the_disk_does_not_return_is_reported_and_left_as_it_is(
+    place: DataPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = exported(place, "orders")
+    segment = first_segment(place, "orders")
+    index = segment.with_suffix(".idx").read_bytes()
+    sector = BadSector(monkeypatch, segment, 10)
+
+    assert ["cannot be read" in problem.what for problem in problems(place, "orders")] == [True]
+    assert exported(place, "orders") == everything[4:]
+    assert [(repair.done, "--unreadable" in repair.what) for repair in repairs(place)] == [(False, True)]
+    assert segment.with_suffix(".idx").read_bytes() == index
+    sector.heal()
+    assert exported(place, "orders") == everything
+
+
+def test_a_chunk_that_the_disk_never_returns_can_be_given_up(
+    place: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = exported(place, "orders")
+    BadSector(monkeypatch, first_segment(place, "orders"), 10)
+    done = [event.done for event in offline.repair(place, unreadable=True) if isinstance(event, offline.Repair)]
+
+    assert done == [True]
+    assert bodies(DiskLog(place.topic_dir("orders"), NODE)) == everything[4:]
+    assert problems(place, "orders") == []
+
+
+def test_an_index_that_cannot_be_read_stops_verifying_its_segment_alone(
+    place: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = first_segment(place, "orders").with_suffix(".idx")
+    BadSector(monkeypatch, segment, 0)
+
+    assert [problem.path for problem in problems(place, "orders")] == [os.fspath(segment)]
+    assert [repair.done for repair in repairs(place)] == [False]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 from lapwing import names
 from lapwing.broker.channel import Channel
 from lapwing.broker.options import Options
+from lapwing.broker.read_stalls import ReadStalls
 from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
 from lapwing.broker.subscriber import Subscriber
 from lapwing.broker.topic import Publisher, Topic
-from lapwing.errors import Exiting, LapwingError, LogError, NoSuchChannel, NoSuchTopic
+from lapwing.errors import Exiting, LapwingError, LogError, NoSuchChannel, NoSuchTopic, ReadFailed
 from lapwing.log.catalog import ChannelEntry, TopicEntry
 from lapwing.log.journal import ChannelState
 
@@ -65,7 +66,7 @@ class Broker:
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
         self._touched: dict[Channel, None] = {}
         self._stale: dict[Topic, None] = {}  # topics whose journal is behind
-        self._stalled: dict[Channel, None] = {}  # channels that could not read their log
+        self._read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
         self._trimmable: dict[Topic, None] = {}
         self._catalog_dirty = True
         self._catalog_due = False
@@ -202,21 +203,25 @@ class Broker:
         while self._touched:
             touched, self._touched = self._touched, {}
             for channel in touched:
+                if self._read_stalls and self._read_stalls.waits(channel, now):
+                    continue
                 try:
                     channel.deliver(now)
-                except LogError as error:  # the disk cannot be read at the moment: tried again with the next checkpoint
-                    self.fail(error)
-                    self._stalled[channel] = None
+                except LogError as error:  # the disk cannot be read now: retried with a later checkpoint
+                    self._read_stalls.add(channel, error, now=now)
+                else:
+                    if self._read_stalls:
+                        self._read_stalls.succeeded(channel, now=now)
                 self._stale[channel.topic] = None
 
     @property
     def health(self) -> str | None:
-        """What is wrong: the last write failed, or topics could not be opened; None when all is well."""
-        if self.problem is None and self.unopened:
-            reasons = [topic.reason for topic in self.unopened.values()]
-            more = [f"and {len(reasons) - 3} more topics"] if len(reasons) > 3 else []
-            return "; ".join([*reasons[:3], *more])
-        return self.problem
+        """Why the broker is unhealthy: a failed write, failed reads, unopened topics; None when all is well."""
+        reasons = [] if self.problem is None else [self.problem]
+        reasons += self._read_stalls.reasons()
+        reasons += [topic.reason for topic in self.unopened.values()]
+        more = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
+        return "; ".join([*reasons[:3], *more]) or None
 
     def fail(self, error: Exception) -> None:
         """Note that the disk refused; health is bad until a write succeeds."""
@@ -224,9 +229,13 @@ class Broker:
             self.report(f"the disk refuses: {error}")
         self.problem = str(error)
 
+    def read_failed(self, topic: Topic, error: ReadFailed, *, now: int) -> None:
+        """Note that a topic could not be read; it is retried, and health is bad until it can be."""
+        self._read_stalls.add(topic, error, now=now)
+
     def _look_for_health(self, now: int) -> None:
         """Try the disk again: publishers may stay away for as long as health is bad."""
-        if now < self._probe_at or self._stalled:
+        if now < self._probe_at:
             return
         self._probe_at = now + PROBING
         try:
@@ -275,9 +284,8 @@ class Broker:
             self._look_for_health(now)
         if self.unopened:
             self._open_again(now)
-        stalled, self._stalled = self._stalled, {}
-        for channel in stalled:
-            self.touch(channel)
+        if self._read_stalls:
+            self._retry_reads(now)
         stale, self._stale = self._stale, {}
         for topic in stale:
             if topic.exiting:
@@ -295,6 +303,24 @@ class Broker:
         if self._catalog_dirty:
             self.save_catalog()
 
+    def _retry_reads(self, now: int) -> None:
+        """Retry what waits for the disk: deliveries at the end of this turn, what concerns a whole topic at once."""
+        for owner in self._read_stalls.due(now):
+            if owner.exiting:
+                self._read_stalls.drop(owner)
+            elif isinstance(owner, Channel):
+                self.touch(owner)
+            else:
+                try:
+                    owner.try_fan_out(now)
+                    owner.trim(now=now)
+                except ReadFailed as error:
+                    self._read_stalls.add(owner, error, now=now)
+                except LogError as error:
+                    self.fail(error)
+                else:
+                    self._read_stalls.succeeded(owner, now=now)
+
     def trim(self, *, now: int, everywhere: bool = False) -> None:
         """Let logs go of what nobody needs: where something moved since the last time, or everywhere."""
         moved, self._trimmable = self._trimmable, {}
@@ -304,6 +330,8 @@ class Broker:
                     self.report(note)
                 try:
                     topic.trim(now=now)
+                except ReadFailed as error:
+                    self._read_stalls.add(topic, error, now=now)
                 except (LogError, OSError) as error:
                     self.fail(error)
 

@@ -20,7 +20,16 @@ from lapwing.broker.latency import Latencies
 from lapwing.broker.settings import ChannelSettings
 from lapwing.broker.side_logged import SideLogged
 from lapwing.broker.skips import SkippedRuns, runs_of
-from lapwing.errors import CorruptChunk, CursorConflict, Exiting, NotInFlight, NotOwner, OutOfRange, TooManyConsumers
+from lapwing.errors import (
+    CorruptChunk,
+    CursorConflict,
+    Exiting,
+    NotInFlight,
+    NotOwner,
+    OutOfRange,
+    ReadFailed,
+    TooManyConsumers,
+)  # fmt: skip
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
@@ -79,6 +88,9 @@ class Channel:
         # when latencies are wanted: publish times of messages in flight, and how many others each of them stands for
         self._stamps: dict[int, tuple[int, int]] = {}
 
+    def __str__(self) -> str:
+        return f"channel {self.topic.name}/{self.name}"
+
     # --- what it shows -----------------------------------------------------------------------------------------
 
     @property
@@ -133,12 +145,12 @@ class Channel:
         return min(left, default=None)
 
     def published_at(self, sequence: int) -> int | None:
-        """When one of the unfinished was published; None when that cannot be told any more."""
+        """Return when one of the unfinished was published; None when that cannot be read, now or any more."""
         try:
             if sequence in self._sided:
                 return time_of(self.aside.frame(sequence))
             return self.topic.log.timestamp(sequence)
-        except (OutOfRange, CorruptChunk):
+        except (OutOfRange, CorruptChunk, ReadFailed):
             return None
 
     # --- messages come in --------------------------------------------------------------------------------------
@@ -490,7 +502,7 @@ class Channel:
     def seek(self, sequence: int, *, back: bool = False) -> None:
         """Move the cursor: all before `sequence` is done, all from it on is to be delivered (again).
 
-        Raises `CursorConflict` when that goes back and nobody said `back`.
+        Raises `CursorConflict` when that goes back and nobody said `back`, and `ReadFailed`.
         """
         log = self.topic.log
         sequence = min(sequence, self.topic.fanned_out)
@@ -498,9 +510,11 @@ class Channel:
             self._finish_below(sequence)
             self.reader.seek(max(sequence, self.cursor, log.first))
         elif back:
+            sequence = max(sequence, log.first)
+            skips = checkpoint.find_skips(self, sequence)  # first: when the disk cannot be read, nothing has changed
             self.empty()
-            self.reader.seek(max(sequence, log.first))
-            checkpoint.look_ahead(self)
+            self.reader.seek(sequence)
+            checkpoint.skip(self, skips)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self._pass_over()

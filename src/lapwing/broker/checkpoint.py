@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from lapwing.log.journal import ChannelState, Journal
 
 LATEST: Final = 2**63 - 1  # ns; what waits for longer than two centuries is written down as that
+
 TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
+
+Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
 
 
 def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
@@ -67,27 +70,36 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
         channel.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
     channel.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
-    look_ahead(channel, due, latest)
+    skip(channel, find_skips(channel, channel.cursor, due, latest))
     channel.aside.leave(sided.difference(channel.unfinished()))
     channel.schedule(channel.deferred.next_due())
     channel.dirty = True
 
 
-def look_ahead(channel: Channel, known: Mapping[int, int] = MappingProxyType({}), latest: int = LATEST) -> None:
-    """Find again what the cursor has to jump over: what waits for its time, and what was dropped in the topic.
+def find_skips(
+    channel: Channel, cursor: int, known: Mapping[int, int] = MappingProxyType({}), latest: int = LATEST
+) -> list[Skip]:
+    """Find what a channel has to skip from `cursor` on: deferred messages, and runs that the topic has dropped.
 
-    What was published deferred, and had not reached the journal as such, waits from its publish on.
+    A message that was published deferred, and is not `known`, waits from its publish on. Raises `ReadFailed`.
     """
-    log, topic, cursor = channel.topic.log, channel.topic, channel.cursor
+    log, topic = channel.topic.log, channel.topic
     waiting = {sequence: until for sequence, until in known.items() if sequence >= cursor}
     for extra in log.extras(cursor, topic.fanned_out):
         if extra.defer and extra.sequence not in known:
             due = log.timestamp(extra.sequence) + extra.defer - topic.skew
             waiting[extra.sequence] = min(due, latest)
-    dropped = [(max(start, cursor), stop) for start, stop in topic.emptied() if stop > cursor]
+    dropped = [(max(start, cursor), stop) for start, stop in topic.emptied(cursor)]
     alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
-    for start, stop in sorted([*dropped, *((sequence, sequence + 1) for sequence in alone)]):
-        if start in waiting and stop == start + 1 and (start, stop) not in dropped:
-            channel.wait_first(start, until=waiting[start])
-        else:
+    skips: list[Skip] = [(start, stop, None) for start, stop in dropped]
+    skips += [(sequence, sequence + 1, waiting[sequence]) for sequence in alone]
+    return sorted(skips, key=lambda skip: skip[0])
+
+
+def skip(channel: Channel, skips: Sequence[Skip]) -> None:
+    """Have a channel's cursor skip what `find_skips` found."""
+    for start, stop, due in skips:
+        if due is None:
             channel.ahead.add(start, stop)
+        else:
+            channel.wait_first(start, until=due)

@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from lapwing import names
+from lapwing.errors import ReadFailed
 from lapwing.log.catalog import Catalog, TopicEntry
 from lapwing.log.datapath import DataPath
-from lapwing.log.disk import OpenFiles
+from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions, TopicLog
 from lapwing.log.memory import MemoryLog
@@ -57,6 +58,9 @@ class Storage(Protocol):
     def try_writing(self) -> None:
         """Find out whether it takes anything at the moment; raises `OSError`."""
 
+    def try_reading(self, path: str, offset: int) -> None:
+        """Read a little of a file at an offset. Raises `OSError` while the disk does not return it."""
+
     def close(self) -> None:
         """Let others have it."""
 
@@ -93,8 +97,12 @@ class DiskStore:
         return side
 
     def has_side_log(self, channel: str) -> bool:
-        """Whether the channel has one."""
-        return channel in self._sides or os.path.exists(side_path(self._directory, channel))
+        """Return whether the channel has one. Raises `ReadFailed`."""
+        path = side_path(self._directory, channel)
+        try:
+            return channel in self._sides or exists(path)
+        except OSError as error:
+            raise ReadFailed(path, 0, error) from error
 
     def forget(self, channel: str) -> None:
         """Drop what is kept of a channel."""
@@ -199,6 +207,16 @@ class DiskStorage:
         """Find out whether the disk takes anything at the moment; raises `OSError`."""
         self._place.try_writing(min_free=self._options.min_free_bytes)
 
+    def try_reading(self, path: str, offset: int) -> None:
+        """Read a little of a file at an offset. Raises `OSError` while the disk does not return it."""
+        disk = self._files.disk
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: there is nothing left to read
+            fd = disk.open(path, os.O_RDONLY)
+            try:
+                disk.pread(fd, 1, offset)
+            finally:
+                disk.close(fd)
+
     def close(self) -> None:
         """Release the lock on the data path."""
         self._files.shut_all()
@@ -225,6 +243,9 @@ class MemoryStorage:
 
     def try_writing(self) -> None:
         """It always does."""
+
+    def try_reading(self, path: str, offset: int) -> None:
+        """It always can be read."""
 
     def close(self) -> None:
         """Nothing to release."""

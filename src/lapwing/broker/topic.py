@@ -14,7 +14,7 @@ from lapwing import kernel, names
 from lapwing.broker import checkpoint
 from lapwing.broker.channel import Channel
 from lapwing.broker.settings import TopicSettings
-from lapwing.errors import Exiting, LapwingError, WriteFailed
+from lapwing.errors import Exiting, LapwingError, ReadFailed, WriteFailed
 from lapwing.log.log import Extra
 from lapwing.log.retention import RetentionLimits
 from lapwing.wire.nsq import ids
@@ -71,6 +71,9 @@ class Topic:
         self._has_extras = False
         self._lost = range(0)  # sequences not handed over yet that a crash took: there is nothing to hand over
         self._counted = (0, 0)  # messages and bytes before this turn, should it come to nothing
+
+    def __str__(self) -> str:
+        return f"topic {self.name}"
 
     @property
     def depth(self) -> int:
@@ -205,7 +208,14 @@ class Topic:
         self.fan_out(now)
 
     def fan_out(self, now: int) -> None:
-        """Hand over what no channel has had, if the topic does not stand still."""
+        """Hand new messages to the channels, unless the topic stands still; retried when a read fails."""
+        try:
+            self.try_fan_out(now)
+        except ReadFailed as error:
+            self._broker.read_failed(self, error, now=now)
+
+    def try_fan_out(self, now: int) -> None:
+        """Hand new messages to the channels, unless the topic stands still. Raises `ReadFailed`, and nothing moves."""
         start, stop = self.fanned_out, self.log.end
         if start >= stop or self.stands_still:
             return
@@ -294,10 +304,11 @@ class Topic:
         self._lost = range(0)
         self._broker.tell(self)
 
-    def emptied(self) -> list[list[int]]:
-        """The runs [start, stop) that were dropped here and that a channel has still to come past."""
-        low = min((channel.cursor for channel in self.channels.values()), default=self.fanned_out)
-        return [run for run in self._emptied() if run[1] > low]
+    def emptied(self, since: int | None = None) -> list[list[int]]:
+        """Return the runs [start, stop) that were dropped here and end behind `since`, or behind some cursor."""
+        if since is None:
+            since = min((channel.cursor for channel in self.channels.values()), default=self.fanned_out)
+        return [run for run in self._emptied() if run[1] > since]
 
     def _emptied(self) -> list[list[int]]:
         known = self.settings.get("emptied")

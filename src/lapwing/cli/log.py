@@ -56,13 +56,20 @@ def verify(place: Place, topic: Topics = None, as_json: Json = False) -> None:
 
 
 @app.command(epilog="Example: lapwing log repair /var/lib/nsqd")
-def repair(place: Place, topic: Topics = None, as_json: Json = False) -> None:
-    """Put right what can be. Chunks that are damaged for good are copied to DATA_PATH/quarantine and set aside.
+def repair(
+    place: Place,
+    topic: Topics = None,
+    unreadable: Annotated[
+        bool, typer.Option(help="Also give up chunks that the disk does not return (default: leave them as they are).")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put right what can be. Damaged chunks are copied to DATA_PATH/quarantine and set aside; the rest is kept.
 
-    Whatever is sound is kept. Exit code 1 when something could not be put right.
+    Exit code 1 when something could not be put right.
     """
     repairs: list[offline.Repair] = []
-    with _data_path(place) as held, _shown(offline.repair(held, topic or ()), as_json) as events:
+    with _data_path(place) as held, _shown(offline.repair(held, topic or (), unreadable=unreadable), as_json) as events:
         for event in events:
             if isinstance(event, offline.Repair):
                 repairs.append(event)

@@ -9,7 +9,7 @@ from typing import Final
 
 from lapwing import names
 from lapwing.errors import DataPathInUse, LogError
-from lapwing.log.disk import DISK
+from lapwing.log.disk import DISK, exists
 from lapwing.log.log import GONE
 
 TOPICS: Final = "topics"
@@ -85,7 +85,7 @@ class DataPath:
                 DISK.unlink(os.path.join(self.path, entry))
         root = os.path.join(self.path, TOPICS)
         found = []
-        for entry in sorted(os.listdir(root)) if os.path.isdir(root) else ():
+        for entry in sorted(os.listdir(root)) if exists(root) else ():
             if entry.startswith(GONE):
                 with contextlib.suppress(OSError):  # no reason not to start; the next one tries again
                     DISK.remove_tree(os.path.join(root, entry))

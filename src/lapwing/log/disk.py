@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from lapwing.errors import ReadFailed
+
 MODE: Final = 0o600
 
 
@@ -119,8 +121,8 @@ class Disk:
             finally:
                 self.close(fd)
             self.rename(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
+        except BaseException:  # `parts` may be made from reads that fail
+            with contextlib.suppress(OSError):  # the first error is the one to raise
                 self.unlink(temporary)
             raise
         if sync:
@@ -145,6 +147,18 @@ class Disk:
 DISK: Final = Disk()
 
 
+def exists(path: str) -> bool:
+    """Return whether there is something at `path`. Raises `OSError` when the disk does not answer.
+
+    `os.path.exists` returns False then, and a file would be taken for missing that is only unreadable now.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 class File:
     """A file that is opened when needed; its descriptor may be taken away between two uses."""
 
@@ -156,9 +170,9 @@ class File:
         self.fd = -1
 
     def read(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes at `offset`; fewer only at the end of the file. Raises `OSError` with its name."""
-        fd = self.table.reach(self)
+        """Return up to `length` bytes at `offset`; fewer only at the end of the file. Raises `ReadFailed`."""
         try:
+            fd = self.table.reach(self)
             data = self.table.disk.pread(fd, length, offset)
             while len(data) < length:
                 more = self.table.disk.pread(fd, length - len(data), offset + len(data))
@@ -166,7 +180,7 @@ class File:
                     break
                 data += more
         except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from error
+            raise ReadFailed(self.path, offset, error) from error
         return data
 
     def write(self, data: bytes, offset: int) -> None:
@@ -185,7 +199,7 @@ class File:
         self.table.disk.truncate(self.table.reach(self, create=not size), size)
 
     def size(self) -> int:
-        """How long the file is; 0 when there is none."""
+        """Return the length of the file; 0 when there is none. Raises `OSError`."""
         try:
             return os.fstat(self.fd).st_size if self.fd >= 0 else os.stat(self.path).st_size
         except FileNotFoundError:
@@ -199,8 +213,8 @@ class File:
             return 0
 
     def exists(self) -> bool:
-        """Whether there is such a file."""
-        return self.fd >= 0 or os.path.exists(self.path)
+        """Return whether there is such a file. Raises `OSError`."""
+        return self.fd >= 0 or exists(self.path)
 
     def close(self) -> None:
         """Give the descriptor back; the next use opens the file anew."""

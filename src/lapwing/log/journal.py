@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from lapwing.errors import LogError
 from lapwing.log import records
 from lapwing.log.disk import File, OpenFiles
 from lapwing.log.records import RecordFile
@@ -239,7 +240,12 @@ class Journal:
 
     def compact(self) -> None:
         """Write the state alone to a new file, which takes the old one's place; on error the old one stays."""
-        self._rewrite(self._fold())
+        try:
+            folded = self._fold()
+        except LogError as error:
+            self.notes.append(f"{self.path}: could not be compacted: {error}")
+            return
+        self._rewrite(folded)
 
     def _rewrite(self, folded: _Folded) -> None:
         parts: list[bytes] = []

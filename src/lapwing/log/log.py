@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from lapwing import kernel
-from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
+from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
 from lapwing.log import opening, recovery, reservation, retention
 from lapwing.log import reader as reading
 from lapwing.log.attributes import Extra
@@ -281,7 +281,7 @@ class DiskLog:
         return self._sure(segment, lambda: self._load_cold(segment, sequence, place, max_bytes))
 
     def _sure(self, segment: Segment, look: Callable[[], T]) -> T:
-        """What `look` finds in a segment; the index is made anew first when it turns out to be damaged."""
+        """Return what `look` finds in a segment; the index is rebuilt first when it is damaged. Raises `ReadFailed`."""
         try:
             try:
                 return look()
@@ -291,7 +291,7 @@ class DiskLog:
         except BadRecord as error:
             raise CorruptChunk(segment.index.file.path, 0, str(error)) from error
         except OSError as error:
-            raise LogError(f"{segment.frames.path}: cannot be read: {error}") from error
+            raise ReadFailed(segment.index.file.path, 0, error) from error
 
     def rebuild(self, segment: Segment) -> None:
         """Make the index of a segment anew, keeping what is sound of it; raises `OSError`."""
@@ -342,7 +342,8 @@ class DiskLog:
         segment = self._segments[bisect_right(self._firsts, sequence) - 1]
         if sequence >= segment.end:
             return segment.frames.path, segment.size
-        return segment.frames.path, segment.index.chunk(segment.find(sequence)).offset
+        chunk = self._sure(segment, lambda: segment.index.chunk(segment.find(sequence)))
+        return segment.frames.path, chunk.offset
 
     def shed(self) -> None:
         """Let go of what is in memory and also on disk."""
@@ -372,7 +373,7 @@ class DiskLog:
         return InFile(start, chunks[-1].end - start, segment.frames.path, chunks[0].offset, checks)
 
     def extras(self, start: int, stop: int) -> list[Extra]:
-        """What messages of [start, stop) carry beside their bodies, in order of their sequence."""
+        """Return what messages of [start, stop) carry beside their bodies, in order. Raises `ReadFailed`."""
         found: list[Extra] = []
         stop = min(stop, self.end)
         at = max(bisect_right(self._firsts, start) - 1, 0)
@@ -380,20 +381,10 @@ class DiskLog:
             if segment.first >= stop:
                 break
             if segment.extras.size:
-                found += self._read_extras(segment, start, stop)
+                found += segment.extras.read(start, stop, self._tell_extras)
         if self._unwritten_extras:
             found += [extra for extra in self._unwritten_extras if start <= extra.sequence < stop]
         return found
-
-    def _read_extras(self, segment: Segment, start: int, stop: int) -> list[Extra]:
-        """Those of one segment; where the disk does not give them, messages are served without, as with damage."""
-        try:
-            return segment.extras.read(start, stop, self._tell_extras)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise LogError(f"{segment.extras.file.path}: cannot be read: {error.strerror}") from error
-            self._tell(segment.extras.file.path, 0, 0, 0, f"headers and deferrals cannot be read: {error.strerror}")
-            return []
 
     def _tell_extras(self, path: str, offset: int, length: int) -> None:
         self._tell(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
@@ -423,7 +414,9 @@ class DiskLog:
             return time_of(self.frame(sequence))
         except CorruptChunk:
             segment = self._segments[bisect_right(self._firsts, sequence) - 1]
-            return segment.index.chunk(segment.find(sequence)).time if sequence < segment.end else segment.newest
+            if sequence >= segment.end:
+                return segment.newest
+            return self._sure(segment, lambda: segment.index.chunk(segment.find(sequence))).time
 
     # --- letting go --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lapwing import kernel
-from lapwing.errors import LogError, NoSuchTopic
+from lapwing.errors import LogError, NoSuchTopic, ReadFailed
 from lapwing.log import recovery
 from lapwing.log.attributes import Extra
 from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
@@ -150,19 +150,28 @@ def _walk(place: DataPath, topic: str, *, want_frames: bool) -> Iterator[Event]:
             yield problem
         for number, segment in enumerate(segments):
             following = firsts[number + 1] if number + 1 < len(firsts) else None
-            for event in _walk_segment(topic, segment, summary, following, want_frames):
+            for event in _readable(topic, _walk_segment(topic, segment, summary, following, want_frames)):
                 if isinstance(event, Problem):
                     summary.problems.append(event)
                 if isinstance(event, Progress):
                     event = Progress(topic, done + event.done, total)
                 yield event
             done += segment.size
-        for problem in _verify_records(topic, directory, files):
-            summary.problems.append(problem)
-            yield problem
+        for event in _readable(topic, _verify_records(topic, directory, files)):
+            if isinstance(event, Problem):
+                summary.problems.append(event)
+            yield event
     finally:
         files.shut_all()
     yield summary
+
+
+def _readable(topic: str, events: Iterator[Event]) -> Iterator[Event]:
+    """Yield `events` up to the first read that fails, then a problem in place of the rest."""
+    try:
+        yield from events
+    except ReadFailed as error:
+        yield Problem(topic, error.path, error.offset, f"{error}; the rest of it was not looked at")
 
 
 def _identity(directory: str) -> tuple[str, int]:
@@ -231,7 +240,11 @@ def _walk_chunk(
             what = "of a chunk that is not all there" if chunk.offset in known else "that are no message"
             yield Problem(topic, path, chunk.offset, f"{chunk.length} bytes {what}: {span}", chunk.count)
         return
-    frames = segment.frames.read(chunk.length, chunk.offset)
+    try:
+        frames = segment.frames.read(chunk.length, chunk.offset)
+    except ReadFailed as error:
+        yield Problem(topic, path, chunk.offset, f"{error}: {span}", chunk.count)
+        return
     if len(frames) != chunk.length or kernel.crc32c(frames) != chunk.crc:
         yield Problem(topic, path, chunk.offset, f"checksum is not {chunk.crc:08x}: {span}", chunk.count)
         return
@@ -260,7 +273,7 @@ def _ids_fit(frames: bytes, chunk: Chunk, node: int) -> bool:
     return (frames[18 : kernel.HEAD], frames[last + 18 : last + kernel.HEAD]) == ends
 
 
-def _verify_records(topic: str, directory: str, files: OpenFiles) -> Iterator[Problem]:
+def _verify_records(topic: str, directory: str, files: OpenFiles) -> Iterator[Event]:
     """Extras, journal and side logs: every record against its checksum."""
     paths = [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(".aux")]
     paths.append(os.path.join(directory, "journal"))
@@ -319,16 +332,20 @@ def messages(block: Block) -> Iterator[dict[str, Any]]:
 # --- repair ----------------------------------------------------------------------------------------------------
 
 
-def repair(place: DataPath, chosen: Sequence[str] = ()) -> Iterator[Event]:
+def repair(place: DataPath, chosen: Sequence[str] = (), *, unreadable: bool = False) -> Iterator[Event]:
     """Put right what can be: what opening mends, and chunks that do not match their checksum are set aside.
 
-    The bytes of such a chunk are copied to the data path's folder `quarantine` first; its index record then says that
-    it is known to be bad, and its neighbours are served as before.
+    The bytes of such a chunk are copied to the data path's folder `quarantine` first; its index record is then marked
+    as quarantined, and its neighbours are served as before. A chunk that the disk does not return is left alone, as it
+    may be sound, unless `unreadable` asks to set it aside as well.
     """
     if not chosen:
         yield from _repair_catalog(place)
     for topic in topics_of(place, chosen):
-        yield from _repair(place, topic)
+        try:
+            yield from _repair(place, topic, unreadable)
+        except LogError as error:
+            yield Repair(topic, f"{error}; the rest of the topic was left as it is", done=False)
 
 
 def _repair_catalog(place: DataPath) -> Iterator[Event]:
@@ -346,7 +363,7 @@ def _repair_catalog(place: DataPath) -> Iterator[Event]:
         yield Repair("", f"{error}: made anew from what is there, without pauses and settings")
 
 
-def _repair(place: DataPath, topic: str) -> Iterator[Event]:
+def _repair(place: DataPath, topic: str, unreadable: bool) -> Iterator[Event]:
     directory = place.topic_dir(topic)
     yield from _repair_extras(topic, directory)
     log = DiskLog(directory, 0)
@@ -359,9 +376,14 @@ def _repair(place: DataPath, topic: str) -> Iterator[Event]:
             log.notes.clear()
             number = stop = 0
             while number < segment.index.count:
-                chunks, frames, problem = segment.read(number, 1 << 20)
-                if frames is None and not chunks[0].flags & QUARANTINED:
-                    yield _set_aside(place, topic, segment, chunks[0], number, problem)
+                try:
+                    chunks, frames, problem = segment.read(number, 1 << 20)
+                except ReadFailed as error:
+                    chunks = segment.run(number, 0)
+                    yield _not_returned(topic, segment, chunks[0], number, error, unreadable)
+                else:
+                    if frames is None and not chunks[0].flags & QUARANTINED:
+                        yield _set_aside(place, topic, segment, chunks[0], number, problem)
                 number += len(chunks)
                 stop = chunks[-1].stop
                 yield Progress(topic, done + stop, total)
@@ -372,6 +394,21 @@ def _repair(place: DataPath, topic: str) -> Iterator[Event]:
         yield from _repair_journals(topic, directory)
     finally:
         log.close()
+
+
+def _not_returned(
+    topic: str, segment: Segment, chunk: Chunk, number: int, error: ReadFailed, unreadable: bool
+) -> Event:
+    """Report a chunk that the disk does not return; set it aside, without a copy, if that was asked for."""
+    span = f"{error}: offset {chunk.offset}: messages {chunk.first} to {chunk.end - 1}"
+    if not unreadable:
+        return Repair(topic, f"{span} left as they are: try again, or set them aside with --unreadable", done=False)
+    chunk.flags |= QUARANTINED
+    try:
+        segment.index.file.write(chunk.encode(), number * RECORD)
+    except OSError as failed:
+        return Repair(topic, f"{span} could not be set aside: {failed}", done=False)
+    return Repair(topic, f"{span} set aside, without a copy")
 
 
 def _set_aside(place: DataPath, topic: str, segment: Segment, chunk: Chunk, number: int, problem: str) -> Event:

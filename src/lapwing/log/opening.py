@@ -40,10 +40,12 @@ def open_directory(
     known = os.path.isdir(directory)
     try:
         return _open(directory, node, now, options, files, notes)
-    except OSError as error:
+    except (OSError, LogError) as error:
         if not known:
             with contextlib.suppress(OSError):  # an empty one would be a topic at the next start
                 files.disk.rmdir(directory)
+        if isinstance(error, LogError):
+            raise
         raise LogError(f"{directory}: cannot be opened: {error}") from error
 
 
@@ -86,7 +88,7 @@ def _open(
 def _sweep(directory: str, names: list[str], firsts: set[int], files: OpenFiles, notes: list[str]) -> None:
     """Remove what a crash left half made or half deleted, and what ephemeral channels had set aside."""
     side = os.path.join(directory, SIDE)
-    for name in files.disk.listdir(side) if SIDE in names and os.path.isdir(side) else ():
+    for name in files.disk.listdir(side) if SIDE in names else ():
         if ephemeral(name):
             files.disk.unlink(os.path.join(side, name))
     for name in names:

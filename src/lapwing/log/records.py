@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from lapwing import kernel
-from lapwing.errors import LogError, WriteFailed
+from lapwing.errors import ReadFailed, WriteFailed
 from lapwing.log.disk import File
 
 MAGIC: Final = b"LWR1"
@@ -95,17 +95,14 @@ class RecordFile:
         self._torn = False  # there is more in the file than that, to be cut off first
 
     def read(self) -> Iterator[Found]:
-        """Everything in the file; afterwards appending goes on behind the last sound record.
+        """Yield everything in the file; afterwards records are appended behind the last sound one.
 
-        Raises `LogError` when the disk does not give it: that says nothing of what is in it, so nothing is changed.
+        Raises `ReadFailed` when the disk does not return it; nothing is changed then.
         """
         try:
-            yield from self._read()
+            length = self.file.size()
         except OSError as error:
-            raise LogError(f"{self.file.path}: cannot be read: {error.strerror or error}") from error
-
-    def _read(self) -> Iterator[Found]:
-        length = self.file.size()
+            raise ReadFailed(self.file.path, 0, error) from error
         self.size = 0
         for begin, payload, end in stream(self.file, 0, length):
             if payload is not None:

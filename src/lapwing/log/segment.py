@@ -1,14 +1,13 @@
 """One file of wire frames, back to back, with its index and its extras beside it: written as one, read in blocks."""
 
 import contextlib
-import errno
 import os
 import struct
 from collections.abc import Sequence
 from typing import Final
 
 from lapwing import kernel
-from lapwing.errors import WriteFailed
+from lapwing.errors import ReadFailed, WriteFailed
 from lapwing.log import attributes as extras_file
 from lapwing.log.attributes import Extra, ExtrasFile
 from lapwing.log.disk import File, OpenFiles
@@ -212,8 +211,8 @@ class Segment:
     def read(self, number: int, max_bytes: int) -> tuple[Sequence[Chunk], bytes | None, str]:
         """The chunks of such a run, and their frames.
 
-        Every checksum is verified. When the first chunk is bad, or lies where the disk cannot be read: that one, None,
-        and what is wrong. Raises `BadRecord`, and `OSError` for what may pass.
+        Every checksum is verified. When the first chunk does not match its own: that one, None, and what is wrong.
+        Raises `BadRecord`, and `ReadFailed` when the disk does not return the bytes.
         """
         chunks = self.run(number, max_bytes)
         head = chunks[0]
@@ -221,12 +220,10 @@ class Segment:
             return chunks, None, "quarantined"
         try:
             data = self.frames.read(chunks[-1].stop - head.offset, head.offset)
-        except OSError as error:
-            if error.errno != errno.EIO:
+        except ReadFailed:
+            if len(chunks) == 1:
                 raise
-            if len(chunks) > 1:
-                return self.read(number, 0)  # which of them is it?
-            return chunks, None, f"cannot be read: {error.strerror}"
+            return self.read(number, 0)  # serve the chunks before the one that the disk does not return
         if len(chunks) == 1:
             if len(data) != head.length or kernel.crc32c(data) != head.crc:
                 return chunks, None, f"checksum is not {head.crc:08x}"

@@ -3,7 +3,6 @@
 Records (see `records`): kind u8 = 1 | sequence u64 | frame, or kind u8 = 2 | sequences u64 ... that are done with.
 """
 
-import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -65,20 +64,15 @@ class SideLog:
         self._fresh[sequence] = frame
 
     def frame(self, sequence: int) -> bytes:
-        """The frame of a message; raises `OutOfRange`, `CorruptChunk`, or `LogError` for what may pass."""
+        """Return the frame of a message. Raises `OutOfRange`, `CorruptChunk`, or `ReadFailed`."""
         fresh = self._fresh.get(sequence)
         if fresh is not None:
             return fresh
         place = self._places.get(sequence)
         if place is None:
             raise OutOfRange(f"{self.path}: no frame of sequence {sequence}")
-        try:
-            head = self._file.file.read(records.HEAD, place)
-            data = head + self._file.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise LogError(f"{self.path}: cannot be read: {error.strerror}") from error
-            raise CorruptChunk(self.path, place, f"cannot be read: {error.strerror}") from error
+        head = self._file.file.read(records.HEAD, place)
+        data = head + self._file.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
         payload = records.payload_at(data, 0)
         if payload is None or _PUT.unpack_from(payload) != (PUT, sequence):
             raise CorruptChunk(self.path, place, f"not the frame of sequence {sequence}")
@@ -183,7 +177,7 @@ class SideLog:
 
         try:
             self._file.replace(wanted(), sync=self._sync)
-        except OSError as error:
+        except (OSError, LogError) as error:
             self.notes.append(f"{self.path}: could not be compacted: {error}")
             return
         self._places = places

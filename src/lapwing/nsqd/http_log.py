@@ -20,7 +20,7 @@ from lapwing import kernel, names
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.topic import Topic
-from lapwing.errors import BrokerError, CorruptChunk, CursorConflict, LapwingError, NoSuchTopic, OutOfRange
+from lapwing.errors import BrokerError, CorruptChunk, CursorConflict, LapwingError, NoSuchTopic, OutOfRange, ReadFailed
 from lapwing.log.reader import InFile
 from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
@@ -239,10 +239,10 @@ def _facts(topic: Topic, at: int | None, times: bool) -> dict[str, Any]:
 
 
 def _time(topic: Topic, sequence: int) -> int | None:
-    """When a message was published; None when there is none or it cannot be read."""
+    """Return when a message was published; None when there is none or it cannot be read."""
     try:
         return topic.log.timestamp(sequence)
-    except (OutOfRange, CorruptChunk):
+    except (OutOfRange, CorruptChunk, ReadFailed):
         return None
 
 
