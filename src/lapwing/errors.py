@@ -2,6 +2,7 @@
 
 LapwingError
 ├── ProtocolError   the peer broke the protocol: answer its code, hang up
+├── HangUp          the peer is not worth an answer: close the connection
 ├── CommandFailed   a lawful command could not be done: answer, talk on
 │   ├── NotInFlight     nobody holds the message
 │   └── NotOwner        another consumer holds it
@@ -42,6 +43,10 @@ class ProtocolError(LapwingError):
     def payload(self) -> bytes:
         """The bytes of the error frame."""
         return str(self).encode("latin-1", "replace")
+
+
+class HangUp(LapwingError):
+    """The peer is not worth an answer: close the connection without one."""
 
 
 class CommandFailed(LapwingError):

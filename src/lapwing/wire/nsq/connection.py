@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final
 
 from lapwing import kernel
-from lapwing.errors import LapwingError, ProtocolError
+from lapwing.errors import HangUp, ProtocolError
 from lapwing.wire.nsq import frames, parse_mpub
 from lapwing.wire.nsq.commands import MAGIC, WORDS, Command, Fins, Nop, Pub
 from lapwing.wire.nsq.limits import Limits
@@ -29,10 +29,6 @@ __all__ = ["BrokerConnection", "ClientConnection", "ErrorFrame", "HangUp", "Limi
 _FEW: Final = 32  # messages of an MPUB that are worth a look before all of it has come
 _SIZE: Final = Struct(">i").unpack_from
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
-
-
-class HangUp(LapwingError):
-    """The peer is not worth an answer: close the connection, without a frame."""
 
 
 class BrokerConnection:
