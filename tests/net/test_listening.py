@@ -27,7 +27,7 @@ PING = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def site():
-    return HttpServer(Router([Route("GET", "/ping", lambda request: answers.plain(request.remote))]))
+    return HttpServer(Router([Route("GET", "/ping", lambda request: answers.plain(request.caller.address))]))
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,7 @@ import pytest
 
 from lapwing.net import answers
 from lapwing.net.answers import Refused, compact
-from lapwing.net.requests import BadEscape, Head, Query, Request, escape
+from lapwing.net.requests import BadEscape, Caller, Head, Query, Request, escape
 from lapwing.net.routes import Route, Router, TlsRequired
 
 ROUTER = Router(
@@ -24,7 +24,7 @@ ROUTER = Router(
 def resolve(method, target, table=ROUTER):
     head = Head(method, target.encode("latin-1"), [], old=False, close=False)
     route, head.parameter = table.resolve(head)
-    answer = route.respond(Request(head, b"", "@", 0.0))
+    answer = route.respond(Request(head, b"", Caller(), 0.0))
     return answer, dict(answer.headers), head.parameter
 
 
@@ -123,7 +123,7 @@ def test_a_query_that_cannot_be_decoded_is_refused(raw):
 
 
 def test_a_missing_argument_is_named():
-    request = Request(Head("GET", b"/x?topic=a", [], old=False, close=False), b"", "@", 0.0)
+    request = Request(Head("GET", b"/x?topic=a", [], old=False, close=False), b"", Caller(), 0.0)
 
     assert request.argument("topic") == "a"
     with pytest.raises(Refused) as caught:

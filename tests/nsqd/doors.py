@@ -12,7 +12,7 @@ from lapwing.broker.options import Options
 from lapwing.broker.storage import MemoryStorage
 from lapwing.net.answers import Answer, Later, Refused, Stream, failure
 from lapwing.net.logs import Level, Log
-from lapwing.net.requests import Head, Request
+from lapwing.net.requests import Caller, Head, Request
 from lapwing.net.routes import Reply, Router
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.http import Http
@@ -77,7 +77,7 @@ class Node:
         head = Head(method, target.encode(), list(headers), old=False, close=False)
         head.route, head.parameter = self.table.resolve(head)
         try:
-            return head.route.respond(Request(head, body, "127.0.0.1:1", 0.0))
+            return head.route.respond(Request(head, body, Caller("127.0.0.1:1", "127.0.0.1"), 0.0))
         except Refused as error:
             return failure(error.status, error.code)
 

@@ -9,6 +9,7 @@ from typing import Final
 from lapwing.log.log import LogOptions
 from lapwing.log.options import Durability
 from lapwing.net.options import (
+    ADDRESSES,
     BOOLEAN,
     DURATION,
     FLOATS,
@@ -71,9 +72,12 @@ class Options:
         (), "nsqlookupd TCP address", flag="lookupd-tcp-address", key="nsqlookupd_tcp_addresses", kind=STRINGS
     )
     auth_http_addresses: tuple[str, ...] = option(
-        (), "auth server, host:port or URL; any value requires AUTH", flag="auth-http-address",
-        key="auth_http_addresses", kind=STRINGS,
+        (), "ask this auth server (host:port or URL) what a client may do, over TCP and HTTP; none: allow everything",
+        flag="auth-http-address", key="auth_http_addresses", kind=ADDRESSES,
     )  # fmt: skip
+    stats_without_auth: bool = option(
+        False, "serve /stats and /metrics without a secret although --auth-http-address is set; false: ask for one"
+    )
     auth_http_request_method: str = option("get", "how auth servers are asked, get or post")
     http_client_connect_timeout: int = option("2s", "connect timeout of outgoing HTTP", kind=DURATION)
     http_client_request_timeout: int = option("5s", "overall timeout of outgoing HTTP", kind=DURATION)

@@ -96,6 +96,22 @@ class StagedFiles:
                 return Part(found["topic"], found["count"], extras, body)
         raise CorruptChunk(path, 0, f"{len(data)} bytes that do not match their checksum")
 
+    def topics(self, sink: str, batch: int, keys: list[str]) -> set[str]:
+        """Return the topics that the staged parts of these keys are for. Raises `OSError` or `CorruptChunk`."""
+        directory = self._batch(sink, batch)
+        wanted = set(keys)
+        found = set()
+        for name in _names(directory):
+            if name.rpartition(".")[0] in wanted:
+                path = os.path.join(directory, name)
+                with open(path, "rb") as file:
+                    try:
+                        length, _, _ = _HEAD.unpack(file.read(_HEAD.size))
+                        found.add(json.loads(file.read(length))["topic"])
+                    except (struct.error, ValueError, KeyError, TypeError) as error:
+                        raise CorruptChunk(path, 0, f"the topic cannot be read ({error})") from error
+        return found
+
     def drop(self, sink: str, batch: int, keys: list[str] | None = None) -> int:
         """Forget what is staged for a batch (of these keys); how many parts that were."""
         directory = self._batch(sink, batch)

@@ -17,6 +17,7 @@ from lapwing.lookup.tcp import Peers
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
+from lapwing.net.routes import Router
 from lapwing.wire.nsq import lookup
 from lapwing.wire.nsq.lookup import PeerInfo
 
@@ -38,7 +39,7 @@ class Daemon:
         self._welcome = b""
         self._peers = Peers(self._session, self.now, self.counts, limit=options.max_peers, timeout=options.peer_timeout)
         self._http = HttpServer(
-            LookupRoutes(self.registry, self.now, self.counts, lambda: self._http.served).router(),
+            Router(LookupRoutes(self.registry, self.now, self.counts, lambda: self._http.served).routes()),
             limits=HttpLimits(connections=options.max_http_connections),
             log=log.info if log.enabled(Level.INFO) else None,
             broken=self._broken,

@@ -11,7 +11,7 @@ from lapwing.lookup.registry import NEVER, Producer, Registry, RegistryFull
 from lapwing.net import answers
 from lapwing.net.answers import Answer, Refused
 from lapwing.net.requests import Request
-from lapwing.net.routes import Route, Router
+from lapwing.net.routes import Route
 
 _DONE: Final = answers.nothing()
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,27 +27,25 @@ class LookupRoutes:
         self._counts = counts
         self._served = served
 
-    def router(self) -> Router:
-        """All that may be asked."""
-        return Router(
-            [
-                Route("GET", "/ping", lambda _: answers.plain("OK")),
-                Route("GET", "/info", lambda _: answers.value({"version": VERSION})),
-                Route("GET", "/topics", self._topics),
-                Route("GET", "/channels", self._channels),
-                Route("GET", "/lookup", self._lookup),
-                Route("GET", "/nodes", self._nodes),
-                Route("GET", "/producers", self._producers),
-                Route("GET", "/debug", self._debug),
-                Route("GET", "/metrics", self._metrics),
-                Route("POST", "/topic/create", self._create_topic),
-                Route("POST", "/topic/delete", self._delete_topic),
-                Route("POST", "/topic/tombstone", self._tombstone),
-                Route("POST", "/channel/create", self._create_channel),
-                Route("POST", "/channel/delete", self._delete_channel),
-                *profiles.routes(),
-            ]
-        )
+    def routes(self) -> list[Route]:
+        """Return every route of nsqlookupd."""
+        return [
+            Route("GET", "/ping", lambda _: answers.plain("OK")),
+            Route("GET", "/info", lambda _: answers.value({"version": VERSION})),
+            Route("GET", "/topics", self._topics),
+            Route("GET", "/channels", self._channels),
+            Route("GET", "/lookup", self._lookup),
+            Route("GET", "/nodes", self._nodes),
+            Route("GET", "/producers", self._producers),
+            Route("GET", "/debug", self._debug),
+            Route("GET", "/metrics", self._metrics),
+            Route("POST", "/topic/create", self._create_topic),
+            Route("POST", "/topic/delete", self._delete_topic),
+            Route("POST", "/topic/tombstone", self._tombstone),
+            Route("POST", "/channel/create", self._create_channel),
+            Route("POST", "/channel/delete", self._delete_channel),
+            *profiles.routes(),
+        ]
 
     def _topics(self, request: Request) -> Answer:
         return answers.value({"topics": self._registry.topics})

@@ -13,7 +13,8 @@ from lapwing.net import durations
 from lapwing.net.answers import INTERNAL_ERROR, Answer, Later, Stream, plain
 from lapwing.net.incoming import Incoming
 from lapwing.net.listen import far_end, is_near
-from lapwing.net.requests import Head, Request
+from lapwing.net.requests import Caller, Head, Request
+from lapwing.net.tls import common_name
 
 if TYPE_CHECKING:
     from lapwing.net.http import HttpServer
@@ -43,9 +44,7 @@ class HttpConnection(asyncio.Protocol):
         self._incoming = Incoming(server, self)
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
-        self._remote = "@"
-        self._near = False
-        self._tls = False
+        self._caller = Caller()
         self._output: list[bytes] = []
         self._in_turn = False  # within data_received: output is gathered
         self._slots: deque[_Slot] = deque()  # answers not yet sent, in order
@@ -68,9 +67,14 @@ class HttpConnection(asyncio.Protocol):
         """Take the client in, or refuse it when there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
-        _, self._remote = far_end(transport)
-        self._near = is_near(transport)
-        self._tls = transport.get_extra_info("ssl_object") is not None
+        host, address = far_end(transport)
+        self._caller = Caller(
+            address,
+            host,
+            near=is_near(transport),
+            tls=transport.get_extra_info("ssl_object") is not None,
+            common_name=common_name(transport.get_extra_info("peercert")),
+        )
         self._transport.set_write_buffer_limits(high=262144)
         if not self._server.joined(self, self._loop):
             self.ended = self._closing = self._linger = True
@@ -106,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
         head = self._incoming.head
         if head is not None and not self.ended:
             self.ended = True
-            request = Request(head, b"".join(self._incoming.body), self._remote, self._started(), self._near)
+            request = Request(head, b"".join(self._incoming.body), self._caller, self._started())
             cut_off = head.route.cut_off
             try:
                 answer = cut_off if isinstance(cut_off, Answer) else cut_off(request)
@@ -114,7 +118,7 @@ class HttpConnection(asyncio.Protocol):
                 answer = self._server.failed(request, error)
             self._in_order(request, answer)
         self.finish()
-        return not self._closing and not self._tls
+        return not self._closing and not self._caller.tls
 
     def pause_writing(self) -> None:
         """The client takes its answers too slowly: read no further requests, stream no further pieces."""
@@ -134,7 +138,7 @@ class HttpConnection(asyncio.Protocol):
 
     def carry_out(self, head: Head, body: bytes) -> None:
         """Answer a whole request, or let it wait for a coroutine before it."""
-        request = Request(head, body, self._remote, self._started(), self._near)
+        request = Request(head, body, self._caller, self._started())
         if head.close:
             self.ended = True
         if self._task is not None or self._queue:
@@ -188,7 +192,7 @@ class HttpConnection(asyncio.Protocol):
         if head is None:
             self._in_order(None, answer, answer.render(close=True))
         else:
-            self._in_order(Request(head, b"", self._remote, self._started(), self._near), answer)
+            self._in_order(Request(head, b"", self._caller, self._started()), answer)
 
     def _advance(self) -> None:
         """Send what is complete, up to the first answer that is not; then carry out what waited."""
@@ -249,7 +253,7 @@ class HttpConnection(asyncio.Protocol):
         log = self._server.log
         if log is not None:
             elapsed = durations.show(int((time.perf_counter() - request.started) * 1e9))
-            log(f"{answer.status} {request.method} {request.target} ({request.remote}) {elapsed}")
+            log(f"{answer.status} {request.method} {request.target} ({request.caller.address}) {elapsed}")
 
     async def _stream(self, request: Request, answer: Stream) -> None:
         old = request.head.old

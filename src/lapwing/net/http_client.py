@@ -178,7 +178,9 @@ class HttpClient:
                 body, headers = json.dumps(document).encode(), {"Content-Type": "application/json"}
                 answer = await self.request("POST", where, body=body, headers=headers)
             if answer.status != 200:
-                raise HttpFailed(f"status {answer.status}")
+                failed = HttpFailed(f"status {answer.status}")
+                failed.status = answer.status
+                raise failed
             return answer.json()
         except HttpFailed as error:
             raise HttpFailed(f"{(error.url or where).without_query}: {error}") from error

@@ -34,10 +34,12 @@ _HEX: Final = re.compile(rb"[0-9a-fA-F]{1,16}")
 class HttpFailed(LapwingError):
     """No usable answer came. The text is the reason, without the URL: `connection refused`.
 
-    `url` is the one that failed, where a redirect led, if the request was sent.
+    `url` is the one that failed, where a redirect led, if the request was sent. `status` is that of an answer that came
+    and was not wanted, else 0.
     """
 
     url: HttpUrl | None = None
+    status: int = 0
 
 
 def reason_of(error: BaseException) -> str:

@@ -79,6 +79,12 @@ class Listener:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _handshakes: set[asyncio.Task[None]] = field(default_factory=set)
 
+    @property
+    def local(self) -> bool:
+        """Whether only programs on this machine can connect."""
+        parts = split(self.address)
+        return parts is None or parts[0] == "::1" or parts[0].startswith("127.")
+
     async def serve(self, factory: Factory, *, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from now on; each gets a protocol from `factory`."""
         loop = asyncio.get_running_loop()

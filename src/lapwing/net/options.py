@@ -17,6 +17,8 @@ from typing import Any, Final
 from lapwing.net import durations
 
 _INTEGER: Final = re.compile("[+-]?(?:0|[1-9](?:_?[0-9])*|0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+)")
+_USER: Final = re.compile(r"(://)[^/@\s]*@")
+_QUERY_VALUE: Final = re.compile(r"([?&][^=&#\s]*=)[^&#\s]+")
 _SMALLEST: Final = -(2**63)
 _LARGEST: Final = 2**63 - 1
 _BOOLEANS: Final = {
@@ -60,6 +62,11 @@ def parse_boolean(text: str) -> bool:
         return _BOOLEANS[text]
     except KeyError:
         raise ValueError("true or false expected") from None
+
+
+def without_secrets(text: str) -> str:
+    """Return `text` with the user, password and query values of every URL in it replaced by `***`."""
+    return _QUERY_VALUE.sub(r"\1***", _USER.sub(r"\1***@", text))
 
 
 def _string_from_file(value: Any) -> str:
@@ -144,6 +151,14 @@ INTEGER: Final = Kind("int", parse_integer, _integer_from_file)
 BOOLEAN: Final = Kind("", parse_boolean, _boolean_from_file, lambda value: "true" if value else "false", boolean=True)
 DURATION: Final = Kind("duration", durations.parse, _duration_from_file, durations.show)
 STRINGS: Final = Kind("value", lambda text: (text,), _strings_from_file, ",".join, list, repeatable=True)
+ADDRESSES: Final = Kind(  # host:port or URL; passwords in them are never shown
+    "value",
+    lambda text: (text,),
+    _strings_from_file,
+    lambda addresses: ",".join(map(without_secrets, addresses)),
+    lambda addresses: list(map(without_secrets, addresses)),
+    repeatable=True,
+)
 FLOATS: Final = Kind(  # kept in descending order
     "value", _floats_from_flag, _floats_from_file, lambda numbers: ",".join(map(str, numbers)), list, repeatable=True
 )

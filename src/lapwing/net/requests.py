@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing.net.answers import Refused
 
@@ -113,17 +114,35 @@ def _origin(method: str, target: bytes) -> bytes:
     return rest[slash:] if slash >= 0 else b"/"
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The client at the other end of a connection; the same for all its requests."""
+
+    address: str = "@"  # `ip:port`, or `@` on a Unix socket
+    host: str = ""  # the `ip` of it
+    near: bool = False  # on this machine
+    tls: bool = False
+    common_name: str = ""  # of its certificate
+
+
+class Permissions(Protocol):
+    """The permissions of the caller."""
+
+    def allows(self, permission: str, topic: str, channel: str) -> bool:
+        """Return whether the caller has the permission for the topic and the channel."""
+
+
 class Request:
     """One request, whole."""
 
-    __slots__ = ("body", "head", "near", "remote", "started")
+    __slots__ = ("body", "caller", "head", "permissions", "started")
 
-    def __init__(self, head: Head, body: bytes, remote: str, started: float, near: bool = False) -> None:
+    def __init__(self, head: Head, body: bytes, caller: Caller, started: float) -> None:
         self.head = head
         self.body = body
-        self.remote = remote  # `ip:port`, or `@` on a Unix socket
+        self.caller = caller
         self.started = started  # seconds of the performance counter; 0 when nobody measures
-        self.near = near  # from this machine
+        self.permissions: Permissions | None = None  # None: requests need none
 
     @property
     def method(self) -> str:

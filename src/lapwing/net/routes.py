@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from lapwing.net.answers import BODY_TOO_BIG, HTML, INVALID_REQUEST, JSON, Answer, Later, failure
 from lapwing.net.requests import Head, Request, escape
@@ -15,6 +15,22 @@ Reply = Answer | Later | Awaitable[Answer]
 SMALL_BODY: Final = 262144  # bytes of a body that nobody asked for
 
 _SLASHES: Final = re.compile("/{2,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The permissions that allow a caller to use a route, where a daemon checks permissions.
+
+    Any one of them is enough. It has to cover the topic and the channel of the query (`channel`), the topic alone
+    (`topic`), everything on the node (`node`), or anything at all (`any`).
+    """
+
+    permissions: tuple[str, ...]  # empty: everybody may use the route
+    scope: Literal["node", "topic", "channel", "any"] = "node"
+
+
+OPEN: Final = Access(())
+NODE_ADMIN: Final = Access(("admin",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +51,7 @@ class Route:
     cut_off: Answer | Callable[[Request], Answer] = INVALID_REQUEST  # the client stopped in mid-body
     logged: bool = True
     wants_body: bool = True  # `100 Continue` is worth saying
+    access: Access = NODE_ADMIN
 
 
 class Table(Protocol):
@@ -46,7 +63,7 @@ class Table(Protocol):
 
 def always(answer: Answer) -> Route:
     """A route that says `answer` to anything and has no use for a body."""
-    return Route("", "", lambda _: answer, too_big=answer, cut_off=answer, wants_body=False)
+    return Route("", "", lambda _: answer, too_big=answer, cut_off=answer, wants_body=False, access=OPEN)
 
 
 _NOT_FOUND: Final = always(failure(404, "NOT_FOUND"))

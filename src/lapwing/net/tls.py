@@ -3,7 +3,7 @@
 import ssl
 import warnings
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from lapwing.errors import ConfigError
 
@@ -42,6 +42,15 @@ def server_context(
         if not root_ca:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     return context
+
+
+def common_name(certificate: Any) -> str:
+    """Return the common name in a certificate as `getpeercert` describes it; empty without one."""
+    for group in (certificate or {}).get("subject", ()):
+        for key, value in group:
+            if key == "commonName":
+                return str(value)
+    return ""
 
 
 def _load(load: Callable[[], None], *paths: str) -> None:

@@ -14,13 +14,20 @@ from lapwing.net.http_client import HttpClient
 from lapwing.net.http_message import HttpFailed
 from lapwing.nsqd.outgoing_http import http_client
 
-PERMISSIONS: Final = ("subscribe", "publish")
+PERMISSIONS: Final = ("subscribe", "publish", "admin")
 
 _SECOND: Final = 1_000_000_000
 
 
 class AuthFailed(LapwingError):
-    """No auth server gave a usable answer; the text says why, for the log alone."""
+    """No auth server gave a usable answer; the text says why, for the log alone.
+
+    `refused`: one of them answered that it does not accept the secret.
+    """
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
 
 
 class Pattern(Protocol):
@@ -154,12 +161,14 @@ class Authenticator:
         }
         start = random.randrange(len(self._addresses))
         problems = []
+        refused = False
         for address in self._addresses[start:] + self._addresses[:start]:
             try:
                 return understand(await self._ask(address, values), secret, now=self._now())
             except (HttpFailed, AuthFailed) as error:
                 problems.append(f"{address.rpartition('@')[2]}: {error}")
-        raise AuthFailed("; ".join(problems))
+                refused |= isinstance(error, HttpFailed) and 400 <= error.status < 500
+        raise AuthFailed("; ".join(problems), refused=refused)
 
     async def _ask(self, address: str, values: dict[str, str]) -> Any:
         url = address if "://" in address else f"http://{address}/auth"

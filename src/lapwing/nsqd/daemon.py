@@ -78,7 +78,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         self.turn = Turn(self.broker, self.clock, loop)
         await self._build(tls)
-        self._say_addresses()
+        self._log_addresses()
         _settle_garbage()
         self.turn.stir()
 
@@ -117,7 +117,12 @@ class Daemon:
         staged.recover()
         staged.start()
         self._stopping.append(staged.stop)
-        table: Table = Router([*http.routes(), *log_api.routes(), *staged.routes()])
+        self.routes = routes = [*http.routes(), *log_api.routes(), *staged.routes()]
+        table: Table = Router(routes)
+        if auth is not None:
+            from lapwing.nsqd.http_authorization import GuardedRoutes
+
+            table = GuardedRoutes(routes, auth, self.clock.now, self.log)
         plain: Table = table
         if options.tls_required == 2:
             plain = TlsRequired(self.https.port if self.https else 0)
@@ -202,10 +207,18 @@ class Daemon:
         port = options.broadcast_http_port
         return {"node_id": options.node_id, "broadcast_address": options.broadcast_address, "http_port": port}
 
-    def _say_addresses(self) -> None:
+    def _log_addresses(self) -> None:
+        exposed = []
         for name, listener in (("TCP", self.tcp), ("HTTP", self.http), ("HTTPS", self.https)):
             if listener is not None:
                 self.log.info(f"{name}: listening on {listener.address}")
+                if not listener.local:
+                    exposed.append(listener.address)
+        if exposed and not self.options.auth_http_addresses:
+            self.log.warn(
+                f"no authentication on {', '.join(exposed)}: every host that reaches it can read, publish and delete; "
+                "set --auth-http-address, or listen on 127.0.0.1 (see docs/security.md)"
+            )
 
     # --- running -----------------------------------------------------------------------------------------------
 

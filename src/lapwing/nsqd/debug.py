@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Final
 
 from lapwing.net.answers import HTML, TEXT, Answer, plain
+from lapwing.net.options import without_secrets
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd import memory
@@ -35,7 +36,7 @@ _PAGES: Final = {
 def routes() -> list[Route]:
     """For the table."""
     pages: dict[str, Callable[[Request], Reply]] = {
-        "cmdline": lambda _: _text("\0".join(sys.argv)),
+        "cmdline": lambda _: _text("\0".join(map(without_secrets, sys.argv))),
         "profile": profile,
         "goroutine": lambda _: _text(stacks()),
         "block": lambda _: _text(waiting()),

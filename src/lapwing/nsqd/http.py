@@ -18,8 +18,8 @@ from lapwing.net.answers import Answer, Later, Refused, Stream, nothing, plain, 
 from lapwing.net.listen import Listener
 from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
-from lapwing.net.routes import Reply, Route
-from lapwing.nsqd import debug, memory
+from lapwing.net.routes import OPEN, Access, Reply, Route
+from lapwing.nsqd import debug, memory, permissions
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.config import Config, LookupPeers
 from lapwing.nsqd.http_settings import SettingsApi
@@ -77,23 +77,24 @@ class Http:
 
     def routes(self) -> list[Route]:
         """For the table; other modules' routes may stand beside them."""
-        orders: list[tuple[str, Callable[[Request], Reply]]] = [
-            ("/topic/create", self.create_topic),
-            ("/topic/delete", self.delete_topic),
-            ("/topic/empty", self.empty_topic),
-            ("/topic/pause", lambda request: self._pause_topic(request, True)),
-            ("/topic/unpause", lambda request: self._pause_topic(request, False)),
-            ("/channel/create", self.create_channel),
-            ("/channel/delete", self.delete_channel),
-            ("/channel/empty", self.empty_channel),
-            ("/channel/pause", lambda request: self._pause_channel(request, True)),
-            ("/channel/unpause", lambda request: self._pause_channel(request, False)),
+        orders: list[tuple[str, Callable[[Request], Reply], Access]] = [
+            ("/topic/create", self.create_topic, permissions.CREATE_TOPIC),
+            ("/topic/delete", self.delete_topic, permissions.TOPIC_ADMIN),
+            ("/topic/empty", self.empty_topic, permissions.TOPIC_ADMIN),
+            ("/topic/pause", lambda request: self._pause_topic(request, True), permissions.TOPIC_ADMIN),
+            ("/topic/unpause", lambda request: self._pause_topic(request, False), permissions.TOPIC_ADMIN),
+            ("/channel/create", self.create_channel, permissions.USE_CHANNEL),
+            ("/channel/delete", self.delete_channel, permissions.CHANNEL_ADMIN),
+            ("/channel/empty", self.empty_channel, permissions.CHANNEL_ADMIN),
+            ("/channel/pause", lambda request: self._pause_channel(request, True), permissions.CHANNEL_ADMIN),
+            ("/channel/unpause", lambda request: self._pause_channel(request, False), permissions.CHANNEL_ADMIN),
         ]
+        for_stats = OPEN if self._node.options.stats_without_auth else permissions.STATS
         return [
-            Route("GET", "/ping", self.ping),
-            Route("GET", "/info", self.info),
-            Route("GET", "/stats", self.stats),
-            *(Route("POST", path, respond) for path, respond in orders),
+            Route("GET", "/ping", self.ping, access=OPEN),
+            Route("GET", "/info", self.info, access=OPEN),
+            Route("GET", "/stats", self.stats, access=for_stats),
+            *(Route("POST", path, respond, access=access) for path, respond, access in orders),
             *self._publishing.routes(),
             *self._metrics.routes(),
             *self._config.routes(),

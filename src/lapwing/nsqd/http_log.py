@@ -26,6 +26,7 @@ from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
 from lapwing.net.requests import Query, Request
 from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.permissions import READ, USE_CHANNEL
 from lapwing.nsqd.publishing import named
 
 FRAMES: Final = "application/vnd.lapwing.frames"
@@ -65,9 +66,9 @@ class LogApi:
     def routes(self) -> list[Route]:
         """For the table."""
         return [
-            Route("GET", "/log/offsets", self.offsets, logged=False),
-            Route("GET", "/log/read", self.read, logged=False),
-            Route("POST", "/channel/commit", self.commit, logged=False),
+            Route("GET", "/log/offsets", self.offsets, logged=False, access=USE_CHANNEL),
+            Route("GET", "/log/read", self.read, logged=False, access=READ),
+            Route("POST", "/channel/commit", self.commit, logged=False, access=USE_CHANNEL),
         ]
 
     # --- where logs begin and end ------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class LogApi:
         found: Iterator[InFile | Parts]
         if "max_bytes" in query:
             found = _joined(_bounded(log.blocks(start, stop, _READ_BYTES), _number(query, "max_bytes", 0)))
-        elif request.near and query.get("files") in ("true", "1"):
+        elif request.caller.near and query.get("files") in ("true", "1"):
             found = _in_files(log, start, stop)
         else:
             found = _joined(log.blocks(start, stop, _READ_BYTES))

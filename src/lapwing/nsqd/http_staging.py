@@ -20,6 +20,8 @@ from lapwing.net.answers import Answer, Refused, failure, value
 from lapwing.net.logs import Log
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
+from lapwing.nsqd.http_authorization import require
+from lapwing.nsqd.permissions import KNOWN, PUBLISH
 from lapwing.nsqd.publishing import MOST_HEADERS, named
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.turn import Turn
@@ -56,10 +58,10 @@ class Staged:
         most = self._options.max_body_size + _EXTRA_ROOM
         too_big = failure(413, "BODY_TOO_BIG")
         return [
-            Route("POST", "/stage", self.stage, max_body=most, too_big=too_big, logged=False),
-            Route("POST", "/stage/commit", self.commit, max_body=16 << 20),
-            Route("POST", "/stage/abort", self.abort, max_body=16 << 20),
-            Route("GET", "/stage/status", self.status),
+            Route("POST", "/stage", self.stage, max_body=most, too_big=too_big, logged=False, access=PUBLISH),
+            Route("POST", "/stage/commit", self.commit, max_body=16 << 20, access=KNOWN),
+            Route("POST", "/stage/abort", self.abort, max_body=16 << 20, access=KNOWN),
+            Route("GET", "/stage/status", self.status, access=KNOWN),
         ]
 
     def recover(self) -> None:
@@ -99,6 +101,7 @@ class Staged:
         """Publish a batch that was staged; once more is the same as once."""
         order = _order(request)
         keys = [_counted(entry) for entry in order["keys"]]
+        await self._check_topics(request, order["sink"], order["batch"], [key for key, _ in keys])
         # of its own, as the broker must go on even if the client does not wait for the end
         task = self._keep(self._commit(order["sink"], order["batch"], keys))
         return await asyncio.shield(task)
@@ -107,6 +110,7 @@ class Staged:
         """Forget parts that will not be committed."""
         order = _order(request)
         keys = [_key(key) for key in order["keys"]]
+        await self._check_topics(request, order["sink"], order["batch"], keys)
         return value({"dropped": _told(lambda: self._staging.abort(order["sink"], order["batch"], keys))})
 
     def status(self, request: Request) -> Answer:
@@ -115,6 +119,18 @@ class Staged:
         staged = [batch for batch, _ in _told(lambda: self._staging.files.batches(sink))]
         published = _told(lambda: self._staging.published(sink))
         return value({"sink": sink, "published": published, "staged": staged})
+
+    async def _check_topics(self, request: Request, sink: str, batch: int, keys: list[str]) -> None:
+        """Raise `Refused` unless the caller may publish to every topic that the parts of these keys are for."""
+        if request.permissions is None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            topics = await loop.run_in_executor(self._threads, self._staging.files.topics, sink, batch, keys)
+        except (LogError, OSError) as error:
+            raise Refused(503, "STAGING_FAILED", reason=str(error)) from error
+        for topic in topics:
+            require(request, PUBLISH, topic)
 
     # --- publishing --------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from lapwing.broker.stats import ChannelStats, TopicStats
 from lapwing.errors import LogError
 from lapwing.net.answers import Answer, Stream
 from lapwing.net.requests import Request
-from lapwing.net.routes import Route
+from lapwing.net.routes import OPEN, Route
 from lapwing.nsqd import memory
+from lapwing.nsqd.permissions import METRICS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -122,7 +123,8 @@ class Metrics:
 
     def routes(self) -> list[Route]:
         """For the table."""
-        return [Route("GET", "/metrics", self.respond, logged=False)]
+        access = OPEN if self._broker.options.stats_without_auth else METRICS
+        return [Route("GET", "/metrics", self.respond, logged=False, access=access)]
 
     def respond(self, request: Request) -> Answer:
         """Everything; as a stream, so that ten thousand topics stop nobody."""

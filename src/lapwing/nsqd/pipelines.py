@@ -9,6 +9,7 @@ from typing import Any, Final
 from lapwing.net.answers import Answer, Refused, failure, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
+from lapwing.nsqd.permissions import KNOWN
 
 LARGEST: Final = 64 * 1024  # bytes of one status
 MOST: Final = 1000
@@ -27,9 +28,12 @@ class Pipelines:
         """For the table."""
         too_big = failure(413, "BODY_TOO_BIG")
         return [
-            Route("GET", "/pipelines", self.list),
-            Route("POST", "/pipelines/<name>", self.update, max_body=LARGEST, too_big=too_big, logged=False),
-        ]
+            Route("GET", "/pipelines", self.list, access=KNOWN),
+            Route(
+                "POST", "/pipelines/<name>", self.update,
+                max_body=LARGEST, too_big=too_big, logged=False, access=KNOWN,
+            ),
+        ]  # fmt: skip
 
     def update(self, request: Request) -> Answer:
         """Take the status of a pipeline, a JSON object, in the place of the one before."""

@@ -15,6 +15,7 @@ from lapwing.net.answers import BODY_TOO_BIG, INTERNAL_ERROR, OK, Answer, Later,
 from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
 from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.permissions import PUBLISH
 from lapwing.nsqd.turn import Turn
 from lapwing.wire.nsq.commands import bodies
 
@@ -68,11 +69,12 @@ class Publishing:
             Route(
                 "POST", "/pub", self.pub,
                 max_body=options.max_msg_size, too_big=MSG_TOO_BIG, cut_off=INTERNAL_ERROR, logged=False,
+                access=PUBLISH,
             ),
             Route(
                 "POST", "/mpub", self.mpub,
                 max_body=options.max_body_size, too_big=BODY_TOO_BIG, overrun=self._overrun, cut_off=_cut_off,
-                logged=False,
+                logged=False, access=PUBLISH,
             ),
         ]  # fmt: skip
 

@@ -6,6 +6,8 @@ import ssl
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from lapwing.net.tls import common_name
+
 if TYPE_CHECKING:
     from lapwing.wire.nsq.compression import Codec
 
@@ -98,12 +100,7 @@ class Encrypted:
     @property
     def common_name(self) -> str:
         """The CN of the client's certificate, if it showed one."""
-        certificate = self._tls.getpeercert() or {}
-        for group in certificate.get("subject", ()):
-            for pair in group:
-                if pair[0] == "commonName":
-                    return str(pair[1])
-        return ""
+        return common_name(self._tls.getpeercert())
 
 
 class Layers(list[Layer]):

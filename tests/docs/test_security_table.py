@@ -1,0 +1,101 @@
+"""docs/security.md names every command and endpoint of every daemon, and who may call it."""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import get_args
+
+from lapwing.admin.access import hash_password
+from lapwing.admin.app import build, doorway
+from lapwing.admin.options import Options as AdminOptions
+from lapwing.broker.options import Options
+from lapwing.lookup.http import LookupRoutes
+from lapwing.lookup.metrics import Counts
+from lapwing.lookup.registry import Registry
+from lapwing.net.logs import Level, Log
+from lapwing.net.routes import Route
+from lapwing.nsqd.daemon import Daemon
+from lapwing.wire.nsq import commands, lookup
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+SECTION = re.compile(r"^### (.+)$", re.MULTILINE)
+
+
+def table(section: str) -> list[list[str]]:
+    """The cells of each row below a heading, without the table's head."""
+    parts = SECTION.split(PAGE.read_text())
+    text = parts[parts.index(section) + 1]
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return rows[2:]
+
+
+def endpoints(section: str) -> dict[tuple[str, str], list[str]]:
+    found = {(method, path): rest for method, path, *rest in table(section)}
+    assert len(found) == len(table(section)), "an endpoint stands there twice"
+    return found
+
+
+def compare(section: str, programs: Iterable[tuple[str, str]]) -> None:
+    there, listed = set(programs), set(endpoints(section))
+
+    assert not there - listed, f"add these to the table '{section}' of docs/security.md: {sorted(there - listed)}"
+    assert not listed - there, f"these are gone, delete them from '{section}': {sorted(listed - there)}"
+
+
+def quiet() -> Log:
+    return Log("", Level.FATAL, 2)
+
+
+async def nsqd_routes(data_path: Path) -> list[Route]:
+    options = Options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", data_path=str(data_path), node_id=1)
+    daemon = Daemon(options, quiet())
+    await daemon.start()
+    try:
+        return daemon.routes
+    finally:
+        await daemon.stop()
+
+
+def test_every_endpoint_of_nsqd_is_listed_with_the_permission_it_needs(tmp_path: Path) -> None:
+    routes = asyncio.run(nsqd_routes(tmp_path))
+    compare("nsqd, HTTP", [(route.method, route.path) for route in routes])
+
+    listed = endpoints("nsqd, HTTP")
+    for route in routes:
+        permission, scope = listed[route.method, route.path]
+        allowed = " or ".join(route.access.permissions) or "everybody"
+        assert re.split(r"[;(]", permission)[0].strip() == allowed, route.path
+        assert scope == (route.access.scope if route.access.permissions else ""), route.path
+
+
+def test_every_endpoint_of_nsqlookupd_is_listed() -> None:
+    routes = LookupRoutes(Registry(inactive_after=1, tombstone_lifetime=1), lambda: 0, Counts(0.0), lambda: 0).routes()
+
+    compare("nsqlookupd, HTTP", [(route.method, route.path) for route in routes])
+
+
+def test_every_endpoint_of_nsqadmin_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "passwords").write_text(f"ann:{hash_password('secret')}\n")
+    options = AdminOptions(
+        lookupd_http_addresses=("127.0.0.1:1",),
+        graphite_url="http://127.0.0.1:1",
+        proxy_graphite=True,
+        password_file=str(tmp_path / "passwords"),
+    )
+
+    async def nobody(*_: object) -> None:
+        raise AssertionError("no page is asked for")
+
+    door = doorway(build(options, quiet()), nobody)
+
+    compare("nsqadmin, HTTP", [(route.method, route.path) for route in door._routes._routes])
+
+
+def words(union: object) -> set[str]:
+    return {kind.__name__.upper() for kind in get_args(union)}
+
+
+def test_every_command_is_listed() -> None:
+    assert {row[0] for row in table("nsqd, TCP")} == words(commands.Command) - {"FINS"}  # a run of FIN
+    assert {row[0] for row in table("nsqlookupd, TCP")} == words(lookup.Command)
