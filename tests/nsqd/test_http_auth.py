@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from others import HttpDouble, reply
 
 from daemons import Daemon, nsqd
+from http_double import HttpDouble, reply
 
 EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish", "admin"]}
 ORDERS = "^orders$"

@@ -178,12 +178,10 @@ class HttpClient:
                 body, headers = json.dumps(document).encode(), {"Content-Type": "application/json"}
                 answer = await self.request("POST", where, body=body, headers=headers)
             if answer.status != 200:
-                failed = HttpFailed(f"status {answer.status}")
-                failed.status = answer.status
-                raise failed
+                raise HttpFailed(f"status {answer.status}", answer.status)
             return answer.json()
         except HttpFailed as error:
-            raise HttpFailed(f"{(error.url or where).without_query}: {error}") from error
+            raise HttpFailed(f"{(error.url or where).without_query}: {error}", error.status) from error
 
     async def _exchange(self, request: HttpRequest, max_answer: int) -> HttpAnswer:
         while True:

@@ -38,8 +38,10 @@ class HttpFailed(LapwingError):
     and was not wanted, else 0.
     """
 
-    url: HttpUrl | None = None
-    status: int = 0
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.url: HttpUrl | None = None
 
 
 def reason_of(error: BaseException) -> str:

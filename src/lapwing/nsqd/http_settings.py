@@ -15,6 +15,7 @@ from lapwing.errors import NoSuchChannel, NoSuchTopic, NotSaved, SettingRefused
 from lapwing.net.answers import Answer, Refused, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
+from lapwing.nsqd.permissions import CHANNEL_ADMIN, KNOWN, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
 
 T = TypeVar("T")
@@ -34,13 +35,13 @@ class SettingsApi:
     def routes(self) -> list[Route]:
         """Return the routes for the table."""
         return [
-            Route("GET", "/settings", self.describe),
-            Route("GET", "/topic/settings", self.show_topic),
-            Route("PATCH", "/topic/settings", self.change_topic, max_body=_LARGEST_BODY),
-            Route("DELETE", "/topic/settings", self.clear_topic),
-            Route("GET", "/channel/settings", self.show_channel),
-            Route("PATCH", "/channel/settings", self.change_channel, max_body=_LARGEST_BODY),
-            Route("DELETE", "/channel/settings", self.clear_channel),
+            Route("GET", "/settings", self.describe, access=KNOWN),
+            Route("GET", "/topic/settings", self.show_topic, access=TOPIC_ADMIN),
+            Route("PATCH", "/topic/settings", self.change_topic, max_body=_LARGEST_BODY, access=TOPIC_ADMIN),
+            Route("DELETE", "/topic/settings", self.clear_topic, access=TOPIC_ADMIN),
+            Route("GET", "/channel/settings", self.show_channel, access=CHANNEL_ADMIN),
+            Route("PATCH", "/channel/settings", self.change_channel, max_body=_LARGEST_BODY, access=CHANNEL_ADMIN),
+            Route("DELETE", "/channel/settings", self.clear_channel, access=CHANNEL_ADMIN),
             Route("GET", "/policies", self.list_policies),
             Route("GET", "/policies/<name>", self.show_policy),
             Route("PUT", "/policies/<name>", self.put_policy, max_body=_LARGEST_BODY),
