@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.broker.skips import SkippedRuns, runs_of
+from lapwing.broker.skips import Runs, SkippedRuns, count_of, gaps, runs_of
 
 
 def test_a_cursor_jumps_over_what_begins_at_it() -> None:
@@ -63,3 +63,41 @@ def test_runs_say_the_same_in_fewer_words(sequences: set[int]) -> None:
 
     assert [sequence for start, stop in runs for sequence in range(start, stop)] == sorted(sequences)
     assert all(before[1] < after[0] for before, after in pairwise(runs))
+
+
+@given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)), st.integers(0, 61))
+def test_places_are_added_anywhere(before: set[int], later: set[int], below: int) -> None:
+    ahead = SkippedRuns()
+    for start, stop in runs_of(before):
+        ahead.add(start, stop)
+    ahead.merge(runs_of(later))
+    assert ahead.count == len(before | later)
+    assert ahead.count_below(below) == len([each for each in before | later if each < below])
+
+    visited, cursor = [], ahead.pass_over(0)
+    while cursor < 61:
+        stop = ahead.clear_until(61)
+        visited += range(cursor, stop)
+        cursor = ahead.pass_over(stop)
+    assert visited == [sequence for sequence in range(61) if sequence not in before | later]
+
+
+@given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)), st.integers(0, 61))
+def test_a_set_of_runs_is_a_set(first: set[int], second: set[int], gone: set[int], below: int) -> None:
+    runs = Runs(runs_of(first))
+    runs.add(runs_of(second))
+    for sequence in gone:
+        runs.remove(sequence)
+    left = (first | second) - gone
+    assert {each for each in range(61) if each in runs} == left
+    assert bool(runs) == bool(left)
+    assert count_of(runs.runs) == len(left)
+    assert runs.runs == runs_of(left)
+
+    assert runs.drop_below(below) == any(each < below for each in left)
+    assert runs.runs == runs_of(each for each in left if each >= below)
+
+
+@given(st.sets(st.integers(0, 60)), st.integers(0, 61), st.integers(0, 61))
+def test_gaps_are_what_is_in_no_run(sequences: set[int], start: int, stop: int) -> None:
+    assert gaps(start, stop, runs_of(sequences)) == runs_of(set(range(start, stop)) - sequences)

@@ -94,8 +94,8 @@ def test_a_duration_as_a_time_means_from_now_on():
         ),
         (
             {"paused_until": "2030-01-31T12:00:00"},
-            'paused_until: a time such as "2030-01-31T12:00:00Z", Unix seconds, or a duration from now such as "30m" '
-            'expected, not "2030-01-31T12:00:00"',
+            'paused_until: a time such as "2030-01-31T12:00:00Z", Unix seconds, or a duration such as "30m" expected, '
+            'not "2030-01-31T12:00:00"',
         ),
         ([1], 'an object of settings expected, such as {"max_attempts": 5}'),
     ],

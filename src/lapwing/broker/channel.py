@@ -17,6 +17,7 @@ from lapwing.broker import checkpoint
 from lapwing.broker.deferred import Deferred
 from lapwing.broker.inflight import InFlight
 from lapwing.broker.latency import Latencies
+from lapwing.broker.seek import Bookmark
 from lapwing.broker.settings import ChannelSettings
 from lapwing.broker.side_logged import SideLogged
 from lapwing.broker.skips import SkippedRuns, runs_of
@@ -70,6 +71,7 @@ class Channel:
         self.settings: dict[str, Any] = {}  # its own
         self.effective = effective  # what holds, with policies, flags and defaults
         self.paused_until = 0  # ns; the end of a pause that has one
+        self.bookmark: Bookmark | None = None  # where it stood before the last seek
         self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
@@ -111,7 +113,7 @@ class Channel:
 
     def needed_from(self) -> int:
         """The first sequence of the topic's log that this channel may still read."""
-        self._pass_over()  # with nothing to deliver nobody else does
+        self.pass_over()  # with nothing to deliver nobody else does
         low = self.cursor
         for subscriber in self.subscribers:
             if subscriber.in_flight:
@@ -138,7 +140,7 @@ class Channel:
 
     def oldest(self) -> int | None:
         """The lowest sequence that is not finished, if any is left."""
-        self._pass_over()
+        self.pass_over()
         left = self.unfinished()
         if self.cursor < self.topic.fanned_out:
             left.append(self.cursor)
@@ -175,7 +177,7 @@ class Channel:
     def pass_by(self, start: int, stop: int) -> None:
         """Never deliver [start, stop), which the topic has dropped before handing it over."""
         self.ahead.add(start, stop)
-        self._pass_over()
+        self.pass_over()
         self.dirty = True
 
     def _drop_overflow(self, start: int, stop: int) -> None:
@@ -224,7 +226,7 @@ class Channel:
         """Deliver up to `count` messages to one consumer: what was requeued when its turn has come, else fresh ones."""
         while count > 0 and subscriber.room > 0:
             if self.ahead.count:
-                self._pass_over()
+                self.pass_over()
             cursor = self.reader.sequence
             stop = self.topic.fanned_out
             if self.requeued:
@@ -239,7 +241,8 @@ class Channel:
                 return
             count -= self._deliver_fresh(subscriber, stop, count, now)
 
-    def _pass_over(self) -> None:
+    def pass_over(self) -> None:
+        """Move the cursor over what needs no first delivery."""
         jumped = self.ahead.pass_over(self.reader.sequence)
         if jumped != self.reader.sequence:
             self.reader.seek(jumped)
@@ -517,7 +520,7 @@ class Channel:
             checkpoint.skip(self, skips)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
-        self._pass_over()
+        self.pass_over()
         self.schedule(self.deferred.next_due())
         self.dirty = True
         self.quiet_until = 0  # whoever moved it counts on that
@@ -528,6 +531,17 @@ class Channel:
         count = self.cursor - sequence
         untried = self.attempts
         return len(untried) >= count and all(untried.get(each) == 0 for each in range(sequence, self.cursor))
+
+    def take_back(self, sequences: Iterable[int]) -> None:
+        """Make finished messages below the cursor ready again, as far as they can still be read."""
+        unfinished = set(self.unfinished())
+        first = self.topic.log.first
+        for sequence in sequences:
+            if sequence not in unfinished and (sequence >= first or sequence in self._sided):
+                self.attempts.setdefault(sequence, 1)
+                self.requeued.append((sequence, 0))
+        self.dirty = True
+        self._touched(self)
 
     def _finish_below(self, sequence: int) -> None:
         for subscriber in self.subscribers:

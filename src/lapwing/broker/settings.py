@@ -10,10 +10,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from lapwing import names
+from lapwing.broker import times
 from lapwing.errors import SettingRefused
 from lapwing.net import durations, options
 from lapwing.net.options import BOOLEAN, INTEGER, Kind, Setting, option
@@ -117,38 +117,6 @@ def _choice(*words: str) -> Kind:
     return Kind("word", read, read)
 
 
-def _read_time(value: Any) -> int:
-    """Return Unix ns of an RFC 3339 time or of Unix seconds; 0 for none."""
-    if isinstance(value, str) and value not in ("", "0"):
-        try:
-            moment = datetime.fromisoformat(value)
-            nanoseconds = int(moment.timestamp() * 1_000_000) * 1000
-        except (ValueError, OverflowError):
-            raise ValueError(_TIME_EXPECTED) from None
-        if moment.tzinfo is None:
-            raise ValueError(_TIME_EXPECTED)
-        return nanoseconds
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(_TIME_EXPECTED)
-    seconds = float(value or 0)
-    if not 0 <= seconds < 1 << 33:
-        raise ValueError(_TIME_EXPECTED)
-    return int(seconds * 1_000_000) * 1000
-
-
-_TIME_EXPECTED: Final = 'a time such as "2030-01-31T12:00:00Z", Unix seconds, or a duration from now such as "30m"'
-
-
-def show_time(nanoseconds: int) -> str:
-    """Return Unix ns as RFC 3339; an empty string for 0."""
-    if not nanoseconds:
-        return ""
-    seconds, rest = divmod(nanoseconds, _SECOND)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    fraction = f".{rest // 1000:06}".rstrip("0") if rest // 1000 else ""
-    return f"{text}{fraction}Z"
-
-
 def _read_topic(value: Any) -> str:
     if _text(value) and not names.valid(value):
         raise ValueError(f'the name of a topic (letters, digits, ".", "_", "-", at most {names.LONGEST}) or ""')
@@ -163,7 +131,7 @@ SPAN: Final = _ranged(
 FACTOR: Final = _ranged(_FLOAT, 1, 1000, "a number from 1 to 1000")
 FRACTION: Final = _ranged(_FLOAT, 0, 1, "a number from 0 to 1")
 RATE: Final = Kind("rate", _read_rate, _rate_from_json, _show_rate, _show_rate)
-TIME: Final = Kind("time", _read_time, _read_time, show_time, show_time)
+TIME: Final = Kind("time", times.parse, times.parse, times.show, times.show)
 TOPIC: Final = Kind("topic", _read_topic, _read_topic)
 OVERFLOW: Final = _choice("reject", "drop-oldest", "dead")
 FLAG: Final = _ranged(BOOLEAN, False, True, "true or false")
@@ -240,20 +208,12 @@ def read(definition: Mapping[str, Setting], noun: str, name: str, value: Any, *,
     setting = definition.get(name)
     if setting is None:
         raise SettingRefused(f"{_shorten(name)} is no setting of a {noun}: use one of {', '.join(definition)}")
-    if setting.kind is TIME and isinstance(value, str) and now:
-        value = _from_now(value, now)
     try:
+        if setting.kind is TIME:
+            return times.show(times.parse(value, now=now))
         return setting.kind.value(setting.kind.from_file(value))
     except (ValueError, OverflowError) as error:
         raise SettingRefused(f"{name}: {error} expected, not {_shorten(json.dumps(value))}") from error
-
-
-def _from_now(text: str, now: int) -> str:
-    try:
-        span = durations.parse(text)
-    except ValueError:
-        return text
-    return show_time(now + span) if span > 0 else ""
 
 
 def _shorten(text: str) -> str:

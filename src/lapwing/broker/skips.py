@@ -1,7 +1,10 @@
-"""What is done, or waits elsewhere, beyond the cursor: the places that a cursor jumps over."""
+"""Runs of sequences: the places beyond a cursor that it jumps over, and sets of sequences in few words."""
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+Run = tuple[int, int]  # [start, stop)
 
 
 class SkippedRuns:
@@ -20,6 +23,22 @@ class SkippedRuns:
         else:
             self._runs.append([start, stop])
         self.count += stop - start
+
+    def merge(self, runs: Sequence[Run]) -> None:
+        """Jump over `runs` too, wherever they lie; they rise and do not overlap each other."""
+        if not runs:
+            return
+        if runs[0][0] >= self.end:
+            for start, stop in runs:
+                self.add(start, stop)
+            return
+        merged = union([(start, stop) for start, stop in self._runs], runs)
+        self._runs = deque([start, stop] for start, stop in merged)
+        self.count = count_of(merged)
+
+    def count_below(self, sequence: int) -> int:
+        """Return how many sequences below `sequence` are jumped over."""
+        return sum(min(stop, sequence) - start for start, stop in self._runs if start < sequence)
 
     def pass_over(self, cursor: int) -> int:
         """Where the cursor stands after jumping over the runs that begin at (or before) it."""
@@ -45,9 +64,83 @@ class SkippedRuns:
         self.count = 0
 
 
-def runs_of(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """The same set of sequences as runs [start, stop), in rising order."""
-    runs: list[tuple[int, int]] = []
+class Runs:
+    """A set of sequences, kept as rising runs that do not touch."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self.runs: list[Run] = union(sorted(runs), ())
+
+    def __contains__(self, sequence: int) -> bool:
+        at = bisect_right(self.runs, sequence, key=_start) - 1
+        return at >= 0 and sequence < self.runs[at][1]
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
+
+    def add(self, runs: Sequence[Run]) -> None:
+        """Add rising runs."""
+        self.runs = union(self.runs, runs)
+
+    def remove(self, sequence: int) -> None:
+        """Remove one sequence, if it is here."""
+        at = bisect_right(self.runs, sequence, key=_start) - 1
+        if at >= 0 and sequence < self.runs[at][1]:
+            start, stop = self.runs[at]
+            left = [(start, sequence)] if start < sequence else []
+            right = [(sequence + 1, stop)] if sequence + 1 < stop else []
+            self.runs[at : at + 1] = left + right
+
+    def drop_below(self, sequence: int) -> bool:
+        """Remove all below `sequence`; return whether there was anything."""
+        at = bisect_left(self.runs, sequence, key=_start)
+        if not at:
+            return False
+        stop = self.runs[at - 1][1]
+        self.runs[:at] = [(sequence, stop)] if stop > sequence else []
+        return True
+
+    def clear(self) -> None:
+        """Remove all."""
+        self.runs = []
+
+
+def _start(run: Run) -> int:
+    return run[0]
+
+
+def count_of(runs: Iterable[Run]) -> int:
+    """Return how many sequences are in runs that do not overlap."""
+    return sum(stop - start for start, stop in runs)
+
+
+def union(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
+    """Return the runs that hold what either has; both rise."""
+    merged: list[Run] = []
+    for start, stop in sorted([*first, *second]) if second else first:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        elif start < stop:
+            merged.append((start, stop))
+    return merged
+
+
+def gaps(start: int, stop: int, runs: Iterable[Run]) -> list[Run]:
+    """Return what of [start, stop) is in none of the rising runs."""
+    found: list[Run] = []
+    for first, last in runs:
+        if start < min(first, stop):
+            found.append((start, min(first, stop)))
+        start = max(start, last)
+    if start < stop:
+        found.append((start, stop))
+    return found
+
+
+def runs_of(sequences: Iterable[int]) -> list[Run]:
+    """Return the same set of sequences as runs [start, stop), in rising order."""
+    runs: list[Run] = []
     start = stop = -1
     for sequence in sorted(sequences):
         if sequence == stop:

@@ -22,6 +22,7 @@ from lapwing.net.routes import OPEN, Access, Reply, Route
 from lapwing.nsqd import debug, memory, permissions
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.config import Config, LookupPeers
+from lapwing.nsqd.http_seek import SeekApi
 from lapwing.nsqd.http_settings import SettingsApi
 from lapwing.nsqd.metrics import FsyncTimes, Metrics
 from lapwing.nsqd.pipelines import Pipelines
@@ -74,6 +75,7 @@ class Http:
         self._config = Config(node.options, node.log, node.peers)
         self._pipelines = Pipelines(node.clock.now)
         self._settings = SettingsApi(node.broker, node.clock.now, node.turn.stir)
+        self._seek = SeekApi(node.broker, node.clock.now, node.turn.stir)
 
     def routes(self) -> list[Route]:
         """For the table; other modules' routes may stand beside them."""
@@ -100,6 +102,7 @@ class Http:
             *self._config.routes(),
             *self._pipelines.routes(),
             *self._settings.routes(),
+            *self._seek.routes(),
             *debug.routes(),
         ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -15,6 +14,7 @@ from lapwing.errors import NoSuchChannel, NoSuchTopic, NotSaved, SettingRefused
 from lapwing.net.answers import Answer, Refused, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
+from lapwing.nsqd.http_document import read_json
 from lapwing.nsqd.permissions import CHANNEL_ADMIN, KNOWN, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
 
@@ -168,10 +168,7 @@ class SettingsApi:
 
 
 def _document(request: Request) -> Any:
-    try:
-        return json.loads(request.body)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, 'a JSON object expected in the body, such as {"max_attempts": 5}') from error
+    return read_json(request, '{"max_attempts": 5}')
 
 
 def _removals(request: Request, definition: Mapping[str, object]) -> dict[str, None]:

@@ -1,0 +1,116 @@
+"""Move a channel's cursor for people: where to, what that would do, and how it is undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lapwing.broker import times
+from lapwing.broker.skips import Run, Runs, gaps, runs_of
+from lapwing.errors import OutOfRange, SettingRefused
+from lapwing.net import durations
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+
+EXPECTED: Final = 'to: "earliest", "latest", "bookmark", {"sequence": n}, {"time": "..."} or {"back": "2h"} expected'
+_MOST_RUNS: Final = 10_000  # of unfinished messages that a bookmark keeps apart
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """Where a channel stood before a seek."""
+
+    cursor: int
+    unfinished: tuple[Run, ...]  # below the cursor
+    target: int  # of the seek: from there on messages may have been finished since
+
+
+@dataclass(frozen=True, slots=True)
+class SeekPlan:
+    """What a seek does: `again` messages come again, `skipped` ones do not come any more."""
+
+    cursor: int  # before
+    sequence: int  # where the cursor goes
+    again: int
+    skipped: int
+
+
+def target_of(channel: Channel, to: Any, *, now: int) -> int:
+    """Return the sequence that `to` means. Raises `SettingRefused`, or `OutOfRange` for what the log does not hold."""
+    log = channel.topic.log
+    if to == "earliest":
+        return log.first
+    if to == "latest":
+        return channel.topic.fanned_out
+    if to == "bookmark":
+        if channel.bookmark is None:
+            raise SettingRefused("to: the channel has no bookmark: it was never moved by a seek")
+        return max(channel.bookmark.cursor, log.first)
+    if not isinstance(to, dict) or len(to) != 1:
+        raise SettingRefused(EXPECTED)
+    ((kind, value),) = to.items()
+    if kind == "sequence" and isinstance(value, int) and not isinstance(value, bool):
+        if not log.first <= value <= log.end:
+            raise OutOfRange(f"sequence {value} is not in the log, which holds {log.first} to {log.end}")
+        return value
+    if kind == "time":
+        try:
+            moment = times.parse(value)
+        except ValueError as error:
+            raise SettingRefused(f"to: time: {error} expected") from error
+        return log.at_time(moment)
+    if kind == "back" and isinstance(value, str):
+        try:
+            span = durations.parse(value)
+        except ValueError as error:
+            raise SettingRefused(f'to: back: a duration such as "2h" expected, not "{value[:80]}"') from error
+        return log.at_time(now + channel.topic.skew - span)
+    raise SettingRefused(EXPECTED)
+
+
+def plan(channel: Channel, sequence: int) -> SeekPlan:
+    """Return what moving the cursor to `sequence` would do."""
+    channel.pass_over()
+    cursor, ahead = channel.cursor, channel.ahead
+    sequence = min(max(sequence, channel.topic.log.first), channel.topic.fanned_out)
+    unfinished = channel.unfinished()
+    below = sum(each < sequence for each in unfinished)
+    if sequence >= cursor:
+        fresh = sequence - cursor - ahead.count_below(sequence)
+        return SeekPlan(cursor, sequence, 0, below + fresh)
+    dropped = sum(
+        max(min(stop, cursor) - max(start, sequence), 0) for start, stop in channel.topic.emptied()
+    )
+    there = cursor - sequence - dropped - sum(sequence <= each < cursor for each in unfinished)
+    return SeekPlan(cursor, sequence, max(there, 0), below)
+
+
+def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
+    """Move the cursor and keep a bookmark of where it was; return what that did."""
+    found = plan(channel, sequence)
+    runs = runs_of(each for each in channel.unfinished() if each < channel.cursor)
+    if len(runs) > _MOST_RUNS:  # then all from the first of them on comes again
+        bookmark = Bookmark(runs[0][0], (), found.sequence)
+    else:
+        bookmark = Bookmark(channel.cursor, tuple(runs), found.sequence)
+    channel.seek(found.sequence, back=True)
+    channel.bookmark = bookmark
+    return found
+
+
+def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
+    """Undo the last seek: what was finished before it, or since, stays finished. Raises `SettingRefused`."""
+    bookmark = channel.bookmark
+    if bookmark is None:
+        raise SettingRefused("to: the channel has no bookmark: it was never moved by a seek")
+    channel.pass_over()
+    cursor = channel.cursor
+    since = Runs(gaps(bookmark.target, cursor, runs_of(channel.unfinished())))  # finished
+    back = [each for run in bookmark.unfinished for each in range(*run) if each not in since]
+    found = seek(channel, bookmark.cursor, now=now)
+    since.drop_below(channel.cursor)
+    channel.ahead.merge(since.runs)
+    channel.take_back([each for each in back if each < channel.cursor])
+    channel.pass_over()
+    return found

@@ -1,0 +1,94 @@
+"""`/channel/seek`: move a channel's cursor, or show what that would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from lapwing import names
+from lapwing.broker import seek
+from lapwing.broker.broker import Broker
+from lapwing.broker.channel import Channel
+from lapwing.errors import BrokerError, LapwingError, LogError, NoSuchChannel, NoSuchTopic, OutOfRange, SettingRefused
+from lapwing.net.answers import Answer, Refused, value
+from lapwing.net.requests import Request
+from lapwing.net.routes import Route
+from lapwing.nsqd.http_document import boolean, read_document
+from lapwing.nsqd.permissions import CHANNEL_ADMIN
+
+_KEYS: Final = ("topic", "channel", "to", "dry_run", "create")
+
+
+class SeekApi:
+    """The route."""
+
+    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None]) -> None:
+        self._broker = broker
+        self._now = now
+        self._stir = stir
+
+    def routes(self) -> list[Route]:
+        """Return the routes for the table."""
+        return [Route("POST", "/channel/seek", self.respond, max_body=4096, access=CHANNEL_ADMIN)]
+
+    def respond(self, request: Request) -> Answer:
+        """Move a channel's cursor; with `dry_run` only answer what would happen."""
+        document = read_document(request, _KEYS, '{"to": "earliest"}')
+        topic, name = document.get("topic"), document.get("channel")
+        if not isinstance(topic, str) or not isinstance(name, str):
+            raise Refused(400, "topic and channel: the names of a topic and its channel expected")
+        if "to" not in document:
+            raise Refused(400, seek.EXPECTED)
+        dry = boolean(document, "dry_run")
+        created = False
+        now = self._now()
+        try:
+            if boolean(document, "create") and name not in self._broker.existing(topic).channels:
+                if not names.valid(name):
+                    raise Refused(400, "INVALID_ARG_CHANNEL")
+                if dry:
+                    raise Refused(400, "create: a channel that does not exist has nothing to preview")
+                self._create(topic, name, now)
+                created = True
+            channel = self._broker.existing_channel(topic, name)
+            found = self._move(channel, document["to"], dry=dry, now=now)
+        except NoSuchTopic as error:
+            raise Refused(404, "TOPIC_NOT_FOUND") from error
+        except NoSuchChannel as error:
+            raise Refused(404, "CHANNEL_NOT_FOUND") from error
+        except SettingRefused as error:
+            raise Refused(400, str(error)) from error
+        except OutOfRange as error:
+            log = channel.topic.log
+            raise Refused(416, str(error), first=log.first, next=log.end) from error
+        except LogError as error:
+            raise Refused(503, str(error)) from error
+        return value(
+            {
+                "topic": topic,
+                "channel": name,
+                "dry_run": dry,
+                "created": created,
+                "cursor": found.cursor,
+                "sequence": found.sequence,
+                "again": found.again,
+                "skipped": found.skipped,
+            }
+        )
+
+    def _move(self, channel: Channel, to: Any, *, dry: bool, now: int) -> seek.SeekPlan:
+        target = seek.target_of(channel, to, now=now)
+        if dry:
+            return seek.plan(channel, target)
+        found = seek.seek_bookmark(channel, now=now) if to == "bookmark" else seek.seek(channel, target, now=now)
+        self._broker.tell(channel.topic, now=now)
+        self._stir()
+        return found
+
+    def _create(self, topic: str, name: str, now: int) -> None:
+        try:
+            self._broker.create_channel(self._broker.existing(topic), name, now=now)
+        except BrokerError as error:
+            raise Refused(503, "EXITING") from error
+        except LapwingError as error:
+            raise Refused(403, "TOO_MANY_CHANNELS") from error
