@@ -30,17 +30,16 @@ def top(
 async def _watch(cluster: Any, interval: float, count: int, rows: int, everything: bool, as_json: bool) -> None:
     from rich.live import Live
 
-    from lapwing.client.cluster_client import UpstreamFailed
-    from lapwing.client.cluster_view import rates_between
     from lapwing.tools import screens
+    from lapwing.tools.picture import NobodyAnswered, flows
 
     async def look() -> Any:
         picture = await cluster.look(ages=True, pipelines=True)
         return picture if everything else picture.users()
 
     before = await look()
-    if not before.reachable:
-        raise UpstreamFailed("", before.errors or ["nsqlookupd knows no nsqd"])
+    if not before.nodes:
+        raise NobodyAnswered(before.errors)
     console = screens.console()
     live = Live(console=console, auto_refresh=False, screen=True) if screens.redraws(console) and not as_json else None
     looks = 0
@@ -51,7 +50,7 @@ async def _watch(cluster: Any, interval: float, count: int, rows: int, everythin
         while not count or looks < count:
             await asyncio.sleep(interval)
             picture = await look()
-            rates = rates_between(before, picture)
+            rates = flows(before, picture)
             if live is not None:
                 live.update(screens.whole_picture(picture, rates, rows=rows), refresh=True)
             elif as_json:
@@ -78,7 +77,7 @@ def _told(picture: Any, rates: Any) -> dict[str, Any]:
                       "oldest_seconds": picture.ages.get((channel["topic_name"], channel["channel_name"]))}
                      for channel in picture.channels()],
         "pipelines": picture.pipelines,
-        "errors": list(picture.errors),
+        "errors": picture.errors,
     }
 
 
