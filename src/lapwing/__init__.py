@@ -1,22 +1,24 @@
 """lapwing: a realtime distributed message queue, wire-compatible with NSQ.
 
-`from lapwing import Producer, Consumer, Message` gives the asyncio client. The names are fetched on first use, so
-that a daemon's start does not pay for the client.
+`from lapwing import Producer, Consumer, Message` gives the asyncio client, `LogReader` reads logs without consuming.
+The names are imported on first use, so that the start of a daemon does not pay for the client.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lapwing.client.consumer import Consumer
+    from lapwing.client.log_reader import LogReader
     from lapwing.client.message import Message
     from lapwing.client.producer import Producer
 
 __version__ = "0.1.0"
 
-__all__ = ["Consumer", "Message", "Producer", "__version__"]
+__all__ = ["Consumer", "LogReader", "Message", "Producer", "__version__"]
 
 _ROOMS = {
     "Consumer": "lapwing.client.consumer",
+    "LogReader": "lapwing.client.log_reader",
     "Message": "lapwing.client.message",
     "Producer": "lapwing.client.producer",
 }

@@ -2,8 +2,8 @@
 
 from lapwing.admin.alarms import Limits, alarms
 from lapwing.admin.history import History
-from lapwing.admin.picture import NodeState, Picture
 from lapwing.client.cluster import Node, topics_of_stats
+from lapwing.client.cluster_view import ClusterView, NodeState
 
 NODE = Node("a", "10.0.0.1", 4150, 4151, "1.3.0")
 NOW = 1_000_000.0
@@ -36,13 +36,13 @@ def only(picture, history=None):
 
 
 def test_a_healthy_cluster_has_none():
-    picture = Picture(at=NOW, nodes=(NodeState(NODE),), lookupds=(("l:4161", ""),), topics=topics(channel(depth=5)))
+    picture = ClusterView(at=NOW, nodes=(NodeState(NODE),), lookupds=(("l:4161", ""),), topics=topics(channel(depth=5)))
 
     assert found(picture) == []
 
 
 def test_a_topic_without_a_channel_buffers():
-    alarm = only(Picture(at=NOW, topics=topics(depth=12430)))
+    alarm = only(ClusterView(at=NOW, topics=topics(depth=12430)))
 
     assert alarm.text == "Topic orders has no channel: 12,430 messages are buffering."
     assert "Create a channel" in alarm.advice
@@ -50,16 +50,16 @@ def test_a_topic_without_a_channel_buffers():
 
 
 def test_a_topic_without_a_channel_and_without_messages_is_fine():
-    assert found(Picture(at=NOW, topics=topics())) == []
+    assert found(ClusterView(at=NOW, topics=topics())) == []
 
 
 def test_lapwings_own_topics_need_no_channel_and_no_consumer():
     for own in (topics(name="_lapwing_flow", depth=9), topics(channel(depth=9, clients=0), name="_lapwing_stats")):
-        assert found(Picture(at=NOW, topics=own)) == []
+        assert found(ClusterView(at=NOW, topics=own)) == []
 
 
 def test_a_channel_without_consumers_waits():
-    alarm = only(Picture(at=NOW, topics=topics(channel(depth=1, clients=0))))
+    alarm = only(ClusterView(at=NOW, topics=topics(channel(depth=1, clients=0))))
 
     assert alarm.text == "Channel orders/c has no consumers: 1 message is waiting."
     assert alarm.link == "/topics/orders/c"
@@ -71,29 +71,29 @@ def test_a_channel_that_a_query_moves_needs_no_consumer_until_it_stands_still():
         history.sample(NOW + second, topics(channel("lake", depth=50, clients=0, messages=100 + second)))
     last = topics(channel("lake", depth=50, clients=0, messages=150))
 
-    assert found(Picture(at=NOW + 60, topics=last), history) == []
-    [alarm] = found(Picture(at=NOW + 180, topics=last), history)
+    assert found(ClusterView(at=NOW + 60, topics=last), history) == []
+    [alarm] = found(ClusterView(at=NOW + 180, topics=last), history)
     assert alarm.text == "Channel orders/lake has no consumers: 50 messages are waiting."
 
 
 def test_names_in_links_are_escaped():
-    alarm = only(Picture(at=NOW, topics=topics(channel("x#ephemeral", depth=1, clients=0))))
+    alarm = only(ClusterView(at=NOW, topics=topics(channel("x#ephemeral", depth=1, clients=0))))
 
     assert alarm.link == "/topics/orders/x%23ephemeral"
 
 
 def test_paused_is_worth_knowing_and_hides_what_follows_from_it():
-    alarm = only(Picture(at=NOW, topics=topics(channel(depth=9, clients=0, paused=True))))
+    alarm = only(ClusterView(at=NOW, topics=topics(channel(depth=9, clients=0, paused=True))))
 
     assert (alarm.severity, alarm.text) == ("info", "Channel orders/c is paused, 9 messages waiting.")
 
 
 def test_a_paused_topic_is_told():
-    assert only(Picture(at=NOW, topics=topics(channel(), paused=True))).text == "Topic orders is paused."
+    assert only(ClusterView(at=NOW, topics=topics(channel(), paused=True))).text == "Topic orders is paused."
 
 
 def test_an_unreachable_node_comes_before_everything():
-    picture = Picture(at=NOW, nodes=(NodeState(NODE, error="connection refused"),), topics=topics(depth=1))
+    picture = ClusterView(at=NOW, nodes=(NodeState(NODE, error="connection refused"),), topics=topics(depth=1))
 
     first, second = found(picture)
     assert (first.severity, first.text) == ("error", "nsqd 10.0.0.1:4151 does not answer: connection refused")
@@ -101,26 +101,26 @@ def test_an_unreachable_node_comes_before_everything():
 
 
 def test_a_cluster_without_a_node_is_not_well():
-    alarm = only(Picture(at=NOW, lookupds=(("l:4161", ""),)))
+    alarm = only(ClusterView(at=NOW, lookupds=(("l:4161", ""),)))
 
     assert (alarm.severity, alarm.text) == ("error", "No nsqd is known: nsqlookupd names none.")
 
 
 def test_a_node_that_left_is_told_with_how_long_ago():
-    alarm = only(Picture(at=NOW, nodes=(NodeState(NODE, gone_since=NOW - 125),)))
+    alarm = only(ClusterView(at=NOW, nodes=(NodeState(NODE, gone_since=NOW - 125),)))
 
     assert alarm.text == "nsqd 10.0.0.1:4151 has left discovery 2m 5s ago."
 
 
 def test_a_disk_that_refuses_is_told_in_the_nodes_own_words():
-    alarm = only(Picture(at=NOW, nodes=(NodeState(NODE, health="NOK - no space left on device"),)))
+    alarm = only(ClusterView(at=NOW, nodes=(NodeState(NODE, health="NOK - no space left on device"),)))
 
     assert "NOK - no space left on device" in alarm.text
     assert "Free space" in alarm.advice
 
 
 def test_an_nsqlookupd_that_does_not_answer():
-    assert "l:4161" in only(Picture(at=NOW, lookupds=(("l:4161", "timed out"),))).text
+    assert "l:4161" in only(ClusterView(at=NOW, lookupds=(("l:4161", "timed out"),))).text
 
 
 def grown(depths, *, step=30.0, in_flight=0, messages=None):
@@ -134,7 +134,7 @@ def grown(depths, *, step=30.0, in_flight=0, messages=None):
 
 def test_a_channel_that_grows_steadily_is_told_with_by_how_much():
     history, now = grown([0, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500])
-    alarm = only(Picture(at=NOW, topics=now), history)
+    alarm = only(ClusterView(at=NOW, topics=now), history)
 
     assert alarm.text == "Channel orders/c grows: 500 more than 5m ago, 500 messages waiting."
 
@@ -142,19 +142,19 @@ def test_a_channel_that_grows_steadily_is_told_with_by_how_much():
 def test_a_small_channel_may_grow():
     history, now = grown([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
 
-    assert found(Picture(at=NOW, topics=now), history) == []
+    assert found(ClusterView(at=NOW, topics=now), history) == []
 
 
 def test_an_old_message_is_told_with_its_age():
     history, now = grown([90] * 41, messages=90)
-    alarm = only(Picture(at=NOW, topics=now), history)
+    alarm = only(ClusterView(at=NOW, topics=now), history)
 
     assert alarm.text == "The oldest message of orders/c has waited more than 20m."
 
 
 def test_consumers_that_hold_and_finish_nothing_are_stuck():
     history, now = grown([10] * 12, messages=100, in_flight=7)
-    alarm = only(Picture(at=NOW, topics=now), history)
+    alarm = only(ClusterView(at=NOW, topics=now), history)
 
     assert alarm.text == "Consumers of orders/c hold 7 messages and have finished none for 2m."
 
@@ -175,14 +175,14 @@ def pipeline(**more):
 
 
 def test_the_channel_of_a_living_query_needs_no_consumer():
-    picture = Picture(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(pipeline(),))
+    picture = ClusterView(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(pipeline(),))
 
     assert found(picture) == []
 
 
 def test_a_silent_query_is_named_with_the_channel_it_leaves():
     silent = pipeline(updated_ms=int((NOW - 300) * 1000))
-    picture = Picture(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(silent,))
+    picture = ClusterView(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(silent,))
 
     texts = [alarm.text for alarm in found(picture)]
     assert (
@@ -194,7 +194,7 @@ def test_a_silent_query_is_named_with_the_channel_it_leaves():
 
 def test_a_failed_query_is_told_by_the_first_line_of_its_error():
     failed = pipeline(state="failed", error="checkpoint is gone\n  at line 3\n  at line 4")
-    alarm = only(Picture(at=NOW, pipelines=(failed,)))
+    alarm = only(ClusterView(at=NOW, pipelines=(failed,)))
 
     assert (alarm.severity, alarm.text) == ("error", "Pipeline lake failed: checkpoint is gone")
 
@@ -202,4 +202,4 @@ def test_a_failed_query_is_told_by_the_first_line_of_its_error():
 def test_a_query_that_was_stopped_on_purpose_is_no_alarm():
     stopped = pipeline(state="stopped", updated_ms=0)
 
-    assert found(Picture(at=NOW, pipelines=(stopped,))) == []
+    assert found(ClusterView(at=NOW, pipelines=(stopped,))) == []

@@ -7,10 +7,10 @@ import pytest
 
 from lapwing.admin.alarms import Limits
 from lapwing.admin.flow import PAGE, FlowHistory, Past, hint
-from lapwing.admin.picture import NodeState, Picture
 from lapwing.admin.windows import SCALES, Scale, Window, Windows, parse
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_client import ClusterClient
+from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.http import CallFailed, DaemonHttp
 
 NOW = 1_800_000_000  # a whole number of all the steps
@@ -354,12 +354,12 @@ async def test_whatever_stands_in_the_topic_does_not_end_the_reading():
 # ---- in words ----
 
 
-def picture(*, lapwing: bool = True, pipelines=()) -> Picture:
+def picture(*, lapwing: bool = True, pipelines=()) -> ClusterView:
     node = Node("host", "127.0.0.1", 4150, 4151, "1.3.0")
-    return Picture(at=NOW, nodes=(NodeState(node, lapwing=lapwing),), pipelines=tuple(pipelines))
+    return ClusterView(at=NOW, nodes=(NodeState(node, lapwing=lapwing),), pipelines=tuple(pipelines))
 
 
-def said(past: Past, shown: Picture, **queries) -> tuple[str, str]:
+def said(past: Past, shown: ClusterView, **queries) -> tuple[str, str]:
     found = hint(past, shown, Limits(), ClusterClient(Logs(), **(queries or {"nsqds": ["127.0.0.1:4151"]})))
     return found.text, found.command
 

@@ -33,13 +33,13 @@ class Client:
     def __init__(self, stage: "Stage") -> None:
         self.stage = stage
         self.hung_up = False
-        self.stirred = 0
+        self.noticed = 0
         self.session = Session(
-            stage.broker, stage.options.limits, stirred=self._note_stir, hang_up=self._note_hang_up
+            stage.broker, stage.options.limits, on_ready=self._note_ready, hang_up=self._note_hang_up
         )
 
-    def _note_stir(self) -> None:
-        self.stirred += 1
+    def _note_ready(self) -> None:
+        self.noticed += 1
 
     def _note_hang_up(self) -> None:
         self.hung_up = True
@@ -82,8 +82,8 @@ class Client:
 
     def take(self) -> tuple[list[Message], list[bytes]]:
         """What has arrived since the last time: messages, and the payloads of all else."""
-        data = b"".join(self.session.outbox)
-        self.session.outbox.clear()
+        data = b"".join(self.session.replies.ready)
+        self.session.replies.ready.clear()
         if self.session.subscriber is not None:
             self.session.subscriber.unsent = 0
         messages: list[Message] = []
@@ -172,7 +172,7 @@ class Stage:
         for name, value in settings.items():
             setattr(client.session, name, value)
         client.say(Sub(topic, channel))
-        assert client.session.outbox.pop(0).endswith(b"OK")
+        assert client.session.replies.ready.pop(0).endswith(b"OK")
         return client.say(Rdy(ready))
 
     def channel(self, name: str = "c", topic: str = "t") -> Channel:

@@ -73,7 +73,7 @@ def test_a_slow_socket_gets_nothing_more_until_it_is_empty(stage: Stage) -> None
     consumer = stage.consumer()
     consumer.subscriber.unsent = 1 << 20
     stage.client().publish(*numbered(3))
-    assert consumer.session.outbox == []
+    assert consumer.session.replies.ready == []
 
     consumer.subscriber.unsent = 0
     stage.broker.touch(stage.channel())

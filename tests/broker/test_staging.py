@@ -145,7 +145,7 @@ def test_a_process_killed_at_any_step_publishes_every_message_once(tmp_path, mon
     """Counts the calls that change the disk, and dies instead of the one after `after`."""
     node = Node(tmp_path, durability)
     keys = staged_batch(node)
-    node.broker.topic("orders").publish(b"before", _Silent(), 0, now=node.now())
+    node.broker.topic("orders").publish(b"before", _Silent(), now=node.now())
     node.broker.commit(node.now())
     calls = count()
 
@@ -187,7 +187,7 @@ def test_a_part_that_arrived_half_is_completed(node):
         commit.publish()
     commit.prepare(now=now + 10)
     topic = node.broker.topics["orders"]
-    topic.publish_many([b"b0"], _Silent(), 0, now=now + 10)
+    topic.publish_many([b"b0"], _Silent(), now=now + 10)
     node.broker.commit(now + 10)
     node.crash()
 
@@ -211,7 +211,7 @@ def test_a_disk_that_refuses_leaves_the_commit_to_be_carried_on(node, monkeypatc
     monkeypatch.setattr(log, "flush", failing)
     with pytest.raises(WriteFailed):
         node.commit(0, *keys)
-    node.broker.topics["orders"].publish(b"other", _Silent(), 0, now=node.now())
+    node.broker.topics["orders"].publish(b"other", _Silent(), now=node.now())
     node.broker.commit(node.now())
 
     assert node.staging.settled(SINK, 0)
@@ -362,5 +362,5 @@ def test_the_ledger_outlives_sweeping_but_for_sinks_that_write_once(node):
 
 
 class _Silent:
-    def published(self, token, error):
+    def settle(self, sequence, error):
         assert error is None

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from play import MINUTE, SECOND, Stage, numbered
 
-from lapwing.errors import PublishRefused, WriteFailed
+from lapwing.broker.session import PublishSlot
+from lapwing.errors import LapwingError, PublishRefused, WriteFailed
 from lapwing.log.log import DiskLog
 from lapwing.log.memory import MemoryLog
-from lapwing.wire.nsq.commands import Mpub, Pub, Rdy
+from lapwing.wire.nsq.commands import Cls, Mpub, Pub, Rdy, Sub
 
 
 class Refusing:
@@ -213,45 +214,90 @@ def test_a_refused_batch_leaves_nothing_behind(stage: Stage) -> None:
     topic = stage.broker.topic("t")
 
     with pytest.raises(PublishRefused):
-        topic.publish_batch(b"\0\0\0\2\0\0\0\1a", stage.client().session, 0, now=stage.now)
+        topic.publish_batch(b"\0\0\0\2\0\0\0\1a", PublishSlot(stage.client().session, "MPUB"), now=stage.now)
     assert (topic.message_count, topic.log.next, topic.waiting) == (0, 0, [])
 
 
 # --- fsync ---------------------------------------------------------------------------------------------------------
 
 
+def sync(stage: Stage, error: LapwingError | None = None) -> None:
+    """Do what the syncer does for all that is unsynced now, or fail at it."""
+    unsynced, stage.broker.unsynced = stage.broker.unsynced, []
+    for topic, waiting in unsynced:
+        job = topic.log.begin_sync()
+        if job is not None and error is None:
+            job()
+        topic.log.finish_sync(None if error is None else OSError(errno.EIO, str(error)))
+        for receipt, sequence in waiting:
+            receipt.settle(sequence, error)
+
+
+FAILED = WriteFailed("00000.log", 0, OSError(errno.EIO, "Input/output error"))
+
+
 def test_an_ok_waits_for_the_sync_that_covers_it(tmp_path: Path) -> None:
     stage = Stage(tmp_path, durability="fsync")
     consumer = stage.consumer()
     client = stage.client().publish(b"a")
-    ((topic, waiting),) = stage.broker.unsynced
-    assert client.session.holds == 1
+    assert client.answers() == []
     assert consumer.received() == [0]
-    job = topic.log.begin_sync()
-    assert job is not None
-    job()
-    topic.log.finish_sync(None)
-    for publisher, token in waiting:
-        publisher.published(token, None)
+    sync(stage)
 
-    assert client.session.holds == 0
-    assert client.stirred
+    assert client.noticed
+    assert client.answers() == [b"OK"]
+
+
+def test_an_ok_does_not_wait_for_the_sync_of_a_later_publish(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, durability="fsync")
+    client = stage.client().publish(b"a")
+    first, stage.broker.unsynced = stage.broker.unsynced, []
+    client.publish(b"b", b"c")
+    for receipt, sequence in first[0][1]:
+        receipt.settle(sequence, None)
+
+    assert client.answers() == [b"OK"]
+    sync(stage)
     assert client.answers() == [b"OK"]
 
 
 def test_a_failed_sync_is_an_error_to_its_publisher(tmp_path: Path) -> None:
     stage = Stage(tmp_path, durability="fsync")
     client = stage.client().publish(b"a")
-    ((_, ((publisher, token),)),) = stage.broker.unsynced
-    publisher.published(token, WriteFailed("00000.log", 0, OSError(errno.EIO, "Input/output error")))
+    sync(stage, FAILED)
 
     (answer,) = client.answers()
     assert answer.startswith(b"E_PUB_FAILED")
-    assert client.session.holds == 0
+    assert client.session.doomed
+
+
+def test_a_failed_sync_takes_back_the_answers_behind_it_and_no_other(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, durability="fsync")
+    client = stage.client().publish(b"a")
+    sync(stage)
+    client.publish(b"b").say(Sub("t", "c"), Cls())
+    client.publish(b"c")
+    sync(stage, FAILED)
+
+    assert [answer.partition(b" ")[0] for answer in client.answers()] == [b"OK", b"E_PUB_FAILED"]
+
+
+def test_messages_wait_for_no_answer_but_that_to_their_sub(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, durability="fsync")
+    stage.client().publish(b"before")
+    client = stage.client().say(Sub("t", "c"), Rdy(1), Pub("u", b"unsynced"))
+    assert client.take() == ([(0, 1, b"before")], [b"OK"])
+    other = stage.client().say(Pub("u", b"unsynced"), Sub("t", "d"), Rdy(1))
+    client.publish(b"next")
+
+    assert other.take() == ([], [])
+    sync(stage)
+    assert b"".join(other.session.replies.ready).find(b"OK") < b"".join(other.session.replies.ready).find(b"next")
+    assert other.take() == ([(1, 1, b"next")], [b"OK", b"OK"])
 
 
 def test_nothing_in_memory_waits_for_a_sync(tmp_path: Path) -> None:
     stage = Stage(tmp_path, durability="fsync")
     client = stage.client().publish(b"a", topic="t#ephemeral")
 
-    assert (client.session.holds, client.answers(), stage.broker.unsynced) == (0, [b"OK"], [])
+    assert (client.answers(), stage.broker.unsynced) == ([b"OK"], [])

@@ -229,7 +229,7 @@ def test_peek_names_what_is_wrong(daemon: Daemon, topic: str) -> None:
     lapwing("pub", topic, "x", daemon=daemon)
     assert "not both" in lapwing("peek", topic, "--from", "1", "--since", "1h", daemon=daemon, code=2).stderr
     assert "write 10m" in lapwing("peek", topic, "--since", "yesterday", daemon=daemon, code=2).stderr
-    assert "nobody answered" in lapwing("peek", topic, "--nsqd-http-address", "127.0.0.1:1", code=1).stderr
+    assert "no daemon answered" in lapwing("peek", topic, "--nsqd-http-address", "127.0.0.1:1", code=1).stderr
 
 
 def test_bytes_that_are_no_text_come_as_base64(daemon: Daemon, topic: str) -> None:

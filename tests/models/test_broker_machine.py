@@ -85,7 +85,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.settle()
 
     def session(self) -> Session:
-        return Session(self.broker, self.options.limits, stirred=lambda: None, hang_up=lambda: None)
+        return Session(self.broker, self.options.limits, on_ready=lambda: None, hang_up=lambda: None)
 
     # --- what the model knows ----------------------------------------------------------------------------------
 
@@ -104,8 +104,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker.commit(self.now)
         self.fan_out()
         for number, client in self.clients.items():
-            frames = b"".join(client.session.outbox)
-            client.session.outbox.clear()
+            frames = b"".join(client.session.replies.ready)
+            client.session.replies.ready.clear()
             if client.session.subscriber is not None:
                 client.session.subscriber.unsent = 0
             self.delivered(number, client, frames)
@@ -193,7 +193,7 @@ class BrokerMachine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(sorted(client.held)), unique=True, min_size=1))
         ids = [client.held.pop(sequence) for sequence in chosen]
         client.session.handle(Fins.of(ids), now=self.now)
-        assert not any(frame[7] == 1 for frame in client.session.outbox if len(frame) > 7)
+        assert not any(frame[7] == 1 for frame in client.session.replies.ready if len(frame) > 7)
         model = self.models[client.channel]
         for sequence in chosen:
             del model.unfinished[sequence]
@@ -236,7 +236,7 @@ class BrokerMachine(RuleBasedStateMachine):
         waits = self.models[client.channel].unfinished.get(sequence)
         reason = b"client does not own message" if waits and waits.client is not None else b"ID not in flight"
         refusal = b"E_%b_FAILED %b %b failed %b" % (wanted.encode(), wanted.encode(), message_id, reason)
-        assert client.session.outbox[-1].endswith(refusal)
+        assert client.session.replies.ready[-1].endswith(refusal)
         self.settle()
 
     @precondition(lambda self: self.clients)

@@ -1,23 +1,27 @@
 """Group fsync."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from doors import options
+import pytest
+from doors import options, quiet
 
 from lapwing.broker.broker import Broker
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import LapwingError
+from lapwing.nsqd.daemon import Daemon
 from lapwing.nsqd.sync import Syncer
 
 
-class Heard:
-    """A publisher."""
+class Noted:
+    """A receipt."""
 
     def __init__(self) -> None:
         self.errors: list[LapwingError | None] = []
 
-    def published(self, token: int, error: LapwingError | None) -> None:
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
         self.errors.append(error)
 
 
@@ -26,8 +30,8 @@ async def test_a_topic_that_is_deleted_amid_its_sync_is_no_fault_of_the_disk(tmp
     broker = Broker(settings, DiskStorage(str(tmp_path), 7, settings.log_options, now=lambda: 0, report=print))
     syncer = Syncer(broker, lambda: None, lambda seconds: None)
     topic = broker.topic("t")
-    publisher = Heard()
-    topic.publish(b"x", publisher, 0, now=1)
+    receipt = Noted()
+    topic.publish(b"x", receipt, now=1)
     broker.commit(1)
     begin = topic.log.begin_sync
 
@@ -40,5 +44,158 @@ async def test_a_topic_that_is_deleted_amid_its_sync_is_no_fault_of_the_disk(tmp
     syncer.kick()
     await syncer.stop()
 
-    assert publisher.errors == [None]
+    assert receipt.errors == [None]
     assert broker.health is None
+
+
+class Syncs:
+    """Syncs that take as long as the test wants: each waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.broken: OSError | None = None
+        self._allowed = threading.Semaphore(0)
+
+    def __call__(self, job: Callable[[], None]) -> float:
+        self.begun += 1
+        assert self._allowed.acquire(timeout=20)
+        if self.broken is not None:
+            raise self.broken
+        job()
+        return 0.0
+
+    def allow(self, count: int = 1) -> None:
+        self._allowed.release(count)
+
+
+class Slow:
+    """An nsqd whose syncs wait for the test."""
+
+    def __init__(self, daemon: Daemon, syncs: Syncs) -> None:
+        self.daemon = daemon
+        self.syncs = syncs
+        self.clients: list[Talk] = []
+
+    @property
+    def published(self) -> int:
+        topic = self.daemon.broker.topics.get("t")
+        return topic.log.end if topic else 0
+
+    async def client(self, data: bytes) -> "Talk":
+        """A new connection that has sent `data`."""
+        assert self.daemon.tcp is not None
+        client = Talk(*await asyncio.open_connection("127.0.0.1", self.daemon.tcp.port))
+        self.clients.append(client)
+        client.send(b"  V2" + data)
+        return client
+
+
+@pytest.fixture
+async def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Slow]:
+    """An nsqd with `--durability=fsync` on a disk whose syncs wait for the test."""
+    syncs = Syncs()
+    monkeypatch.setattr("lapwing.nsqd.sync._timed", syncs)
+    addresses = {"tcp_address": "127.0.0.1:0", "http_address": "", "data_path": str(tmp_path)}
+    daemon = Daemon(options(durability="fsync", **addresses), quiet())
+    await daemon.start()
+    slow = Slow(daemon, syncs)
+    yield slow
+    syncs.allow(1000)
+    for client in slow.clients:
+        await client.close()
+    await daemon.stop()
+
+
+class Talk:
+    """A client that sends whatever it likes, and reads frame by frame."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def frame(self) -> bytes:
+        async with asyncio.timeout(20):
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            return (await self._reader.readexactly(size))[4:]
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not happened():  # noqa: ASYNC110  what happens in the broker sets no event
+            await asyncio.sleep(0.001)
+
+
+PUB = b"PUB t\n\0\0\0\1x"
+
+
+async def test_a_client_that_never_pauses_gets_each_ok_when_its_own_sync_is_done(slow: Slow) -> None:
+    syncs = slow.syncs
+    client = await slow.client(PUB)
+    await until(lambda: syncs.begun == 1)
+    client.send(2 * PUB)
+    await until(lambda: slow.published == 3)
+    syncs.allow()
+
+    assert await client.frame() == b"OK"
+    await until(lambda: syncs.begun == 2)
+    for connection in slow.daemon._connections:
+        connection.beat()
+    assert await client.frame() == b"_heartbeat_"  # and not the OK of what is not synced
+    syncs.allow()
+    assert [await client.frame() for _ in range(2)] == [b"OK", b"OK"]
+
+
+async def test_a_consumer_gets_messages_while_its_own_publish_waits_for_a_sync(slow: Slow) -> None:
+    syncs = slow.syncs
+    client = await slow.client(b"SUB u c\nRDY 5\n")
+    assert await client.frame() == b"OK"
+    client.send(PUB)
+    await until(lambda: syncs.begun == 1)
+    await slow.client(b"PUB u\n\0\0\0\1y")
+
+    assert (await client.frame()).endswith(b"y")
+    syncs.allow(2)
+    assert await client.frame() == b"OK"
+
+
+async def test_a_client_far_ahead_of_the_disk_is_not_read_until_it_is_answered(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = slow.syncs
+    monkeypatch.setattr("lapwing.nsqd.tcp._MOST_WAITING", 3)
+    client = await slow.client(3 * PUB)
+    await until(lambda: syncs.begun == 1)
+    (connection,) = slow.daemon._connections
+    assert connection.excused
+    assert connection._muted
+    client.send(PUB)
+    syncs.allow()
+
+    assert [await client.frame() for _ in range(3)] == [b"OK"] * 3
+    syncs.allow()
+    assert await client.frame() == b"OK"
+
+
+async def test_a_failed_sync_ends_the_conversation_behind_what_was_answered_before(slow: Slow) -> None:
+    syncs = slow.syncs
+    client = await slow.client(PUB)
+    await until(lambda: syncs.begun == 1)
+    client.send(2 * PUB + b"NOPE\n")
+    await until(lambda: slow.published == 3)
+    syncs.allow()
+    assert await client.frame() == b"OK"
+    await until(lambda: syncs.begun == 2)
+    syncs.broken = OSError(5, "Input/output error")
+    syncs.allow()
+
+    assert (await client.frame()).startswith(b"E_PUB_FAILED PUB failed t: write")
+    with pytest.raises(asyncio.IncompleteReadError):
+        await client.frame()
+    syncs.broken = None

@@ -21,7 +21,7 @@ CLIENT_KEYS = [
 
 
 def session(node: Node, hostname: str = "c1.example", agent: str = "mycons/2.0") -> Session:
-    made = Session(node.broker, node.options.limits, stirred=lambda: None, hang_up=lambda: None)
+    made = Session(node.broker, node.options.limits, on_ready=lambda: None, hang_up=lambda: None)
     about = made.about
     about.client_id = about.hostname = hostname
     about.user_agent = agent

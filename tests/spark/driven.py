@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from lapwing.spark.options import source_options
-from lapwing.spark.reader import LogStreamReader
 from lapwing.spark.source import columns
+from lapwing.spark.stream_reader import LogStreamReader
 
 Row = tuple[str, int, int, bytes]  # topic, node, sequence, body
 

@@ -102,6 +102,19 @@ def test_offsets_by_hand_that_do_not_fit_are_refused(text, said):
         o.as_requested(o.parse_requested(text), HOLDINGS)
 
 
+def test_a_position_with_its_log_is_kept_while_the_node_is_away():
+    requested = o.parse_requested(f'{{"t": {{"3": {{"log_id": "{A}", "sequence": 5}}}}, "s": {{"3": 4}}}}')
+    only_t = {"t": requested["t"]}
+
+    kept = o.as_requested(only_t, HOLDINGS, keep_absent=True)
+    assert kept["t"][3] == Position(A, 5)
+    assert set(kept["t"]) == {3, *HOLDINGS["t"]}
+    with pytest.raises(o.OffsetError, match="node 3 of topic t, which does not have it"):
+        o.as_requested(only_t, HOLDINGS)
+    with pytest.raises(o.OffsetError, match="node 3 of topic s, which does not have it"):
+        o.as_requested(requested, HOLDINGS, keep_absent=True)
+
+
 def test_two_nodes_with_one_number_are_refused():
     with pytest.raises(OffsetError, match="h1:1 and h2:2 both call themselves node 7"):
         o.merge([("t", 7, "h1:1", held()), ("t", 7, "h2:2", held(log_id=B))])
@@ -178,8 +191,8 @@ def test_messages_deleted_by_retention_are_a_loss_and_the_rest_is_read():
     ranges, losses, away = o.plan({"t": {7: Position(A, 1)}}, {"t": {7: Position(A, 9)}}, {"t": {7: held(4, 10)}})
 
     assert ranges == [Range("t", 7, A, 4, 9)]
-    assert "topic t, node 7" in losses[0]
-    assert "begins at 4" in losses[0]
+    assert "topic t, node 7" in losses[0].text
+    assert "begins at 4" in losses[0].text
     assert away == []
 
 
@@ -197,7 +210,7 @@ def test_a_log_made_anew_is_a_loss_and_is_read_from_its_beginning():
     assert end == {"t": {7: Position(B, 3)}}
     ranges, losses, _ = o.plan(start, end, holdings)
     assert ranges == [Range("t", 7, B, 0, 3)]
-    assert "new log" in losses[0]
+    assert "new log" in losses[0].text
 
 
 def test_a_log_made_anew_and_still_empty_is_noticed_at_once():
@@ -223,7 +236,7 @@ def test_a_replayed_batch_whose_log_is_gone_is_a_loss():
     ranges, losses, _ = o.plan({"t": {7: Position(A, 1)}}, {"t": {7: Position(A, 9)}}, {"t": {7: held(0, 20, B)}})
 
     assert ranges == []
-    assert "the log is gone" in losses[0]
+    assert "the log is gone" in losses[0].text
 
 
 def test_a_range_on_a_node_that_is_away_is_out_of_reach_not_lost():

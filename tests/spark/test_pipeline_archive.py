@@ -16,6 +16,8 @@ from daemons import start_nsqlookupd, until
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import archive, spec
 from lapwing.spark.pipelines.published import published
+from lapwing.spark.pipelines.report import proof_text
+from lapwing.spark.pipelines.run_command import RunCommand, remembered
 from lapwing.spark.pipelines.running import Running, Wanted
 from lapwing.spark.pipelines.verify import verify
 
@@ -146,13 +148,38 @@ def test_a_log_that_was_wiped_stops_the_archive_unless_told_to_go_on(runs, broke
     broker.ask("/topic/delete?topic=orders", b"")
     broker.publish("orders", b"new 1")
 
-    complaint = runs.failing("archive", "topics=orders")
+    command = RunCommand(["archive"], ["topics=orders"], {"nsqd": [broker.address]}, once=True)
+    running = command.running(runs.data)
+    assert not running.run(runs.spark, lambda progress: None)
+    complaint = running.jobs[0].progress.error
 
     assert "now there is a new log" in complaint
-    runs.once("archive", "topics=orders", "fail_on_data_loss=false")
+    assert complaint.endswith(f"(`lapwing pipeline resume archive --accept-loss --data {runs.data}` goes on from here)")
+    assert remembered(runs.data, "archive", once=True).specs() == command.specs()
+    resumed = remembered(runs.data, "archive", once=True, accept_loss=True)
+    assert resumed.running(runs.data).run(runs.spark, lambda progress: None)
+    broker.publish("orders", b"new 2")
+    runs.once("archive", "topics=orders")
     proof = proof_of(runs)
     assert proof.sound
-    assert sorted(log.rows for log in proof.logs) == [1, 3]
+    assert [(log.rows, log.ended) for log in sorted(proof.logs, key=lambda log: log.rows)] == [(2, False), (3, True)]
+
+
+def test_an_archive_of_all_topics_goes_on_without_one_that_was_deleted(runs, broker):
+    broker.publish("orders", b"1")
+    broker.publish("gone", b"1", b"2")
+    broker.publish("lapwing_bench_1_2", b"x")
+    runs.once("archive")
+    broker.ask("/topic/delete?topic=gone", b"")
+    broker.ask("/topic/delete?topic=lapwing_bench_1_2", b"")
+    broker.publish("orders", b"2")
+    runs.once("archive")
+
+    proof = proof_of(runs)
+    assert proof.sound
+    assert {(log.topic, log.rows, log.ended) for log in proof.logs} == {("orders", 2, False), ("gone", 2, True)}
+    assert f"DELETED  topic gone, node 1, log {proof.logs[0].log_id}: the topic was deleted" in proof_text(proof)
+    assert proof_text(proof).endswith("complete: every message of these ranges is there exactly once")
 
 
 def test_an_archive_on_a_file_system_that_only_spark_can_reach(spark, runs, broker, tmp_path):

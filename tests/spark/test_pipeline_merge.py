@@ -17,6 +17,7 @@ from lapwing.spark.pipelines import verify as v
 from lapwing.spark.pipelines.compact import Merging, compact
 from lapwing.spark.pipelines.files import LocalFiles
 from lapwing.spark.pipelines.merge import merge
+from lapwing.spark.pipelines.report import proof_text
 from lapwing.spark.pipelines.table import Table, count_rows
 
 FOLDER = "topic=orders/date=2999-11-15/hour=10"
@@ -247,3 +248,39 @@ def test_a_proof_of_a_place_that_needs_spark_says_so(tmp_path):
         v.verify("s3a://bucket/archive")
     filled(tmp_path, 2)
     assert v.verify(tmp_path.as_uri()).rows == 10
+
+
+def test_logs_that_are_not_read_any_more_are_remembered_over_snapshots(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_FOLD_AFTER", 3)
+    table = filled(tmp_path, 1)
+    both = {**until(5), "gone": {"1": {"log_id": "other", "sequence": 4}}}
+    table.add("q", 1, both, writing(rows(0, 2), folder="topic=gone"))
+    table.add("q", 2, until(5), lambda place: os.makedirs(place))
+    table.add("q", 3, until(5), lambda place: os.makedirs(place))
+
+    contents, _ = tables.load(LocalFiles(tmp_path))
+    assert contents.ended == [["gone", 1, "other", 4]]
+    table.add("q", 4, both, lambda place: os.makedirs(place))
+    assert table.contents.ended == []
+
+
+def test_the_end_of_a_deleted_log_that_no_batch_has_read_is_lost_and_named(tmp_path):
+    table = filled(tmp_path, 1)
+    table.add("q", 1, until(9), writing(rows(5, 7)))  # planned up to 9; the topic was deleted while it was read
+    assert v.verify(str(tmp_path)).logs[0].missing == [(7, 9)]
+    table.add("q", 2, {}, lambda place: os.makedirs(place))
+
+    proof = v.verify(str(tmp_path))
+    assert proof.sound
+    assert proof.logs[0].lost == [(7, 9)]
+    assert "deleted before they were archived: 2 messages: 7 .. 8" in proof_text(proof)
+
+
+def test_a_gap_in_the_midst_of_a_deleted_log_is_missing(tmp_path):
+    table = filled(tmp_path, 1)
+    table.add("q", 1, until(9), writing(rows(7, 9)))
+    table.add("q", 2, {}, lambda place: os.makedirs(place))
+
+    proof = v.verify(str(tmp_path))
+    assert not proof.sound
+    assert proof.logs[0].missing == [(5, 7)]

@@ -273,6 +273,7 @@ def test_mistakes_are_named_with_exit_status_2(tmp_path):
         ("run", "archive", "--checkpoint", "/proc/place"): "/proc/place: cannot write there: ",
         ("status", "nothing"): "no pipeline nothing has run",
         ("stop", "nothing"): "no pipeline nothing has run",
+        ("resume", "nothing"): "no pipeline nothing has run",
         ("init", "archive"): "archive.yaml exists; --force overwrites it",
         ("init", "archve"): "did you mean archive?",
         ("verify", "--sequences", "9"): "--sequences: sequences such as",

@@ -15,10 +15,11 @@ from lapwing.errors import LapwingError
 from lapwing.spark import http as client
 from lapwing.spark.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
 from lapwing.spark.http import BrokerAway, patiently
+from lapwing.spark.losses import DataLoss
 from lapwing.spark.nodes import NoLog, survey
 from lapwing.spark.offsets import Range
 from lapwing.spark.options import Access, sink_options, source_options
-from lapwing.spark.reader import DataLoss, stream
+from lapwing.spark.range_reader import stream
 from lapwing.spark.writer import stage
 
 

@@ -7,8 +7,8 @@ import pytest
 from lapwing.spark import offsets as o
 from lapwing.spark.offsets import OffsetError
 from lapwing.spark.options import source_options
-from lapwing.spark.reader import LogStreamReader
 from lapwing.spark.source import columns
+from lapwing.spark.stream_reader import LogStreamReader
 
 
 class Stream:

@@ -15,7 +15,7 @@ from lapwing.spark.http import BrokerAway, call
 from lapwing.spark.nodes import survey
 from lapwing.spark.offsets import Range
 from lapwing.spark.options import Access, source_options
-from lapwing.spark.reader import stream
+from lapwing.spark.range_reader import stream
 from lapwing.spark.subscribe import Subscription
 
 

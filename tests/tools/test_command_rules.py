@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lapwing.client.cluster import Node
+from lapwing.client.cluster_view import ClusterView, NodeState, Rate, ages_in, rates_between
+from lapwing.client.format import SECOND, duration, parse_span, parse_time, short
+from lapwing.client.log_reader import LogMessage, LogRange, Start
 from lapwing.errors import ConfigError
 from lapwing.tools import checks, screens
 from lapwing.tools.checks import Limits, Verdict, judge
-from lapwing.tools.picture import Flow, Picture, ages_in, flows
-from lapwing.tools.reading import Entry, Start, line, printable
-from lapwing.tools.time_format import SECOND, moment, short, span, spoken
+from lapwing.tools.message_format import line, printable
 
 
 @pytest.mark.parametrize(
@@ -20,35 +22,35 @@ from lapwing.tools.time_format import SECOND, moment, short, span, spoken
     [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172_800), ("250ms", 0.25), ("7", 7), ("1.5", 1.5)],
 )
 def test_a_span_is_what_people_write(text: str, seconds: float) -> None:
-    assert span(text) == int(seconds * SECOND)
+    assert parse_span(text) == int(seconds * SECOND)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10", "-5m", "1h 30", "10 m", "2026-13-01"])
 def test_a_moment_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not understood"):
-        moment(text, now=0)
+        parse_time(text, now=0)
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 400 + "d", "200000d"])
 def test_a_span_that_no_clock_can_tell_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="292 years at most"):
-        span(text)
+        parse_span(text)
 
 
 def test_a_moment_is_ago_or_a_date() -> None:
     now = time.time_ns()
 
-    assert moment("10m", now=now) == now - 600 * SECOND
-    assert moment("90000d", now=now) == 0
-    assert moment("earliest", now=now) == 0
-    assert moment("1970-01-02T00:00:00+00:00", now=now) == 86_400 * SECOND
+    assert parse_time("10m", now=now) == now - 600 * SECOND
+    assert parse_time("90000d", now=now) == 0
+    assert parse_time("earliest", now=now) == 0
+    assert parse_time("1970-01-02T00:00:00+00:00", now=now) == 86_400 * SECOND
 
 
 def test_numbers_and_times_fit_their_columns() -> None:
     assert [short(value) for value in (0, 0.94, 9, 812, 9999, 45_210, 3_100_000, 2.5e9)] == [
         "0", "0.9", "9", "812", "9,999", "45.2k", "3.1M", "2.5G"]
-    assert [spoken(value) for value in (0.34, 12, 250, 11_100, 187_200)] == [
-        "340 ms", "12 s", "4 m 10 s", "3 h 5 m", "2 d 4 h"]
+    assert [duration(value) for value in (0.34, 12, 250, 11_100, 187_200)] == [
+        "340ms", "12s", "4m 10s", "3h 5m", "2d 4h"]
 
 
 def channel(name: str = "c", **counts: Any) -> dict[str, Any]:
@@ -56,24 +58,29 @@ def channel(name: str = "c", **counts: Any) -> dict[str, Any]:
             "message_count": 0, "client_count": 1, "paused": False, **counts}
 
 
-def picture(at: float, *channels: dict[str, Any], messages: int = 0, depth: int = 0) -> Picture:
+NODE = Node("n", "n", 1, 2, "1.3.0")
+
+
+def picture(
+    at: float, *channels: dict[str, Any], messages: int = 0, depth: int = 0, health: str = "OK", **more: Any
+) -> ClusterView:
     topic = {"topic_name": "t", "depth": depth, "message_count": messages, "paused": False, "channels": list(channels),
              "nodes": [{}]}
-    return Picture(at, topics={"t": topic}, health={"n": "OK"})
+    return ClusterView(at, at, topics={"t": topic}, nodes=(NodeState(NODE, health=health),), **more)
 
 
 def test_rates_are_differences_over_time() -> None:
     before = picture(10.0, channel(message_count=100, depth=40), messages=100)
     after = picture(12.0, channel(message_count=300, depth=20, in_flight_count=10), messages=300)
 
-    assert flows(before, after) == {("t", "c"): Flow(100.0, 105.0), ("t", ""): Flow(100.0, 105.0)}
-    assert flows(None, after) == {}
+    assert rates_between(before, after) == {("t", "c"): Rate(100.0, 105.0), ("t", ""): Rate(100.0, 105.0)}
+    assert rates_between(None, after) == {}
 
 
 def test_a_restarted_node_has_no_negative_rates() -> None:
     before, after = picture(1.0, channel(message_count=500), messages=500), picture(2.0, channel(), messages=3)
 
-    assert flows(before, after)["t", ""] == Flow(0.0, 0.0)
+    assert rates_between(before, after)["t", ""] == Rate(0.0, 0.0)
 
 
 def test_ages_are_read_from_metrics() -> None:
@@ -99,16 +106,14 @@ def test_all_is_well_when_nothing_is_said_against_it() -> None:
     ],
 )
 def test_lag_and_age_have_limits(limits: Limits, verdict: Verdict) -> None:
-    seen = picture(0.0, channel(depth=4, in_flight_count=2, deferred_count=1))
-    seen.ages["t", "c"] = 60.0
+    seen = picture(0.0, channel(depth=4, in_flight_count=2, deferred_count=1), ages={("t", "c"): 60.0})
 
     assert judge(seen, limits).verdict is verdict
 
 
 def test_what_cannot_be_asked_is_critical_and_what_is_not_there_unknown() -> None:
-    silent = Picture(0.0, errors=["nobody home"])
-    sick = picture(0.0)
-    sick.health["n"] = "NOK - disk full"
+    silent = ClusterView(errors=("no daemon answers",))
+    sick = picture(0.0, health="NOK - disk full")
 
     assert judge(silent, Limits()).verdict is Verdict.CRITICAL
     assert judge(silent, Limits(), topic="x").verdict is Verdict.CRITICAL
@@ -124,19 +129,19 @@ def test_a_topic_without_a_channel_keeps_everything_and_is_told_of() -> None:
 
 
 def test_reading_starts_where_it_is_told_to() -> None:
-    facts = {"first": 10, "next": 30, "at": 17}
+    found = LogRange(NODE, "log", 10, 30, 0, 0, 0, at=17)
     starts = (Start(sequence=5), Start(time=1), Start(last=4), Start(last=99), Start())
 
-    assert [start.in_log(facts) for start in starts] == [5, 17, 26, 10, 30]
+    assert [start.in_log(found) for start in starts] == [5, 17, 26, 10, 30]
 
 
 def test_a_terminal_is_shown_what_it_must_not_obey() -> None:
     body = b"caf\xc3\xa9 \x1b[31m\tred\x07\xff"
 
     assert printable(body) == b"caf\xc3\xa9 \\x1b[31m\tred\\x07\\xff"
-    entry = Entry(0, "n", 3, "id", 1, body, {})
-    assert line(entry, "t", as_json=False, facts=False, terminal=False) == body + b"\n"
-    assert b"body_base64" in line(entry, "t", as_json=True, facts=False, terminal=True)
+    message = LogMessage(0, "n", 3, "id", 1, body, {})
+    assert line(message, "t", as_json=False, details=False, terminal=False) == body + b"\n"
+    assert b"body_base64" in line(message, "t", as_json=True, details=False, terminal=True)
 
 
 def test_a_narrow_terminal_shows_names_and_numbers() -> None:

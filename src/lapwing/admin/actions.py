@@ -7,8 +7,8 @@ from typing import Final, Protocol
 from lapwing.admin.access import Visitor
 from lapwing.admin.audit import Audit
 from lapwing.admin.changes import Changes, Outcome
-from lapwing.admin.format import duration, size
 from lapwing.client.cluster_client import UpstreamFailed
+from lapwing.client.format import duration, size
 from lapwing.errors import LapwingError
 
 KINDS: Final = frozenset(

@@ -6,10 +6,10 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from lapwing import names
-from lapwing.admin.format import count, duration, messages, messages_are
 from lapwing.admin.history import Age, History
-from lapwing.admin.picture import NodeState, Picture
 from lapwing.client.cluster import Json
+from lapwing.client.cluster_view import ClusterView, NodeState
+from lapwing.client.format import count, duration, messages, messages_are
 
 Severity = Literal["error", "warning", "info"]
 _ORDER: Final = {"error": 0, "warning": 1, "info": 2}
@@ -48,7 +48,7 @@ def node_link(name: str) -> str:
     return f"/nodes/{quote(name, safe='[]:')}"
 
 
-def alarms(picture: Picture, history: History, limits: Limits) -> list[Alarm]:
+def alarms(picture: ClusterView, history: History, limits: Limits) -> list[Alarm]:
     """All that is worth a look, worst first."""
     found = [*_of_daemons(picture), *_of_pipelines(picture, limits)]
     fed = pipeline_channels(picture, limits)
@@ -61,7 +61,7 @@ def alarms(picture: Picture, history: History, limits: Limits) -> list[Alarm]:
     return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
 
 
-def _of_daemons(picture: Picture) -> Iterator[Alarm]:
+def _of_daemons(picture: ClusterView) -> Iterator[Alarm]:
     if picture.failure:
         yield Alarm(
             "error",
@@ -147,7 +147,7 @@ def _of_topic(topic: Json) -> Iterator[Alarm]:
 
 
 def _of_channel(
-    channel: Json, picture: Picture, history: History, limits: Limits, fed: set[tuple[str, str]]
+    channel: Json, picture: ClusterView, history: History, limits: Limits, fed: set[tuple[str, str]]
 ) -> Iterator[Alarm]:
     key = (channel["topic_name"], channel["channel_name"])
     name, link = "/".join(key), topic_link(*key)
@@ -221,7 +221,7 @@ def stale(pipeline: Json, now: float, limits: Limits) -> bool:
     return pipeline.get("state") not in ("stopped", "finished") and pipeline_age(pipeline, now) > limits.stale
 
 
-def pipeline_channels(picture: Picture, limits: Limits) -> set[tuple[str, str]]:
+def pipeline_channels(picture: ClusterView, limits: Limits) -> set[tuple[str, str]]:
     """Channels that a living pipeline moves: Spark reads the log, so they have no connected consumer."""
     return {
         (topic, pipeline.get("channel", ""))
@@ -231,7 +231,7 @@ def pipeline_channels(picture: Picture, limits: Limits) -> set[tuple[str, str]]:
     }
 
 
-def _of_pipelines(picture: Picture, limits: Limits) -> Iterator[Alarm]:
+def _of_pipelines(picture: ClusterView, limits: Limits) -> Iterator[Alarm]:
     for pipeline in picture.pipelines or ():
         name = str(pipeline.get("name", ""))
         link = f"/pipelines?name={quote(name, safe='')}"

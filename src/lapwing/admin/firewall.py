@@ -16,7 +16,6 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from lapwing.admin.access import Access, Visitor
-from lapwing.admin.format import duration
 from lapwing.admin.web import (
     AsgiApp,
     Receive,
@@ -28,6 +27,7 @@ from lapwing.admin.web import (
     headers_of,
     send_answer,
 )
+from lapwing.client.format import duration
 from lapwing.net.answers import Answer, failure, plain
 
 log = logging.getLogger("nsqadmin")

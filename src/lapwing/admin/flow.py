@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lapwing.admin.alarms import Limits, stale
-from lapwing.admin.format import duration
-from lapwing.admin.picture import Picture
 from lapwing.admin.windows import SCALES, Scale, Window, Windows, parse
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_client import ClusterClient
+from lapwing.client.cluster_view import ClusterView
+from lapwing.client.format import duration
 from lapwing.client.http import Asked, CallFailed, DaemonHttp
 
 log = logging.getLogger("nsqadmin")
@@ -212,7 +212,7 @@ class Hint:
     command: str = ""
 
 
-def hint(past: Past, picture: Picture, limits: Limits, queries: ClusterClient) -> Hint:
+def hint(past: Past, picture: ClusterView, limits: Limits, queries: ClusterClient) -> Hint:
     """Why there is no history, or none of late; empty when all is as it should be."""
     if not picture.lapwing:
         return Hint("These nsqds keep no log to read the past from: this is what nsqadmin has seen itself.")
@@ -235,7 +235,7 @@ def hint(past: Past, picture: Picture, limits: Limits, queries: ClusterClient) -
     )
 
 
-def _whom(picture: Picture, queries: ClusterClient) -> list[str]:
+def _whom(picture: ClusterView, queries: ClusterClient) -> list[str]:
     if not queries.direct:
         return [f"--lookupd {address}" for address in queries.lookupds]
     return [f"--nsqd {state.node.contact}" for state in picture.nodes if state.lapwing]

@@ -10,10 +10,10 @@ from typing import Any, Final
 from lapwing import names
 from lapwing.admin.alarms import Alarm, Limits, alarms
 from lapwing.admin.history import History
-from lapwing.admin.picture import NodeState, Picture
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_client import ClusterClient
+from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.http import Asked, CallFailed
 
 log = logging.getLogger("nsqadmin")
@@ -54,7 +54,7 @@ class Poller:
     queries: ClusterClient
     history: History = field(default_factory=History)
     limits: Limits = field(default_factory=Limits)
-    picture: Picture = field(default_factory=Picture)
+    picture: ClusterView = field(default_factory=ClusterView)
     alarms: list[Alarm] = field(default_factory=list)
     channels: dict[tuple[str, str], Json] = field(default_factory=dict)  # watched ones, with clients
     busy: float = 0.0  # seconds of CPU that the last poll took
@@ -85,7 +85,7 @@ class Poller:
         """Poll now: somebody came, or changed something."""
         self._wake.set()
 
-    async def fresh(self, *, age: float = WATCHED, patience: float = 1.5) -> Picture:
+    async def fresh(self, *, age: float = WATCHED, patience: float = 1.5) -> ClusterView:
         """A picture no older than `age` seconds, or the one we have when the cluster takes longer than `patience`."""
         if self.queries.clock() - self.picture.at > age:
             turn = self._turn
@@ -150,7 +150,7 @@ class Poller:
         self.busy = time.process_time() - began
         await self._details(answers, topics, now)
         began = time.process_time()
-        self.picture = Picture(
+        self.picture = ClusterView(
             at=now,
             direct=self.queries.direct,
             lookupds=self._lookupds,

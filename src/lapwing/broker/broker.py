@@ -14,7 +14,7 @@ from lapwing.broker.read_stalls import ReadStalls
 from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
 from lapwing.broker.subscriber import Subscriber
-from lapwing.broker.topic import Publisher, Topic
+from lapwing.broker.topic import Receipt, Topic
 from lapwing.errors import Exiting, LapwingError, LogError, NoSuchChannel, NoSuchTopic, ReadFailed
 from lapwing.log.catalog import ChannelEntry, TopicEntry
 from lapwing.log.journal import ChannelState
@@ -58,7 +58,7 @@ class Broker:
         self.unopened: dict[str, Unopened] = {}
         self.sessions: dict[Session, None] = {}
         self.dirty_topics: list[Topic] = []
-        self.unsynced: list[tuple[Topic, list[tuple[Publisher, int]]]] = []
+        self.unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]] = []
         self.agenda: list[tuple[int, int, Channel]] = []
         self.changes: list[Change] = []
         self.problem: str | None = None  # why the last write failed, until one succeeds

@@ -1,6 +1,6 @@
 """One conversation with a client: one command, one call; domain errors become answers.
 
-What it answers is gathered in `outbox` and leaves at the end of the turn, after the log write it depends on.
+Answers are gathered in `replies` and leave at the end of the turn, after the log write that they depend on.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
+from lapwing.broker.replies import Replies, Slot
 from lapwing.broker.subscriber import Subscriber
 from lapwing.broker.topic import Topic
 from lapwing.errors import (
     BrokerError,
     CommandFailed,
-    Exiting,
     LapwingError,
     ProtocolError,
     PublishRefused,
@@ -27,10 +27,6 @@ from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Mpub, Nop, Pub, 
 from lapwing.wire.nsq.limits import Limits
 
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # as NSQ's stats number them
-
-_WORDS: Final[dict[int, str]] = {0: "PUB", 1: "MPUB", 2: "DPUB"}
-_PUB, _MPUB, _DPUB = 0, 1, 2
-
 
 @dataclass(slots=True)
 class About:
@@ -54,18 +50,38 @@ class About:
     topology_zone: str = ""
 
 
-class Session:
-    """What the broker knows of one connection, and what it has to say to it.
+class PublishSlot(Slot):
+    """The place of the answer to a PUB, MPUB or DPUB, filled when the topic settles the publish."""
 
-    `stirred` is called when there is something to send that no command of this turn asked for.
+    __slots__ = ("_session", "_word")
+
+    def __init__(self, session: Session, word: str) -> None:
+        self._replies = session.replies  # as Slot does it, but for one call less: there is one per PUB
+        self.answer = None
+        self._session = session
+        self._word = word
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Answer OK, or end the conversation with the error."""
+        if error is None:
+            self.answer = frames.OK
+            self._replies.advance()
+        else:
+            self._session.fail(self, _failed(self._word, error))
+
+
+class Session:
+    """The broker's side of one connection: its state, and the answers and messages for it.
+
+    `on_ready` is called when there is something to send that no command of this turn asked for.
     """
 
     def __init__(
-        self, broker: Broker, limits: Limits, *, stirred: Callable[[], None], hang_up: Callable[[], None]
+        self, broker: Broker, limits: Limits, *, on_ready: Callable[[], None], hang_up: Callable[[], None]
     ) -> None:
         self.broker = broker
         self.limits = limits
-        self.outbox: list[bytes] = []
+        self.replies = Replies(on_ready)
         self.doomed = False  # an error was answered that ends the conversation
         self.state = INIT
         self.subscriber: Subscriber | None = None
@@ -75,9 +91,8 @@ class Session:
         self.touch_timeout = broker.options.msg_timeout  # ns that a TOUCH gives
         self.sample_rate = 0
         self.locality = 0
-        self.holds = 0  # publishes whose sync the answers wait for
         self.about = About()
-        self._stirred = stirred
+        self._subscribed: Slot | None = None  # where the answer to SUB waits; messages wait behind it
         self._hang_up = hang_up
         broker.sessions[self] = None
 
@@ -88,25 +103,35 @@ class Session:
     # --- publishing --------------------------------------------------------------------------------------------
 
     def _pub(self, command: Pub, now: int) -> None:
-        topic = self._topic(command.topic, _PUB)
-        self._publish(lambda token: topic.publish(command.body, self, token, now=now), topic, _PUB, 1)
+        topic, slot = self._topic(command.topic, "PUB"), PublishSlot(self, "PUB")
+        try:
+            topic.publish(command.body, slot, now=now)
+        except BrokerError as error:
+            raise _failed("PUB", error) from error
+        self._published(topic, slot, 1)
 
     def _dpub(self, command: Dpub, now: int) -> None:
-        topic = self._topic(command.topic, _DPUB)
-        publish = topic.publish
-        self._publish(lambda token: publish(command.body, self, token, now=now, defer=command.delay), topic, _DPUB, 1)
+        topic, slot = self._topic(command.topic, "DPUB"), PublishSlot(self, "DPUB")
+        try:
+            topic.publish(command.body, slot, now=now, defer=command.delay)
+        except BrokerError as error:
+            raise _failed("DPUB", error) from error
+        self._published(topic, slot, 1)
 
     def _mpub(self, command: Mpub, now: int) -> None:
         limits = self.limits
         try:
-            if command.topic not in self.broker.topics:  # what is refused leaves nothing behind, not even a topic
+            if command.topic not in self.broker.topics:  # a refused batch creates no topic
                 kernel.frame_mpub(command.body, 0, 0, limits.max_count, limits.max_message)
-            topic = self._topic(command.topic, _MPUB)
-            self._publish(lambda token: topic.publish_batch(command.body, self, token, now=now), topic, _MPUB, None)
+            topic, slot = self._topic(command.topic, "MPUB"), PublishSlot(self, "MPUB")
+            count = topic.publish_batch(command.body, slot, now=now)
         except PublishRefused as error:
             raise parse_mpub.refusal(error, len(command.body), limits) from error
+        except BrokerError as error:
+            raise _failed("MPUB", error) from error
+        self._published(topic, slot, count)
 
-    def _topic(self, name: str, word: int) -> Topic:
+    def _topic(self, name: str, word: str) -> Topic:
         topic = self.broker.topics.get(name)
         if topic is not None:
             return topic
@@ -115,28 +140,16 @@ class Session:
         except LapwingError as error:
             raise _failed(word, error) from error
 
-    def _publish(self, publish: Callable[[int], int | None], topic: Topic, word: int, count: int | None) -> None:
-        outbox = self.outbox
-        token = len(outbox) << 2 | word
-        try:
-            taken = publish(token)
-        except BrokerError as error:
-            raise _failed(word, error) from error
-        outbox.append(frames.OK)
-        if self.broker.options.durability == "fsync":
-            self.holds += 1
+    def _published(self, topic: Topic, slot: Slot, count: int) -> None:
+        self.replies.reserve(slot)
         counts = self.publish_counts
-        counts[topic.name] = counts.get(topic.name, 0) + (count or taken or 0)
+        counts[topic.name] = counts.get(topic.name, 0) + count
 
-    def published(self, token: int, error: LapwingError | None) -> None:
-        """A publish of this turn is settled: a failed one takes its OK, and all that was said after it, back."""
-        if self.holds:
-            self.holds -= 1
-            if not self.holds:
-                self._stirred()
-        if error is not None and (not self.doomed or token >> 2 < len(self.outbox)):
-            del self.outbox[token >> 2 :]
-            self.refuse(_failed(token & 3, error))
+    def fail(self, slot: Slot, error: ProtocolError) -> None:
+        """End the conversation with an error in `slot`, and take back every answer behind it."""
+        if self.replies.take_back_after(slot):  # else a publish before it has failed too
+            self.doomed = True
+            slot.fill(frames.error(error.payload))
 
     # --- consuming ---------------------------------------------------------------------------------------------
 
@@ -156,14 +169,16 @@ class Session:
         except LapwingError as error:
             raise ProtocolError("E_SUB_FAILED", f"SUB failed {error}") from error
         self.channel, self.subscriber, self.state = channel, subscriber, SUBSCRIBED
-        self.outbox.append(frames.OK)
+        self._subscribed = self.replies.add(frames.OK)
 
     def send(self, data: bytes) -> None:
-        """Take message frames for the consumer."""
-        outbox = self.outbox
-        if not outbox:
-            self._stirred()
-        outbox.append(data)
+        """Send message frames to the consumer, but not before the answer to its SUB."""
+        if self._subscribed is not None:
+            if self.replies.holds(self._subscribed):
+                self.replies.add(data)
+                return
+            self._subscribed = None
+        self.replies.push(data)
 
     def _rdy(self, command: Rdy, now: int) -> None:
         if self.subscriber is None or self.channel is None or self.state == CLOSING:
@@ -196,7 +211,7 @@ class Session:
         _, subscriber = self._consuming()
         subscriber.ready = 0
         self.state = CLOSING
-        self.outbox.append(frames.CLOSE_WAIT)
+        self.replies.add(frames.CLOSE_WAIT)
 
     def _nop(self, command: Nop, now: int) -> None:
         return
@@ -208,21 +223,20 @@ class Session:
 
     def _soft(self, word: str, message_id: bytes, reason: str) -> None:
         payload = b"E_%s_FAILED %s %s failed %s" % (word.encode(), word.encode(), message_id, reason.encode())
-        self.outbox.append(frames.error(payload))
+        self.replies.add(frames.error(payload))
 
     # --- the end -----------------------------------------------------------------------------------------------
 
     def refuse(self, error: ProtocolError) -> None:
         """Answer an error that ends the conversation."""
-        if not self.outbox:
-            self._stirred()
-        self.outbox.append(frames.error(error.payload))
+        self.replies.add(frames.error(error.payload))
         self.doomed = True
 
     def leave(self, *, now: int) -> None:
-        """The connection is gone."""
+        """Release everything that the connection had: it is gone."""
         self.doomed = True
-        self._stirred = self._hang_up = _nothing  # else we and the connection hold each other for good
+        self.replies.close()
+        self._hang_up = _nothing  # break the reference cycle with the connection
         self.broker.sessions.pop(self, None)
         if self.channel is not None and self.subscriber is not None:
             self.broker.leave(self.channel, self.subscriber, now=now)
@@ -230,12 +244,11 @@ class Session:
 
 
 def _nothing() -> None:
-    """There is nobody any more who could be told."""
+    """There is no connection to close."""
 
 
-def _failed(word: int, error: LapwingError) -> ProtocolError:
-    reason = "exiting" if isinstance(error, Exiting) else str(error)
-    return ProtocolError(f"E_{_WORDS[word]}_FAILED", f"{_WORDS[word]} failed {reason}")
+def _failed(word: str, error: LapwingError) -> ProtocolError:
+    return ProtocolError(f"E_{word}_FAILED", f"{word} failed {error}")
 
 
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {

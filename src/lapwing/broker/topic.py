@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from lapwing.log.sidelog import SideLog
 
 
-class Publisher(Protocol):
-    """Who waits to hear what became of a publish."""
+class Receipt(Protocol):
+    """Where a publish is acknowledged."""
 
-    def published(self, token: int, error: LapwingError | None) -> None:
-        """The publish that was given `token` is in the log, or is not, and why."""
-
-
-class _Nobody:
-    """Who does not wait for an answer."""
-
-    def published(self, token: int, error: LapwingError | None) -> None:
-        """It is known otherwise."""
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Note that the messages are in the log from `sequence` on (synced, with `fsync`), or why they are not."""
 
 
-_NOBODY: Final = _Nobody()
+class _NoReceipt:
+    """For a publish whose caller learns the outcome in another way."""
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Do nothing."""
+
+
+_NO_RECEIPT: Final = _NoReceipt()
 
 
 class Topic:
@@ -63,7 +63,7 @@ class Topic:
         self.log: TopicLog = store.log
         self.id_base = ids.base(store.log.node)
         self.fanned_out = store.log.first
-        self.waiting: list[tuple[Publisher, int]] = []
+        self.waiting: list[tuple[Receipt, int]] = []  # of this turn, with the first sequence of each
         self.report: Callable[[str], None] = broker.report
         self._broker = broker
         self._options = broker.options
@@ -95,37 +95,35 @@ class Topic:
     def publish(
         self,
         body: bytes,
-        publisher: Publisher,
-        token: int,
+        receipt: Receipt,
         *,
         now: int,
         defer: int = 0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take one message; `publisher` hears of it when the turn's batch is written."""
+        """Take one message; `receipt` is settled when the turn's batch is written."""
         log = self.log
         sequence = log.next
         extras: Sequence[Extra] = ()
         if defer or headers:
             extras = [Extra(sequence, defer=self._lawful(defer), headers=dict(headers or {}))]
         frames = kernel.frame_one(body, self.id_base + sequence, now + self._broker.skew)
-        self._append(frames, 1, len(body), publisher, token, extras, now)
+        self._append(frames, 1, len(body), receipt, extras, now)
 
-    def publish_batch(self, body: bytes, publisher: Publisher, token: int, *, now: int) -> int:
-        """Take the messages of an MPUB body, all or none, and say how many. Raises `PublishRefused`."""
+    def publish_batch(self, body: bytes, receipt: Receipt, *, now: int) -> int:
+        """Take the messages of an MPUB body, all or none, and return their number. Raises `PublishRefused`."""
         options = self._options
         stamp = now + self._broker.skew
         frames, count = kernel.frame_mpub(
             body, self.id_base + self.log.next, stamp, options.max_batch_count, options.max_msg_size
         )
-        self._append(frames, count, len(body) - 4 - 4 * count, publisher, token, (), now)
+        self._append(frames, count, len(body) - 4 - 4 * count, receipt, (), now)
         return count
 
     def publish_many(
         self,
         bodies: Sequence[bytes],
-        publisher: Publisher,
-        token: int,
+        receipt: Receipt,
         *,
         now: int,
         headers: Mapping[str, str] | None = None,
@@ -136,14 +134,14 @@ class Topic:
         extras: list[Extra] = []
         if headers:
             extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
-        self._append(frames, len(bodies), sum(map(len, bodies)), publisher, token, extras, now)
+        self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)
 
     def publish_frames(self, frames: bytes, count: int, size: int, extras: Sequence[Extra], *, now: int) -> None:
         """Take frames that carry the ids from the log's `next` on, and write them now; raises `WriteFailed`.
 
         `size` is that of the bodies. Where publishes wait for a sync, the caller sees to that.
         """
-        self._append(frames, count, size, _NOBODY, 0, extras, now)
+        self._append(frames, count, size, _NO_RECEIPT, extras, now)
         self.write_pending(now=now)
 
     def write_pending(self, *, now: int) -> None:
@@ -152,14 +150,14 @@ class Topic:
             self.commit(now)
 
     def _append(
-        self, frames: bytes, count: int, size: int, publisher: Publisher, token: int, extras: Sequence[Extra], now: int
+        self, frames: bytes, count: int, size: int, receipt: Receipt, extras: Sequence[Extra], now: int
     ) -> None:
         if self.exiting:
             raise Exiting
         if not self.waiting:
             self._broker.dirty_topics.append(self)
             self._counted = (self.message_count, self.message_bytes)
-        self.waiting.append((publisher, token))
+        self.waiting.append((receipt, self.log.next))
         self.message_count += count
         self.message_bytes += size
         if self.ephemeral and self.stands_still:
@@ -184,9 +182,9 @@ class Topic:
     # --- the end of a turn -------------------------------------------------------------------------------------
 
     def commit(self, now: int) -> None:
-        """Write what this turn brought, hand it to the channels, and tell the publishers.
+        """Write what this turn brought, hand it to the channels, and settle its receipts (with `fsync`, later).
 
-        Raises `WriteFailed` after they have been told of it; nothing of the batch is kept then.
+        Raises `WriteFailed` after settling them with that error; nothing of the batch is kept then.
         """
         if self.exiting:
             return  # deleted in this very turn, and its publishers know
@@ -197,14 +195,14 @@ class Topic:
         except WriteFailed as error:
             self._has_extras = True
             self.message_count, self.message_bytes = self._counted
-            for publisher, token in waiting:
-                publisher.published(token, error)
+            for receipt, sequence in waiting:
+                receipt.settle(sequence, error)
             raise
         if self._options.durability == "fsync" and not self.ephemeral:
             self._broker.unsynced.append((self, waiting))
         else:
-            for publisher, token in waiting:
-                publisher.published(token, None)
+            for receipt, sequence in waiting:
+                receipt.settle(sequence, None)
         self.fan_out(now)
 
     def fan_out(self, now: int) -> None:
@@ -333,8 +331,8 @@ class Topic:
     def close(self) -> None:
         """Refuse what comes, and hang up on all consumers."""
         self.exiting = True
-        for publisher, token in self.waiting:
-            publisher.published(token, Exiting())
+        for receipt, sequence in self.waiting:
+            receipt.settle(sequence, Exiting())
         self.waiting = []
         for channel in self.channels.values():
             channel.close()

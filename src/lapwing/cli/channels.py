@@ -20,14 +20,14 @@ def channels(
     as_json: shared.Json = False,
 ) -> None:
     """List channels: what waits, what is in flight or deferred, how old the oldest is, and who consumes."""
+    from lapwing.client.cluster_view import rates_between
     from lapwing.tools import screens
-    from lapwing.tools.picture import flows
 
     before, picture = shared.asked(
         http, lookupd, lambda cluster: cluster.look_twice(apart=1.0 if rates else 0.0, ages=True))
     if topic and topic not in picture.topics:
         raise LapwingError(f"no topic {topic!r}; there are: {', '.join(picture.topics) or 'none'}")
-    found = flows(before, picture) if rates else None
+    found = rates_between(before, picture) if rates else None
     if as_json:
         print(json.dumps([_told(channel, picture, found) for channel in picture.channels(topic)], indent=2))
     else:

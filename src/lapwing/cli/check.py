@@ -1,6 +1,7 @@
 """lapwing check: is all well?"""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -49,19 +50,19 @@ def check(
     Exit codes are those of monitoring plugins: 0 OK, 1 warning, 2 critical (also when a node cannot be asked or its
     disk refuses writes), 3 unknown (no such topic or channel, or a bad option).
     """
+    from lapwing.client.format import SECOND, parse_span
     from lapwing.tools.checks import Limits, Verdict, judge
-    from lapwing.tools.time_format import SECOND, span
 
     try:
         limits = Limits(lag_warning or None, lag_critical or None,
-                        span(age_warning, "--age-warning") / SECOND if age_warning else None,
-                        span(age_critical, "--age-critical") / SECOND if age_critical else None)
+                        parse_span(age_warning, "--age-warning") / SECOND if age_warning else None,
+                        parse_span(age_critical, "--age-critical") / SECOND if age_critical else None)
         picture = shared.asked(http, lookupd, lambda cluster: cluster.look(ages=True))
     except ConfigError as error:
         print(f"UNKNOWN: {error}")
         raise typer.Exit(int(Verdict.UNKNOWN)) from None
     if not picture.nodes and not picture.errors:
-        picture.errors.append("nsqlookupd knows no nsqd")
+        picture = replace(picture, errors=("nsqlookupd knows no nsqd",))
     report = judge(picture, limits, topic=topic, channel=channel)
     if as_json:
         print(json.dumps({"verdict": report.verdict.name, "lag": report.lag, "oldest_seconds": report.oldest,

@@ -25,31 +25,23 @@ def peek(
     as_json: shared.Json = False,
 ) -> None:
     """Show messages that lie in a topic's log, the newest unless told otherwise. Nothing is consumed."""
-    from lapwing.tools.reading import Start, line
-    from lapwing.tools.time_format import moment
+    from lapwing.client.format import parse_time
+    from lapwing.tools.message_format import line
 
     if sequence is not None and since:
         raise ConfigError("give --from or --since, not both")
-    if sequence is not None:
-        start = Start(sequence=sequence)
-    elif since:
-        start = Start(time=moment(since, now=time.time_ns()))
-    else:
-        start = Start(last=count)
-    entries = shared.asked(http, lookupd, lambda cluster: _peek(cluster, topic, start, count))
+    time_from = parse_time(since, now=time.time_ns()) if since else None
+    messages = shared.asked(http, lookupd, lambda cluster: _read(cluster, topic, count, sequence, time_from))
     if as_json:
-        print(json.dumps([entry.as_json(topic) for entry in entries], indent=2, ensure_ascii=False))
+        print(json.dumps([message.as_json(topic) for message in messages], indent=2, ensure_ascii=False))
         return
-    for entry in entries:
-        sys.stdout.buffer.write(line(entry, topic, as_json=False, facts=not bodies, terminal=sys.stdout.isatty()))
-    if not entries:
+    for message in messages:
+        sys.stdout.buffer.write(line(message, topic, as_json=False, details=not bodies, terminal=sys.stdout.isatty()))
+    if not messages:
         typer.echo(f"no messages of {topic} there", err=True)
 
 
-async def _peek(cluster: Any, topic: str, start: Any, count: int) -> Any:
-    from lapwing.tools.reading import LogReader
+async def _read(cluster: Any, topic: str, count: int, sequence: int | None, since: int | None) -> Any:
+    from lapwing import LogReader
 
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
-    return await LogReader(cluster.http, await cluster.some_nodes(say), topic, say).peek(start, count)
+    return await LogReader(topic, cluster=cluster, notice=shared.warn).read(count, sequence=sequence, since=since)

@@ -16,6 +16,7 @@ from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
     from lapwing.spark.pipelines.progress import Progress
+    from lapwing.spark.pipelines.run_command import RunCommand
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None,
@@ -52,12 +53,6 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="For replay: only say what would be published.")] = False,
 ) -> None:
     """Run pipelines until Ctrl-C, which stops them after their current batch; a later run goes on from there."""
-    with _spark_needed():
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-        from lapwing.spark.pipelines import spec as specs
-        from lapwing.spark.pipelines.running import Running, Wanted
-        from lapwing.spark.pipelines.stderr_filter import quieted
     extra: dict[str, Any] = {}
     if nsqd or lookupd:
         extra.update({"nsqd": nsqd} if nsqd else {"lookupd": lookupd})
@@ -65,26 +60,46 @@ def run(
         extra["out"] = out
     if dry_run:
         extra["dry_run"] = True
-    found = [spec for name in names for spec in specs.load(name, settings, extra)]
-    if left := specs.unused(settings, found):
-        raise ConfigError(f"--set {left[0]}: {', '.join(spec.name for spec in found)} {specs.hint(left[0], found)}")
-    if out and len(found) > 1:
-        raise ConfigError("--out is for one pipeline; use --set NAME.out=DIR")
-    running = Running(found, Wanted(data, once, checkpoint, master, _pairs(conf)))
-    running.check()
+    with _spark_needed():
+        from lapwing.spark.pipelines.run_command import RunCommand
+    _run(RunCommand(names, settings, extra, once, checkpoint, master, _pairs(conf)), data)
+
+
+@app.command(epilog="Example: lapwing pipeline resume archive --accept-loss")
+def resume(
+    name: Annotated[str, typer.Argument(help="The pipeline.")],
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on although messages are gone; losses that come later stop it.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, then end.")] = False,
+    data: Data = DATA,
+) -> None:
+    """Run a pipeline again as it was last run, from where it is."""
+    with _spark_needed():
+        from lapwing.spark.pipelines.run_command import remembered
+    _run(remembered(data, name, once=once, accept_loss=accept_loss), data)
+
+
+def _run(command: "RunCommand", data: Path) -> None:
+    """Run pipelines until they end; exit status 1 when one fails."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    from lapwing.spark.pipelines.stderr_filter import quieted
+
+    running = command.running(data)
     _until_signalled(running.ask_to_stop)
     with quieted():
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("lapwing").setLevel(logging.INFO)
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it reports is reported by the query that fails
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the query that fails reports the same
         logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
         spark = running.session()
-        _until_signalled(running.ask_to_stop)  # again: Spark puts a handler of its own there, which cancels batches
+        _until_signalled(running.ask_to_stop)  # again: Spark installs a handler of its own, which cancels batches
         try:
-            with _display(bounded=once or dry_run) as show:
+            with _display(bounded=command.once or "dry_run" in command.extra) as show:
                 good = running.run(spark, show)
         finally:
-            with suppress(OSError, Py4JError):  # it may be gone: who ends all processes at once ends Java, too
+            with suppress(OSError, Py4JError):  # Java may be gone: a signal to all processes ends it, too
                 spark.stop()
     for job in running.jobs:
         if job.progress.error:

@@ -27,13 +27,13 @@ def pub(
     as_json: shared.Json = False,
 ) -> None:
     """Publish messages: arguments, or the lines of stdin or of a file. Ends when nsqd has confirmed all of them."""
-    from lapwing.tools.time_format import span
+    from lapwing.client.format import parse_span
 
     if bodies and file:
         raise ConfigError("give messages as arguments or with --file, not both")
     if bodies and whole:
         raise ConfigError("--whole is for stdin or --file: an argument is one message already")
-    delay = span(defer, "--defer") if defer else 0
+    delay = parse_span(defer, "--defer") if defer else 0
     texts = [body.encode("utf-8", "surrogateescape") for body in bodies or ()]
     if whole:
         texts = [_all_of(file)]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from lapwing.errors import ConfigError
+from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
-    from lapwing.tools.picture import Cluster
+    from lapwing.client.cluster_client import ClusterClient
 
 T = TypeVar("T")
 
@@ -104,19 +104,27 @@ def tell_of_trouble() -> None:
     logging.getLogger("lapwing.client").handlers = [lines]
 
 
+def warn(text: str) -> None:
+    """Write a sentence to stderr."""
+    typer.echo(text, err=True)
+
+
 def asked(
-    nsqds: list[str] | None, lookupds: list[str] | None, question: Callable[["Cluster"], Awaitable[T]]
+    nsqds: list[str] | None, lookupds: list[str] | None, question: Callable[["ClusterClient"], Awaitable[T]]
 ) -> T:
     """What `question` finds out from the chosen cluster."""
+    from lapwing.client.cluster_client import ClusterClient, UpstreamFailed
     from lapwing.client.http import DaemonHttp
-    from lapwing.tools.picture import Cluster
 
     direct, discovered = chosen(nsqds, lookupds, NSQD_HTTP)
 
     async def ask() -> T:
         http = DaemonHttp()
         try:
-            return await question(Cluster(http, nsqds=direct, lookupds=discovered))
+            return await question(ClusterClient(http, nsqds=direct, lookupds=discovered))
+        except UpstreamFailed as error:
+            advice = "is it running? `lapwing up` starts everything; --nsqd-http-address names another"
+            raise LapwingError("\n  ".join(["no daemon answered:", *error.errors, advice])) from error
         finally:
             await http.aclose()
 

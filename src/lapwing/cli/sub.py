@@ -38,7 +38,7 @@ async def _consume(
     import asyncio
 
     from lapwing import Consumer
-    from lapwing.tools.reading import decoded, printable
+    from lapwing.tools.message_format import delivered_json, printable
 
     if count:
         in_flight = min(in_flight, count)
@@ -56,7 +56,7 @@ async def _consume(
                 # what will not be printed was better never taken: told before the FIN that would let it come
                 consumer.max_in_flight = min(in_flight, count - done - 1)
             with message:
-                line = json.dumps(decoded(message), ensure_ascii=False).encode() if as_json else message.body
+                line = json.dumps(delivered_json(message), ensure_ascii=False).encode() if as_json else message.body
                 try:
                     out.write((printable(line) if terminal and not as_json else line) + b"\n")
                     out.flush()

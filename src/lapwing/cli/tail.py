@@ -31,12 +31,12 @@ def tail(
 
     A plain NSQ server has no log to read; its messages are followed through a channel that vanishes with us.
     """
-    from lapwing.tools.reading import NoLog, Start
-    from lapwing.tools.time_format import moment
+    from lapwing.client.format import parse_time
+    from lapwing.client.log_reader import NoLog
 
     if since and last:
         raise ConfigError("give --since or --last, not both")
-    start = Start(time=moment(since, now=time.time_ns()) if since else None, last=None if since else last)
+    start = {"since": parse_time(since, now=time.time_ns())} if since else {"last": last}
     try:
         shared.asked(http, lookupd, lambda cluster: _tail(cluster, topic, start, follow, count, facts, as_json))
     except NoLog:
@@ -46,24 +46,23 @@ def tail(
         shared.asked(http, lookupd, lambda cluster: _through_channel(cluster, topic, count, as_json))
 
 
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
+async def _tail(
+    cluster: Any, topic: str, start: dict[str, int], follow: bool, count: int, facts: bool, as_json: bool
+) -> None:
+    from lapwing import LogReader
+    from lapwing.tools.message_format import line
 
-
-async def _tail(cluster: Any, topic: str, start: Any, follow: bool, count: int, facts: bool, as_json: bool) -> None:
-    from lapwing.tools.reading import LogReader, line
-
-    reader = LogReader(cluster.http, await cluster.some_nodes(_say), topic, _say)
+    reader = LogReader(topic, cluster=cluster, notice=shared.warn)
     terminal, out = sys.stdout.isatty(), sys.stdout.buffer
     if not follow:
-        for entry in await reader.peek(start, count or 1_000_000):
-            out.write(line(entry, topic, as_json=as_json, facts=facts, terminal=terminal))
+        for message in await reader.read(count or 1_000_000, **start):
+            out.write(line(message, topic, as_json=as_json, details=facts, terminal=terminal))
         out.flush()
         return
     shown = 0
-    async with aclosing(reader.follow(start)) as stream:
-        async for entry in stream:
-            out.write(line(entry, topic, as_json=as_json, facts=facts, terminal=terminal))
+    async with aclosing(reader.follow(**start)) as stream:
+        async for message in stream:
+            out.write(line(message, topic, as_json=as_json, details=facts, terminal=terminal))
             out.flush()
             shown += 1
             if count and shown >= count:
@@ -74,16 +73,16 @@ async def _through_channel(cluster: Any, topic: str, count: int, as_json: bool) 
     import json
 
     from lapwing import Consumer
-    from lapwing.tools.reading import decoded, printable
+    from lapwing.tools.message_format import delivered_json, printable
 
     shared.tell_of_trouble()
-    addresses = [node.tcp_name for node in await cluster.some_nodes(_say)]
+    addresses = [node.tcp_name for node in (await cluster.nodes(topics=False)).value]
     channel = f"tail{os.getpid()}#ephemeral"
     shown = 0
     async with Consumer(topic, channel, nsqd=addresses, max_in_flight=200, max_attempts=0) as consumer:
         async for message in consumer:
             with message:
-                line = json.dumps(decoded(message)).encode() if as_json else message.body
+                line = json.dumps(delivered_json(message)).encode() if as_json else message.body
                 sys.stdout.buffer.write((printable(line) if sys.stdout.isatty() and not as_json else line) + b"\n")
                 sys.stdout.buffer.flush()
             shown += 1

@@ -30,16 +30,17 @@ def top(
 async def _watch(cluster: Any, interval: float, count: int, rows: int, everything: bool, as_json: bool) -> None:
     from rich.live import Live
 
+    from lapwing.client.cluster_client import UpstreamFailed
+    from lapwing.client.cluster_view import rates_between
     from lapwing.tools import screens
-    from lapwing.tools.picture import NobodyAnswered, flows
 
     async def look() -> Any:
         picture = await cluster.look(ages=True, pipelines=True)
         return picture if everything else picture.users()
 
     before = await look()
-    if not before.nodes:
-        raise NobodyAnswered(before.errors)
+    if not before.reachable:
+        raise UpstreamFailed("", before.errors or ["nsqlookupd knows no nsqd"])
     console = screens.console()
     live = Live(console=console, auto_refresh=False, screen=True) if screens.redraws(console) and not as_json else None
     looks = 0
@@ -50,7 +51,7 @@ async def _watch(cluster: Any, interval: float, count: int, rows: int, everythin
         while not count or looks < count:
             await asyncio.sleep(interval)
             picture = await look()
-            rates = flows(before, picture)
+            rates = rates_between(before, picture)
             if live is not None:
                 live.update(screens.whole_picture(picture, rates, rows=rows), refresh=True)
             elif as_json:
@@ -77,7 +78,7 @@ def _told(picture: Any, rates: Any) -> dict[str, Any]:
                       "oldest_seconds": picture.ages.get((channel["topic_name"], channel["channel_name"]))}
                      for channel in picture.channels()],
         "pipelines": picture.pipelines,
-        "errors": picture.errors,
+        "errors": list(picture.errors),
     }
 
 

@@ -19,12 +19,12 @@ def topics(
     as_json: shared.Json = False,
 ) -> None:
     """List every topic with what waits in it."""
+    from lapwing.client.cluster_view import rates_between
     from lapwing.tools import screens
-    from lapwing.tools.picture import flows
 
     before, picture = shared.asked(http, lookupd, lambda cluster: cluster.look_twice(apart=1.0 if rates else 0.0))
     picture = picture if everything else picture.users()
-    found = flows(before, picture) if rates else None
+    found = rates_between(before, picture) if rates else None
     if as_json:
         print(json.dumps([_told(name, topic, found) for name, topic in picture.topics.items()], indent=2))
     else:

@@ -1,15 +1,16 @@
-"""What can be asked of a cluster: every read of the API and of the pages, whoever has the answer."""
+"""Read the state of a cluster: nodes, topics, channels, clients, health, from whichever daemon knows."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
-from lapwing.client.http import Asked, DaemonHttp
+from lapwing.client.cluster_view import ClusterView, NodeState, ages_in
+from lapwing.client.http import Asked, CallFailed, DaemonHttp
 from lapwing.errors import LapwingError
 
 T = TypeVar("T")
@@ -18,40 +19,49 @@ NO_CLIENTS: Final = {"format": "json", "include_clients": "false", "include_mem"
 
 
 class UpstreamFailed(LapwingError):
-    """Nobody of those who had to be asked could answer."""
+    """None of the daemons that know the answer could be reached. `errors` has the reason of each."""
+
+    def __init__(self, text: str, errors: Sequence[str] = ()) -> None:
+        super().__init__(text + "\n".join(errors))
+        self.errors = list(errors)
 
 
 class NoSuchNode(LapwingError):
-    """The named node is not among the known ones."""
+    """No known node has the name."""
 
 
 class NothingThere(LapwingError):
-    """The topic is known, the channel is on none of its nodes."""
+    """The topic is known, but none of its nodes has the channel."""
 
 
 @dataclass(slots=True)
 class Found(Generic[T]):
-    """What was found, and what could not be asked: one list of errors per group of requests."""
+    """A result, and the errors of daemons that could not contribute to it: one list per group of requests."""
 
     value: T
     trouble: list[list[str]] = field(default_factory=list)
 
     @property
     def message(self) -> str:
-        """The API's warning: empty when everybody answered."""
+        """The warning of nsqadmin's API: empty when every daemon answered."""
         return warning(self.trouble)
+
+    @property
+    def errors(self) -> list[str]:
+        """All errors in one list."""
+        return [error for group in self.trouble for error in group]
 
 
 def warning(trouble: Iterable[list[str]]) -> str:
-    """Errors of one group joined by newline, groups by `; `."""
+    """Join errors of one group by newline, groups by `; `."""
     groups = ["\n".join(errors) for errors in trouble if errors]
     return "WARNING: " + "; ".join(groups) if groups else ""
 
 
 class ClusterClient:
-    """Asks the configured daemons, and the nsqds they name; nobody else.
+    """Ask the configured daemons and the nsqds that they name, and no others.
 
-    With nsqlookupds ("lookup mode") they say which nsqds there are; otherwise the nsqds are given ("direct mode").
+    In lookup mode nsqlookupds name the nsqds; in direct mode the caller does.
     """
 
     def __init__(
@@ -69,28 +79,28 @@ class ClusterClient:
 
     @property
     def direct(self) -> bool:
-        """Whether the nsqds themselves were configured."""
+        """Whether the caller named the nsqds."""
         return not self.lookupds
 
-    # ---- who is there ----
+    # ---- nodes ----
 
-    async def nodes(self) -> Found[list[Node]]:
-        """Every nsqd that is known; raises `UpstreamFailed` when nobody could be asked."""
+    async def nodes(self, *, topics: bool = True) -> Found[list[Node]]:
+        """Return every known nsqd; in direct mode with its topics only if asked for. Raises `UpstreamFailed`."""
         if self.direct:
-            infos = await self._each_nsqd(self._described)
-            return Found(
-                [node for node, _ in sorted(infos.answers.values(), key=lambda pair: pair[0].hostname)], [infos.errors]
-            )
+            infos = await self._each_nsqd(self._described if topics else self._info)
+            return Found(sorted(infos.answers.values(), key=lambda node: node.hostname), [infos.errors])
         answers = await self._each_lookupd(lambda address: self.http.get(address, "/nodes"))
         return Found(cluster.nodes_of_lookup(answers.answers), [answers.errors])
 
-    async def _described(self, address: str) -> tuple[Node, Json]:
+    async def _described(self, address: str) -> Node:
         info = await self.http.get(address, "/info")
-        stats = await self.http.get(address, "/stats", NO_CLIENTS)
-        return cluster.node_of_info(address, info, stats), stats
+        return cluster.node_of_info(address, info, await self.http.get(address, "/stats", NO_CLIENTS))
+
+    async def _info(self, address: str) -> Node:
+        return cluster.node_of_info(address, await self.http.get(address, "/info"))
 
     async def holders(self, topic: str) -> Found[list[Node]]:
-        """The nsqds that have the topic; raises `UpstreamFailed`, also when no nsqlookupd knows it."""
+        """Return the nsqds that have the topic. Raises `UpstreamFailed`, also when no nsqlookupd knows the topic."""
         if not self.direct:
             answers = await self._each_lookupd(lambda address: self.http.get(address, "/lookup", {"topic": topic}))
             return Found(cluster.nodes_of_lookup(answers.answers), [answers.errors])
@@ -105,7 +115,7 @@ class ClusterClient:
         return Found([node for node in asked.answers.values() if node is not None], [asked.errors])
 
     async def node_named(self, name: str) -> Found[Node]:
-        """The node of that name; raises `NoSuchNode`, `UpstreamFailed`."""
+        """Return the node of that name. Raises `NoSuchNode`, `UpstreamFailed`."""
         nodes = await self.nodes()
         for node in nodes.value:
             if node.name == name:
@@ -113,19 +123,19 @@ class ClusterClient:
         raise NoSuchNode(name)
 
     async def stats(self, nodes: Iterable[Node], params: dict[str, str]) -> Found[list[tuple[Node, Json]]]:
-        """The `/stats` of those nodes; nobody to ask is no trouble, nobody answering is `UpstreamFailed`."""
+        """Return the `/stats` of the nodes. Raises `UpstreamFailed` if there are nodes and none answers."""
         by_contact = {node.contact: node for node in nodes}
         asked: Asked[Any] = await self.http.ask_all(
             by_contact, lambda address: self.http.get(address, "/stats", {"format": "json", **params})
         )
         if by_contact and asked.nobody:
-            raise UpstreamFailed("failed to query any nsqd: " + "\n".join(asked.errors))
+            raise UpstreamFailed("failed to query any nsqd: ", asked.errors)
         return Found([(by_contact[contact], answer) for contact, answer in asked.answers.items()], [asked.errors])
 
-    # ---- the API's questions ----
+    # ---- nsqadmin's API ----
 
     async def topics(self) -> Found[list[str]]:
-        """Every topic's name, in order."""
+        """Return the name of every topic, in order."""
         if self.direct:
             stats = await self._each_nsqd(lambda address: self.http.get(address, "/stats", NO_CLIENTS))
             names = {raw["topic_name"] for answer in stats.answers.values() for raw in answer.get("topics") or ()}
@@ -136,7 +146,7 @@ class ClusterClient:
         )
 
     async def inactive_topics(self) -> Found[dict[str, list[str] | None]]:
-        """Topics that nsqlookupd knows and no nsqd has, with the channels it knows; none in direct mode."""
+        """Return topics that nsqlookupd knows and no nsqd has, with the channels it knows; none in direct mode."""
         if self.direct:
             return Found({})
         topics = await self.topics()
@@ -158,14 +168,14 @@ class ClusterClient:
         return await self.http.get(address, "/channels", {"topic": topic})
 
     async def topic(self, topic: str) -> Found[Json]:
-        """The topic summed over its nodes, without clients; one that only nsqlookupd knows has no nodes."""
+        """Return the topic summed over its nodes, without clients; one that only nsqlookupd knows has no nodes."""
         holders = await self.holders(topic)
         stats = await self.stats(holders.value, {"topic": topic, "include_clients": "false"})
         found = cluster.topics_of_stats(stats.value, now=self.clock()).get(topic)
         return Found(found or cluster.sum_topic(topic, []), holders.trouble + stats.trouble)
 
     async def channel(self, topic: str, channel: str) -> Found[Json]:
-        """The channel summed over its nodes, with clients; raises `NothingThere`."""
+        """Return the channel summed over its nodes, with clients. Raises `NothingThere`."""
         holders = await self.holders(topic)
         stats = await self.stats(holders.value, {"topic": topic, "channel": channel})
         found = cluster.topics_of_stats(stats.value, now=self.clock()).get(topic)
@@ -175,28 +185,109 @@ class ClusterClient:
         raise NothingThere(f"{topic}/{channel}")
 
     async def node(self, name: str) -> Found[Json]:
-        """One node's topics, channels and clients; raises `NoSuchNode`."""
+        """Return the topics, channels and clients of one node. Raises `NoSuchNode`."""
         node = await self.node_named(name)
         stats = await self.stats([node.value], {})
         return Found(cluster.node_report(*stats.value[0], now=self.clock()), node.trouble + stats.trouble)
 
     async def counter(self) -> Found[Json]:
-        """Messages per channel and node, over the whole cluster."""
+        """Return the messages per channel and node, over the whole cluster."""
         nodes = await self.nodes()
         stats = await self.stats(nodes.value, {"include_clients": "false", "include_mem": "false"})
         topics = cluster.topics_of_stats(stats.value, now=self.clock())
         return Found(cluster.counter_of_topics(topics.values()), nodes.trouble + stats.trouble)
+
+    # ---- the whole cluster ----
+
+    async def look(self, *, clients: bool = False, ages: bool = False, pipelines: bool = False) -> ClusterView:
+        """Return a view of everything. A daemon that does not answer is an error in the view.
+
+        `ages` and `pipelines` cost a further request to each nsqd; a plain NSQ server has neither.
+        """
+        lookupds, known, errors = await self._known_nodes()
+        params = {"format": "json", "include_clients": "true" if clients else "false", "include_mem": "false"}
+        stats = await self.http.ask_all(
+            (node.contact for node in known), lambda address: self.http.get(address, "/stats", params)
+        )
+        found = _Additions()
+        if ages or pipelines:
+            await asyncio.gather(*(self._add(found, address, ages, pipelines) for address in stats.answers))
+        pairs = [(node, stats.answers[node.contact]) for node in known if node.contact in stats.answers]
+        return ClusterView(
+            at=self.clock(),
+            taken=time.monotonic(),
+            direct=self.direct,
+            lookupds=lookupds,
+            nodes=tuple(_node_state(node, stats, found) for node in known),
+            topics=cluster.topics_of_stats(pairs, now=self.clock()),
+            pipelines=tuple(found.pipelines) if pipelines else None,
+            ages=found.ages,
+            errors=(*errors, *stats.errors, *found.errors),
+        )
+
+    async def look_twice(self, *, apart: float, ages: bool = False) -> tuple[ClusterView | None, ClusterView]:
+        """Return a view and one from `apart` seconds before, unless that is 0. Raises `UpstreamFailed`."""
+        before = None
+        if apart:
+            before = await self.look()
+            await asyncio.sleep(apart)
+        after = await self.look(ages=ages)
+        if not after.reachable:
+            raise UpstreamFailed("no nsqd answered: ", after.errors or ["nsqlookupd knows no nsqd"])
+        return before, after
+
+    async def _known_nodes(self) -> tuple[tuple[tuple[str, str], ...], list[Node], list[str]]:
+        if self.direct:
+            infos: Asked[Node] = await self.http.ask_all(self.nsqds, self._info)
+            return (), list(infos.answers.values()), infos.errors
+        asked = await self.http.ask_all(self.lookupds, lambda address: self.http.get(address, "/nodes"))
+        lookupds = tuple(
+            (address, asked.failures[address].reason if address in asked.failures else "") for address in self.lookupds
+        )
+        return lookupds, cluster.nodes_of_lookup(asked.answers), asked.errors
+
+    async def _add(self, found: "_Additions", address: str, ages: bool, pipelines: bool) -> None:
+        """Ask one nsqd for the figures that only lapwing has."""
+        try:
+            if ages:
+                metrics = await self.http.text(address, "/metrics")
+                found.aged.add(address)
+                for key, age in ages_in(metrics):
+                    found.ages[key] = max(age, found.ages.get(key, 0.0))
+            if pipelines:
+                answer = await self.http.get(address, "/pipelines")
+                found.pipelines += answer.get("pipelines") or []
+        except CallFailed as error:
+            if error.status is None:
+                found.errors.append(str(error))
 
     # ---- groups of requests ----
 
     async def _each_lookupd(self, question: Callable[[str], Any]) -> Asked[Any]:
         asked: Asked[Any] = await self.http.ask_all(self.lookupds, question)
         if asked.nobody:
-            raise UpstreamFailed("failed to query any nsqlookupd: " + "\n".join(asked.errors))
+            raise UpstreamFailed("failed to query any nsqlookupd: ", asked.errors)
         return asked
 
     async def _each_nsqd(self, question: Callable[[str], Any]) -> Asked[Any]:
         asked: Asked[Any] = await self.http.ask_all(self.nsqds, question)
         if asked.nobody:
-            raise UpstreamFailed("failed to query any nsqd: " + "\n".join(asked.errors))
+            raise UpstreamFailed("failed to query any nsqd: ", asked.errors)
         return asked
+
+
+@dataclass(slots=True)
+class _Additions:
+    """The figures of a view that only lapwing's nsqd has."""
+
+    ages: dict[tuple[str, str], float] = field(default_factory=dict)
+    pipelines: list[Json] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    aged: set[str] = field(default_factory=set)  # addresses of the nsqds that know ages
+
+
+def _node_state(node: Node, stats: Asked[Any], found: _Additions) -> NodeState:
+    answer = stats.answers.get(node.contact)
+    if answer is None:
+        return NodeState(node, error=stats.failures[node.contact].reason)
+    return NodeState(node, health=str(answer.get("health", "OK")), lapwing=node.contact in found.aged)

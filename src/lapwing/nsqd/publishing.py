@@ -40,12 +40,12 @@ class TopicAnnouncer(Protocol):
 
 
 class _Published(Later):
-    """The answer to a publish, given by the topic once the turn's batch is written."""
+    """The answer to a publish, completed when the topic settles it."""
 
     __slots__ = ()
 
-    def published(self, token: int, error: LapwingError | None) -> None:
-        """What became of it."""
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Answer OK, or that it failed."""
         self.complete(OK if error is None else EXITING)
 
 
@@ -96,7 +96,7 @@ class Publishing:
             defer = self._defer(query["defer"])
         later = _Published()
         try:
-            topic.publish(body, later, 0, now=self._now(), defer=defer, headers=headers)
+            topic.publish(body, later, now=self._now(), defer=defer, headers=headers)
         except BrokerError:
             return EXITING
         self._stir()
@@ -118,7 +118,7 @@ class Publishing:
                 if bodies and max(map(len, bodies)) > self._options.max_msg_size:
                     return MSG_TOO_BIG
                 if bodies:
-                    topic.publish_many(bodies, later, 0, now=self._now(), headers=headers)
+                    topic.publish_many(bodies, later, now=self._now(), headers=headers)
                 else:
                     later.complete(OK)
         except PublishRefused as error:
@@ -133,7 +133,7 @@ class Publishing:
         now = self._now()
         try:
             if headers is None:
-                topic.publish_batch(body, later, 0, now=now)
+                topic.publish_batch(body, later, now=now)
                 return
             self._check(body)
         except PublishRefused as error:
@@ -141,9 +141,9 @@ class Publishing:
                 raise
             body = body[: error.value]  # what stands behind the last message is nobody's
         if headers is None:
-            topic.publish_batch(body, later, 0, now=now)
+            topic.publish_batch(body, later, now=now)
         else:
-            topic.publish_many(bodies(body), later, 0, now=now, headers=headers)
+            topic.publish_many(bodies(body), later, now=now, headers=headers)
 
     def _check(self, body: bytes) -> None:
         kernel.frame_mpub(body, 0, 0, self._options.max_batch_count, self._options.max_msg_size)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.topic import Publisher, Topic
+from lapwing.broker.topic import Receipt, Topic
 from lapwing.errors import LapwingError, WriteFailed
 
 
 class Syncer:
-    """Syncs logs in a thread of its own and tells the publishers who wait for it.
+    """Syncs logs in a thread of its own and settles the receipts that wait for it.
 
     `observe` gets the seconds each sync of one log took.
     """
@@ -27,20 +27,20 @@ class Syncer:
         self._one_at_a_time = asyncio.Lock()  # a sync under way may have begun before what this one has to cover
 
     def kick(self) -> None:
-        """Sync what publishers wait for, as soon as the sync under way is done."""
+        """Sync what receipts wait for, as soon as the sync under way is done."""
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         while self._broker.unsynced:
             group, self._broker.unsynced = self._broker.unsynced, []
-            waiting: dict[Topic, list[tuple[Publisher, int]]] = {}
-            for topic, publishers in group:
-                waiting.setdefault(topic, []).extend(publishers)
-            for topic, publishers in waiting.items():
+            waiting: dict[Topic, list[tuple[Receipt, int]]] = {}
+            for topic, receipts in group:
+                waiting.setdefault(topic, []).extend(receipts)
+            for topic, receipts in waiting.items():
                 error = await self.sync(topic)
-                for publisher, token in publishers:
-                    publisher.published(token, error)
+                for receipt, sequence in receipts:
+                    receipt.settle(sequence, error)
             self._stir()
 
     async def sync(self, topic: Topic) -> LapwingError | None:

@@ -27,6 +27,7 @@ _HANDSHAKE: Final = 5.0  # seconds for TLS
 _HIGH_WATER: Final = 1 << 20  # bytes a slow socket may have waiting
 _FULL: Final = 4 * _HIGH_WATER  # more than deliveries alone can leave waiting: then not even a consumer is heard
 _GOODBYE: Final = 10.0  # seconds for what was written to leave after we have hung up
+_MOST_WAITING: Final = 10_000  # answers of one client that wait for a sync before nothing more is read from it
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
 
 
@@ -38,7 +39,7 @@ class Connection(asyncio.Protocol):
         self._turn = door.turn
         self._clock = door.turn.clock
         self._wire = BrokerConnection(door.limits)
-        self._session = Session(door.broker, door.limits, stirred=self._stirred, hang_up=self.hang_up)
+        self._session = Session(door.broker, door.limits, on_ready=self._on_ready, hang_up=self.hang_up)
         self._layers = Layers()
         self._granted: identify.Settings | None = None  # layers to put on as soon as the answer has left
         self._handshake: Encrypted | None = None
@@ -177,8 +178,8 @@ class Connection(asyncio.Protocol):
         self._turn.add(self)
 
     def _heed(self) -> None:
-        """Read from the client, or not: while it is ahead of us, or does not read our answers, it is not heard."""
-        muted = self._behind or self._busy is not None or (self._blocked and self._overfull())
+        """Stop or resume reading: nothing is read from a client that is far ahead, or that does not read answers."""
+        muted = self._behind or self._busy is not None or self._too_many_waiting or (self._blocked and self._overfull())
         if muted == self._muted:
             return
         transport = self._transport
@@ -189,6 +190,11 @@ class Connection(asyncio.Protocol):
             transport.pause_reading()
         else:
             transport.resume_reading()
+
+    @property
+    def _too_many_waiting(self) -> bool:
+        """Whether more answers wait for their sync than one client may have."""
+        return self._session.replies.waiting >= _MOST_WAITING
 
     def _overfull(self) -> bool:
         """Whether more waits for the socket than a client is allowed that still wants to be heard."""
@@ -281,7 +287,7 @@ class Connection(asyncio.Protocol):
             session.sample_rate = settings.sample_rate
             session.locality = self._door.locality(settings)
             self._patience.begin(settings.heartbeat_interval, now=now)
-        session.outbox.append(frames.response(answer))
+        session.replies.add(frames.response(answer))
         if identity.feature_negotiation:
             self._upgrade(settings)
 
@@ -332,7 +338,7 @@ class Connection(asyncio.Protocol):
         about.tls, about.tls_version, about.tls_cipher = True, layer.version, layer.cipher
         about.tls_protocol, self._gate.common_name = layer.protocol, layer.common_name
         self._patience.begin(self._settings.heartbeat_interval, now=self._clock.now())
-        self._session.outbox.append(frames.OK)
+        self._session.replies.add(frames.OK)
         self._write()
         self._compress()
         self._pieces = self._layers.receive(b"")  # what came with the end of the handshake
@@ -354,7 +360,7 @@ class Connection(asyncio.Protocol):
         else:
             return
         about.snappy, about.deflate = settings.snappy, settings.deflate
-        self._session.outbox.append(frames.OK)
+        self._session.replies.add(frames.OK)
 
     # --- AUTH --------------------------------------------------------------------------------------------------
 
@@ -363,7 +369,7 @@ class Connection(asyncio.Protocol):
         self._wait_for(self._admit(command.secret))
 
     async def _admit(self, secret: bytes) -> None:
-        self._session.outbox.append(frames.response(await self._gate.admit(secret)))
+        self._session.replies.add(frames.response(await self._gate.admit(secret)))
 
     def _allowed(self, command: Guarded) -> bool:
         """Whether a command may be carried out at once; raises if never, else asks first and carries it out then."""
@@ -395,13 +401,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def excused(self) -> bool:
-        """Whether the client is silent because it waits for us."""
-        return self._busy is not None
+        """Whether the client is silent because nothing is read from it until the broker has answered."""
+        return self._busy is not None or self._too_many_waiting
 
     def beat(self) -> None:
         """Send a heartbeat."""
-        self._session.outbox.append(frames.HEARTBEAT)
-        self._turn.add(self)
+        self._session.replies.push(frames.HEARTBEAT)
 
     def silent(self) -> None:
         """Give up a client that says nothing."""
@@ -420,28 +425,33 @@ class Connection(asyncio.Protocol):
 
     # --- output ------------------------------------------------------------------------------------------------
 
-    def _stirred(self) -> None:
+    def _on_ready(self) -> None:
         self._turn.add(self)
 
     def flush(self) -> None:
         """Send what this turn brought; then end the conversation if it is over."""
+        replies = self._session.replies
         if self._ending:
-            self._session.outbox.clear()
+            replies.ready.clear()
             return
-        if self._transport is None or self._session.holds or self._unsettled:
+        if self._transport is None or self._unsettled:
             return
         self._write()
+        if self._muted:
+            self._heed()
+        if replies.waiting:
+            return
         if self._session.doomed:
             self._farewell()
         elif self._granted is not None:
             self._put_on(self._granted)
 
     def _write(self) -> None:
-        outbox = self._session.outbox
-        if not outbox or self._transport is None:
+        ready = self._session.replies.ready
+        if not ready or self._transport is None:
             return
-        data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
-        outbox.clear()
+        data = ready[0] if len(ready) == 1 else b"".join(ready)
+        ready.clear()
         self._transport.write(self._layers.send(data) if self._layers else data)
         self._sent()
         if self._blocked:

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from lapwing.errors import LapwingError
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, target, wait_for_any
@@ -12,6 +12,8 @@ from lapwing.spark.offsets import Held, Holdings, Offsets, merge
 from lapwing.spark.options import Access, SourceOptions
 
 logger = logging.getLogger(__name__)
+
+_MOST_NAMED: Final = 50  # topics of one request, whose head has a limit; of more a broker reports all it has
 
 Answer = TypeVar("Answer")
 
@@ -48,7 +50,9 @@ def survey(options: SourceOptions, at: int | None = None) -> Survey:
     """
     addresses = discover(options.access, options.topics, options.pattern)
     away: dict[str, str] = {}
-    parameters: dict[str, str | int | list[str]] = {"topic": list(options.topics), "times": "false"}
+    parameters: dict[str, str | int | list[str]] = {"times": "false"}
+    if len(options.topics) <= _MOST_NAMED:
+        parameters["topic"] = list(options.topics)
     if at is not None:
         parameters["at"] = at
     answers = ask_all(addresses, lambda address: call(address, options.access, "GET", "/log/offsets", parameters))

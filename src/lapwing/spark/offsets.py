@@ -6,7 +6,7 @@ offsets always give equal text.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -57,6 +57,14 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages that should have been read and are gone, in words."""
+
+    text: str
+    deleted: bool = False  # the whole log is gone: its topic was deleted, or created again
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """How much one micro-batch may bring."""
 
@@ -66,6 +74,7 @@ class Limit:
 
 UNLIMITED: Final = Limit()
 
+Log = tuple[str, int]  # topic and node
 Offsets = dict[str, dict[int, Position]]
 Holdings = Mapping[str, Mapping[int, Held]]
 Requested = Mapping[str, Mapping[int, int | Position]]
@@ -165,28 +174,38 @@ def at_times(holdings: Holdings, *, none_is_latest: bool) -> Offsets:
     return offsets
 
 
-def as_requested(requested: Requested, holdings: Holdings) -> Offsets:
-    """The positions a user's JSON names, in the logs that are there; a node it leaves out is read from its earliest.
+def as_requested(requested: Requested, holdings: Holdings, *, keep_absent: bool = False) -> Offsets:
+    """Return the positions that a user's JSON names, in the logs that exist; a node it leaves out starts at earliest.
 
-    Raises `OffsetError` for a topic that one side knows and the other does not.
+    With `keep_absent` a position with the log's identity is kept also where the log is out of reach now. Raises
+    `OffsetError` for a topic or a node that one side knows and the other does not.
     """
     if unnamed := sorted(set(holdings) - set(requested)):
         raise OffsetError(f"no offsets given for topic {', '.join(unnamed)}")
-    if unknown := sorted(set(requested) - set(holdings)):
-        raise OffsetError(f"offsets given for topic {', '.join(unknown)}, which is not read")
     offsets: Offsets = {}
-    for topic, nodes in holdings.items():
-        for node in requested[topic].keys() - nodes.keys():
-            raise OffsetError(f"offsets given for node {node} of topic {topic}, which does not have it")
-        offsets[topic] = {}
-        for node, held in nodes.items():
-            wanted = requested[topic].get(node, EARLIEST)
-            if isinstance(wanted, int):
-                wanted = Position(held.log_id, _place(held, wanted))
-            if wanted.log_id == held.log_id and wanted.sequence > held.next:
-                raise OffsetError(f"topic {topic}, node {node}: {wanted.sequence} lies behind the end, {held.next}")
-            offsets[topic][node] = wanted
+    for topic, nodes in requested.items():
+        there = holdings.get(topic, {})
+        places = {}
+        for node in {*there, *nodes}:
+            given, held = nodes.get(node, EARLIEST), there.get(node)
+            if held is not None:
+                places[node] = _place_in(topic, node, held, given)
+            elif keep_absent and isinstance(given, Position):
+                places[node] = given
+            else:
+                raise OffsetError(f"offsets given for node {node} of topic {topic}, which does not have it")
+        if not places:
+            raise OffsetError(f"offsets given for topic {topic}, which is not read")
+        offsets[topic] = places
     return offsets
+
+
+def _place_in(topic: str, node: int, held: Held, wanted: int | Position) -> Position:
+    if isinstance(wanted, int):
+        wanted = Position(held.log_id, _place(held, wanted))
+    if wanted.log_id == held.log_id and wanted.sequence > held.next:
+        raise OffsetError(f"topic {topic}, node {node}: {wanted.sequence} lies behind the end, {held.next}")
+    return wanted
 
 
 def _place(held: Held, wanted: int) -> int:
@@ -306,10 +325,10 @@ def share(waiting: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str,
 
 def plan(
     start: Mapping[str, Mapping[int, Position]], end: Mapping[str, Mapping[int, Position]], holdings: Holdings
-) -> tuple[list[Range], list[str], list[Range]]:
-    """What lies between two offsets: ranges to read, what of it is lost (in words), and what is out of reach now."""
+) -> tuple[list[Range], list[Loss], list[Range]]:
+    """Return what lies between two offsets: ranges to read, losses, and ranges that are out of reach now."""
     ranges: list[Range] = []
-    losses: list[str] = []
+    losses: list[Loss] = []
     away: list[Range] = []
     for topic, nodes in sorted(end.items()):
         for node, until in sorted(nodes.items()):
@@ -317,16 +336,18 @@ def plan(
             held = holdings.get(topic, {}).get(node)
             begin = since.sequence
             if since.log_id != until.log_id:
-                losses.append(
-                    f"topic {topic}, node {node}: the log {since.log_id} was read up to {since.sequence}, "
-                    f"now there is a new log {until.log_id}; what else the old one held is gone"
+                text = (
+                    f"topic {topic}, node {node}: the topic was created again; the log {since.log_id} was read up to "
+                    f"{since.sequence}, and now there is a new log {until.log_id}"
                 )
+                losses.append(Loss(text, deleted=True))
                 begin = 0
             elif begin > until.sequence:
-                losses.append(
+                text = (
                     f"topic {topic}, node {node}: the log {until.log_id} was read up to {begin} and now ends at "
                     f"{until.sequence}; it has lost its tail, and new messages get the same sequences"
                 )
+                losses.append(Loss(text))
             wanted = Range(topic, node, until.log_id, begin, until.sequence, "" if held is None else held.address)
             if wanted.start >= wanted.stop:
                 continue
@@ -340,21 +361,41 @@ def plan(
     return ranges, losses, away
 
 
-def missing(position: Mapping[str, Mapping[int, Position]], holdings: Holdings) -> frozenset[tuple[str, int]]:
-    """The logs that a query stands in and nobody says to have: (topic, node)."""
+def missing(position: Mapping[str, Mapping[int, Position]], holdings: Holdings) -> frozenset[Log]:
+    """Return the logs that a query has a place in and that no broker reports."""
     return frozenset(
         (topic, node) for topic, nodes in position.items() for node in nodes if node not in holdings.get(topic, {})
     )
 
 
-def _still_there(wanted: Range, held: Held) -> tuple[Range, list[str]]:
+def without(
+    offsets: Mapping[str, Mapping[int, Position]],
+    dropped: Set[Log],
+    *,
+    over: Mapping[str, Mapping[int, Position]] | None = None,
+) -> Offsets:
+    """Return the offsets, with those of `over` for logs that they lack, and without the dropped logs."""
+    under = over or {}
+    merged = {
+        topic: {
+            node: position
+            for node, position in {**under.get(topic, {}), **offsets.get(topic, {})}.items()
+            if (topic, node) not in dropped
+        }
+        for topic in offsets.keys() | under.keys()
+    }
+    return {topic: nodes for topic, nodes in merged.items() if nodes}
+
+
+def _still_there(wanted: Range, held: Held) -> tuple[Range, list[Loss]]:
     if wanted.log_id != held.log_id:
-        return replace(wanted, stop=wanted.start), [f"{wanted}: the log is gone, there is a new one {held.log_id}"]
+        gone = Loss(f"{wanted}: the log is gone, there is a new one {held.log_id}", deleted=True)
+        return replace(wanted, stop=wanted.start), [gone]
     lost = []
     if wanted.start < held.first:
-        lost.append(f"{wanted}: the log begins at {held.first}, what lies before was deleted by retention")
+        lost.append(Loss(f"{wanted}: the log begins at {held.first}, what lies before was deleted by retention"))
     if wanted.stop > held.next:
-        lost.append(f"{wanted}: the log ends at {held.next}")
+        lost.append(Loss(f"{wanted}: the log ends at {held.next}"))
     return replace(wanted, start=max(wanted.start, held.first), stop=min(wanted.stop, held.next)), lost
 
 

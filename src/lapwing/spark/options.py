@@ -55,6 +55,7 @@ class SourceOptions:
     min_partitions: int = 1
     max_per_partition: int | None = None
     fail_on_data_loss: bool = True
+    accept_loss: bool = False  # only what is lost already when the query starts
     headers: bool = False
     body: bool = True
     local_files: bool = True
@@ -83,19 +84,19 @@ _SOURCE: Final = (
     "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
     "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
-    "includeHeaders", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
+    "acceptLoss", "includeHeaders", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
 )  # fmt: skip
 _SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
 _STREAM_ONLY: Final = (
     "channel", "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
-    "minOffsetsPerTrigger", "maxTriggerDelay", "spoolDirectory", "pollTimeout",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "spoolDirectory", "pollTimeout", "acceptLoss",
 )  # fmt: skip
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 _LOG_ONLY: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
-    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "localFiles", "topicPattern",
-    "subscribePattern",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "acceptLoss", "includeHeaders", "localFiles",
+    "topicPattern", "subscribePattern",
     "minMessagesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
 )  # fmt: skip
 
@@ -275,6 +276,7 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         min_partitions=given.count("minPartitions") or 1,
         max_per_partition=given.count("maxRecordsPerPartition"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
+        accept_loss=given.flag("acceptLoss", False),
         headers=given.flag("includeHeaders", False),
         body=given.flag("includeBody", True),
         local_files=given.flag("localFiles", True),

@@ -62,7 +62,7 @@ class LapwingSource(DataSource):
         return columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from lapwing.spark.reader import LogReader
+        from lapwing.spark.batch_reader import LogReader
 
         return LogReader(self._read_options(schema, streaming=False), schema)
 
@@ -72,7 +72,7 @@ class LapwingSource(DataSource):
             from lapwing.spark.subscribe import SubscribeStreamReader
 
             return SubscribeStreamReader(options, schema)
-        from lapwing.spark.reader import LogStreamReader
+        from lapwing.spark.stream_reader import LogStreamReader
 
         return LogStreamReader(options, schema)
 

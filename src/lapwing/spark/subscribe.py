@@ -22,7 +22,7 @@ from lapwing.errors import LapwingError, ProtocolError
 from lapwing.spark.http import CONNECT_SECONDS, BrokerAway, call, patiently
 from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import SourceOptions
-from lapwing.spark.reader import FirstBatch
+from lapwing.spark.stream_reader import FirstBatch
 from lapwing.wire.nsq import commands
 from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, Messages, Response
 

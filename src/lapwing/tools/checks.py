@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass
 
 from lapwing.client.cluster import Json
-from lapwing.tools.picture import Picture
-from lapwing.tools.time_format import spoken
+from lapwing.client.cluster_view import ClusterView
+from lapwing.client.format import duration
 
 
 class Verdict(enum.IntEnum):
@@ -48,7 +48,7 @@ class Report:
     def text(self, limits: Limits) -> str:
         """One line for people, and after the bar the figures for graphs."""
         said = "; ".join(finding.text for finding in self.findings if finding.verdict)
-        said = said or f"{self.channels} channels, largest lag {self.lag:,}, oldest message {spoken(self.oldest)}"
+        said = said or f"{self.channels} channels, largest lag {self.lag:,}, oldest message {duration(self.oldest)}"
         figures = (f"lag={self.lag};{_shown(limits.lag_warning)};{_shown(limits.lag_critical)} "
                    f"oldest={self.oldest:.3f}s;{_shown(limits.age_warning)};{_shown(limits.age_critical)}")
         return f"{self.verdict.name}: {said} | {figures}"
@@ -63,15 +63,15 @@ def lag(channel: Json) -> int:
     return int(channel["depth"] + channel["in_flight_count"] + channel["deferred_count"])
 
 
-def judge(picture: Picture, limits: Limits, *, topic: str = "", channel: str = "") -> Report:
+def judge(picture: ClusterView, limits: Limits, *, topic: str = "", channel: str = "") -> Report:
     """The verdict on the cluster, or on one topic or channel of it: the worst of all findings.
 
     Of lapwing's own topics nothing is found unless one is named: nobody has to consume them.
     """
     picture = picture if topic else picture.users()
     findings = [Finding(Verdict.CRITICAL, error) for error in picture.errors]
-    findings += [Finding(Verdict.CRITICAL, f"{node} is not healthy: {said}")
-                 for node, said in picture.health.items() if said != "OK"]
+    findings += [Finding(Verdict.CRITICAL, f"{state.node.name} is not healthy: {state.health}")
+                 for state in picture.reachable if state.health != "OK"]
     chosen = [found for found in picture.channels(topic) if channel in ("", found["channel_name"])]
     if not picture.errors:
         if topic and topic not in picture.topics:
@@ -91,7 +91,7 @@ def judge(picture: Picture, limits: Limits, *, topic: str = "", channel: str = "
                   max(ages, default=0.0))
 
 
-def _of_channel(channel: Json, picture: Picture, limits: Limits) -> list[Finding]:
+def _of_channel(channel: Json, picture: ClusterView, limits: Limits) -> list[Finding]:
     name = f"{channel['topic_name']}/{channel['channel_name']}"
     findings = []
     behind = lag(channel)
@@ -100,7 +100,7 @@ def _of_channel(channel: Json, picture: Picture, limits: Limits) -> list[Finding
         findings.append(Finding(verdict, f"{name} is {behind:,} messages behind{more}"))
     age = picture.ages.get((channel["topic_name"], channel["channel_name"]), 0.0)
     if (verdict := _over(age, limits.age_warning, limits.age_critical)) is not Verdict.OK:
-        findings.append(Finding(verdict, f"the oldest message of {name} has waited {spoken(age)}"))
+        findings.append(Finding(verdict, f"the oldest message of {name} has waited {duration(age)}"))
     return findings
 
 

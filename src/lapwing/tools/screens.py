@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -9,11 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lapwing.client.cluster import Json
-from lapwing.tools.picture import Flow, Picture
+from lapwing.client.cluster_view import ClusterView, Rate, Rates
+from lapwing.client.format import duration, short
 from lapwing.tools.supervisor import Child, State
-from lapwing.tools.time_format import short, spoken
-
-Flows = Mapping[tuple[str, str], Flow]
 
 _STYLES: Final = {State.RUNNING: "green", State.STARTING: "yellow", State.DEAD: "bold red", State.STOPPING: "yellow",
                   State.STOPPED: "dim"}
@@ -55,11 +54,11 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _rate(flow: Flow | None, which: str) -> str:
-    return "" if flow is None else short(getattr(flow, which))
+def _rate(rate: Rate | None, which: str) -> str:
+    return "" if rate is None else short(getattr(rate, which))
 
 
-def topics_table(picture: Picture, flows: Flows | None, *, title: str = "", most: int = 1000) -> Table:
+def topics_table(picture: ClusterView, flows: Rates | None, *, title: str = "", most: int = 1000) -> Table:
     """A line a topic; rates when there are any."""
     rates = ("in/s", "out/s") if flows is not None else ()
     table = _table(title, "topic", *rates, "waiting", "messages", "channels", "nodes", "note")
@@ -73,24 +72,24 @@ def topics_table(picture: Picture, flows: Flows | None, *, title: str = "", most
     return table
 
 
-def _busiest(picture: Picture, flows: Flows | None) -> list[tuple[str, Json]]:
+def _busiest(picture: ClusterView, flows: Rates | None) -> list[tuple[str, Json]]:
     if not flows:
         return list(picture.topics.items())
-    return sorted(picture.topics.items(), key=lambda pair: (-flows.get((pair[0], ""), Flow(0, 0)).arriving, pair[0]))
+    return sorted(picture.topics.items(), key=lambda pair: (-flows.get((pair[0], ""), Rate(0, 0)).arriving, pair[0]))
 
 
-def channels_table(picture: Picture, flows: Flows | None, *, topic: str = "", title: str = "", most: int = 1000,
+def channels_table(picture: ClusterView, flows: Rates | None, *, topic: str = "", title: str = "", most: int = 1000,
                    with_topic: bool = True) -> Table:
     """A line a channel."""
     rates = ("in/s", "out/s") if flows is not None else ()
     ages = ("oldest",) if picture.ages else ()
     table = _table(title, *(("topic",) if with_topic else ()), "channel", *rates, "waiting", "in flight", "deferred",
                    "requeued", "timed out", *ages, "clients", "note")
-    for channel in picture.channels(topic)[:most]:
+    for channel in islice(picture.channels(topic), most):
         key = (channel["topic_name"], channel["channel_name"])
         flow = (flows or {}).get(key)
         shown = (_rate(flow, "arriving"), _rate(flow, "leaving")) if flows is not None else ()
-        age = (spoken(picture.ages[key]) if picture.ages.get(key) else "",) if ages else ()
+        age = (duration(picture.ages[key]) if picture.ages.get(key) else "",) if ages else ()
         note = "paused" if channel["paused"] else ""
         if not note and channel["depth"] and not channel["client_count"]:
             note = "nobody consumes"
@@ -122,7 +121,7 @@ def programs_table(children: Sequence[Child], usage: Mapping[str, str], *, title
     for child in children:
         state = child.state.value + (f", restarted {child.restarts}x" if child.restarts else "")
         table.add_row(_cell(child.service.name), _cell(state, _STYLES[child.state]),
-                      spoken(time.monotonic() - child.since), usage.get(child.service.name, ""),
+                      duration(time.monotonic() - child.since), usage.get(child.service.name, ""),
                       _cell(child.service.address))
     return table
 
@@ -132,7 +131,7 @@ def errors_text(errors: Sequence[str]) -> list[RenderableType]:
     return [Text(f"! {error}", style="red") for error in errors]
 
 
-def whole_picture(picture: Picture, flows: Flows, *, rows: int = 20) -> Group:
+def whole_picture(picture: ClusterView, flows: Rates, *, rows: int = 20) -> Group:
     """Topics, channels and pipelines together."""
     parts: list[RenderableType] = [topics_table(picture, flows, title="topics", most=rows), "",
                                    channels_table(picture, flows, title="channels", most=rows)]
@@ -141,10 +140,10 @@ def whole_picture(picture: Picture, flows: Flows, *, rows: int = 20) -> Group:
     return Group(*parts, *errors_text(picture.errors))
 
 
-def one_line(picture: Picture, flows: Flows, children: Sequence[Child] = ()) -> str:
+def one_line(picture: ClusterView, flows: Rates, children: Sequence[Child] = ()) -> str:
     """The same in one line, for a log."""
     topics = [flow for (_, channel), flow in flows.items() if not channel]
-    channels = picture.channels()
+    channels = list(picture.channels())
     parts = [f"in {short(sum(flow.arriving for flow in topics))}/s",
              f"out {short(sum(flow.leaving for flow in topics))}/s",
              f"waiting {short(sum(channel['depth'] for channel in channels))}",
@@ -152,7 +151,7 @@ def one_line(picture: Picture, flows: Flows, children: Sequence[Child] = ()) -> 
              f"deferred {short(sum(channel['deferred_count'] for channel in channels))}",
              f"topics {len(picture.topics)}"]
     parts += [f"{pipeline.get('name')}: lag {_number(pipeline, 'lag') or '?'}"
-              for pipeline in picture.pipelines]
+              for pipeline in picture.pipelines or ()]
     parts += [f"{child.service.name} {child.state.value}" for child in children if child.state is not State.RUNNING]
     parts += [f"! {error}" for error in picture.errors]
     return "  ".join(parts)

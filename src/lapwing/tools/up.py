@@ -11,13 +11,14 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from lapwing.client.cluster_client import ClusterClient
+from lapwing.client.cluster_view import ClusterView, rates_between
+from lapwing.client.format import short
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.tools import screens
 from lapwing.tools.bench import server
-from lapwing.tools.picture import Cluster, Picture, flows
 from lapwing.tools.stack import Plan, data_folder, services
 from lapwing.tools.supervisor import Child, Supervisor
-from lapwing.tools.time_format import short
 
 START: Final = 30.0  # s for a daemon to come up
 REFRESH: Final = 1.0  # s, on a terminal
@@ -66,7 +67,7 @@ class Up:
                 return 0
             await starting
             self._welcome(supervisor.children)
-            cluster = Cluster(http, nsqds=[self._plan.address("nsqd_http")])
+            cluster = ClusterClient(http, nsqds=[self._plan.address("nsqd_http")])
             await self._show(supervisor.children, cluster, stop)
             return 0
         finally:
@@ -99,9 +100,9 @@ class Up:
                   f"LAPWING_NSQD_TCP={self._plan.address('nsqd_tcp')}", flush=True)
         print("Ctrl-C stops everything.", flush=True)
 
-    async def _show(self, children: list[Child], cluster: Cluster, stop: asyncio.Event) -> None:
+    async def _show(self, children: list[Child], cluster: ClusterClient, stop: asyncio.Event) -> None:
         """Keep showing until told to stop."""
-        before: Picture | None = None
+        before: ClusterView | None = None
         console = screens.console()
         if screens.redraws(console) and not self._as_json:
             with Live(console=console, auto_refresh=False, screen=False, transient=True) as self._live:
@@ -117,23 +118,23 @@ class Up:
             if self._as_json:
                 print(json.dumps(_status(children, picture, before)), flush=True)
             else:
-                print(f"{time.strftime('%H:%M:%S')} {screens.one_line(picture, flows(before, picture), children)}",
-                      flush=True)
+                line = screens.one_line(picture, rates_between(before, picture), children)
+                print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
             before = picture
             await _pause(stop, self._every)
 
-    async def _picture(self, cluster: Cluster) -> Picture:
+    async def _picture(self, cluster: ClusterClient) -> ClusterView:
         try:
             return (await cluster.look(ages=True, pipelines=True)).users()
         except CallFailed as error:
-            return Picture(time.monotonic(), errors=[str(error)])
+            return ClusterView(errors=(str(error),))
 
-    def _screen(self, children: list[Child], picture: Picture, before: Picture | None) -> RenderableType:
+    def _screen(self, children: list[Child], picture: ClusterView, before: ClusterView | None) -> RenderableType:
         parts: list[RenderableType] = [
             screens.programs_table(children, {child.service.name: self._uses(child) for child in children},
                                    title="lapwing up"),
             "",
-            screens.whole_picture(picture, flows(before, picture), rows=12),
+            screens.whole_picture(picture, rates_between(before, picture), rows=12),
         ]
         parts += ["", Text(f"data and logs in {self._plan.data}; Ctrl-C stops everything", style="dim")]
         return Group(*parts)
@@ -153,9 +154,9 @@ class Up:
         return f"{share:>4} {short(held / 1e6)} MB"
 
 
-def _status(children: list[Child], picture: Picture, before: Picture | None) -> dict[str, object]:
+def _status(children: list[Child], picture: ClusterView, before: ClusterView | None) -> dict[str, object]:
     """One line of `--json`."""
-    rates = flows(before, picture)
+    rates = rates_between(before, picture)
     return {
         "at": round(time.time(), 3),
         "programs": {child.service.name: {"state": child.state.value, "pid": child.pid, "restarts": child.restarts}

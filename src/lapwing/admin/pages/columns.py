@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from lapwing.admin.format import duration, quantile
 from lapwing.admin.history import History
-from lapwing.admin.picture import NodeState, Picture
 from lapwing.client.cluster import Json, locality
+from lapwing.client.cluster_view import ClusterView, NodeState
+from lapwing.client.format import duration, quantile
 
 Row = list[Any]
 Label = list[str]
@@ -388,7 +388,7 @@ def client_attributes(client: Json) -> list[Label]:
 # ---- nodes ----
 
 
-def is_placed(picture: Picture) -> bool:
+def is_placed(picture: ClusterView) -> bool:
     """Whether any node says where it stands."""
     return any(state.node.region or state.node.zone for state in picture.nodes)
 
@@ -416,7 +416,7 @@ def node_columns(*, direct: bool, placed: bool) -> list[Column]:
 _MOST_TOPICS = 3
 
 
-def node_row(state: NodeState, picture: Picture, history: History, links: Links) -> Row:
+def node_row(state: NodeState, picture: ClusterView, history: History, links: Links) -> Row:
     """One nsqd."""
     node = state.node
     topics = sorted(node.topics)

@@ -6,10 +6,10 @@ from fastapi import Request
 from nicegui import ui
 
 from lapwing import names
-from lapwing.admin.format import rate
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.parts import Counter, element, say
+from lapwing.client.format import rate
 
 CHANNELS: Final = (("out", "finished", "c1"),)
 

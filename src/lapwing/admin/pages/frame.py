@@ -17,10 +17,10 @@ from lapwing.admin.access import Visitor
 from lapwing.admin.firewall import VISITOR
 from lapwing.admin.pages.columns import Links
 from lapwing.admin.pages.parts import element, icon, notice, put, say
-from lapwing.admin.picture import Picture
 from lapwing.admin.poller import Watcher
 from lapwing.admin.static import PACKAGED
 from lapwing.admin.web import full_url
+from lapwing.client.cluster_view import ClusterView
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin
@@ -81,7 +81,7 @@ class View:
         return full_url(scope["scheme"], headers, scope["path"], scope["query_string"].decode("latin-1"))
 
     @property
-    def picture(self) -> Picture:
+    def picture(self) -> ClusterView:
         """The newest picture."""
         return self.admin.poller.picture
 
@@ -227,7 +227,7 @@ def _shell(view: View, shell: Shell, theme: str) -> None:
     shell.on("seen", seen)
 
 
-def found(picture: Picture, text: str, links: Links) -> list[list[str]]:
+def found(picture: ClusterView, text: str, links: Links) -> list[list[str]]:
     """What fits a search: name, kind, link; names that begin with it first."""
     words = text.lower().split()
     if not words:

@@ -11,14 +11,14 @@ from fastapi import Request
 from nicegui import background_tasks, ui
 from nicegui.element import Element
 
-from lapwing.admin.format import count, moment, size
-from lapwing.admin.format import messages as messages_word
 from lapwing.admin.pages.columns import Column, Links, Row
 from lapwing.admin.pages.dialogs import carry_out, in_words
 from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Field, MessageView, Table, button, element, link_button, notice, panel, put, say
 from lapwing.admin.peek import LogState, Peek, newest, oldest
 from lapwing.client.cluster import Json
+from lapwing.client.format import count, size, utc_time
+from lapwing.client.format import messages as messages_word
 from lapwing.client.http import CallFailed
 from lapwing.names import own, valid
 
@@ -189,7 +189,7 @@ def _facts(states: list[LogState]) -> None:
         for state in states:
             held = f"{state.node.name} holds {messages_word(state.next - state.first)}"
             if state.next > state.first:
-                begin, end = moment(state.first_timestamp / 1e9), moment(state.last_timestamp / 1e9)
+                begin, end = utc_time(state.first_timestamp / 1e9), utc_time(state.last_timestamp / 1e9)
                 held += f", sequences {state.first} to {state.next - 1}, {size(state.bytes)}, from {begin} to {end} UTC"
             element("div", held)
 

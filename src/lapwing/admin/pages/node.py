@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.format import count, duration, rate
 from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.columns import PAUSED, Column, Links, Row, client_columns, state_labels
 from lapwing.admin.pages.dialogs import ask_act
@@ -14,6 +13,7 @@ from lapwing.admin.pages.own_topics import OwnTopics
 from lapwing.admin.pages.parts import Table, element, notice, panel, say, tile
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import Json
+from lapwing.client.format import count, duration, rate
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin

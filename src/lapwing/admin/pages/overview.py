@@ -7,12 +7,12 @@ from nicegui import ui
 from nicegui.element import Element
 
 from lapwing.admin.alarms import Alarm, spoken_age
-from lapwing.admin.format import count, rate, several
 from lapwing.admin.history import Age
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.columns import channel_columns, channel_rows
 from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, element, icon, panel, put, say, tile
+from lapwing.client.format import count, rate, several
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin

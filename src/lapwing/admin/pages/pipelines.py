@@ -9,8 +9,8 @@ from lapwing.admin.alarms import Limits, pipeline_age, stale
 from lapwing.admin.pages.columns import Column, Label, Links, Row
 from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, element, notice, panel, put, say
-from lapwing.admin.picture import Picture
 from lapwing.client.cluster import Json
+from lapwing.client.cluster_view import ClusterView
 
 if TYPE_CHECKING:
     from lapwing.admin.app import Admin
@@ -82,7 +82,7 @@ def _list(view: View) -> None:
     view.live(refresh)
 
 
-def pipeline_row(pipeline: Json, picture: Picture, limits: Limits, links: Links) -> Row:
+def pipeline_row(pipeline: Json, picture: ClusterView, limits: Limits, links: Links) -> Row:
     """One query."""
     channel = str(pipeline.get("channel") or "")
     topics = [str(topic) for topic in pipeline.get("topics") or ()]
@@ -107,7 +107,7 @@ def pipeline_row(pipeline: Json, picture: Picture, limits: Limits, links: Links)
     ]
 
 
-def _state(pipeline: Json, picture: Picture, limits: Limits) -> list[Label]:
+def _state(pipeline: Json, picture: ClusterView, limits: Limits) -> list[Label]:
     state = str(pipeline.get("state") or "unknown")
     if pipeline.get("error"):
         return [["failed", "bad", str(pipeline["error"])[:300]]]

@@ -75,11 +75,10 @@ def build(settings: Archive, ground: Ground) -> Built:
 
 
 def _going_on(until: dict[str, Any], settings: Archive) -> dict[str, Any]:
-    """Where the archive ends in each log there is now; logs it does not know are read from their beginning."""
+    """Return where the archive ends in each log; logs that it does not know are read from their beginning."""
     there = survey(source_options(stream_options(replace(settings, start="earliest")), streaming=True))
-    return {
-        topic: {node: place for node, place in until.get(topic, {}).items() if int(node) in nodes}
-        for topic, nodes in there.holdings.items()
+    return {topic: {} for topic in there.holdings} | {
+        topic: places for topic, places in until.items() if settings.reads(topic)
     }
 
 

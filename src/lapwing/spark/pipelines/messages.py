@@ -37,6 +37,7 @@ def stream_options(settings: Stream, **more: str) -> dict[str, str]:
         "startingOffsets": settings.start,
         "maxMessagesPerTrigger": str(settings.max_messages),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        "acceptLoss": str(settings.accept_loss).lower(),
         **more,
     }
     raw.update({"topicPattern": settings.pattern} if settings.pattern else {"topic": ",".join(settings.topics)})

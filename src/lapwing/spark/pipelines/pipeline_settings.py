@@ -9,7 +9,8 @@ from lapwing.spark.pipelines import settings as s
 from lapwing.spark.pipelines.settings import setting
 
 OWN_TOPICS: Final = "_lapwing"  # topics whose names begin so are ours, and left out where a pattern would take them in
-ALL_TOPICS: Final = rf"(?!{OWN_TOPICS})[^#]*"  # nor those that are gone with their last consumer
+BENCH_TOPICS: Final = "lapwing_bench_"  # topics of `lapwing bench`, which deletes them when it ends
+ALL_TOPICS: Final = rf"(?!{OWN_TOPICS}|{BENCH_TOPICS})[^#]*"  # nor those that are gone with their last consumer
 STATS_TOPIC: Final = "_lapwing_stats"
 FLOW_TOPIC: Final = "_lapwing_flow"
 DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
@@ -50,6 +51,9 @@ class Stream(Settings):
     max_messages: int = setting(s.count, 1_000_000, about="Most messages of one batch.")
     fail_on_data_loss: bool = setting(
         s.flag, True, about="Stop when messages are gone that were not read; false goes on with what is there."
+    )
+    accept_loss: bool = setting(
+        s.flag, False, about="Accept the messages that are gone when the pipeline starts; later losses stop it."
     )
 
     def reads(self, topic: str) -> bool:

@@ -32,6 +32,9 @@ def proof_text(proof: Proof) -> str:
             lines.append(f"MISSING  {where}: {shown(log.missing)}")
         if log.twice:
             lines.append(f"TWICE    {where}: {shown(log.twice)}")
+        if log.ended:
+            lost = f"; deleted before they were archived: {shown(log.lost)}" if log.lost else ""
+            lines.append(f"DELETED  {where}: the topic was deleted or created again{lost}")
     lines += [f"FAULT    {fault}" for fault in proof.faults]
     if proof.sound:
         lines.append("complete: every message of these ranges is there exactly once")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.losses import ADVICE
 from lapwing.spark.pipelines import progress as told
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.failures import analysis, complaint
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
+
+DATA: Final = Path("lapwing-data/pipelines")  # where pipelines keep checkpoints and status, unless told otherwise
 
 _LOOK_SECONDS: Final = 0.25
 _STOPPING_SECONDS: Final = 0.02  # the pause between two batches is short
@@ -124,7 +127,7 @@ class StreamJob:
     def _end(self) -> None:
         error = self._query.exception()
         state = "failed" if error is not None else "finished" if self._stop_after is None else "stopped"
-        text = complaint(error) if error is not None else ""
+        text = self._complaint(error) if error is not None else ""
         try:
             if error is None:
                 self._built.finish()
@@ -133,6 +136,14 @@ class StreamJob:
         finally:
             self._built.close()
         self.progress = replace(self.progress, state=state, error=text, input_rate=0.0, processed_rate=0.0)
+
+
+    def _complaint(self, error: BaseException) -> str:
+        """Return one line, which names the command that goes on where messages were lost."""
+        home = self._ground.place.home.path
+        data = "" if home.parent == DATA else f" --data {home.parent}"
+        resume = f" (`lapwing pipeline resume {home.name} --accept-loss{data}` goes on from here)"
+        return complaint(error).replace(ADVICE, resume)
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:

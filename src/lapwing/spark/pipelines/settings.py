@@ -23,7 +23,7 @@ _SAID_BY: Final = {
     "nsqd": "nsqd", "lookupd": "lookupd", "retrytimeout": "retry", "topic": "topics", "subscribe": "topics",
     "topicpattern": "pattern", "subscribepattern": "pattern", "channel": "channel", "startingoffsets": "start",
     "maxmessagespertrigger": "max_messages", "maxoffsetspertrigger": "max_messages",
-    "failondataloss": "fail_on_data_loss",
+    "failondataloss": "fail_on_data_loss", "acceptloss": "accept_loss",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from lapwing.errors import ConfigError
 
 _LOCK: Final = "lock"
 _STATUS: Final = "status.json"
+_RUN: Final = "run.json"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,19 @@ class Home:
             os.close(lock)
         return None
 
+    def remember(self, run: dict[str, Any]) -> None:
+        """Keep the arguments of a run, so that `resume` can repeat it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        _replace(self.path / _RUN, json.dumps(run))
+
+    def remembered(self) -> dict[str, Any]:
+        """Return the arguments of the last run; raises `ConfigError` when there was none."""
+        try:
+            found = json.loads((self.path / _RUN).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.path}: no run to resume; start it with `lapwing pipeline run`") from error
+        return dict(found)
+
     def status(self) -> dict[str, Any]:
         """What it last said of itself; a process that is gone without a word is called `dead`."""
         try:
@@ -98,9 +112,7 @@ class Presence:
 
     def say(self, status: dict[str, Any]) -> None:
         """Leave a status for others to read."""
-        draft = self.home.path / f".{_STATUS}.{os.getpid()}"
-        draft.write_text(json.dumps(status))
-        draft.replace(self.home.path / _STATUS)
+        _replace(self.home.path / _STATUS, json.dumps(status))
 
     def leave(self) -> None:
         """Let others run it."""
@@ -112,3 +124,9 @@ def homes(data: Path) -> list[Home]:
     if not data.is_dir():
         return []
     return [Home(path) for path in sorted(data.iterdir()) if (path / _LOCK).exists()]
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)

@@ -69,15 +69,19 @@ class Contents:
     until: dict[str, Any] = field(default_factory=dict)
     written_ms: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
+    ended: list[list[Any]] = field(default_factory=list)  # logs that are not read any more: [*log, sequence reached]
 
     def apply(self, entry: Entry) -> None:
-        """Go on to what it holds after the next entry."""
+        """Change this to what the table holds after the next entry."""
         self.number = entry.number
         for path in entry.removed:
             self.parts.pop(path, None)
         for _, part in entry.added:
             self.parts[part.path] = part
         if entry.kind == "batch":
+            now = reached(entry.until)
+            ended = [[*log, sequence] for log, sequence in reached(self.until).items() if log not in now]
+            self.ended = [each for each in [*self.ended, *ended] if tuple(each[:3]) not in now]
             self.query, self.batch, self.until = entry.query, entry.batch, entry.until
             self.written_ms = entry.written_ms
 
@@ -86,7 +90,17 @@ class Contents:
         return sum(part.rows for part in self.parts.values())
 
 
+Log = tuple[str, int, str]  # topic, node, identity of the log
 Count = Callable[[Files, list[str]], dict[str, int]]
+
+
+def reached(until: dict[str, Any]) -> dict[Log, int]:
+    """Return the sequence that the offsets of a batch have reached in each log."""
+    return {
+        (topic, int(node), place["log_id"]): int(place["sequence"])
+        for topic, nodes in until.items()
+        for node, place in nodes.items()
+    }
 
 
 class Table:

@@ -18,12 +18,11 @@ from pyspark.errors import PySparkException
 from lapwing.errors import LapwingError
 from lapwing.spark.pipelines import table as tables
 from lapwing.spark.pipelines.files import Files, HadoopFiles, open_files
-from lapwing.spark.pipelines.table import Contents
+from lapwing.spark.pipelines.table import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Log = tuple[str, int, str]  # topic, node, identity of the log
 Run = tuple[int, int]  # sequences [first, stop)
 
 _MOST_SHOWN: Final = 5
@@ -43,6 +42,8 @@ class LogProof:
     missing: list[Run] = field(default_factory=list)
     twice: list[Run] = field(default_factory=list)
     published: int | None = None  # where the log ends now; None when nobody was asked or it is gone
+    ended: bool = False  # the topic was deleted or created again: nothing more will come of this log
+    lost: list[Run] = field(default_factory=list)  # read by no batch before the log was deleted
 
     @property
     def sound(self) -> bool:
@@ -103,7 +104,8 @@ def _verify(
     contents = tables.settled(files)
     if contents.number == 0:
         raise LapwingError(f"{place}: no manifest, so this is no archive, or nothing has been archived yet")
-    if strange := wanted - contents.until.keys() - {topic_of(path) for path in contents.parts}:
+    known = contents.until.keys() | {topic_of(path) for path in contents.parts} | {each[0] for each in contents.ended}
+    if strange := wanted - known:
         raise LapwingError(f"{place}: nothing of topic {', '.join(sorted(strange))} was ever archived here")
     proof = Proof(place)
     held: dict[Log, list[Run]] = {}
@@ -129,11 +131,22 @@ def _verify(
     unknown = tables.strays(files, contents)
     newer = tables.load(files)[0].parts if unknown else {}
     proof.faults += [f"{path}: a file that the manifest does not know" for path in unknown if path not in newer]
-    for log, sequence in _expected(contents, wanted).items():
-        if sequence > 0 or log in published:
+    ended = {(topic, node, log_id): sequence for topic, node, log_id, sequence in contents.ended}
+    expected = {**ended, **tables.reached(contents.until)}
+    for log, sequence in expected.items():
+        if (not wanted or log[0] in wanted) and (sequence > 0 or log in published):
             held.setdefault(log, [])
     for log in sorted(held):
-        proof.logs.append(prove(log, held[log], _end(contents, log), span, published.get(log)))
+        proven = prove(log, held[log], expected.get(log), span, published.get(log))
+        proof.logs.append(_ended(proven) if log in ended else proven)
+    return proof
+
+
+def _ended(proof: LogProof) -> LogProof:
+    """Return the proof of a log that was deleted: the end of it may have been deleted before a batch had read it."""
+    proof.ended = True
+    if proof.missing and proof.missing[-1][1] == proof.stop:
+        proof.lost.append(proof.missing.pop())
     return proof
 
 
@@ -210,23 +223,6 @@ def topic_of(path: str) -> str:
     """The topic in a file's path."""
     folder = next((part for part in path.split("/") if part.startswith("topic=")), "topic=")
     return unquote(folder.removeprefix("topic="))
-
-
-def _expected(contents: Contents, wanted: frozenset[str]) -> dict[Log, int]:
-    """The logs that are archived, and the sequence that the archive says it has reached in each."""
-    return {
-        (topic, int(node), place["log_id"]): int(place["sequence"])
-        for topic, nodes in contents.until.items()
-        if not wanted or topic in wanted
-        for node, place in nodes.items()
-    }
-
-
-def _end(contents: Contents, log: Log) -> int | None:
-    """Where the archive of a log ends by the manifest; None for a log that was made anew since."""
-    topic, node, log_id = log
-    place: dict[str, Any] = contents.until.get(topic, {}).get(str(node), {})
-    return int(place["sequence"]) if place.get("log_id") == log_id else None
 
 
 def shown(ranges: list[Run]) -> str:

@@ -1,7 +1,17 @@
-"""Numbers and times in words a reader takes in at a glance: pure."""
+"""Write numbers and times for people, and read the times that people write."""
 
 import math
+import re
 from datetime import UTC, datetime
+from typing import Final
+
+from lapwing.errors import ConfigError
+
+SECOND: Final = 1_000_000_000  # ns
+_LONGEST: Final = 1 << 63  # ns
+_UNITS: Final = {"ms": SECOND // 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SPANS: Final = re.compile(rf"(?:{_SPAN.pattern})+")
 
 
 def count(number: float) -> str:
@@ -64,7 +74,17 @@ def size(number: float) -> str:
     return f"{number:.1f} TiB"
 
 
-def moment(seconds: float) -> str:
+def short(number: float) -> str:
+    """A number that fits a column: `812`, `45.2k`, `3.1M`."""
+    if number < 0:
+        return "-" + short(-number)
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= size:
+            return f"{number / (1e3 if unit == 'k' else size):.1f}{unit}"
+    return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
+
+
+def utc_time(seconds: float) -> str:
     """A Unix time as `2026-11-15 09:31:44` (UTC)."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") if seconds else ""
 
@@ -76,3 +96,40 @@ def quantile(number: float) -> str:
         {"1": "st", "2": "nd", "3": "rd"}.get(percent[-1], "th") if percent[-2:] not in ("11", "12", "13") else "th"
     )
     return percent + ending
+
+
+def local_time(timestamp: int) -> str:
+    """A Unix time in ns, local, to the millisecond: `2026-11-15 09:31:44.123+01:00`."""
+    return datetime.fromtimestamp(timestamp / SECOND).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def parse_span(text: str, what: str = "duration") -> int:
+    """Return the ns of `90s`, `10m`, `1h30m`, `2d`; a bare number counts seconds. Raises `ConfigError`."""
+    text = text.strip()
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        nanoseconds = float(text) * SECOND
+    elif _SPANS.fullmatch(text) is not None:
+        nanoseconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(text))
+    else:
+        raise ConfigError(f"{what} {text!r} is not understood: write 90s, 10m, 1h30m or 2d")
+    if nanoseconds > _LONGEST:
+        raise ConfigError(f"{what} {text[:40]!r} is too long: 292 years at most")
+    return int(nanoseconds)
+
+
+def parse_time(text: str, *, now: int) -> int:
+    """Return the Unix ns of `earliest`, `10m` (ago), or a date and time. Raises `ConfigError`.
+
+    A date without a zone is local time.
+    """
+    text = text.strip()
+    if text == "earliest":
+        return 0
+    if _SPANS.fullmatch(text):
+        return max(0, now - parse_span(text))
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * SECOND)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"time {text!r} is not understood: write 10m (ago), earliest, or 2026-11-15T09:30:00"
+        ) from error

@@ -1,0 +1,96 @@
+"""The answers of one connection: slots in the order of its commands, each filled at once or later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+
+class Slot:
+    """The place of one answer among those of its connection."""
+
+    __slots__ = ("_replies", "answer")
+
+    def __init__(self, replies: Replies, answer: bytes | None = None) -> None:
+        self._replies = replies
+        self.answer = answer
+
+    def fill(self, answer: bytes) -> None:
+        """Give the answer; it is sent as soon as all before it are."""
+        self.answer = answer
+        self._replies.advance()
+
+
+class Replies:
+    """Everything that a connection has to send.
+
+    Answers keep the order of the commands: an answer waits for those before it. Messages and heartbeats, which answer
+    no command, do not wait. `on_ready` is called when there is something to send after there was nothing, unless the
+    caller knows already.
+    """
+
+    __slots__ = ("_on_ready", "_slots", "ready")
+
+    def __init__(self, on_ready: Callable[[], None]) -> None:
+        self.ready: list[bytes] = []  # to be sent now; the sender clears it
+        self._slots: deque[Slot] = deque()  # from the first open slot on
+        self._on_ready = on_ready
+
+    @property
+    def waiting(self) -> int:
+        """How many answers wait: open slots, and filled ones behind them."""
+        return len(self._slots)
+
+    def add(self, answer: bytes) -> Slot | None:
+        """Answer a command now; the slot where the answer waits, or None when it is ready."""
+        if not self._slots:
+            self.ready.append(answer)
+            return None
+        slot = Slot(self, answer)
+        self._slots.append(slot)
+        return slot
+
+    def reserve(self, slot: Slot) -> None:
+        """Keep the next place for an answer that comes later."""
+        self._slots.append(slot)
+
+    def push(self, frames: bytes) -> None:
+        """Send frames that answer no command, between any two answers."""
+        if not self.ready:
+            self._on_ready()
+        self.ready.append(frames)
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether the slot waits here: it is neither sent nor taken back."""
+        return slot in self._slots
+
+    def take_back_after(self, slot: Slot) -> bool:
+        """Drop every answer behind `slot`; False when the slot itself was dropped before."""
+        if slot not in self._slots:
+            return False
+        while self._slots[-1] is not slot:
+            self._slots.pop()
+        return True
+
+    def advance(self) -> None:
+        """Make the answers ready that no open slot precedes."""
+        slots, ready = self._slots, self.ready
+        before = len(ready)
+        while slots:
+            answer = slots[0].answer
+            if answer is None:
+                break
+            ready.append(answer)
+            slots.popleft()
+        if not before and ready:
+            self._on_ready()
+
+    def close(self) -> None:
+        """Drop everything: the connection is gone. Slots may still be filled, without effect."""
+        self.ready.clear()
+        self._slots.clear()
+        self._on_ready = _nothing
+
+
+def _nothing() -> None:
+    """There is no connection to send on."""

@@ -1,0 +1,82 @@
+"""Batch reads of logs: all ranges are known before the read starts."""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from lapwing.errors import LapwingError
+from lapwing.spark import offsets as o
+from lapwing.spark.http import BrokerAway, patiently
+from lapwing.spark.losses import report
+from lapwing.spark.nodes import Survey, survey
+from lapwing.spark.offsets import EARLIEST, LATEST, Offsets
+from lapwing.spark.options import SourceOptions
+from lapwing.spark.range_reader import read_task, tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+logger = logging.getLogger(__name__)
+
+
+class LogReader(DataSourceReader):
+    """A batch read of topics."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = schema.fieldNames()
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan tasks of similar size. "Latest" is decided here, once per loaded DataFrame."""
+        options = self._options
+        found = survey_all(options, options.starting_timestamp)
+        if missing := [topic for topic in options.topics if topic not in found.holdings]:
+            raise LapwingError(f"no broker has the topic {', '.join(missing)}")
+        start = starting_offsets(options, found)
+        end = self._ending(found)
+        ranges, losses, _ = o.plan(start, end, found.holdings)
+        report(losses, options)
+        return tasks(ranges, found, options)
+
+    def _ending(self, found: Survey) -> Offsets:
+        if (moment := self._options.ending_timestamp) is not None:
+            later = survey_all(self._options, moment)
+            return o.at_times(later.holdings, none_is_latest=True)
+        if isinstance(self._options.ending, str):
+            return o.everywhere(found.holdings, LATEST)
+        return o.as_requested(self._options.ending, found.holdings)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_task(partition, self._options, self._columns)
+
+
+def survey_all(options: SourceOptions, at: int | None = None) -> Survey:
+    """Ask all brokers what they hold; wait for one that is away, then raise `BrokerAway`.
+
+    With `failOnDataLoss=false` a broker that is away is passed over with a log line.
+    """
+
+    def everyone() -> Survey:
+        found = survey(options, at)
+        if found.away and options.fail_on_data_loss:
+            raise BrokerAway("not all brokers answer", found.complaint())
+        return found
+
+    found = patiently("reading offsets", everyone, options.access)
+    for address, why in found.away.items():
+        logger.warning("%s is away and passed over: %s", address, why)
+    return found
+
+
+def starting_offsets(options: SourceOptions, found: Survey, *, streaming: bool = False) -> Offsets:
+    """Return where the options start in the logs that exist; a stream also waits for logs that are out of reach."""
+    if options.starting_timestamp is not None:
+        return o.at_times(found.holdings, none_is_latest=options.none_is_latest)
+    if options.starting == "channel":
+        return o.at_cursors(found.holdings)
+    if isinstance(options.starting, str):
+        return o.everywhere(found.holdings, EARLIEST if options.starting == "earliest" else LATEST)
+    return o.as_requested(options.starting, found.holdings, keep_absent=streaming)

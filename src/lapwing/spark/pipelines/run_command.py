@@ -1,0 +1,54 @@
+"""The arguments of `lapwing pipeline run`: turned into checked pipelines, and kept so that `resume` can repeat them."""
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines import spec as specs
+from lapwing.spark.pipelines.running import Running, Wanted
+from lapwing.spark.pipelines.spec import Spec
+from lapwing.spark.pipelines.state import Home
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """One command line; `extra` holds the settings that have a flag of their own."""
+
+    names: list[str]
+    settings: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    once: bool = False
+    checkpoint: str = ""
+    master: str = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict)
+    only: str = ""  # the one pipeline to run of those that the names stand for
+
+    def specs(self) -> list[Spec]:
+        """Load and check the pipelines; raises `ConfigError`."""
+        found = [spec for name in self.names for spec in specs.load(name, self.settings, self.extra)]
+        if not self.only and (left := specs.unused(self.settings, found)):
+            raise ConfigError(f"--set {left[0]}: {', '.join(spec.name for spec in found)} {specs.hint(left[0], found)}")
+        if "out" in self.extra and len(found) > 1:
+            raise ConfigError("--out is for one pipeline; use --set NAME.out=DIR")
+        return [spec for spec in found if self.only in ("", spec.name)]
+
+    def running(self, data: Path) -> Running:
+        """Return the pipelines, ready to be started; each keeps this command for `resume`."""
+        found = self.specs()
+        running = Running(found, Wanted(data, self.once, self.checkpoint, self.master, self.conf))
+        running.check()
+        for spec in found:
+            kept = replace(self, names=[(spec.origin and str(Path(spec.origin).absolute())) or spec.settings.kind])
+            Home(data / spec.name).remember({**asdict(kept), "only": spec.name})
+        return running
+
+
+def remembered(data: Path, name: str, *, once: bool = False, accept_loss: bool = False) -> RunCommand:
+    """Return the last command of a pipeline; with `accept_loss` it goes on although messages are gone."""
+    home = Home(data / name)
+    if not home.path.is_dir():
+        raise ConfigError(f"no pipeline {name} has run with --data {data}")
+    command = RunCommand(**home.remembered())
+    extra = {**command.extra, "accept_loss": True} if accept_loss else command.extra
+    return replace(command, extra=extra, once=once)
