@@ -98,6 +98,7 @@ def measure(rounds: int) -> dict[str, float]:
     return {
         "framing a batch into the log": into_the_log(rounds),
         "framing a batch (MPUB)": best(lambda: kernel.frame_mpub(MPUB, BASE, 1, 10_000, 10_000) and None, rounds),
+        "checking a batch (MPUB)": best(lambda: kernel.mpub_run(MPUB, 4, 10_000, 10_000) and None, rounds),
         "framing bodies": best(lambda: kernel.frame_bodies(BODIES, BASE, 1) and None, rounds),
         "finishing a run of FINs": finishing(rounds),
         "scanning frames": best(lambda: kernel.scan_frames(FRAMES, 0, size) and None, rounds),

@@ -151,6 +151,10 @@ CALLS: dict[str, Callable[[Random], tuple[Any, ...]]] = {
         dress(random, damaged(random, batch_of(random))), number(random), random.getrandbits(62), number(random),
         number(random),
     ),
+    "mpub_run": lambda random: (
+        dress(random, damaged(random, batch_of(random))), random.choice([4, 4, number(random)]), number(random),
+        number(random),
+    ),
     "fin_run": lambda random: (
         dress(random, damaged(random, run_of_fins(random))), random.choice([0, 0, 21, number(random)]),
     ),

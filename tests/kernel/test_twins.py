@@ -118,6 +118,12 @@ def test_the_twins_frame_the_same_bodies(some: list[bytes], dress: Any, first: i
 
 
 @settings(max_examples=200, deadline=None)
+@given(data=batches, at=st.one_of(st.just(4), numbers), count=numbers, largest=numbers)
+def test_the_twins_find_the_same_whole_messages(data: Any, at: int, count: int, largest: int) -> None:
+    both("mpub_run", data, at, count, largest)
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     block=runs,
     start=numbers,

@@ -37,6 +37,19 @@ def publish(daemon: daemons.Daemon, *commands: bytes) -> None:
             raw.ok(command)
 
 
+def test_a_batch_goes_by_its_count_though_its_declared_size_is_too_small(nsqd: daemons.Daemon, topic: str) -> None:
+    bodies = [b"one", b"two", b"three"]
+    line, _, content = mpub(topic, bodies).partition(b"\n")
+    declared = sum(map(len, bodies))  # as if the count and the sizes did not count
+    with Raw(nsqd) as raw:
+        raw.ok(line + b"\n" + struct.pack(">I", declared) + content[4:])
+        raw.ok(pub(topic, b"four"))
+        raw.ok(f"SUB {topic} c\n".encode())
+        raw.send(b"RDY 10\n")
+
+        assert [raw.message()[2] for _ in range(4)] == [*bodies, b"four"]
+
+
 def test_what_a_consumer_held_is_ready_as_soon_as_it_is_gone_before_what_waits(
     nsqd: daemons.Daemon, topic: str
 ) -> None:

@@ -189,8 +189,6 @@ def test_what_is_no_plain_number_is_refused(nsqd: daemons.Daemon, number: str) -
 
 BATCHES = {
     "a byte too many": struct.pack(">III", 10, 1, 1) + b"xy",
-    "a byte too few": struct.pack(">III", 8, 1, 1) + b"x",
-    "a message that runs past the end": struct.pack(">III", 9, 1, 2) + b"x" + b"NOP\n",
     "fewer messages than counted": struct.pack(">III", 9, 2, 1) + b"x" + b"NOP\nNOP\n",
     "more messages than counted": struct.pack(">IIII", 14, 1, 1, 0x78000000)[:13] + struct.pack(">I", 1) + b"x",
     "a count of none": struct.pack(">II", 4, 0),

@@ -202,6 +202,25 @@ def frame_mpub(body, first_id, int64_t timestamp, max_count, max_size):
         PyBuffer_Release(&view)
 
 
+def mpub_run(data, at, count, max_size):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef Py_ssize_t place = place_of(at), most = near(count), largest = min(near(max_size), ROOM), whole = 0
+    cdef int32_t size
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *>view.buf
+        while whole < most and view.len - place >= 4:
+            size = <int32_t>get32(p + place)
+            if size <= 0 or size > largest or view.len - place - 4 < size:
+                break
+            place += 4 + size
+            whole += 1
+        return whole, (at if whole == 0 else place)
+    finally:
+        PyBuffer_Release(&view)
+
+
 def fin_run(data, start):
     cdef Py_buffer view
     cdef const uint8_t *p

@@ -132,6 +132,24 @@ def frame_mpub(
     return b"".join(parts), count
 
 
+def mpub_run(data: Buffer, at: int, count: int, max_size: int) -> tuple[int, int]:
+    """Return how many of the next `count` messages of an MPUB body are whole, and where they end.
+
+    `at` is where the size of the first one stands. The run ends before a message whose size is not 1 to `max_size`.
+    """
+    at, data = _place(at), _flat(data)
+    end = len(data)
+    max_size = min(max_size, _ROOM)
+    whole = 0
+    while whole < count and end - at >= 4:
+        (size,) = _SIZE.unpack_from(data, at)
+        if not 0 < size <= max_size or end - at - 4 < size:
+            break
+        at += 4 + size
+        whole += 1
+    return whole, at
+
+
 def fin_run(data: Buffer, start: int) -> int:
     """Where the run of whole `FIN <id>` lines that begins at `start` ends.
 

@@ -26,7 +26,6 @@ from lapwing.wire.nsq.state import NEXT, State
 
 __all__ = ["BrokerConnection", "ClientConnection", "ErrorFrame", "HangUp", "Limits", "Messages", "Response"]
 
-_FEW: Final = 32  # messages of an MPUB that are worth a look before all of it has come
 _SIZE: Final = Struct(">i").unpack_from
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
 
@@ -130,11 +129,7 @@ class BrokerConnection:
         if rule is not MPUB:
             return rule.unread()
         content = self._content or parse_mpub.Content(self.limits)
-        try:
-            missing = content.follow(self._gathered)
-        except ProtocolError as error:
-            return error
-        return content.unread(self._gathered) if missing else parse_mpub.mismatch(self._size, content.position)
+        return content.unread(self._gathered)
 
     def deadline_passed(self) -> ProtocolError | None:
         """What to answer when the client took too long; None when there is nothing to say."""
@@ -248,46 +243,37 @@ class BrokerConnection:
         return body
 
     def _batch(self) -> bytes | None:
-        """The body of an MPUB, when all of it is there and so many messages can be in it.
+        """Return the body of an MPUB when every message that its count announces is there.
 
-        Any other is followed message by message, so that what is wrong is said in NSQ's words and order.
+        The declared size is gathered first. The messages may go on behind it, but not end before it.
         """
-        if self._missing:
-            body = self._gather()
-            if body is None:
-                self._glance()
-                return None
-            if parse_mpub.plausible(body, self.limits):
-                return body
-            self._gathered = bytearray(body)
-        self._follow()
-        return None
-
-    def _glance(self) -> None:
-        """Raise `ProtocolError` for a small batch as soon as it shows a mistake, though more bytes were announced."""
-        gathered = self._gathered
-        count = int.from_bytes(gathered[:4], "big", signed=True)
-        if len(gathered) < 4 or _FEW < count <= self.limits.max_count:
-            return  # a big batch is left to the kernel, when all of it is there
+        if len(self._gathered) >= self._size:
+            return self._behind_the_body()
+        body = self._gather()
         if self._content is None:
             self._content = parse_mpub.Content(self.limits)
-        if not self._content.follow(gathered):
-            raise parse_mpub.mismatch(self._size, self._content.position)
+        missing = self._content.missing(self._gathered if body is None else body)
+        if not missing and self._content.end < self._size:
+            raise parse_mpub.surplus(self._size, self._content.end)
+        if body is None or not missing:
+            return body
+        self._gathered = bytearray(body)
+        self._missing = missing
+        return self._behind_the_body()
 
-    def _follow(self) -> None:
-        """Go beyond the declared body, as its content does; raise `ProtocolError` when the truth is known."""
-        gathered = self._gathered
-        if self._content is None:
-            self._content = parse_mpub.Content(self.limits)
-        while missing := self._content.follow(gathered):
-            if len(gathered) + missing > self.limits.max_body:
-                raise parse_mpub.mismatch(self._size, len(gathered) + missing)
-            piece = self._data[self._at : self._at + missing]
+    def _behind_the_body(self) -> bytes | None:
+        """Gather messages that were counted and lie behind the declared body; return all of them when they are there."""
+        content, gathered = self._content, self._gathered
+        assert content is not None
+        while self._missing:
+            piece = self._data[self._at : self._at + self._missing]
             if not piece:
-                return
+                return None
             gathered += piece
             self._at += len(piece)
-        raise parse_mpub.mismatch(self._size, self._content.position)
+            self._missing = content.missing(gathered)
+        self._gathered = bytearray()
+        return bytes(gathered)
 
 
 @dataclass(slots=True)

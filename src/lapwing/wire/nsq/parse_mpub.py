@@ -1,6 +1,7 @@
-"""What is inside the body of an MPUB: refusals in the protocol's words, and bodies that are not what they say.
+"""The content of an MPUB: where it ends, and the answer to a content that is wrong.
 
-A body that holds exactly what it declares is never walked here; the kernel does that when it frames the messages.
+The count inside decides, as in NSQ: several client libraries declare a body that is too short. A body that is longer
+than its messages is refused.
 """
 
 import struct
@@ -14,7 +15,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 def refusal(error: PublishRefused, size: int, limits: Limits) -> ProtocolError:
-    """What to answer when the kernel refuses a body of `size` bytes."""
+    """Return the answer to a body of `size` bytes that the kernel refuses."""
     if error.code == kernel.BAD_COUNT:
         return _bad_count(error.value)
     if error.code == kernel.BAD_SIZE:
@@ -23,70 +24,65 @@ def refusal(error: PublishRefused, size: int, limits: Limits) -> ProtocolError:
         return _too_big(error.value, limits)
     if error.code == kernel.SHORT:
         return _short(size, max(error.index, 0))
-    return mismatch(size, error.value)
+    return surplus(size, error.value)
 
 
-def mismatch(size: int, actual: int) -> ProtocolError:
-    """The content is not as long as the body was said to be.
+def surplus(size: int, actual: int) -> ProtocolError:
+    """Return the answer to a body that is longer than its messages.
 
-    NSQ goes by the content and reads what is left as commands, so that a slip of a producer, or the body of a message,
-    becomes a command. We refuse.
+    NSQ reads the surplus bytes as commands, so that a mistake of a producer, or the body of a message, becomes a command.
     """
     return ProtocolError("E_BAD_BODY", f"MPUB body size {size} does not match its {actual} bytes")
 
 
-def plausible(body: bytes, limits: Limits) -> bool:
-    """Whether so many messages can be in there at all."""
-    if len(body) < 4:
-        return False
-    (count,) = _INT32.unpack_from(body)
-    return bool(0 < count <= limits.max_count and 4 + 5 * count <= len(body))
-
-
 class Content:
-    """The messages of a body, followed as far as they have come."""
+    """The messages of a body, checked as far as they have arrived."""
 
-    __slots__ = ("_limits", "count", "index", "position")
+    __slots__ = ("_limits", "count", "end", "index")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.count = 0  # 0 until it can be read
-        self.index = 0  # of the message that comes next
-        self.position = 0  # where that begins
+        self.index = 0  # of the first message that is not whole
+        self.end = 0  # where the whole messages end
 
-    def follow(self, body: bytes | bytearray) -> int:
-        """How many bytes more it takes, at least, until the content is complete; raises `ProtocolError` at a wrong one.
+    def missing(self, body: bytes | bytearray) -> int:
+        """Return how many bytes more it takes, at least, until every message is whole; raise `ProtocolError` at a bad one.
 
-        `body` is all that has come so far, each time; what was followed once is not looked at again.
+        `body` is all that has arrived so far. A message that was found whole once is not checked again.
         """
+        limits = self._limits
         if not self.count:
             if len(body) < 4:
                 return 4 - len(body)
             (count,) = _INT32.unpack_from(body)
-            if not 0 < count <= self._limits.max_count:
+            if not 0 < count <= limits.max_count:
                 raise _bad_count(count)
             self.count = count
-            self.position = 4
-        while self.index < self.count:
-            begin = self.position + 4
-            if len(body) < begin:
-                return begin - len(body)
-            size: int = _INT32.unpack_from(body, self.position)[0]
-            if size <= 0:
-                raise _bad_size(self.index, size)
-            if size > self._limits.max_message:
-                raise _too_big(size, self._limits)
-            if len(body) < begin + size:
-                return begin + size - len(body)
-            self.position = begin + size
-            self.index += 1
-        return 0
+            self.end = 4
+        whole, self.end = kernel.mpub_run(body, self.end, self.count - self.index, limits.max_message)
+        self.index += whole
+        if self.index == self.count:
+            return 0
+        begin = self.end + 4
+        behind = 5 * (self.count - self.index - 1)  # bytes that the messages after this one take at least
+        if len(body) < begin:
+            return begin + 1 + behind - len(body)
+        size: int = _INT32.unpack_from(body, self.end)[0]
+        if size <= 0:
+            raise _bad_size(self.index, size)
+        if size > limits.max_message:
+            raise _too_big(size, limits)
+        bodies = begin + size - 4 * (self.index + 2)  # without the count and the sizes, which a client may leave out
+        if bodies > limits.max_body:
+            raise ProtocolError("E_BAD_BODY", f"MPUB body too big {bodies} > {limits.max_body}")
+        return begin + size + behind - len(body)
 
     def unread(self, body: bytes | bytearray) -> ProtocolError:
-        """What to answer when nothing comes after `body`, and the content is not complete."""
+        """Return the answer to a client that sends nothing after `body`, with messages missing."""
         if not self.count:
             return ProtocolError("E_BAD_BODY", "MPUB failed to read message count")
-        if len(body) < self.position + 4:
+        if len(body) < self.end + 4:
             return ProtocolError("E_BAD_MESSAGE", f"MPUB failed to read message({self.index}) body size")
         return ProtocolError("E_BAD_MESSAGE", "MPUB failed to read message body")
 
