@@ -350,6 +350,7 @@ class FakeLookupd(Fake):
         self.nsqds = list(nsqds)
         self.registered: dict[str, set[str]] = {}
         self.slow = 0.0  # seconds to tell the channels of a topic
+        self.lapwing = False  # answers for all topics at once
         self.notified: list[dict[str, Any]] = []  # what was posted to /notify
         super().__init__()
 
@@ -362,7 +363,9 @@ class FakeLookupd(Fake):
             self._register(path, topic, query)
             return 200, None
         if path == "/topics":
-            return 200, {"topics": list(self._known())}
+            known = self._known()
+            more = {"channels": {name: sorted(channels) for name, channels in known.items()}}
+            return 200, {"topics": list(known)} | (more if self.lapwing and query.get("channels") == "true" else {})
         if path == "/channels":
             time.sleep(self.slow)
             return 200, {"channels": sorted(self._known().get(topic, ()))}

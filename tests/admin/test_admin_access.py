@@ -259,6 +259,50 @@ def test_config_is_for_the_configured_network_only(guarded):
     assert httpx.get(f"{guarded.url}/nsq/config/log_level").json() == {"message": "FORBIDDEN"}
 
 
+def test_the_configuration_is_changed_by_admins_only_and_audited(shared_cluster, starting, tmp_path_factory):
+    audit = tmp_path_factory.mktemp("config") / "audit.jsonl"
+    lookupd = f"--lookupd-http-address={shared_cluster.lookupd.address}"
+    guarded = starting(lookupd, "--admin-user=ann", "--trusted-proxy=127.0.0.1/32", f"--audit-file={audit}")
+    still = starting(lookupd, "--read-only")
+    path = "/config/nsqlookupd_http_addresses"
+    other = json.dumps([shared_cluster.lookupd.address, "127.0.0.1:1"])
+
+    assert httpx.put(guarded.url + path, content=other).json() == {"message": "FORBIDDEN"}
+    assert httpx.put(f"{guarded.url}/config/log_level", content="debug").status_code == 403
+    assert httpx.put(still.url + path, content=other).status_code == 403
+    assert httpx.get(guarded.url + path).json() == [shared_cluster.lookupd.address]
+    assert httpx.put(guarded.url + path, content=other, headers=ANN).json() == json.loads(other)
+    entries = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(entry["user"], entry["action"], entry["outcome"][:7]) for entry in entries] == [
+        ("", "set_option", "refused"),
+        ("", "set_option", "refused"),
+        ("ann", "set_option", ""),
+    ]
+    assert entries[-1]["detail"] == f"nsqlookupd_http_addresses={other}"
+
+
+@pytest.mark.parametrize(
+    "value", ["nonsense", "[1]", '["127.0.0.1"]', '["http://127.0.0.1:4161/"]', "[]", "null", "[" * 99_999]
+)
+def test_addresses_that_cannot_be_asked_are_not_taken_over(nsqadmin, shared_cluster, value):
+    path = f"{nsqadmin.url}/config/nsqlookupd_http_addresses"
+
+    assert httpx.put(path, content=value).json() == {"message": "INVALID_VALUE"}
+    assert httpx.get(path).json() == [shared_cluster.lookupd.address]
+
+
+def test_the_configuration_shows_no_password(shared_cluster, starting):
+    daemon = starting(
+        f"--lookupd-http-address={shared_cluster.lookupd.address}",
+        "--graphite-url=http://ann:sesame@127.0.0.1:1/graphite",
+        "--notification-http-endpoint=http://bob:open@127.0.0.1:1/hook?token=abc",
+    )
+
+    assert httpx.get(f"{daemon.url}/config/graphite_url").text == "http://ann:***@127.0.0.1:1/graphite"
+    shown = httpx.get(f"{daemon.url}/config/notification_http_endpoint").text
+    assert shown == "http://bob:***@127.0.0.1:1/hook?***"
+
+
 def test_another_sites_page_can_change_nothing(nsqadmin, cluster):
     url = f"{nsqadmin.url}/api/topics/orders"
     evil = {"Origin": "http://evil.example"}

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from admin_fakes import FakeLookupd
 from admin_stage import Cluster
 
 from daemons import Daemon
+from lapwing.client.cluster_client import ClusterClient
+from lapwing.client.http import DaemonHttp
 
 TOPIC_KEYS = [
     "node",
@@ -111,6 +114,39 @@ def test_inactive_topics_come_with_their_channels(api):
 
     assert api.get("/api/topics?inactive=true").json() == expected
     assert "orders" in api.get("/api/topics?inactive=1").json()["topics"]  # exactly "true"
+
+
+async def test_inactive_topics_of_our_own_nsqlookupd_take_two_requests():
+    lookupd = FakeLookupd()
+    lookupd.lapwing = True
+    lookupd.registered = {f"t{number:04}": {"c"} for number in range(3000)}
+    queries = ClusterClient(DaemonHttp(), lookupds=[lookupd.address])
+    try:
+        found = await queries.inactive_topics()
+    finally:
+        await queries.http.aclose()
+        lookupd.down()
+
+    assert len(found.value) == 3000
+    assert found.value["t0042"] == ["c"]
+    assert lookupd.asked == 2
+
+
+async def test_inactive_topics_of_both_kinds_of_nsqlookupd_are_joined():
+    ours, theirs = FakeLookupd(), FakeLookupd()
+    ours.lapwing = True
+    ours.registered = {"a": {"x"}, "b": set()}
+    theirs.registered = {"a": {"y"}, "c": {"z"}}
+    queries = ClusterClient(DaemonHttp(), lookupds=[ours.address, theirs.address])
+    try:
+        found = await queries.inactive_topics()
+    finally:
+        await queries.http.aclose()
+        ours.down()
+        theirs.down()
+
+    assert (found.value, found.message) == ({"a": ["x", "y"], "b": None, "c": ["z"]}, "")
+
 
 
 def test_a_topic_is_summed_over_its_nodes_with_keys_in_their_order(api, cluster):

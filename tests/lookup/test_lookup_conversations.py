@@ -312,3 +312,17 @@ def test_limits_that_an_operator_may_set():
 def test_a_silent_peer_may_be_hung_up_on():
     with daemons.start_nsqlookupd("--peer-timeout=500ms") as daemon, Peer(daemon.tcp) as silent:
         assert silent.ended()
+
+
+def test_all_topics_are_told_with_their_channels_when_asked_for():
+    with daemons.start_nsqlookupd() as daemon:
+        call(daemon.http, "POST", "/topic/create?topic=bare")
+        for channel in ("c", "d"):
+            call(daemon.http, "POST", f"/channel/create?topic=t&channel={channel}")
+        answer = get(daemon.http, "/topics?channels=true")
+        as_ever = get(daemon.http, "/topics?channels=false")
+
+    assert sorted(answer) == ["channels", "topics"]
+    assert {topic: sorted(channels) for topic, channels in answer["channels"].items()} == {"bare": [], "t": ["c", "d"]}
+    assert sorted(as_ever["topics"]) == ["bare", "t"]
+    assert list(as_ever) == ["topics"]

@@ -28,6 +28,9 @@ KINDS: Final = frozenset(
 )
 
 
+_REFUSED: Final = "refused: may not change anything"
+
+
 class Forbidden(LapwingError):
     """The visitor may look, not touch."""
 
@@ -101,6 +104,15 @@ class Actions:
             detail=detail,
         )
 
+    def set_option(self, visitor: Visitor, key: str, text: str, put: Callable[[str, str], object]) -> None:
+        """Change an option of this nsqadmin with `put`, which raises for an unknown key or a bad value."""
+        deed, detail = Deed("set_option", ""), f"{key}={text[:200]}"
+        if not visitor.may_change:
+            self._note(visitor, deed, _REFUSED, detail)
+            raise Forbidden
+        put(key, text)
+        self._note(visitor, deed, "", detail)
+
     async def _perform(
         self,
         visitor: Visitor,
@@ -113,7 +125,7 @@ class Actions:
     ) -> Outcome:
         if not visitor.may_change:
             for deed in deeds:
-                self._note(visitor, deed, "refused: may not change anything", detail)
+                self._note(visitor, deed, _REFUSED, detail)
             raise Forbidden
         try:
             outcome = await change()

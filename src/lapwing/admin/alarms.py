@@ -129,6 +129,8 @@ def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
 
 
 def _of_topic(topic: Json) -> Iterator[Alarm]:
+    if not (topic["depth"] or topic["paused"]):
+        return
     name, link = topic["topic_name"], topic_link(topic["topic_name"])
     if not topic["channels"] and topic["depth"] > 0:
         yield Alarm(
@@ -149,9 +151,11 @@ def _of_topic(topic: Json) -> Iterator[Alarm]:
 def _of_channel(
     channel: Json, picture: ClusterView, history: History, limits: Limits, fed: set[tuple[str, str]]
 ) -> Iterator[Alarm]:
+    depth, clients = channel["depth"], channel["client_count"]
+    if not (depth or channel["in_flight_count"] or channel["paused"]):
+        return  # nothing to look at, as with most channels of a large cluster
     key = (channel["topic_name"], channel["channel_name"])
     name, link = "/".join(key), topic_link(*key)
-    depth, clients = channel["depth"], channel["client_count"]
     if channel["paused"]:
         waits = f", {messages(depth)} waiting" if depth else ""
         yield Alarm(

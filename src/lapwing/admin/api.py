@@ -13,7 +13,7 @@ from lapwing.admin.changes import ACTIONS
 from lapwing.admin.flow import FlowHistory, hint
 from lapwing.admin.graphite import Graphite, GraphiteFailed
 from lapwing.admin.poller import Poller
-from lapwing.admin.settings import Settings
+from lapwing.admin.running_options import RunningOptions
 from lapwing.admin.web import BodyTooBig, Request, Route, json_body
 from lapwing.admin.windows import SCALES
 from lapwing.client.cluster_client import ClusterClient, NoSuchNode, NothingThere, UpstreamFailed
@@ -61,7 +61,7 @@ class Api:
     poller: Poller
     flow: FlowHistory
     graphite: Graphite
-    settings: Settings
+    running_options: RunningOptions
     config_from: tuple[Network, ...] | None  # None: from everywhere
 
     def routes(self) -> list[Route]:
@@ -232,7 +232,7 @@ class Api:
     async def read_config(self, request: Request) -> Answer:
         self._config_allowed(request)
         try:
-            return _shown(self.settings.get(request.names["option"]))
+            return _shown(self.running_options.get(request.names["option"]))
         except KeyError as error:
             raise Invalid("INVALID_OPTION") from error
 
@@ -244,8 +244,10 @@ class Api:
             body = b""
         if not body:
             return failure(413, "INVALID_VALUE")
+        key, text = request.names["option"], body.decode("utf-8", "replace")
         try:
-            return _shown(self.settings.put(request.names["option"], body.decode("utf-8", "replace")))
+            self.actions.set_option(request.visitor, key, text, self.running_options.put)
+            return _shown(self.running_options.get(key))
         except KeyError as error:
             raise Invalid("INVALID_OPTION") from error
         except ValueError as error:

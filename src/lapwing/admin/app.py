@@ -25,7 +25,7 @@ from lapwing.admin.login import login_routes
 from lapwing.admin.notify import Notifier
 from lapwing.admin.options import Options
 from lapwing.admin.poller import Poller
-from lapwing.admin.settings import Settings
+from lapwing.admin.running_options import RunningOptions
 from lapwing.admin.static import static_routes
 from lapwing.admin.web import AsgiApp, Route, Routes
 from lapwing.client.cluster_client import ClusterClient
@@ -62,7 +62,7 @@ class Admin:
     actions: Actions
     access: Access
     graphite: Graphite
-    settings: Settings
+    running_options: RunningOptions
     notifier: Notifier | None
 
     @property
@@ -121,7 +121,7 @@ def build(options: Options, log: Log) -> Admin:
         Actions(Changes(queries), Audit(options.audit_file), notifier),
         access,
         graphite,
-        Settings(options, queries, on_level=set_level),
+        RunningOptions(options, queries, on_level=set_level),
         notifier,
     )
 
@@ -166,7 +166,9 @@ def doorway(admin: Admin, ui: AsgiApp) -> Firewall:
     """The ASGI application: API, login, static files, and the pages of `ui`."""
     options = admin.options
     config_from = parse_networks([options.allow_config_from_cidr]) if options.allow_config_from_cidr else None
-    api = Api(admin.queries, admin.actions, admin.poller, admin.flow, admin.graphite, admin.settings, config_from)
+    api = Api(
+        admin.queries, admin.actions, admin.poller, admin.flow, admin.graphite, admin.running_options, config_from
+    )
     routes = [
         *api.routes(),
         *login_routes(admin.access, admin.base),

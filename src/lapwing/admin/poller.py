@@ -26,6 +26,9 @@ SLOWLY: Final = 10.0  # seconds between questions about what rarely changes
 GONE_FOR: Final = 3600.0  # seconds that a node which left is still shown
 PIPELINE_FOR: Final = 86400.0  # seconds that a pipeline which fell silent is still shown
 
+PATIENCE: Final = 0.5  # seconds that a page waits for a new picture
+FIRST_PATIENCE: Final = 1.5  # seconds that a page waits for the first picture
+
 EVERYWHERE: Final = "*"
 
 
@@ -85,13 +88,16 @@ class Poller:
         """Poll now: somebody came, or changed something."""
         self._wake.set()
 
-    async def fresh(self, *, age: float = WATCHED, patience: float = 1.5) -> ClusterView:
-        """A picture no older than `age` seconds, or the one we have when the cluster takes longer than `patience`."""
+    async def fresh(self, *, age: float = WATCHED) -> ClusterView:
+        """Return a picture no older than `age` seconds, or an older one when the cluster takes long to answer.
+
+        An open page is drawn again with the next picture, so an older one for a moment is better than a wait.
+        """
         if self.queries.clock() - self.picture.at > age:
             turn = self._turn
             self.soon()
             try:
-                await asyncio.wait_for(turn.wait(), patience)
+                await asyncio.wait_for(turn.wait(), PATIENCE if self.picture.at else FIRST_PATIENCE)
             except TimeoutError:
                 log.debug("the cluster takes its time")
         return self.picture
@@ -141,7 +147,9 @@ class Poller:
         topics = cluster.topics_of_stats(
             ((self._nodes[contact], answer) for contact, answer in answers.items()), now=now
         )
+        await asyncio.sleep(0)  # with thousands of topics each step takes long: requests have their turn between
         self.history.sample(now, topics)
+        await asyncio.sleep(0)
         states = [
             self._state(contact, node, answers.get(contact), errors.get(contact, ""))
             for contact, node in self._nodes.items()

@@ -7,6 +7,7 @@ documented order. A number that is missing counts as 0, so that older and other 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -189,8 +190,10 @@ def latency_of_node(raw: Json | None) -> Json:
 
 
 def sum_latency(parts: Sequence[Json], *, topic: str, channel: str) -> Json:
-    """Several nodes' latencies as one: counts add up, the average is weighted, extremes are extremes."""
-    count = sum(part["count"] for part in parts)
+    """Return several nodes' latencies as one: counts add up, the average is weighted, extremes are extremes."""
+    count = sum([part["count"] for part in parts])
+    if all(part["percentiles"] is None for part in parts):
+        return {"count": count, "percentiles": None, "topic": topic, "channel": channel, "host": SUM}
     merged: dict[float, Json] = {}
     for part in parts:
         for point in part["percentiles"] or ():
@@ -205,8 +208,6 @@ def sum_latency(parts: Sequence[Json], *, topic: str, channel: str) -> Json:
             known["max"] = max(known["max"], point["max"])
             known["min"] = min(known["min"], point["min"])
     points = sorted(merged.values(), key=lambda point: -float(point["quantile"]))
-    if not points and all(part["percentiles"] is None for part in parts):
-        return {"count": count, "percentiles": None, "topic": topic, "channel": channel, "host": SUM}
     return {"count": count, "percentiles": points, "topic": topic, "channel": channel, "host": SUM}
 
 
@@ -319,14 +320,17 @@ _CHANNEL_SUMS: Final = (
 
 
 def sum_channel(topic: str, name: str, parts: Sequence[Json]) -> Json:
-    """The same channel of several nsqds as one, with the parts in `nodes`."""
-    channel: Json = {"node": SUM, "hostname": "", "topic_name": topic, "channel_name": name}
-    for key in _CHANNEL_SUMS:
-        channel[key] = sum(part[key] for part in parts)
-    for key in ("delivery_msg_count", *_LOCALITIES):
-        if total := sum(part.get(key, 0) for part in parts):
-            channel[key] = total
-    channel["client_count"] = sum(part["client_count"] for part in parts)
+    """Return the same channel of several nsqds as one, with the parts in `nodes`."""
+    if len(parts) == 1:  # most channels of a large cluster are on one node
+        channel: Json = {**parts[0], "node": SUM, "hostname": ""}
+    else:
+        channel = {"node": SUM, "hostname": "", "topic_name": topic, "channel_name": name}
+        for key in _CHANNEL_SUMS:
+            channel[key] = sum([part[key] for part in parts])
+        for key in ("delivery_msg_count", *_LOCALITIES):
+            if total := sum([part.get(key, 0) for part in parts]):
+                channel[key] = total
+        channel["client_count"] = sum([part["client_count"] for part in parts])
     channel["nodes"] = list(parts)
     lists = [part["clients"] for part in parts if part["clients"] is not None]
     channel["clients"] = (
@@ -404,17 +408,18 @@ def node_report(node: Node, answer: Json, *, now: float) -> Json:
     }
 
 
-def counter_of_topics(topics: Iterable[Json]) -> Json:
-    """Messages per channel and node, keyed `topic:channel:node`."""
-    counts: Json = {}
-    for topic in topics:
-        for part in topic["nodes"] or ():
-            for channel in part["channels"]:
-                key = f"{channel['topic_name']}:{channel['channel_name']}:{channel['node']}"
-                counts[key] = {
-                    "node": channel["node"],
-                    "topic_name": channel["topic_name"],
-                    "channel_name": channel["channel_name"],
-                    "message_count": channel["message_count"],
-                }
-    return counts
+def counter_of_stats(stats: Iterable[tuple[Node, Json]]) -> Json:
+    """Return the message count of every channel on every node, keyed `topic:channel:node`, by topic and channel."""
+    counts = [
+        {
+            "node": node.name,
+            "topic_name": topic["topic_name"],
+            "channel_name": channel["channel_name"],
+            "message_count": channel.get("message_count", 0),
+        }
+        for node, answer in sorted(stats, key=lambda pair: _by_hostname(pair[0]))
+        for topic in answer.get("topics") or ()
+        for channel in topic.get("channels") or ()
+    ]
+    counts.sort(key=itemgetter("topic_name"))
+    return {f"{one['topic_name']}:{one['channel_name']}:{one['node']}": one for one in counts}

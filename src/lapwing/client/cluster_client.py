@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from lapwing.client import cluster
@@ -146,26 +145,41 @@ class ClusterClient:
         )
 
     async def inactive_topics(self) -> Found[dict[str, list[str] | None]]:
-        """Return topics that nsqlookupd knows and no nsqd has, with the channels it knows; none in direct mode."""
+        """Return the topics that nsqlookupd knows and no nsqd has, with their channels; none in direct mode."""
         if self.direct:
             return Found({})
-        topics = await self.topics()
+        topics = await self._each_lookupd(lambda address: self.http.get(address, "/topics", {"channels": "true"}))
         nodes = await self._each_lookupd(lambda address: self.http.get(address, "/nodes"))
         produced = {topic for node in cluster.nodes_of_lookup(nodes.answers) for topic, _ in node.topics}
-        wanted = [topic for topic in topics.value if topic not in produced]
-        inactive: dict[str, list[str] | None] = {}
-        trouble = [*topics.trouble, nodes.errors]
-        for begin in range(0, len(wanted), AT_ONCE):
-            some = wanted[begin : begin + AT_ONCE]
-            asked = [self._each_lookupd(partial(self._channels_known, topic)) for topic in some]
-            for topic, channels in zip(some, await asyncio.gather(*asked), strict=True):
-                names = sorted({name for answer in channels.answers.values() for name in answer.get("channels") or ()})
-                inactive[topic] = names or None
-                trouble.append(channels.errors)
-        return Found(inactive, trouble)
+        known = {name for answer in topics.answers.values() for name in answer.get("topics") or ()}
+        wanted = sorted(known - produced)
+        channels: dict[str, set[str]] = {topic: set() for topic in wanted}
+        trouble = [topics.errors, nodes.errors]
+        for lookupd, answer in topics.answers.items():
+            given = answer.get("channels")
+            if given is None:  # NSQ's own nsqlookupd has to be asked topic by topic
+                here = set(answer.get("topics") or ())
+                given, errors = await self._channels_of(lookupd, [topic for topic in wanted if topic in here])
+                trouble.append(errors)
+            for topic in wanted:
+                channels[topic].update(given.get(topic) or ())
+        return Found({topic: sorted(names) or None for topic, names in channels.items()}, trouble)
 
-    async def _channels_known(self, topic: str, address: str) -> Any:
-        return await self.http.get(address, "/channels", {"topic": topic})
+    async def _channels_of(self, lookupd: str, topics: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+        """Ask one nsqlookupd for the channels of each topic, some topics at a time."""
+        found: dict[str, list[str]] = {}
+        errors: list[str] = []
+        waiting = iter(topics)
+
+        async def work() -> None:
+            for topic in waiting:
+                try:
+                    found[topic] = (await self.http.get(lookupd, "/channels", {"topic": topic})).get("channels") or []
+                except CallFailed as error:
+                    errors.append(str(error))
+
+        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(topics)))))
+        return found, errors
 
     async def topic(self, topic: str) -> Found[Json]:
         """Return the topic summed over its nodes, without clients; one that only nsqlookupd knows has no nodes."""
@@ -194,8 +208,7 @@ class ClusterClient:
         """Return the messages per channel and node, over the whole cluster."""
         nodes = await self.nodes()
         stats = await self.stats(nodes.value, {"include_clients": "false", "include_mem": "false"})
-        topics = cluster.topics_of_stats(stats.value, now=self.clock())
-        return Found(cluster.counter_of_topics(topics.values()), nodes.trouble + stats.trouble)
+        return Found(cluster.counter_of_stats(stats.value), nodes.trouble + stats.trouble)
 
     # ---- the whole cluster ----
 

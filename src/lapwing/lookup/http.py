@@ -48,7 +48,13 @@ class LookupRoutes:
         ]
 
     def _topics(self, request: Request) -> Answer:
-        return answers.value({"topics": self._registry.topics})
+        """Every topic. `?channels=true` adds the channels of each: one request instead of one per topic."""
+        topics = self._registry.topics
+        if request.head.raw_query != b"channels=true":  # NSQ ignores the query of this path
+            return answers.value({"topics": topics})
+        return answers.value(
+            {"topics": topics, "channels": {topic: self._registry.channels(topic) for topic in topics}}
+        )
 
     def _channels(self, request: Request) -> Answer:
         return answers.value({"channels": self._registry.channels(request.argument("topic"))})
