@@ -262,7 +262,7 @@ class BrokerConnection:
         return self._behind_the_body()
 
     def _behind_the_body(self) -> bytes | None:
-        """Gather messages that were counted and lie behind the declared body; return all of them when they are there."""
+        """Gather messages that were counted and lie behind the declared body; return all when they are there."""
         content, gathered = self._content, self._gathered
         assert content is not None
         while self._missing:

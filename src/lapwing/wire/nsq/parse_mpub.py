@@ -30,7 +30,7 @@ def refusal(error: PublishRefused, size: int, limits: Limits) -> ProtocolError:
 def surplus(size: int, actual: int) -> ProtocolError:
     """Return the answer to a body that is longer than its messages.
 
-    NSQ reads the surplus bytes as commands, so that a mistake of a producer, or the body of a message, becomes a command.
+    NSQ reads the surplus bytes as commands, so that the body of a message may become a command.
     """
     return ProtocolError("E_BAD_BODY", f"MPUB body size {size} does not match its {actual} bytes")
 
@@ -47,9 +47,10 @@ class Content:
         self.end = 0  # where the whole messages end
 
     def missing(self, body: bytes | bytearray) -> int:
-        """Return how many bytes more it takes, at least, until every message is whole; raise `ProtocolError` at a bad one.
+        """Return how many bytes more it takes, at least, until every message is whole.
 
-        `body` is all that has arrived so far. A message that was found whole once is not checked again.
+        Raises `ProtocolError` at a bad message. `body` is all that has arrived so far.
+        A message that was found whole once is not checked again.
         """
         limits = self._limits
         if not self.count:
