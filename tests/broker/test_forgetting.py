@@ -78,7 +78,7 @@ def test_emptying_a_paused_topic_again_and_again_is_noted_once(stage: Stage) -> 
         client.publish(b"not wanted")
         topic.empty()
 
-    assert topic.emptied() == [[1, 6]]
+    assert topic.emptied.runs == [(1, 6)]
     assert stage.channel().depth == 1
 
 

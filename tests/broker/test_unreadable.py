@@ -9,6 +9,7 @@ import pytest
 from play import MINUTE, SECOND, Client, Stage, numbered
 
 from lapwing.errors import LogError, ReadFailed
+from lapwing.log import records
 from lapwing.log.attributes import Extra
 from lapwing.log.disk import Disk
 from lapwing.wire.nsq.commands import Pub, Sub
@@ -124,8 +125,10 @@ def test_a_damaged_journal_is_kept_beside_the_one_that_goes_on(tmp_path: Path) -
     stage.client().publish(b"a")
     stage.restart()
 
+    stage.checkpoint(trim=True)
     assert journal.with_name("journal.damaged").read_bytes() == b"garbage" * 9
-    assert any("journal.damaged" in report for report in stage.reports)
+    assert len([report for report in stage.reports if "journal.damaged" in report]) == 1
+    assert len([report for report in stage.reports if "skipped 63 damaged bytes" in report]) == 1
     assert stage.consumer().received() == [0]
 
 
@@ -380,3 +383,42 @@ def test_a_segment_that_cannot_be_read_at_the_start_is_neither_cut_nor_quarantin
 
     assert stage.broker.health is None
     assert stage.consumer().received() == [0, 1, 2, 3, 4]
+
+
+def test_notes_of_a_side_log_are_reported_once_at_the_start_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(3))
+    stage.channel().set_aside(2)
+    stage.broker.close(now=stage.now)
+    side = tmp_path / "topics" / "t-t" / "side" / "c-c"
+    damaged = bytearray(side.read_bytes())
+    damaged[20] ^= 1
+    side.write_bytes(damaged)
+    stage.open()
+    stage.checkpoint(trim=True)
+    assert len([report for report in stage.reports if "side/c-c: offset 0: skipped" in report]) == 1
+    consumer = stage.consumer()
+    assert consumer.received() == [0, 1, 2]
+    stage.broker.topics["t"].side_log("c").notes.append("side/c-c: could not be compacted")
+    stage.checkpoint(trim=True)
+
+    assert [report for report in stage.reports if "could not be compacted" in report] == [
+        "side/c-c: could not be compacted"
+    ]
+
+
+def test_a_journal_of_a_newer_version_stops_its_topic_alone_and_is_left_as_it_is(stopped: Stage) -> None:
+    assert stopped.path is not None
+    journal = stopped.path / "topics" / "t-t" / "journal"
+    journal.write_bytes(journal.read_bytes() + records.encode(b"\x63\x00"))
+    before = contents(stopped.path / "topics" / "t-t")
+    stopped.open()
+
+    assert list(stopped.broker.topics) == ["u"]
+    assert stopped.broker.health is not None
+    assert "entry of the unknown kind 99; start the version of lapwing that wrote it" in stopped.broker.health
+    stopped.broker.close(now=stopped.now)
+    assert contents(stopped.path / "topics" / "t-t") == before

@@ -1,13 +1,15 @@
 """What channels had finished is known after a restart."""
 
+import json
+import struct
 from pathlib import Path
 
 import pytest
 
-from lapwing.errors import WriteFailed
+from lapwing.errors import LogError, WriteFailed
 from lapwing.log import records
 from lapwing.log.disk import OpenFiles
-from lapwing.log.journal import ChannelState, Journal, JournalState
+from lapwing.log.journal import ChannelState, FailureState, HeldRun, HolderState, Journal, JournalState
 
 from .faulty import FaultyDisk
 
@@ -165,17 +167,147 @@ def test_a_channel_whose_beginning_is_lost_has_everything_again(tmp_path: Path) 
     assert loaded(tmp_path).channels["c"].cursor == 0
 
 
-def test_an_entry_of_a_kind_to_come_is_told_of_and_a_copy_kept(tmp_path: Path) -> None:
+VERSION_3 = json.dumps({"version": 3, "kinds": {"77": "claims"}}).encode()
+VERSION_2 = VERSION_3.replace(b"3", b"2", 1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"\x4d\x01cwhatever", r"entry of the unknown kind 77;"),
+        (b"\x00\x00" + struct.pack("<I", len(VERSION_2)) + VERSION_2 + b"\x4d\x00", r"unknown kind 77 \(claims\)"),
+        (b"\x00\x00" + struct.pack("<I", len(VERSION_3)) + VERSION_3, "the file is of version 3, up to 2 is known"),
+        (b"\x02\x01c" + bytes([255] * 8), "entry of kind deferred: it ends too early"),
+        (b"\x01\xffname", "entry of kind progress: it ends too early"),
+        (b"\x00\x00" + struct.pack("<I", 2) + b"[]", "entry of kind version: "),
+    ],
+)
+def test_an_entry_of_another_version_is_refused_by_name_and_nothing_is_changed(
+    tmp_path: Path, payload: bytes, reason: str
+) -> None:
     journal = Journal(tmp_path)
     journal.progress("c", 3, [], {})
     journal.flush()
     with (tmp_path / "journal").open("ab") as file:
-        file.write(records.encode(b"\x09\x01cwhatever") + records.encode(b"\x02\x01c" + bytes([255] * 8)))
+        file.write(records.encode(payload))
+    before = (tmp_path / "journal").read_bytes()
     journal = Journal(tmp_path)
 
-    assert journal.load().channels == {"c": ChannelState(3)}
-    assert sum("another version" in note for note in journal.notes) == 2
-    assert (tmp_path / "journal.damaged").exists()
+    with pytest.raises(LogError, match=reason):
+        journal.load()
+    journal.progress("c", 4, [], {})
+    with pytest.raises(LogError, match=reason):
+        journal.flush()
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("journal", before)]
+
+
+def test_a_file_begins_with_its_version_and_an_old_one_gets_it(tmp_path: Path) -> None:
+    old = records.encode(b"\x03\x00" + struct.pack("<q", 7))
+    for name, content in (("new", b""), ("old", old)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal").write_bytes(content)
+        journal = Journal(tmp_path / name)
+        for cursor in (1, 2):
+            journal.progress("c", cursor, [], {})
+            journal.flush()
+        written = (tmp_path / name / "journal").read_bytes()
+
+        assert written.startswith(content)
+        assert written.count(b'{"version":2,') == 1
+        assert loaded(tmp_path / name).channels["c"].cursor == 2
+    assert loaded(tmp_path / "old").fanned_out == 7
+
+
+HELD = HolderState(5, 4, [HeldRun(1, 3, 100, 1), HeldRun(7, 8, 200, 3)])
+
+
+def test_holders_are_replaced_one_by_one_and_go_with_their_channel(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 9, [], {})
+    journal.holder("c", "ann", HolderState(1, 1, [HeldRun(0, 9, 50, 1)]))
+    journal.holder("c", "bob", HELD)
+    journal.holder("c", "\udcff odd", HolderState())
+    journal.holder("d", "ann", HELD)
+    journal.flush()
+    journal.holder("c", "ann", HELD)
+    journal.drop_holder("c", "bob")
+    journal.forget("d")
+    journal.flush()
+    assert loaded(tmp_path).channels == {"c": ChannelState(9, holders={"ann": HELD, "\udcff odd": HolderState()})}
+    journal.compact()
+
+    assert loaded(tmp_path).channels == {"c": ChannelState(9, holders={"ann": HELD, "\udcff odd": HolderState()})}
+
+
+def test_a_holder_that_is_dropped_and_comes_again_before_the_flush_is_there(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.holder("c", "ann", HolderState())
+    journal.drop_holder("c", "ann")
+    journal.holder("c", "ann", HELD)
+    journal.holder("c", "bob", HELD)
+    journal.drop_holder("c", "bob")
+    journal.flush()
+
+    assert loaded(tmp_path).channels["c"].holders == {"ann": HELD}
+
+
+def test_failures_add_up(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.failures("c", [(1, FailureState(1, 100, 2)), (2, FailureState(4, 50, 1))], [])
+    journal.flush()
+    journal.failures("c", [(1, FailureState(2, 100, 3)), (3, FailureState(1, 300, 1))], [2])
+    journal.flush()
+    expected = {1: FailureState(2, 100, 3), 3: FailureState(1, 300, 1)}
+    assert loaded(tmp_path).channels["c"].failures == expected
+    journal.compact()
+
+    assert loaded(tmp_path).channels["c"].failures == expected
+
+
+def test_dropped_messages_of_the_topic_are_kept(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.emptied([(1, 2), (5, 9)])
+    journal.deleted([(20, 21), (10, 12)])
+    journal.deleted([(21, 23), (3, 4)])
+    journal.flush()
+    journal.emptied([(5, 9)])
+    journal.trimmed(11)
+    journal.flush()
+    expected = JournalState(None, {}, [(5, 9)], [(10, 12), (20, 23)], 11)
+    assert loaded(tmp_path) == expected
+    journal.compact()
+
+    assert loaded(tmp_path) == expected
+
+
+def test_the_file_stays_small_with_holders_failures_and_deletions(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for number in range(600):
+        held = [HeldRun(at, at + 1, 9, 1) for at in range(number, number + 90)]
+        journal.holder("c", "ann", HolderState(number, 0, held))
+        failures = [(at, FailureState(1, 9, 1)) for at in range(100 * number, 100 * number + 100)]
+        journal.failures("c", failures, range(100 * number - 100, 100 * number))
+        journal.deleted([(number, number + 1)])
+        journal.flush()
+        assert (tmp_path / "journal").stat().st_size < 1_100_000
+
+    state = loaded(tmp_path)
+    assert (len(state.channels["c"].failures), state.deleted) == (100, [(0, 600)])
+    assert state.channels["c"].holders["ann"].seen == 599
+
+
+def test_a_message_that_a_holder_has_is_not_in_doubt(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 1, [], {})
+    journal.flush()
+    journal.progress("c", 4, [], {})
+    journal.flush()
+    journal.progress("c", 6, [], {})
+    journal.holder("c", "ann", HolderState(0, 0, [HeldRun(2, 4, 9, 1)]))
+    journal.flush()
+    damage(tmp_path, 1)
+
+    assert loaded(tmp_path).channels["c"].unfinished == [(1, 2), (4, 5), (5, 6)]
 
 
 def test_the_file_stays_small_however_long_it_is_used(tmp_path: Path) -> None:

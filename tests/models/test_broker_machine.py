@@ -326,7 +326,7 @@ class BrokerMachine(RuleBasedStateMachine):
         channel = topic.channels[name]
         sequence = data.draw(st.integers(topic.log.first, self.fanned))
         back = sequence < channel.cursor
-        dropped = {each for run in topic.settings.get("emptied", []) for each in range(*run)}
+        dropped = {each for run in topic.emptied.runs for each in range(*run)}
         channel.seek(sequence, back=True)
         self.broker.tell(topic, now=self.now)
         for number, client in self.clients.items():

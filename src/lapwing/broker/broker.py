@@ -326,14 +326,17 @@ class Broker:
         moved, self._trimmable = self._trimmable, {}
         for topic in list(self.topics.values()) if everywhere else moved:
             if not topic.exiting:
-                for note in topic.store.news():
-                    self.report(note)
+                self._report_news(topic)
                 try:
                     topic.trim(now=now)
                 except ReadFailed as error:
                     self._read_stalls.add(topic, error, now=now)
                 except (LogError, OSError) as error:
                     self.fail(error)
+
+    def _report_news(self, topic: Topic) -> None:
+        for note in topic.store.news():
+            self.report(note)
 
     def save_catalog(self) -> bool:
         """Write which topics, channels and policies there are, with their settings; return whether that worked."""
@@ -394,6 +397,7 @@ class Broker:
             if topic is not None:
                 topic.close()
             raise LogError(f"topic {entry.name} is not served: {error}") from error
+        self._report_news(topic)
         self.topics[entry.name] = topic
         for line in entry.channels:
             channel = topic.channels.get(line.name)

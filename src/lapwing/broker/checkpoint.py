@@ -89,7 +89,7 @@ def find_skips(
         if extra.defer and extra.sequence not in known:
             due = log.timestamp(extra.sequence) + extra.defer - topic.skew
             waiting[extra.sequence] = min(due, latest)
-    dropped = [(max(start, cursor), stop) for start, stop in topic.emptied(cursor)]
+    dropped = [(max(start, cursor), stop) for start, stop in topic.emptied.since(cursor)]
     alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
     skips: list[Skip] = [(start, stop, None) for start, stop in dropped]
     skips += [(sequence, sequence + 1, waiting[sequence]) for sequence in alone]

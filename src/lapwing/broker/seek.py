@@ -79,9 +79,8 @@ def plan(channel: Channel, sequence: int) -> SeekPlan:
     if sequence >= cursor:
         fresh = sequence - cursor - ahead.count_below(sequence)
         return SeekPlan(cursor, sequence, 0, below + fresh)
-    dropped = sum(
-        max(min(stop, cursor) - max(start, sequence), 0) for start, stop in channel.topic.emptied()
-    )
+    emptied = channel.topic.emptied.since(sequence)
+    dropped = sum(max(min(stop, cursor) - max(start, sequence), 0) for start, stop in emptied)
     there = cursor - sequence - dropped - sum(sequence <= each < cursor for each in unfinished)
     return SeekPlan(cursor, sequence, max(there, 0), below)
 

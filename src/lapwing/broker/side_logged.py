@@ -31,8 +31,6 @@ class SideLogged:
             self._side.drop([sequence for sequence in self._side.sequences() if sequence >= self._topic.log.end])
             self._side.flush()
             self.sequences.update(self._side.sequences())
-            for note in self._side.notes:
-                self._topic.report(note)
 
     def keep(self, frames: Iterable[tuple[int, bytes]]) -> None:
         """Set messages aside, each with its frame. Raises `WriteFailed`: they then still need their segment."""

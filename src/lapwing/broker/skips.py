@@ -138,6 +138,36 @@ def gaps(start: int, stop: int, runs: Iterable[Run]) -> list[Run]:
     return found
 
 
+class EmptiedRuns:
+    """Runs that a topic dropped before it handed them over: a channel that is behind skips them."""
+
+    __slots__ = ("changed", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []  # rising
+        self.changed = False  # since they were last saved
+
+    def add(self, start: int, stop: int, *, passed: int) -> None:
+        """Add [start, stop), which lies beyond all others; forget the runs below `passed`, where no cursor is."""
+        runs = self.since(passed)
+        if runs and runs[-1][1] == start:
+            start = runs.pop()[0]
+        self.replace([*runs, (start, stop)])
+
+    def replace(self, runs: list[Run]) -> None:
+        """Make `runs` the runs."""
+        self.changed |= runs != self.runs
+        self.runs = runs
+
+    def since(self, cursor: int) -> list[Run]:
+        """Return the runs that do not lie below `cursor`."""
+        return [run for run in self.runs if run[1] > cursor]
+
+    def cut(self, end: int) -> None:
+        """Forget what lies from `end` on."""
+        self.replace([(start, min(stop, end)) for start, stop in self.runs if start < end])
+
+
 def runs_of(sequences: Iterable[int]) -> list[Run]:
     """Return the same set of sequences as runs [start, stop), in rising order."""
     runs: list[Run] = []

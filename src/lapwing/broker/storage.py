@@ -35,7 +35,7 @@ class Store(Protocol):
         """Drop what is kept of a channel."""
 
     def news(self) -> list[str]:
-        """What its files had to say of damage and repairs since the last call, in words."""
+        """Return the notes of its files on damage and repairs since the last call."""
 
     def close(self) -> None:
         """Write what is unwritten and give everything back."""
@@ -113,12 +113,13 @@ class DiskStore:
             del self._sides[channel]
 
     def news(self) -> list[str]:
-        """What its files had to say of damage and repairs since the last call, in words."""
-        told: list[str] = []
-        for notes in (self._disk_log.notes, *((self.journal.notes,) if self.journal else ())):
-            told += notes
+        """Return the notes of its files on damage and repairs since the last call."""
+        found: list[str] = []
+        journal = [] if self.journal is None else [self.journal.notes]
+        for notes in (self._disk_log.notes, *journal, *[side.notes for side in self._sides.values()]):
+            found += notes
             notes.clear()
-        return told
+        return found
 
     def close(self) -> None:
         """Write what is unwritten and give everything back; what cannot be written keeps nothing else from it."""

@@ -14,6 +14,7 @@ from lapwing import kernel, names
 from lapwing.broker import checkpoint
 from lapwing.broker.channel import Channel
 from lapwing.broker.settings import TopicSettings
+from lapwing.broker.skips import EmptiedRuns
 from lapwing.errors import Exiting, LapwingError, ReadFailed, WriteFailed
 from lapwing.log.log import Extra
 from lapwing.log.retention import RetentionLimits
@@ -69,6 +70,7 @@ class Topic:
         self._options = broker.options
         self._moved = False  # fanned_out has changed since the journal heard of it
         self._has_extras = False
+        self.emptied = EmptiedRuns()
         self._lost = range(0)  # sequences not handed over yet that a crash took: there is nothing to hand over
         self._counted = (0, 0)  # messages and bytes before this turn, should it come to nothing
 
@@ -292,26 +294,11 @@ class Topic:
         self.fanned_out = stop
         self._moved = True
         if self.channels and start < stop:
-            # a channel may have to come past older messages first, after a restart too
-            runs = self.emptied()
-            before = runs.pop()[0] if runs and runs[-1][1] == start else start
-            self.settings["emptied"] = [*runs, [before, stop]]
+            self.emptied.add(start, stop, passed=min(channel.cursor for channel in self.channels.values()))
             for channel in self.channels.values():
                 channel.pass_by(start, stop)
-            self._broker.catalog_changed()
         self._lost = range(0)
         self._broker.tell(self)
-
-    def emptied(self, since: int | None = None) -> list[list[int]]:
-        """Return the runs [start, stop) that were dropped here and end behind `since`, or behind some cursor."""
-        if since is None:
-            since = min((channel.cursor for channel in self.channels.values()), default=self.fanned_out)
-        return [run for run in self._emptied() if run[1] > since]
-
-    def _emptied(self) -> list[list[int]]:
-        known = self.settings.get("emptied")
-        runs = known if isinstance(known, list) else []
-        return [run for run in runs if isinstance(run, list) and [*map(type, run)] == [int, int]]
 
     def pause(self, paused: bool, *, now: int) -> None:
         """Stop, or go on, handing messages to channels."""
@@ -351,6 +338,9 @@ class Topic:
         if self._moved:
             journal.fanned_out(self.fanned_out)
             self._moved = False
+        if self.emptied.changed:
+            journal.emptied(self.emptied.runs)
+            self.emptied.changed = False
         for channel in self.channels.values():
             if channel.dirty and not channel.ephemeral and (now is None or channel.quiet_until <= now):
                 checkpoint.tell(channel, journal, now=now)
@@ -363,15 +353,11 @@ class Topic:
         if journal is None:
             return
         state = journal.load()
-        for note in journal.notes:
-            self.report(note)
         log = self.log
         known = state.fanned_out if state.fanned_out is not None else log.first
         cursors = [channel.cursor for channel in state.channels.values()]
         self.fanned_out = min(max([known, log.first, *cursors]), log.end)
-        if "emptied" in self.settings:  # where a power loss has cut the log, other messages are to come
-            known_runs = [run for run in self._emptied() if run[0] < log.end]
-            self.settings["emptied"] = [[start, min(stop, log.end)] for start, stop in known_runs]
+        self._restore_emptied(state.emptied)
         self._leave_out(log.lost)
         for name, entry in state.channels.items():
             self.bring_back(name, entry, now=now)
@@ -380,6 +366,19 @@ class Topic:
             self._broker.tell(self)
             journal.compact()
         self._has_extras = True
+
+    def _restore_emptied(self, saved: list[tuple[int, int]] | None) -> None:
+        """Take over the emptied runs; an old data path has them among the settings in the catalog."""
+        old = self.settings.pop("emptied", None)
+        if saved is not None:
+            self.emptied.runs = saved
+        elif isinstance(old, list):
+            self.emptied.replace([(run[0], run[1]) for run in old if isinstance(run, list) and _is_run(run)])
+            try:
+                self.tell()  # before the catalog is written without them
+            except WriteFailed:
+                self.settings["emptied"] = old
+        self.emptied.cut(self.log.end)  # a power loss has cut the log there: other messages are to come
 
     def bring_back(self, name: str, state: ChannelState, *, now: int) -> Channel:
         """A channel as it was."""
@@ -392,8 +391,8 @@ class Topic:
         """Let no channel wait for messages that a crash took."""
         if lost and self.fanned_out >= lost.start:
             self.fanned_out = max(self.fanned_out, lost.stop)
-            before = [[start, min(stop, lost.start)] for start, stop in self._emptied() if start < lost.start]
-            self.settings["emptied"] = [*before, [lost.start, lost.stop]]
+            self.emptied.cut(lost.start)
+            self.emptied.add(lost.start, lost.stop, passed=0)
         else:
             self._lost = lost
 
@@ -433,3 +432,7 @@ class Topic:
         except ValueError:
             return -1
         return sequence if node == self.log.node else -1
+
+
+def _is_run(run: list[object]) -> bool:
+    return [*map(type, run)] == [int, int]

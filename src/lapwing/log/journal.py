@@ -1,114 +1,38 @@
-"""What each channel has finished, in batches: a file of small records that is folded to a state when it is read.
-
-A record's payload is a list of entries, each: kind u8 | length of channel name u8 | name | fields, little-endian
-    progress  cursor i64, runs u32, attempts u32; then runs (from, to) and attempts (sequence, n), all i64
-    deferred  added u32, removed u32; then added (sequence, due ns, attempts) and removed, all i64
-    fanned    sequence i64
-    forget    (nothing)
-"""
+"""The journal of a topic: the state of its channels, saved in small records and folded when it is read."""
 
 import os
-import struct
-import sys
-from array import array
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lapwing.errors import LogError
+from lapwing.log import journal_entries as entries
 from lapwing.log import records
 from lapwing.log.disk import File, OpenFiles
+from lapwing.log.journal_entries import NotUnderstood
+from lapwing.log.journal_state import (
+    ChannelFold,
+    ChannelState,
+    FailureState,
+    HeldRun,
+    HolderState,
+    JournalFold,
+    JournalState,
+    Run,
+)  # fmt: skip
 from lapwing.log.records import RecordFile
 
-PROGRESS: Final = 1
-DEFERRED: Final = 2
-FANNED: Final = 3
-FORGET: Final = 4
-
-_ENTRY: Final = struct.Struct("<BB")
-_PROGRESS: Final = struct.Struct("<qII")
-_DEFERRED: Final = struct.Struct("<II")
-_SEQUENCE: Final = struct.Struct("<q")
+__all__ = ["ChannelState", "FailureState", "HeldRun", "HolderState", "Journal", "JournalState"]
 
 _COMPACT_BYTES: Final = 1 << 20
 _COMPACT_RATIO: Final = 4
-_MANY: Final = 100_000  # messages in doubt that are not worth telling apart
-
-
-@dataclass(slots=True)
-class ChannelState:
-    """Where a channel stood."""
-
-    cursor: int = 0
-    unfinished: list[tuple[int, int]] = field(default_factory=list)  # runs [a, b) below the cursor, not deferred
-    attempts: dict[int, int] = field(default_factory=dict)  # deliveries so far, of what is unfinished or deferred
-    deferred: dict[int, int] = field(default_factory=dict)  # sequence -> due, ns
-
-
-@dataclass(slots=True)
-class JournalState:
-    """Where a topic and its channels stood."""
-
-    fanned_out: int | None = None
-    channels: dict[str, ChannelState] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Told:
-    """One channel while the file is folded: progress and deferrals are said apart, and joined at the end.
-
-    Of bytes that are lost nobody knows whether they said that a message began to wait, so what the channel had before
-    them and does not have behind them is in doubt: to be delivered again, unless something is said of it later.
-    """
-
-    cursor: int = 0
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    attempts: dict[int, int] = field(default_factory=dict)
-    deferred: dict[int, tuple[int, int]] = field(default_factory=dict)
-    broken: bool = False  # bytes are lost since its progress was last told
-    doubtful: set[int] = field(default_factory=set)
-    again: int | None = None  # from here on all is in doubt
-
-    def doubt(self, cursor: int) -> None:
-        """Take note that its cursor came to `cursor`, and that what was said on the way is lost."""
-        self.broken = False
-        if cursor - self.cursor > _MANY:
-            self.again = self.cursor if self.again is None else min(self.again, self.cursor)
-        else:
-            self.doubtful.update(*[range(*run) for run in self.runs], range(self.cursor, cursor))
-
-    def settle(self) -> None:
-        """Let what is still in doubt be unfinished."""
-        if self.again is not None:
-            self.cursor, self.runs = min(self.again, *self.doubtful, *[start for start, _ in self.runs]), []
-        else:
-            self.runs += [(sequence, sequence + 1) for sequence in sorted(self.doubtful - self.deferred.keys())]
-
-
-@dataclass(slots=True)
-class _Folded:
-    """What the records up to some place amount to."""
-
-    fanned: int | None = None
-    channels: dict[str, _Told] = field(default_factory=dict)
-    floor: int | None = None  # where channels may have begun that are first heard of behind bytes that are lost
-
-    def lose(self, *, all_before: bool) -> None:
-        """Take note that bytes are lost here; with `all_before`, those that came first of all."""
-        self.floor = 0 if all_before or self.fanned is None else min(self.fanned, self.floor or self.fanned)
-        for one in self.channels.values():
-            one.broken = True
-
-    def of(self, name: str) -> _Told:
-        """What is known of a channel."""
-        one = self.channels.get(name)
-        if one is None:
-            one = self.channels[name] = _Told(self.floor or 0, broken=self.floor is not None)
-        return one
+_NEXT_STEP: Final = "start the version of lapwing that wrote it, or stop nsqd and move the file elsewhere"
 
 
 class Journal:
-    """The journal of one topic. `notes` says what `load` had to skip."""
+    """The journal of one topic. `notes` names what `load` had to skip.
+
+    What is saved is written by the next `flush`, as one record: after a crash all of it is there or nothing.
+    """
 
     def __init__(
         self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False
@@ -116,78 +40,103 @@ class Journal:
         self.path = os.path.join(os.fspath(directory), "journal")
         self.notes: list[str] = []
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
-        self._sync = sync  # at compaction; a lost append only means that something is delivered again
-        self._known = False  # whether the file was looked at
+        self._sync = sync  # at compaction; after a lost append some messages are delivered again
+        self._read = False
+        self._version = 1  # that of the file
         self._damaged = False  # whether more than a torn write at its end was found in it
-        self._progress: dict[str, bytes] = {}
-        self._entries: list[bytes] = []
-        self._fanned: int | None = None
-        self._live: dict[str, int] = {}  # bytes that a rewrite would need, by channel: progress
-        self._live_deferred: dict[str, int] = {}
+        self._entries: list[bytes] = []  # in order
+        self._latest: dict[object, bytes] = {}  # entries that a later one of the same key replaces, before the flush
+        self._live: dict[object, int] = {}  # bytes that a rewrite would need, by what they are about
 
     def load(self) -> JournalState:
-        """Everything the journal knows. A damaged record is skipped, a torn one at the end cut off.
+        """Return everything the journal knows. A damaged record is skipped, a torn one at the end cut off.
 
-        Behind a damaged one a channel has again whatever may have been said to wait in it. The file is then written
-        anew, and a copy of it kept. Raises `LogError` when the disk does not give the file; it is not touched then.
+        Behind a damaged record a channel has again whatever may have been deferred in it. The file is then rewritten,
+        and a copy of it kept. Raises `LogError`, and leaves the file as it is, when the disk does not return it or
+        another version of lapwing wrote something that this one does not know.
         """
         folded = self._fold()
         if self._damaged:
-            self._set_aside()
+            self._keep_copy()
             self._rewrite(folded)
-        state = JournalState(folded.fanned)
-        for name, channel in folded.channels.items():
-            attempts = channel.attempts
-            attempts.update((sequence, tries) for sequence, (_, tries) in channel.deferred.items() if tries)
-            due = {sequence: due for sequence, (due, _) in channel.deferred.items()}
-            state.channels[name] = ChannelState(channel.cursor, channel.runs, attempts, due)
-        return state
+        return folded.state()
 
-    # --- saying ------------------------------------------------------------------------------------------------
+    # --- saving ------------------------------------------------------------------------------------------------
 
     def progress(
-        self, channel: str, cursor: int, unfinished: Sequence[tuple[int, int]], attempts: dict[int, int]
+        self, channel: str, cursor: int, unfinished: Sequence[Run], attempts: Mapping[int, int]
     ) -> None:
-        """Say where a channel stands; replaces what was said of that before."""
-        self._progress[channel] = _progress_entry(channel, cursor, unfinished, attempts)
+        """Save a channel's cursor and what is unfinished below it; replaces what was saved before."""
+        self._replace(("progress", channel), entries.progress(channel, cursor, unfinished, attempts))
 
     def deferred(self, channel: str, added: Iterable[tuple[int, int, int]], removed: Iterable[int]) -> None:
-        """Say what began to wait, as (sequence, due, attempts), and what waits no more."""
-        entry, grown = _deferred_entry(channel, added, removed)
-        self._entries.append(entry)
-        self._live_deferred[channel] = max(0, self._live_deferred.get(channel, 0) + grown)
+        """Save messages that began to wait, as (sequence, due, attempts), and messages that wait no more."""
+        entry, grown = entries.deferred(channel, added, removed)
+        self._add(("deferred", channel), entry, grown * entries.DEFERRED_BYTES)
 
-    def fanned_out(self, sequence: int) -> None:
-        """Say up to where messages were handed to channels."""
-        self._fanned = sequence
+    def holder(self, channel: str, name: str, state: HolderState) -> None:
+        """Save a named holder and what it holds; replaces what was saved before."""
+        self._replace(("holder", channel, name), entries.holder(channel, name, state))
+
+    def drop_holder(self, channel: str, name: str) -> None:
+        """Save that a named holder is deleted."""
+        self._latest.pop(("holder", channel, name), None)
+        self._live.pop(("holder", channel, name), None)
+        self._entries.append(entries.unheld(channel, name))
+
+    def failures(
+        self, channel: str, added: Iterable[tuple[int, FailureState]], removed: Iterable[int]
+    ) -> None:
+        """Save the failures of some messages, and that others have none any more."""
+        entry, grown = entries.failed(channel, added, removed)
+        self._add(("failed", channel), entry, grown * entries.FAILED_BYTES)
 
     def forget(self, channel: str) -> None:
-        """Say that a channel is no more, or empty of all that was said."""
-        self._progress.pop(channel, None)
-        self._entries.append(_entry(FORGET, channel))
-        self._live.pop(channel, None)
-        self._live_deferred.pop(channel, None)
+        """Save that a channel is deleted, with all that was saved of it."""
+        for key in [key for key in (*self._latest, *self._live) if isinstance(key, tuple) and key[1] == channel]:
+            self._latest.pop(key, None)
+            self._live.pop(key, None)
+        self._entries.append(entries.forget(channel))
+
+    def fanned_out(self, sequence: int) -> None:
+        """Save up to where messages were handed to channels."""
+        self._replace("fanned", entries.fanned(sequence))
+
+    def emptied(self, runs: Sequence[Run]) -> None:
+        """Save the runs that no channel gets, as the topic dropped them; replaces what was saved before."""
+        self._replace("emptied", entries.emptied(runs))
+
+    def deleted(self, runs: Sequence[Run]) -> None:
+        """Save that the messages of `runs` are deleted, beside those that were before."""
+        self._add("deleted", entries.deleted(runs), len(runs) * entries.RUN_BYTES)
+
+    def trimmed(self, sequence: int) -> None:
+        """Save that everything below `sequence` is trimmed."""
+        self._replace("trimmed", entries.trimmed(sequence))
+
+    def _replace(self, key: object, entry: bytes) -> None:
+        self._latest[key] = entry
+
+    def _add(self, key: object, entry: bytes, grown: int) -> None:
+        self._entries.append(entry)
+        self._live[key] = max(0, self._live.get(key, 0) + grown)
 
     def flush(self) -> None:
-        """Write all that was said since the last time, as one record.
+        """Write what was saved since the last time, as one record.
 
-        Raises `WriteFailed`; what was said is then still to be written by the next flush.
+        Raises `WriteFailed`; the next flush then writes all of it.
         """
-        if not self._progress and not self._entries and self._fanned is None:
+        if not self._latest and not self._entries:
             return
-        if not self._known:
+        if not self._read:
             self._fold()
-        parts = list(self._entries)
-        parts += self._progress.values()
-        if self._fanned is not None:
-            parts.append(_entry(FANNED, "") + _SEQUENCE.pack(self._fanned))
-        self._file.append(records.encode(b"".join(parts)), sync=False)
-        for channel, entry in self._progress.items():
-            self._live[channel] = len(entry)
-        self._progress.clear()
+        begin = [entries.version()] if self._version < entries.VERSION or not self._file.size else []
+        self._file.append(records.encode(b"".join([*begin, *self._entries, *self._latest.values()])), sync=False)
+        self._version = entries.VERSION
+        self._live.update((key, len(entry)) for key, entry in self._latest.items())
+        self._latest.clear()
         self._entries.clear()
-        self._fanned = None
-        if self._file.size > max(_COMPACT_BYTES, _COMPACT_RATIO * self._live_bytes()):
+        if self._file.size > _COMPACT_BYTES and self._file.size > _COMPACT_RATIO * sum(self._live.values()):
             self.compact()
 
     def close(self) -> None:
@@ -203,34 +152,28 @@ class Journal:
 
     # --- the file ----------------------------------------------------------------------------------------------
 
-    def _live_bytes(self) -> int:
-        return sum(self._live.values()) + 24 * sum(self._live_deferred.values())
-
-    def _fold(self) -> _Folded:
-        folded = _Folded()
-        self._damaged = False
+    def _fold(self) -> JournalFold:
+        folded = JournalFold()
+        damaged = False
         for begin, payload, end in self._file.read():
-            if payload is not None:
-                try:
-                    _apply(payload, folded)
-                    continue
-                except (struct.error, ValueError) as error:
-                    self.notes.append(f"{self.path}: offset {begin}: of another version? not understood: {error}")
-                    self._damaged = True
-            else:
+            if payload is None:
                 self.notes.append(f"{self.path}: offset {begin}: skipped {end - begin} damaged bytes")
-                self._damaged |= not begin or end < self._file.file.size()
-            folded.lose(all_before=not begin)
-        self._known = True
-        told = folded.channels
-        for one in told.values():
-            one.settle()
-        self._live = {name: 64 + 16 * (len(one.runs) + len(one.attempts)) for name, one in told.items()}
-        self._live_deferred = {name: len(one.deferred) for name, one in told.items()}
+                damaged |= not begin or end < self._file.file.size()
+                folded.lose(all_before=not begin)
+                continue
+            try:
+                entries.apply(payload, folded)
+            except NotUnderstood as error:
+                raise LogError(f"{self.path}: offset {begin}: {error}; {_NEXT_STEP}") from error
+        self._read = True
+        self._damaged = damaged
+        self._version = folded.version
+        folded.settle()
+        self._live = dict(_live_bytes(folded))
         return folded
 
-    def _set_aside(self) -> None:
-        """Keep a copy of a file that is damaged, as it will be written over."""
+    def _keep_copy(self) -> None:
+        """Keep a copy of a damaged file, as the file will be written over."""
         disk, copy = self._file.file.table.disk, self.path + ".damaged"
         try:
             disk.replace(copy, [disk.read(self.path)], sync=False)
@@ -247,95 +190,47 @@ class Journal:
             return
         self._rewrite(folded)
 
-    def _rewrite(self, folded: _Folded) -> None:
-        parts: list[bytes] = []
-        for name, one in folded.channels.items():
-            parts.append(_progress_entry(name, one.cursor, one.runs, one.attempts))
-            if one.deferred:
-                added = [(sequence, due, tries) for sequence, (due, tries) in one.deferred.items()]
-                parts.append(_deferred_entry(name, added, ())[0])
-        if folded.fanned is not None:
-            parts.append(_entry(FANNED, "") + _SEQUENCE.pack(folded.fanned))
+    def _rewrite(self, folded: JournalFold) -> None:
         try:
-            self._file.replace([records.encode(b"".join(parts))] if parts else [], sync=self._sync)
+            self._file.replace([records.encode(b"".join(_encoded(folded)))], sync=self._sync)
         except OSError as error:
             self.notes.append(f"{self.path}: could not be compacted: {error}")
+            return
+        self._version = entries.VERSION
 
 
-def _entry(kind: int, channel: str) -> bytes:
-    name = channel.encode()
-    return _ENTRY.pack(kind, len(name)) + name
+def _encoded(folded: JournalFold) -> Iterator[bytes]:
+    """Yield the entries that amount to `folded`."""
+    yield entries.version()
+    for name, one in folded.channels.items():
+        yield from _encoded_channel(name, one)
+    if folded.fanned_out is not None:
+        yield entries.fanned(folded.fanned_out)
+    if folded.emptied is not None:
+        yield entries.emptied(folded.emptied)
+    if folded.deleted:
+        yield entries.deleted(folded.deleted)
+    if folded.trimmed:
+        yield entries.trimmed(folded.trimmed)
 
 
-def _numbers(values: "array[int]") -> bytes:
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tobytes()
+def _encoded_channel(name: str, one: ChannelFold) -> Iterator[bytes]:
+    yield entries.progress(name, one.cursor, one.runs, one.attempts)
+    if one.deferred:
+        yield entries.deferred(name, ((sequence, *rest) for sequence, rest in one.deferred.items()), ())[0]
+    for holder, state in one.holders.items():
+        yield entries.holder(name, holder, state)
+    if one.failures:
+        yield entries.failed(name, one.failures.items(), ())[0]
 
 
-def _progress_entry(channel: str, cursor: int, runs: Sequence[tuple[int, int]], attempts: dict[int, int]) -> bytes:
-    values = array("q", [number for run in runs for number in run])
-    values.extend(number for pair in attempts.items() for number in pair)
-    return _entry(PROGRESS, channel) + _PROGRESS.pack(cursor, len(runs), len(attempts)) + _numbers(values)
-
-
-def _deferred_entry(
-    channel: str, added: Iterable[tuple[int, int, int]], removed: Iterable[int]
-) -> tuple[bytes, int]:
-    values = array("q", [number for row in added for number in row])
-    count = len(values) // 3
-    values.extend(removed)
-    gone = len(values) - 3 * count
-    return _entry(DEFERRED, channel) + _DEFERRED.pack(count, gone) + _numbers(values), count - gone
-
-
-def _apply(payload: bytes, folded: _Folded) -> None:
-    """Fold one record into what is known; raises `ValueError` or `struct.error` when it is of another form."""
-    at = 0
-    while at < len(payload):
-        kind, length = _ENTRY.unpack_from(payload, at)
-        at += _ENTRY.size
-        name = payload[at : at + length].decode()
-        at += length
-        if kind == FANNED:
-            (folded.fanned,) = _SEQUENCE.unpack_from(payload, at)
-            at += _SEQUENCE.size
-        elif kind == FORGET:
-            folded.channels.pop(name, None)
-        elif kind == PROGRESS:
-            cursor, runs, attempts = _PROGRESS.unpack_from(payload, at)
-            at += _PROGRESS.size
-            values = _read_numbers(payload, at, 2 * runs + 2 * attempts)
-            at += 8 * len(values)
-            one = folded.of(name)
-            if one.broken:
-                one.doubt(cursor)
-            one.cursor = cursor
-            one.runs = list(zip(values[: 2 * runs : 2], values[1 : 2 * runs : 2], strict=True))
-            one.attempts = dict(zip(values[2 * runs :: 2], values[2 * runs + 1 :: 2], strict=True))
-            if one.doubtful:
-                one.doubtful.difference_update(*[range(*run) for run in one.runs])
-        elif kind == DEFERRED:
-            added, removed = _DEFERRED.unpack_from(payload, at)
-            at += _DEFERRED.size
-            values = _read_numbers(payload, at, 3 * added + removed)
-            at += 8 * len(values)
-            one = folded.of(name)
-            for row in range(0, 3 * added, 3):
-                one.deferred[values[row]] = (values[row + 1], values[row + 2])
-            for sequence in values[3 * added :]:
-                one.deferred.pop(sequence, None)
-            if one.doubtful:
-                one.doubtful.difference_update(values[0 : 3 * added : 3], values[3 * added :])
-        else:
-            raise ValueError(f"an entry of kind {kind}")
-
-
-def _read_numbers(payload: bytes, at: int, count: int) -> "array[int]":
-    if len(payload) < at + 8 * count:
-        raise ValueError(f"{count} numbers that are not there")
-    values = array("q")
-    values.frombytes(payload[at : at + 8 * count])
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
+def _live_bytes(folded: JournalFold) -> Iterator[tuple[object, int]]:
+    """Yield about how many bytes each part of the state takes."""
+    for name, one in folded.channels.items():
+        yield ("progress", name), 64 + entries.RUN_BYTES * (len(one.runs) + len(one.attempts))
+        yield ("deferred", name), entries.DEFERRED_BYTES * len(one.deferred)
+        yield ("failed", name), entries.FAILED_BYTES * len(one.failures)
+        for holder, state in one.holders.items():
+            yield ("holder", name, holder), 64 + 2 * entries.RUN_BYTES * len(state.runs)
+    yield "emptied", entries.RUN_BYTES * len(folded.emptied or ())
+    yield "deleted", entries.RUN_BYTES * len(folded.deleted)

@@ -356,7 +356,11 @@ def _repair_catalog(place: DataPath) -> Iterator[Event]:
     except LogError as error:
         topics = []
         for topic in topics_of(place):
-            channels = Journal(place.topic_dir(topic)).load().channels
+            try:
+                channels = Journal(place.topic_dir(topic)).load().channels
+            except LogError as unread:
+                yield Repair(topic, f"{unread}; the new catalog has no channels of the topic", done=False)
+                channels = {}
             topics.append(TopicEntry(topic, channels=[ChannelEntry(name) for name in sorted(channels)]))
         os.replace(catalog.file, catalog.file + ".bad")
         catalog.save(topics)

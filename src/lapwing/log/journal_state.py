@@ -1,0 +1,180 @@
+"""The state of a topic and its channels as the journal keeps it, and how entries are folded into it.
+
+A journal is read from its beginning, and each entry changes what is known so far. Where bytes of it are damaged, no one
+knows whether they made a message wait. So messages that a channel had before the damage and does not have behind it are
+in doubt: they are unfinished, unless a later entry mentions them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+Run = tuple[int, int]  # sequences [start, stop)
+
+_MANY: Final = 100_000  # messages in doubt that are not kept apart: the cursor is set back instead
+
+
+class HeldRun(NamedTuple):
+    """Messages [start, stop) that a named holder got together."""
+
+    start: int
+    stop: int
+    delivered: int  # time of the last delivery, ns
+    deliveries: int
+
+
+class FailureState(NamedTuple):
+    """The failures of one message."""
+
+    failures: int
+    first: int  # time of the first one, ns
+    kind: int  # of the last one; the broker gives the numbers their meaning
+
+
+@dataclass(slots=True)
+class HolderState:
+    """A named holder: it keeps its messages while it is not connected."""
+
+    seen: int = 0  # time of its last request, ns
+    active: int = 0  # time at which it last got a message, ns
+    runs: list[HeldRun] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ChannelState:
+    """A channel as it was saved. A message is in at most one of `unfinished`, `deferred` and the holders' runs."""
+
+    cursor: int = 0
+    unfinished: list[Run] = field(default_factory=list)  # below the cursor, to be delivered again
+    attempts: dict[int, int] = field(default_factory=dict)  # deliveries of unfinished and deferred messages
+    deferred: dict[int, int] = field(default_factory=dict)  # sequence -> due, ns
+    holders: dict[str, HolderState] = field(default_factory=dict)
+    failures: dict[int, FailureState] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class JournalState:
+    """A topic and its channels as they were saved."""
+
+    fanned_out: int | None = None
+    channels: dict[str, ChannelState] = field(default_factory=dict)
+    emptied: list[Run] | None = None  # runs that no channel gets; None: the journal was written before it had them
+    deleted: list[Run] = field(default_factory=list)  # runs that were deleted one by one, rising
+    trimmed: int = 0  # everything below is trimmed
+
+
+@dataclass(slots=True)
+class ChannelFold:
+    """One channel while a journal is read."""
+
+    cursor: int = 0
+    runs: list[Run] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+    deferred: dict[int, tuple[int, int]] = field(default_factory=dict)  # sequence -> due, attempts
+    holders: dict[str, HolderState] = field(default_factory=dict)
+    failures: dict[int, FailureState] = field(default_factory=dict)
+    broken: bool = False  # bytes are lost since the last entry about its progress
+    doubtful: set[int] = field(default_factory=set)
+    again: int | None = None  # everything from here on is in doubt
+
+    def progress(self, cursor: int, runs: list[Run], attempts: dict[int, int]) -> None:
+        """Replace the cursor and what is unfinished below it."""
+        if self.broken:
+            self._doubt(cursor)
+        self.cursor, self.runs, self.attempts = cursor, runs, attempts
+        if self.doubtful:
+            self.doubtful.difference_update(*[range(*run) for run in runs])
+
+    def defer(self, added: Iterable[tuple[int, int, int]], removed: Iterable[int]) -> None:
+        """Add deferred messages, as (sequence, due, attempts), then remove some."""
+        mentioned = []
+        for sequence, due, attempts in added:
+            self.deferred[sequence] = (due, attempts)
+            mentioned.append(sequence)
+        for sequence in removed:
+            self.deferred.pop(sequence, None)
+            mentioned.append(sequence)
+        if self.doubtful:
+            self.doubtful.difference_update(mentioned)
+
+    def hold(self, name: str, holder: HolderState) -> None:
+        """Replace a holder."""
+        self.holders[name] = holder
+        if self.doubtful:
+            self.doubtful.difference_update(*[range(run.start, run.stop) for run in holder.runs])
+
+    def _doubt(self, cursor: int) -> None:
+        """Note that the cursor came to `cursor`, and that entries on the way are lost."""
+        self.broken = False
+        if cursor - self.cursor > _MANY:
+            self.again = self.cursor if self.again is None else min(self.again, self.cursor)
+        else:
+            self.doubtful.update(*[range(*run) for run in self.runs], range(self.cursor, cursor))
+
+    def settle(self) -> None:
+        """Make everything that is still in doubt unfinished."""
+        if self.again is not None:
+            self.cursor, self.runs = min(self.again, *self.doubtful, *[start for start, _ in self.runs]), []
+            for holder in self.holders.values():
+                holder.runs = [run for run in holder.runs if run.start < self.cursor]
+        elif self.doubtful:
+            held = [range(run.start, run.stop) for holder in self.holders.values() for run in holder.runs]
+            left = self.doubtful.difference(self.deferred, *held)
+            self.runs += [(sequence, sequence + 1) for sequence in sorted(left)]
+
+    def state(self) -> ChannelState:
+        """Return the channel as it was saved."""
+        attempts = dict(self.attempts)
+        attempts.update((sequence, tries) for sequence, (_, tries) in self.deferred.items() if tries)
+        due = {sequence: due for sequence, (due, _) in self.deferred.items()}
+        return ChannelState(self.cursor, self.runs, attempts, due, self.holders, self.failures)
+
+
+@dataclass(slots=True)
+class JournalFold:
+    """A journal up to some place."""
+
+    version: int = 1
+    kinds: dict[int, str] = field(default_factory=dict)  # the names of the entries' kinds, as its writer knew them
+    fanned_out: int | None = None
+    emptied: list[Run] | None = None
+    deleted: list[Run] = field(default_factory=list)
+    trimmed: int = 0
+    channels: dict[str, ChannelFold] = field(default_factory=dict)
+    floor: int | None = None  # where channels may have begun that are first mentioned behind bytes that are lost
+
+    def lose(self, *, all_before: bool) -> None:
+        """Note that bytes are lost here; with `all_before`, the first ones of the file."""
+        fanned_out = self.fanned_out
+        self.floor = 0 if all_before or fanned_out is None else min(fanned_out, self.floor or fanned_out)
+        for one in self.channels.values():
+            one.broken = True
+
+    def channel(self, name: str) -> ChannelFold:
+        """Return what is known of a channel."""
+        one = self.channels.get(name)
+        if one is None:
+            one = self.channels[name] = ChannelFold(self.floor or 0, broken=self.floor is not None)
+        return one
+
+    def settle(self) -> None:
+        """End the reading: decide what is still in doubt."""
+        for one in self.channels.values():
+            one.settle()
+        self.deleted = joined_runs([run for run in self.deleted if run[1] > self.trimmed])
+
+    def state(self) -> JournalState:
+        """Return the topic and its channels as they were saved."""
+        channels = {name: one.state() for name, one in self.channels.items()}
+        return JournalState(self.fanned_out, channels, self.emptied, self.deleted, self.trimmed)
+
+
+def joined_runs(runs: Iterable[Run]) -> list[Run]:
+    """Return the same sequences as rising runs that do not touch."""
+    made: list[Run] = []
+    for start, stop in sorted(runs):
+        if made and start <= made[-1][1]:
+            made[-1] = (made[-1][0], max(stop, made[-1][1]))
+        else:
+            made.append((start, stop))
+    return made
