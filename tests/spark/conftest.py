@@ -30,6 +30,7 @@ class Broker:
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
+        self.secret = ""  # for a broker with an auth server
 
     @property
     def address(self) -> str:
@@ -37,7 +38,9 @@ class Broker:
 
     def ask(self, path: str, body: bytes | None = None) -> object:
         """The JSON of an answer; with a body (or b"") it is a POST."""
-        with urllib.request.urlopen(f"{self.daemon.url}{path}", data=body, timeout=30) as answer:
+        headers = {"Authorization": f"Bearer {self.secret}"} if self.secret else {}
+        request = urllib.request.Request(f"{self.daemon.url}{path}", data=body, headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
             text = answer.read()
         return json.loads(text) if text and text != b"OK" else None
 

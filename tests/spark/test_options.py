@@ -79,7 +79,7 @@ def test_a_secret_is_not_shown():
         ({"mode": "subscribe", "failOnDataLoss": "true"}, "option failOnDataLoss needs the log"),
         ({"mode": "subscribe", "localFiles": "true"}, "option localFiles needs the log"),
         ({"spoolDirectory": "/x"}, "is for mode=subscribe"),
-        ({"authSecret": "hush"}, "option authSecret is for mode=subscribe"),
+        ({"authSecret": "a\nb"}, "option authSecret: the secret cannot be sent"),
         ({"localFiles": "perhaps"}, "option localFiles is true or false"),
         ({"tlsRootCaFile": "x"}, "needs tls=true"),
         ({"tls": "true", "tlsKeyFile": "x"}, "needs tlsCertFile"),
@@ -131,7 +131,7 @@ def test_sparks_own_options_of_a_sink_are_none_of_ours():
         ({"sinkId": "a", "batchId": "1", "mode": "atleastonce"}, "option sinkId needs mode=exactlyonce"),
         ({"mode": "twice"}, "option mode is exactlyonce or atleastonce"),
         ({"startingOffsets": "latest"}, "unknown option startingOffsets"),
-        ({"authSecret": "hush"}, "option authSecret is for sources with mode=subscribe"),
+        ({"authSecret": "a\nb"}, "option authSecret: the secret cannot be sent"),
     ],
 )
 def test_what_a_sink_cannot_have_is_refused_by_name(raw, said):

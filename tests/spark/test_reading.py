@@ -206,6 +206,11 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_made_anew(script):
         assert client.call(script.address, access, "GET", "/x") == {"done": True}
 
 
+def test_a_tcp_port_where_http_is_expected_is_named(broker):
+    with pytest.raises(BrokerAway, match=r"the TCP port of an nsqd; the HTTP port is needed \(4151 by default"):
+        client.call(broker.daemon.tcp, Access(), "GET", "/log/offsets")
+
+
 def test_patience_ends(script):
     calls = []
 

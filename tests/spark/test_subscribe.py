@@ -131,7 +131,7 @@ class Authority(BaseHTTPRequestHandler):
 
     def do_GET(self):
         secret = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).get("secret")
-        grant = {"topic": "^orders$", "channels": [".*"], "permissions": ["subscribe"]}
+        grant = {"topic": "^orders$", "channels": [".*"], "permissions": ["subscribe", "publish"]}
         answer = {"ttl": 3600, "identity": "spark", "authorizations": [grant] if secret == ["open sesame"] else []}
         body = json.dumps(answer).encode()
         self.send_response(200)
@@ -156,6 +156,7 @@ def authority():
 def guarded(authority, start_broker):
     """A broker that asks the auth server about everybody."""
     broker = start_broker(f"--auth-http-address={authority}")
+    broker.secret = "open sesame"
     broker.publish("orders", b"x")
     return broker
 
@@ -192,7 +193,7 @@ def test_a_query_on_a_broker_with_tls_and_auth(spark, authority, tmp_path, check
     tls = [f"--tls-cert={certificate}", f"--tls-key={key}", "--tls-required=true"]
     with start_nsqd(tmp_path, *tls, f"--auth-http-address={authority}") as daemon:
         until(lambda: "HTTPS" in daemon.addresses, what="HTTPS")
-        access = Access(tls=True, ca_file=str(certificate))
+        access = Access(tls=True, ca_file=str(certificate), secret="open sesame")
         bodies = struct.pack(">i", 100) + b"".join(struct.pack(">i", 3) + b"%03d" % n for n in range(100))
         call(daemon.https, access, "POST", "/mpub", {"topic": "orders", "binary": "true"}, bodies)
         options = {"nsqd": daemon.https, "topic": "orders", "mode": "subscribe", "channel": "spark"}
@@ -202,7 +203,7 @@ def test_a_query_on_a_broker_with_tls_and_auth(spark, authority, tmp_path, check
         query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
         assert sorted(int(row.body) for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(100))
-        (topic,) = call(daemon.https, access, "GET", "/stats", {"format": "json"})["topics"]
+        (topic,) = call(daemon.https, access, "GET", "/stats", {"format": "json", "topic": "orders"})["topics"]
         assert [channel["depth"] for channel in topic["channels"]] == [0]
 
 

@@ -23,6 +23,7 @@ from lapwing.net.http_message import (
 )
 
 _PIECE: Final = 256 << 10  # bytes of one read
+_HEAD_PIECE: Final = 4 << 10  # bytes of a read for the head of a chunk, whose body is then read without a copy
 _MAX_IDLE: Final = 8  # connections kept per server
 _REPEATABLE: Final = ("GET", "HEAD", "PUT", "DELETE")
 
@@ -86,7 +87,7 @@ class Exchange:
                 count = self._receive_into(view[filled : filled + direct])
                 parser.passed(count)
             else:
-                self._receive()
+                self._receive(_HEAD_PIECE)
                 continue
             filled += count
 
@@ -106,10 +107,10 @@ class Exchange:
     def __exit__(self, *_: object) -> None:
         self.finish()
 
-    def _receive(self) -> None:
+    def _receive(self, size: int = _PIECE) -> None:
         try:
             assert self._sock is not None
-            data = self._sock.recv(_PIECE)
+            data = self._sock.recv(size)
             if data:
                 self._parser.feed(data)
             else:

@@ -1,20 +1,22 @@
-"""The daemons' HTTP, called and waited for: connections are kept, brokers that are away are tried again for a while.
+"""Calls of the daemons' HTTP API from Spark's processes, repeated for a while when a daemon is away."""
 
-Only what Python brings along, as every executor imports this. One thread at a time per address.
-"""
-
-import http.client
+import atexit
 import json
 import logging
 import select
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from lapwing.errors import LapwingError
+from lapwing.net import bearer
+from lapwing.net.blocking_http_client import BlockingHttpClient
+from lapwing.net.blocking_http_client import Exchange as HttpExchange
+from lapwing.net.http_message import HttpFailed, HttpUrl, Origin
 from lapwing.spark.options import Access
 
 logger = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ Parameters = Mapping[str, str | int | list[str]]
 
 
 class BrokerAway(LapwingError):
-    """A daemon did not answer, or not in full, or was not able to do anything (5xx): later it may be."""
+    """A daemon did not answer, or not in full, or could not do anything (5xx): it may later."""
 
     def __init__(self, address: str, seen: object) -> None:
         super().__init__(f"{address}: {seen or type(seen).__name__}")
@@ -40,7 +42,7 @@ class BrokerAway(LapwingError):
 
 
 class BrokerRefused(LapwingError):
-    """A daemon said no; `code` is its word for it, `details` the rest of its answer."""
+    """A daemon refused a request; `code` is its word for the reason, `details` the rest of its answer."""
 
     def __init__(self, address: str, request: str, status: int, code: str, details: dict[str, Any]) -> None:
         super().__init__(f"{address}: {request}: {status} {code}")
@@ -49,78 +51,72 @@ class BrokerRefused(LapwingError):
         self.details = details
 
 
-class _Connections:
-    """Idle connections of this process, one per address and manner of speaking."""
+class NotAuthorized(LapwingError):
+    """A broker refuses the secret, or wants one; to repeat the request would not help."""
 
-    def __init__(self) -> None:
-        self._idle: dict[tuple[str, Access], http.client.HTTPConnection] = {}
-
-    def take(self, address: str, access: Access) -> tuple[http.client.HTTPConnection, bool]:
-        """A connection, and whether it has been used before (it may have been closed meanwhile)."""
-        if (kept := self._idle.pop((address, access), None)) is not None:
-            return kept, True
-        return connect(address, access), False
-
-    def give_back(self, address: str, access: Access, connection: http.client.HTTPConnection) -> None:
-        self._idle[address, access] = connection
+    def __init__(self, address: str, request: str, code: str, details: dict[str, Any]) -> None:
+        if code == "AUTH_REQUIRED":
+            text = "it requires a secret: set the option authSecret"
+        elif code == "AUTH_FAILED":
+            text = "it does not accept the secret of the option authSecret"
+        else:
+            place = "".join(f" on {kind} {details[kind]}" for kind in ("topic", "channel") if details.get(kind))
+            text = f"the secret lacks the permission {details.get('permission', '')}{place}"
+        super().__init__(f"{address}: {request.partition('?')[0]}: {text}")
 
 
-_connections = _Connections()
+@lru_cache(32)
+def _client(access: Access) -> BlockingHttpClient:
+    """Return the client of this process for such brokers; it keeps idle connections."""
+    headers = {bearer.HEADER: bearer.credentials(access.secret).decode()} if access.secret else {}
+    client = BlockingHttpClient(
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=ANSWER_SECONDS,
+        headers=headers,
+        tls=tls_context(access) if access.tls else None,
+    )
+    atexit.register(client.close)
+    return client
 
 
-def connect(address: str, access: Access) -> http.client.HTTPConnection:
-    """A new connection to `host:port`, open."""
+def tls_context(access: Access) -> ssl.SSLContext:
+    """Return the TLS settings that the options describe."""
+    context = ssl.create_default_context(cafile=access.ca_file)
+    if not access.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if access.cert_file:
+        context.load_cert_chain(access.cert_file, access.key_file)
+    return context
+
+
+def _url(address: str, access: Access, path: str) -> HttpUrl:
     host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    connection: http.client.HTTPConnection
-    if access.tls:
-        context = ssl.create_default_context(cafile=access.ca_file)
-        if not access.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if access.cert_file:
-            context.load_cert_chain(access.cert_file, access.key_file)
-        connection = http.client.HTTPSConnection(host, int(port), timeout=CONNECT_SECONDS, context=context)
-    else:
-        connection = http.client.HTTPConnection(host, int(port), timeout=CONNECT_SECONDS)
-    connection.connect()
-    connection.sock.settimeout(ANSWER_SECONDS)
-    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    return HttpUrl(Origin("https" if access.tls else "http", host.strip("[]"), int(port)), path)
 
 
 def target(path: str, parameters: Parameters) -> str:
-    """Path and query string; a parameter with several values is repeated."""
+    """Return path and query string; a parameter with several values is repeated."""
     query = urlencode({key: value for key, value in parameters.items() if value != ""}, doseq=True)
     return f"{path}?{query}" if query else path
 
 
 class Exchange:
-    """One request whose answer is being read; the connection is kept if all of it was."""
+    """One request whose answer is being read. The connection is kept if all of the answer was read."""
 
     def __init__(self, address: str, access: Access, method: str, path: str, body: bytes | None = None) -> None:
-        """Send the request and read the head of the answer; raises `BrokerAway`, `BrokerRefused`."""
+        """Send the request and read the head of the answer; raises `BrokerAway`, `BrokerRefused`, `NotAuthorized`."""
         self._address = address
-        self._access = access
         self._request = f"{method} {path}"
-        for attempt in (1, 2):
-            try:
-                self._connection, used = _connections.take(address, access)
-            except (OSError, http.client.HTTPException) as error:
-                raise BrokerAway(address, error) from error
-            try:
-                self._connection.request(method, path, body)
-                self._response = self._connection.getresponse()
-                break
-            except (OSError, http.client.HTTPException) as error:
-                self._connection.close()
-                if not used or attempt == 2:
-                    raise BrokerAway(address, error) from error
-        if self._response.status >= 300:
+        try:
+            self._exchange: HttpExchange = _client(access).open(method, _url(address, access, path), body=body)
+        except (HttpFailed, OSError) as error:  # OSError: a certificate that cannot be read
+            raise BrokerAway(address, _hint(error)) from error
+        if self._exchange.status >= 300:
             self._refuse()
 
     def _refuse(self) -> None:
-        status, text = self._response.status, self.read()
+        status, text = self._exchange.status, self.read()
         self.finish()
         try:
             details = json.loads(text)
@@ -131,43 +127,35 @@ class Exchange:
         if status >= 500:
             raise BrokerAway(self._address, f"{self._request}: {status} {text[:200].decode('latin-1')}")
         code = str(details.get("message") or text[:200].decode("latin-1"))
+        if code in ("AUTH_REQUIRED", "AUTH_FAILED", "UNAUTHORIZED"):
+            raise NotAuthorized(self._address, self._request, code, details)
         raise BrokerRefused(self._address, self._request, status, code, details)
 
     def read(self, size: int | None = None) -> bytes:
-        """Exactly `size` bytes (all that is left for None), or none at all at the end of the answer."""
+        """Return exactly `size` bytes (None: the rest of the answer), or none at the end of the answer."""
         try:
-            if size is None:
-                return self._response.read()
-            data = self._response.read(size)
-            while 0 < len(data) < size:
-                more = self._response.read(size - len(data))
-                if not more:
-                    raise http.client.IncompleteRead(data, size - len(data))
-                data += more
-            return data
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
+            return self._exchange.read(size)
+        except HttpFailed as error:
             raise BrokerAway(self._address, error) from error
 
     def fill(self, view: memoryview) -> None:
-        """Read as much as `view` holds into it: large pieces need no memory of their own, and no copy."""
-        filled = 0
+        """Read as many bytes as `view` holds into it, large pieces without a copy."""
         try:
-            while filled < len(view):
-                count = self._response.readinto(view[filled:])
-                if not count:
-                    raise http.client.IncompleteRead(b"", len(view) - filled)
-                filled += count
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
+            self._exchange.fill(view)
+        except HttpFailed as error:
             raise BrokerAway(self._address, error) from error
 
     def finish(self) -> None:
         """Keep the connection for the next request, or close it when the answer was not read to its end."""
-        if self._response.isclosed() and not self._response.will_close:
-            _connections.give_back(self._address, self._access, self._connection)
-        else:
-            self._connection.close()
+        self._exchange.finish()
+
+
+def _hint(error: Exception) -> str:
+    """Return what went wrong, with a hint for the mistake that is made most often."""
+    text = str(error) or type(error).__name__
+    if "E_BAD_PROTOCOL" in text:
+        return "this is the TCP port of an nsqd; the HTTP port is needed (4151 by default, not 4150)"
+    return text
 
 
 def call(
@@ -178,7 +166,7 @@ def call(
     parameters: Parameters | None = None,
     body: bytes | None = None,
 ) -> Any:
-    """Ask once; the JSON of the answer, None for one without."""
+    """Send one request; return the JSON of the answer, None for an answer without one."""
     exchange = Exchange(address, access, method, target(path, parameters or {}), body)
     text = exchange.read()
     exchange.finish()
@@ -191,19 +179,19 @@ def call(
 
 
 class Pauses:
-    """Patience with a broker that is away: growing pauses, each with a line in the log, until it is enough."""
+    """Growing pauses between attempts to reach a broker, each with a line in the log, up to the retry time."""
 
     def __init__(self, access: Access) -> None:
         self._limit = access.retry_seconds
         self.restart()
 
     def restart(self) -> None:
-        """Things go well: what is spent of the patience is given back."""
+        """Start over: the broker has answered."""
         self._pause = _FIRST_PAUSE
         self._deadline: float | None = None
 
     def wait(self, what: str, error: Exception) -> None:
-        """Pause before the next attempt; raises `BrokerAway` when there shall be none."""
+        """Pause before the next attempt; raises `BrokerAway` when the retry time is over."""
         now = time.monotonic()
         if self._deadline is None:
             self._deadline = now + self._limit
@@ -215,7 +203,7 @@ class Pauses:
 
 
 def patiently(what: str, ask: Callable[[], Result], access: Access) -> Result:
-    """What `ask` gives; while it raises `BrokerAway` it is tried again, for `retry_seconds` and then no more."""
+    """Return the result of `ask`; repeat it while it raises `BrokerAway`, for at most `retry_seconds`."""
     pauses = Pauses(access)
     while True:
         try:
@@ -225,24 +213,32 @@ def patiently(what: str, ask: Callable[[], Result], access: Access) -> Result:
 
 
 def wait_for_any(questions: Mapping[str, str], access: Access, seconds: float) -> None:
-    """Ask several daemons the same kind of long question, and return as soon as one has answered, or in `seconds`.
+    """Send the same kind of long question to several daemons; return when one has answered, or after `seconds`.
 
-    `questions` are paths by address. The answers are not looked at, and who does not answer is not missed: whoever
-    calls asks everybody again anyway.
+    `questions` are paths by address. The answers are not used, and a daemon that is away or refuses is ignored: the
+    caller asks all of them again anyway.
     """
-    asked: list[http.client.HTTPConnection] = []
+    deadline = time.monotonic() + seconds
+    asked: list[HttpExchange] = []
     try:
         for address, path in questions.items():
-            try:
-                connection = connect(address, access)
-                connection.request("GET", path)
-            except (OSError, http.client.HTTPException):
-                continue
-            asked.append(connection)
-        if asked:
-            select.select([connection.sock for connection in asked], [], [], seconds)
-        else:
-            time.sleep(seconds)
+            with suppress(HttpFailed, OSError):
+                asked.append(_client(access).start("GET", _url(address, access, path)))
+        while asked and (left := deadline - time.monotonic()) > 0:
+            for exchange in select.select(asked, [], [], left)[0]:
+                if _succeeds(exchange):
+                    return
+                asked.remove(exchange)
+                exchange.finish()
+        time.sleep(max(deadline - time.monotonic(), 0))
     finally:
-        for connection in asked:
-            connection.close()
+        for exchange in asked:
+            exchange.finish()
+
+
+def _succeeds(exchange: HttpExchange) -> bool:
+    try:
+        exchange.read(1)
+        return exchange.status == 200
+    except HttpFailed:
+        return False

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from lapwing.errors import LapwingError
@@ -50,9 +50,7 @@ def survey(options: SourceOptions, at: int | None = None) -> Survey:
     """
     addresses = discover(options.access, options.topics, options.pattern)
     away: dict[str, str] = {}
-    parameters: dict[str, str | int | list[str]] = {"times": "false"}
-    if len(options.topics) <= _MOST_NAMED:
-        parameters["topic"] = list(options.topics)
+    parameters = {**_question(options), "times": "false"}
     if at is not None:
         parameters["at"] = at
     answers = ask_all(addresses, lambda address: call(address, options.access, "GET", "/log/offsets", parameters))
@@ -109,7 +107,8 @@ def discover(access: Access, topics: Sequence[str] = (), pattern: str | None = N
         return list(access.nsqd)
     found: dict[str, None] = {}
     failures: list[str] = []
-    for _, answer in ask_all(access.lookupd, lambda address: call(address, access, "GET", "/nodes")):
+    plain = replace(access, secret=None)  # the secret is for brokers
+    for _, answer in ask_all(access.lookupd, lambda address: call(address, plain, "GET", "/nodes")):
         if isinstance(answer, Exception):
             failures.append(str(answer))
             continue
@@ -147,16 +146,27 @@ def ask_all(addresses: Sequence[str], ask: Callable[[str], Answer]) -> list[tupl
         return list(pool.map(once, addresses))
 
 
-def wait_for_more(position: Offsets, holdings: Holdings, access: Access, seconds: float) -> None:
-    """Return once a broker has more than `position` (or all it has, for logs that are new), or in `seconds`."""
+def wait_for_more(position: Offsets, holdings: Holdings, options: SourceOptions) -> None:
+    """Return once a broker has more than `position` (or all it has, for logs that are new), or after `pollTimeout`."""
     after: dict[str, list[str]] = {}
     for topic, nodes in holdings.items():
         for node, held in nodes.items():
             known = position.get(topic, {}).get(node)
             reached = held.next if known is None or known.log_id != held.log_id else max(known.sequence, held.next)
             after.setdefault(held.address, []).append(f"{topic}:{reached}")
+    seconds = options.poll_seconds
+    common = _question(options) | {"times": "false", "wait_ms": int(seconds * 1000)}
     questions = {
-        address: target("/log/offsets", {"times": "false", "after": ",".join(entries), "wait_ms": int(seconds * 1000)})
-        for address, entries in after.items()
+        address: target("/log/offsets", {**common, "after": ",".join(entries)}) for address, entries in after.items()
     }
-    wait_for_any(questions, access, seconds)
+    wait_for_any(questions, options.access, seconds)
+
+
+def _question(options: SourceOptions) -> dict[str, str | int | list[str]]:
+    """Return the parameters that name what is asked for: as much as possible, as permissions go by names."""
+    parameters: dict[str, str | int | list[str]] = {}
+    if len(options.topics) <= _MOST_NAMED:
+        parameters["topic"] = list(options.topics)
+    if options.access.secret and options.channel:
+        parameters["channel"] = options.channel
+    return parameters

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lapwing import names
+from lapwing.net import bearer
 from lapwing.spark.offsets import OffsetError, Requested, parse_requested
 
 _RETRY_SECONDS: Final = 30.0
@@ -21,7 +22,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the brokers are and how they are spoken to."""
+    """Where the brokers are and how to reach them."""
 
     nsqd: tuple[str, ...] = ()  # HTTP addresses, host:port
     lookupd: tuple[str, ...] = ()  # HTTP addresses of nsqlookupd
@@ -30,7 +31,7 @@ class Access:
     cert_file: str | None = None
     key_file: str | None = None
     verify: bool = True
-    secret: str | None = field(default=None, repr=False)  # for AUTH, where a connection is made through TCP
+    secret: str | None = field(default=None, repr=False)  # for AUTH over TCP, and for every HTTP call of a broker
     retry_seconds: float = _RETRY_SECONDS  # how long a broker may be away before that is an error
 
 
@@ -212,7 +213,6 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         given.refuse(_LOG_ONLY, "needs the log of the broker, which mode=subscribe does without")
     else:
         given.refuse(("spoolDirectory",), "is for mode=subscribe")
-        given.refuse(("authSecret",), "is for mode=subscribe: the log is read over HTTP, where brokers ask for none")
 
     topics = _topics(given.text("topic", "subscribe", "path"), "topic")
     pattern = given.text("topicPattern", "subscribePattern")
@@ -304,7 +304,6 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     topics = _topics(given.text("topic", "path"), "topic")
     if len(topics) > 1:
         raise OptionError("option topic names one topic; for several leave it out and give each row a column topic")
-    given.refuse(("authSecret",), "is for sources with mode=subscribe: rows go over HTTP, where brokers ask for none")
     mode = given.one_of("mode", ("exactlyonce", "atleastonce"), "exactlyonce")
     if streaming:
         given.refuse(("sinkId", "batchId"), "is for batch writes; a stream has its query's own")
@@ -354,9 +353,19 @@ def _access(given: _Given) -> Access:
         cert_file=given.file("tlsCertFile"),
         key_file=given.file("tlsKeyFile"),
         verify=given.flag("tlsVerify", True),
-        secret=given.text("authSecret"),
+        secret=_secret(given),
         retry_seconds=given.seconds("retryTimeout", _RETRY_SECONDS),
     )
+
+
+def _secret(given: _Given) -> str | None:
+    secret = given.text("authSecret")
+    if secret is not None:
+        try:
+            bearer.credentials(secret)
+        except ValueError as error:
+            raise OptionError(f"option authSecret: {error}") from error
+    return secret
 
 
 def _topics(value: str | None, name: str) -> tuple[str, ...]:

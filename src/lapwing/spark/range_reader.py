@@ -110,6 +110,8 @@ def _attempt(part: Range, start: int, options: SourceOptions, *, positions: bool
     parameters |= {"headers": str(options.headers).lower(), "positions": str(positions).lower()}
     if files:
         parameters["files"] = "true"
+    if options.access.secret and options.channel:
+        parameters["channel"] = options.channel  # a permission may be for this channel alone
     path = target("/log/read", parameters)
     exchange = Exchange(part.address, options.access, "GET", path)
     try:

@@ -117,7 +117,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit(position, found)
         end = self._advance(position, found, deleted, limit)
         if end == position and self._target is None:
-            wait_for_more(position, found.holdings, self._options.access, self._options.poll_seconds)
+            wait_for_more(position, found.holdings, self._options)
             found, deleted = self._look(position)
             end = self._advance(position, found, deleted, limit)
         if end == position:

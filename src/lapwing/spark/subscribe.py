@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import socket
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from lapwing.errors import LapwingError, ProtocolError
-from lapwing.spark.http import CONNECT_SECONDS, BrokerAway, call, patiently
+from lapwing.spark.http import CONNECT_SECONDS, BrokerAway, call, patiently, tls_context
 from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.stream_reader import FirstBatch
@@ -247,14 +246,7 @@ class Subscription:
             raise
 
     def _start_tls(self, host: str, options: SourceOptions) -> None:
-        access = options.access
-        context = ssl.create_default_context(cafile=access.ca_file)
-        if not access.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if access.cert_file:
-            context.load_cert_chain(access.cert_file, access.key_file)
-        self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        self._socket = tls_context(options.access).wrap_socket(self._socket, server_hostname=host)
         self._answer()
 
     def _say(self, command: bytes) -> None:

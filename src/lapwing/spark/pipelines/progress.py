@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.errors import LapwingError
+from lapwing.spark.http import call
 from lapwing.spark.options import Access
 
 logger = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ class Messenger:
             try:
                 call(address, self._access, "POST", f"/pipelines/{progress.name}", body=body)
                 self._away.discard(address)
-            except (BrokerAway, BrokerRefused) as error:
+            except LapwingError as error:
                 if address not in self._away:
                     logger.info("the progress of %s is not shown there: %s", progress.name, error)
                 self._away.add(address)

@@ -15,7 +15,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DAYS: Final = re.compile(r"(\d+)d")
 
 # options of the data source: how brokers are spoken to, and how they are read
-ACCESS_OPTIONS: Final = ("tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify")
+ACCESS_OPTIONS: Final = ("tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "authSecret")
 READ_OPTIONS: Final = (
     "minPartitions", "maxRecordsPerPartition", "minMessagesPerTrigger", "maxTriggerDelay", "pollTimeout", "localFiles",
 )  # fmt: skip
