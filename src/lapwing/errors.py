@@ -16,6 +16,9 @@ LapwingError
 │   ├── NoSuchTopic, NoSuchChannel
 │   ├── Exiting         being deleted, or shutting down
 │   ├── TooManyConsumers
+│   ├── Draining        the node takes no new messages
+│   ├── ChannelFull     a channel has all the messages it may have
+│   ├── MessageTooBig   a body above the topic's limit
 │   ├── SettingRefused  a setting or policy that is unknown, malformed or contradicts another
 │   ├── NotSaved        a change that the catalog could not take
 │   └── CursorConflict  a commit that would go back, or names another log
@@ -129,6 +132,21 @@ class Exiting(BrokerError):
 
 class TooManyConsumers(BrokerError):
     """The channel has all the consumers it may have."""
+
+
+class Draining(BrokerError):
+    """The node takes no new messages."""
+
+    def __init__(self) -> None:
+        super().__init__("this node is draining and takes no new messages: publish to another one")
+
+
+class ChannelFull(BrokerError):
+    """A channel has all the messages it may have."""
+
+
+class MessageTooBig(BrokerError):
+    """A body above the topic's limit."""
 
 
 class SettingRefused(BrokerError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing import names
 from lapwing.broker.channel import Channel
+from lapwing.broker.drain import Drain
 from lapwing.broker.options import Options
 from lapwing.broker.read_stalls import ReadStalls
 from lapwing.broker.settings_store import SettingsStore
@@ -63,6 +64,7 @@ class Broker:
         self.changes: list[Change] = []
         self.problem: str | None = None  # why the last write failed, until one succeeds
         self.exiting = False
+        self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
         self._touched: dict[Channel, None] = {}
         self._stale: dict[Topic, None] = {}  # topics whose journal is behind
@@ -87,6 +89,7 @@ class Broker:
                 raise LapwingError(f"this broker may have {self.options.max_topics} topics and has them all")
             topic = Topic(name, self, self.storage.open(name))
             topic.effective = self.settings.of_topic(topic)  # a policy may hold for it
+            topic.set_admission()
             self.topics[name] = topic
             self.changed("topic", name, None, created=True)
             self.on_new_topic(topic)
@@ -152,6 +155,20 @@ class Broker:
         self.settings.end_pause(channel)
         self.touch(channel)
         self.catalog_changed()
+
+    def begin_drain(self, *, now: int, deadline: int = 0) -> None:
+        """Take no new messages from now on; `deadline` (ns, 0: none) is when deliveries end too."""
+        if self.drain is not None:
+            self.end_drain(now=now)
+        self.drain = Drain(self, now=now, deadline=deadline)
+        for topic in self.topics.values():
+            topic.set_admission()
+
+    def end_drain(self, *, now: int) -> None:
+        """Take messages again."""
+        drain, self.drain = self.drain, None
+        if drain is not None:
+            drain.end(now)
 
     def empty_channel(self, topic: str, name: str, *, now: int) -> None:
         """Drop all that a channel has, for good: written down before anybody hears of it."""
@@ -284,6 +301,8 @@ class Broker:
             self._look_for_health(now)
         if self.unopened:
             self._open_again(now)
+        if self.drain is not None:
+            self.drain.look(now)
         if self._read_stalls:
             self._retry_reads(now)
         stale, self._stale = self._stale, {}

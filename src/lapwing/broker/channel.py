@@ -111,6 +111,10 @@ class Channel:
         """How many messages consumers hold."""
         return sum(len(subscriber.in_flight) for subscriber in self.subscribers)
 
+    def waiting_bytes(self) -> int:
+        """About how many bytes of messages wait for their first delivery."""
+        return self.topic.log.bytes_from(self.cursor)
+
     def needed_from(self) -> int:
         """The first sequence of the topic's log that this channel may still read."""
         self.pass_over()  # with nothing to deliver nobody else does
@@ -475,8 +479,6 @@ class Channel:
 
     def apply(self, effective: ChannelSettings, *, now: int) -> None:
         """Put settings in force."""
-        if effective is self.effective:
-            return
         self.effective = effective
         until = effective.paused_until - self.topic.skew
         self.paused_until = until if until > now else 0

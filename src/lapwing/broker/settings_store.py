@@ -178,11 +178,15 @@ class SettingsStore:
 
     def apply_channel(self, channel: Channel, *, now: int) -> None:
         """Put a channel's settings in force."""
-        channel.apply(self.of_channel(channel), now=now)
+        effective = self.of_channel(channel)
+        if effective is not channel.effective:
+            channel.apply(effective, now=now)
+            channel.topic.set_admission()
 
     def apply_topic(self, topic: Topic, *, now: int) -> None:
         """Put the settings of a topic and its channels in force."""
         topic.effective = self.of_topic(topic)
+        topic.set_admission()
         for channel in topic.channels.values():
             self.apply_channel(channel, now=now)
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapwing import kernel, names
 from lapwing.broker import checkpoint
+from lapwing.broker.admission import Admission, admission_of
 from lapwing.broker.channel import Channel
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.skips import EmptiedRuns
-from lapwing.errors import Exiting, LapwingError, ReadFailed, WriteFailed
+from lapwing.errors import Exiting, LapwingError, PublishRefused, ReadFailed, WriteFailed
 from lapwing.log.log import Extra
 from lapwing.log.retention import RetentionLimits
 from lapwing.wire.nsq import ids
@@ -64,6 +65,7 @@ class Topic:
         self.log: TopicLog = store.log
         self.id_base = ids.base(store.log.node)
         self.fanned_out = store.log.first
+        self.admission: Admission | None = None  # limits on publishes, if there are any
         self.waiting: list[tuple[Receipt, int]] = []  # of this turn, with the first sequence of each
         self.report: Callable[[str], None] = broker.report
         self._broker = broker
@@ -104,6 +106,8 @@ class Topic:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Take one message; `receipt` is settled when the turn's batch is written."""
+        if self.admission is not None:
+            self.admission.check(1, len(body), len(body))
         log = self.log
         sequence = log.next
         extras: Sequence[Extra] = ()
@@ -116,10 +120,19 @@ class Topic:
         """Take the messages of an MPUB body, all or none, and return their number. Raises `PublishRefused`."""
         options = self._options
         stamp = now + self._broker.skew
-        frames, count = kernel.frame_mpub(
-            body, self.id_base + self.log.next, stamp, options.max_batch_count, options.max_msg_size
-        )
-        self._append(frames, count, len(body) - 4 - 4 * count, receipt, (), now)
+        largest = options.max_msg_size if self.admission is None else self.admission.max_msg_size
+        try:
+            frames, count = kernel.frame_mpub(
+                body, self.id_base + self.log.next, stamp, options.max_batch_count, largest
+            )
+        except PublishRefused as error:
+            if self.admission is not None and error.code == kernel.TOO_BIG and error.value <= options.max_msg_size:
+                self.admission.check(0, 0, error.value)  # it is the topic's own limit
+            raise
+        size = len(body) - 4 - 4 * count
+        if self.admission is not None:
+            self.admission.check(count, size, 0)
+        self._append(frames, count, size, receipt, (), now)
         return count
 
     def publish_many(
@@ -131,6 +144,8 @@ class Topic:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Take several messages, all or none."""
+        if self.admission is not None:
+            self.admission.check(len(bodies), sum(map(len, bodies)), max(map(len, bodies), default=0))
         first = self.log.next
         frames = kernel.frame_bodies(bodies, self.id_base + first, now + self._broker.skew)
         extras: list[Extra] = []
@@ -271,6 +286,7 @@ class Topic:
         channel.close()
         self._moved = True
         self.store.forget(name)
+        self.set_admission()
         self._broker.tell(self)
         self._broker.changed("channel", self.name, name, created=False)
 
@@ -287,6 +303,11 @@ class Topic:
         heappush(self._broker.agenda, (due, id(channel), channel))
 
     # --- orders from above -------------------------------------------------------------------------------------
+
+    def set_admission(self) -> None:
+        """Put the limits on publishes in force."""
+        draining = self._broker.drain is not None
+        self.admission = admission_of(self, draining=draining, max_msg_size=self._options.max_msg_size)
 
     def empty(self) -> None:
         """Drop what waits in the topic; channels keep theirs."""

@@ -389,6 +389,20 @@ class DiskLog:
     def _tell_extras(self, path: str, offset: int, length: int) -> None:
         self._tell(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
 
+    def bytes_from(self, sequence: int) -> int:
+        """Return about how many bytes of frames lie from `sequence` on: exact to the chunk. Raises `ReadFailed`."""
+        unwritten = sum(len(frames) for _, _, frames in self._window.since(max(sequence, self._written)))
+        if sequence >= self._written or not self._segments:
+            return unwritten
+        at = max(bisect_right(self._firsts, sequence) - 1, 0)
+        segment = self._segments[at]
+        total = unwritten + sum(segment.size for segment in self._segments[at:])
+        if segment.first <= sequence < segment.end:
+            total -= self._sure(segment, lambda: segment.index.chunk(segment.find(sequence))).offset
+        elif sequence >= segment.end:
+            total -= segment.size
+        return total
+
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""
         for segment in self._segments:

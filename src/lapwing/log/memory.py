@@ -116,6 +116,10 @@ class MemoryLog:
         begin = bisect_left(extras, start, key=_sequence)
         return extras[begin : bisect_left(extras, stop, begin, key=_sequence)]
 
+    def bytes_from(self, sequence: int) -> int:
+        """Return about how many bytes of frames lie from `sequence` on: exact to the batch."""
+        return sum(len(frames) for _, _, frames in self._window.since(self._window.boundary(sequence)))
+
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""
         for first, _, frames in self.blocks(self.first, self.end, BLOCK_BYTES):

@@ -62,6 +62,9 @@ class TopicLog(Protocol):
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order."""
 
+    def bytes_from(self, sequence: int) -> int:
+        """Return about how many bytes of frames lie from `sequence` on: exact to the chunk."""
+
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""
 

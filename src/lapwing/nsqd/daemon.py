@@ -235,7 +235,7 @@ class Daemon:
 
     async def _checkpoint(self) -> None:
         self.broker.checkpoint(now=self.clock.now())
-        if self.broker.restless:
+        if self.broker.restless or self.broker.changes:
             self.turn.stir()
 
     async def _trim(self) -> None:

@@ -22,6 +22,7 @@ from lapwing.net.routes import OPEN, Access, Reply, Route
 from lapwing.nsqd import debug, memory, permissions
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.config import Config, LookupPeers
+from lapwing.nsqd.http_drain import DrainApi, drain_object
 from lapwing.nsqd.http_seek import SeekApi
 from lapwing.nsqd.http_settings import SettingsApi
 from lapwing.nsqd.metrics import FsyncTimes, Metrics
@@ -75,6 +76,7 @@ class Http:
         self._config = Config(node.options, node.log, node.peers)
         self._pipelines = Pipelines(node.clock.now)
         self._settings = SettingsApi(node.broker, node.clock.now, node.turn.stir)
+        self._drain = DrainApi(node.broker, node.clock.now, node.turn.stir, node.log)
         self._seek = SeekApi(node.broker, node.clock.now, node.turn.stir)
 
     def routes(self) -> list[Route]:
@@ -103,6 +105,7 @@ class Http:
             *self._pipelines.routes(),
             *self._settings.routes(),
             *self._seek.routes(),
+            *self._drain.routes(),
             *debug.routes(),
         ]
 
@@ -152,6 +155,7 @@ class Http:
             memory=memory.figures(self._pauses) if query.get("include_mem") not in ("false", "0") else None,
             producers=stats.producers(self._broker) if clients else (),
             topic=chosen,
+            drain=drain_object(self._broker, self._now()),
         )
         if not chosen and len(self._broker.topics) > _MANY:
             pieces = self._pieces(page, snapshot, channel, clients)

@@ -283,7 +283,10 @@ class Peers:
     def _everything(self) -> list[Register]:
         """Every channel, and every topic without one."""
         found = []
+        drain = self._broker.drain
         for topic in self._broker.topics.values():
+            if drain is not None and topic.name in drain.empty_topics:
+                continue
             found += [Register(topic.name, channel) for channel in topic.channels] or [Register(topic.name)]
         return found
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
-from lapwing.errors import BrokerError, LapwingError, PublishRefused
+from lapwing.errors import BrokerError, Exiting, LapwingError, MessageTooBig, PublishRefused
 from lapwing.net.answers import BODY_TOO_BIG, INTERNAL_ERROR, OK, Answer, Later, Refused, failure
 from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
@@ -97,8 +97,8 @@ class Publishing:
         later = _Published()
         try:
             topic.publish(body, later, now=self._now(), defer=defer, headers=headers)
-        except BrokerError:
-            return EXITING
+        except BrokerError as error:
+            return refusal(error)
         self._stir()
         return self.when_settled(topic.name, later) if made else later
 
@@ -124,8 +124,8 @@ class Publishing:
         except PublishRefused as error:
             whole = error.code == kernel.BAD_COUNT or (error.code == kernel.SHORT and error.index < 0)
             return BAD_BODY if whole else BAD_MESSAGE
-        except BrokerError:
-            return EXITING
+        except BrokerError as error:
+            return refusal(error)
         self._stir()
         return self.when_settled(topic.name, later) if made else later
 
@@ -212,6 +212,13 @@ def named(head: Head, parameter: str, refusal: str) -> str:
     if not names.valid(name):
         raise Refused(400, refusal)
     return name
+
+
+def refusal(error: BrokerError) -> Answer:
+    """Return the answer to a publish that the broker refuses."""
+    if isinstance(error, MessageTooBig):
+        return MSG_TOO_BIG
+    return EXITING if isinstance(error, Exiting) else failure(503, str(error))
 
 
 def message_headers(raw: bytes) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Snapshot:
     memory: Mapping[str, int] | None  # None: not asked for
     producers: Sequence[Session]
     topic: str = ""  # the filter
+    drain: Mapping[str, Any] | None = None  # how far a drain has come
 
 
 class Page(Protocol):
@@ -75,6 +76,8 @@ class JsonPage:
         producers = [client_object(session, topic=snapshot.topic) for session in snapshot.producers]
         end: dict[str, Any] = {} if snapshot.memory is None else {"memory": dict(snapshot.memory)}
         end["producers"] = producers if producers and some is not None else None
+        if snapshot.drain is not None:
+            end["drain"] = dict(snapshot.drain)
         return (b"," if some is None else b"],") + compact(end)[1:]
 
 

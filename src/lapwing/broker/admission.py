@@ -1,0 +1,58 @@
+"""Whether a topic takes a publish: not while the node drains, nor when a channel is full, nor above a size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lapwing.errors import ChannelFull, Draining, MessageTooBig
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+    from lapwing.broker.topic import Topic
+
+
+class Admission:
+    """The limits on publishes to one topic; a topic without limits has no such object."""
+
+    __slots__ = ("_bounded", "_draining", "_topic", "max_msg_size")
+
+    def __init__(self, topic: Topic, *, draining: bool, max_msg_size: int, bounded: list[Channel]) -> None:
+        self.max_msg_size = max_msg_size  # bytes
+        self._topic = topic
+        self._draining = draining
+        self._bounded = bounded  # channels that refuse what would be too much for them
+
+    def check(self, count: int, size: int, largest: int) -> None:
+        """Raise `Draining`, `MessageTooBig` or `ChannelFull` if `count` messages of `size` bytes cannot be taken."""
+        if self._draining:
+            raise Draining
+        topic = self._topic
+        if largest > self.max_msg_size:
+            raise MessageTooBig(f"message of {largest} bytes: topic {topic.name} takes at most {self.max_msg_size}")
+        coming = topic.log.next - topic.fanned_out + count
+        for channel in self._bounded:
+            settings = channel.effective
+            waiting = channel.depth + coming
+            if settings.max_depth and waiting > settings.max_depth:
+                raise ChannelFull(
+                    f"channel {channel.name} of topic {topic.name} is full: {waiting - count} messages wait, "
+                    f"max_depth is {settings.max_depth}"
+                )
+            if settings.max_bytes and (held := channel.waiting_bytes()) + size > settings.max_bytes:
+                raise ChannelFull(
+                    f"channel {channel.name} of topic {topic.name} is full: {held} bytes wait, "
+                    f"max_bytes is {settings.max_bytes}"
+                )
+
+
+def admission_of(topic: Topic, *, draining: bool, max_msg_size: int) -> Admission | None:
+    """Return the limits on publishes to a topic; None without any. `max_msg_size` is the node's."""
+    bounded = [
+        channel
+        for channel in topic.channels.values()
+        if channel.effective.overflow == "reject" and (channel.effective.max_depth or channel.effective.max_bytes)
+    ]
+    own = topic.effective.max_msg_size
+    if not draining and not bounded and own >= max_msg_size:
+        return None
+    return Admission(topic, draining=draining, max_msg_size=min(own, max_msg_size), bounded=bounded)
