@@ -1,12 +1,20 @@
 """The one thing pyproject.toml cannot say: the compiled kernel, optional where no compiler is."""
 
+import sys
+
 from setuptools import Extension, setup
 
 try:
     from Cython.Build import cythonize
 
+    compiled = {"lapwing.kernel._speed": "kernel/_speed.pyx"}
+    if sys.platform == "linux":
+        compiled["lapwing.net._sockets"] = "net/_sockets.pyx"
     extensions = cythonize(
-        [Extension("lapwing.kernel._speed", ["src/lapwing/kernel/_speed.pyx"], extra_compile_args=["-O3"], optional=True)],
+        [
+            Extension(name, [f"src/lapwing/{source}"], extra_compile_args=["-O3"], optional=True)
+            for name, source in compiled.items()
+        ],
         language_level=3,
     )
 except ImportError:

@@ -1,0 +1,284 @@
+"""Connections of one daemon in one epoll set: the event loop watches the set, and one call receives from all of them.
+
+`PolledTransport` is an asyncio transport like any other, so a protocol does not notice who serves it. The event loop's
+own transports cost a callback per connection and turn; this one costs a callback per turn. It needs Linux and the
+compiled module; where `available` is false, the event loop's transports do the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+try:
+    from lapwing.net._sockets import LIMIT, SocketSet
+
+    available = True
+except ImportError:  # not Linux, or no compiler where this was installed
+    available = False
+
+__all__ = ["LIMIT", "PolledConnections", "PolledTransport", "available"]
+
+_ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
+_PAUSE: Final = 0.1  # seconds without accepting when there are no descriptors left
+
+
+class PolledConnections:
+    """The epoll set of one daemon, with the connections that it has accepted.
+
+    `begin` and `end` are called around each round of received bytes, so that a daemon can end its turn in the same
+    call of the event loop.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        begin: Callable[[], None] = lambda: None,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.sockets = SocketSet()
+        self.loop = loop
+        self._begin = begin
+        self._end = end
+        self._listening: set[int] = set()
+        loop.add_reader(self.sockets.fileno(), self._receive)
+
+    def _receive(self) -> None:
+        self._begin()
+        try:
+            for transport, what in self.sockets.receive():
+                transport.received(what)
+        finally:
+            self._end()
+
+    def accept(self, listening: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
+        """Take connections from a listening socket; each gets a protocol from `factory`."""
+        self._listening.add(listening.fileno())
+        self.loop.add_reader(listening.fileno(), self._accept, listening, factory)
+
+    def stop_accepting(self) -> None:
+        """Take no more connections. To be called before the listening sockets are closed."""
+        for descriptor in self._listening:
+            self.loop.remove_reader(descriptor)
+        self._listening.clear()
+
+    def close(self) -> None:
+        """Drop all connections, and the set."""
+        self.stop_accepting()
+        self.loop.remove_reader(self.sockets.fileno())
+        self.sockets.close()
+
+    def _accept(self, listening: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
+        for _ in range(_ACCEPTED):
+            try:
+                client, _address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # out of descriptors, most likely: others may free some
+                self.loop.remove_reader(listening.fileno())
+                self.loop.call_later(_PAUSE, self._accept_again, listening, factory)
+                return
+            client.setblocking(False)
+            with suppress(OSError):  # a Unix socket has no such option
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            PolledTransport(self, client, factory())
+
+    def _accept_again(self, listening: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
+        if listening.fileno() in self._listening:
+            self.loop.add_reader(listening.fileno(), self._accept, listening, factory)
+
+
+class PolledTransport(asyncio.Transport):
+    """One connection of a `PolledConnections`."""
+
+    __slots__ = (
+        "_buffer", "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol",
+        "_reading", "_socket", "_sockets", "fd",
+    )  # fmt: skip
+
+    def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.fd = client.fileno()
+        self._connections = connections
+        self._sockets = connections.sockets
+        self._socket = client
+        self._protocol = protocol
+        self._buffer = bytearray()  # bytes that the socket has not taken yet
+        self._high, self._low = 65536, 16384
+        self._reading = True
+        self._paused_writing = False
+        self._closing = False
+        self._eof = False  # no more is written, and the peer is to know
+        self._lost = False
+        self._sockets.add(self.fd, self)
+        protocol.connection_made(self)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def received(self, what: bytes | int | None) -> None:
+        """Pass on what the set has received for this connection."""
+        if self._lost:
+            return
+        if what is None:
+            self._write_buffered()
+        elif isinstance(what, int):
+            self._lose(OSError(what, "connection lost"))
+        elif self._closing:
+            if not what:
+                self._lose(None)
+        elif not self._reading:
+            self._lose(None)  # both directions are shut, which is reported whether or not it is asked for
+        elif what:
+            self._protocol.data_received(what)
+        else:
+            self._reading = False
+            self._watch()
+            if not self._protocol.eof_received():
+                self.close()
+
+    def _watch(self) -> None:
+        if not self._lost:
+            self._sockets.watch(self.fd, reading=self._reading, writing=bool(self._buffer))
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._lost:
+            self._lost = self._closing = True
+            self._sockets.remove(self.fd)
+            self._buffer.clear()
+            self._connections.loop.call_soon(self._end, error)
+
+    def _end(self, error: Exception | None) -> None:
+        try:
+            self._protocol.connection_lost(error)
+        finally:
+            self._socket.close()
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def is_reading(self) -> bool:
+        """Whether bytes are received."""
+        return self._reading
+
+    def pause_reading(self) -> None:
+        """Receive nothing until `resume_reading`."""
+        if self._reading and not self._closing:
+            self._reading = False
+            self._watch()
+
+    def resume_reading(self) -> None:
+        """Receive again."""
+        if not self._reading and not self._closing:
+            self._reading = True
+            self._watch()
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes; what the socket does not take now waits in the buffer."""
+        if self._lost or self._eof or not data:
+            return
+        if self._buffer:
+            self._buffer += data
+        else:
+            sent = self._sockets.send(self.fd, data if type(data) is bytes else bytes(data))
+            if sent == len(data):
+                return
+            if sent < 0:
+                self._lose(OSError(-sent, "connection lost"))
+                return
+            self._buffer += memoryview(data)[sent:]
+            self._watch()
+        if len(self._buffer) > self._high and not self._paused_writing:
+            self._paused_writing = True
+            self._protocol.pause_writing()
+
+    def _write_buffered(self) -> None:
+        buffer = self._buffer
+        if buffer:
+            sent = self._sockets.send(self.fd, bytes(memoryview(buffer)[:1048576]))
+            if sent < 0:
+                self._lose(OSError(-sent, "connection lost"))
+                return
+            del buffer[:sent]
+        if not buffer:
+            self._watch()
+            if self._eof:
+                self._shut()
+            if self._closing:
+                self._lose(None)
+                return
+        if self._paused_writing and len(buffer) <= self._low:
+            self._paused_writing = False
+            self._protocol.resume_writing()
+
+    def write_eof(self) -> None:
+        """Send no more once the buffer is empty, and let the peer know."""
+        if not self._eof:
+            self._eof = True
+            if not self._buffer:
+                self._shut()
+
+    def _shut(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def can_write_eof(self) -> bool:
+        """Whether `write_eof` works: always."""
+        return True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set the sizes of the buffer at which writing pauses and resumes."""
+        self._high = 65536 if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """Return (low, high)."""
+        return self._low, self._high
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        return len(self._buffer)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed or being closed."""
+        return self._closing
+
+    def close(self) -> None:
+        """Close once the buffer has left."""
+        if not self._closing:
+            self._closing = True
+            if self._buffer:
+                self._reading = False
+                self._watch()
+            else:
+                self._lose(None)
+
+    def abort(self) -> None:
+        """Close at once; what waits in the buffer is dropped."""
+        self._lose(None)
+
+    # --- what asyncio asks besides -----------------------------------------------------------------------------
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol that gets the events."""
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give the events to another protocol."""
+        assert isinstance(protocol, asyncio.Protocol)
+        self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return the socket, or the address of either end."""
+        if name == "socket":
+            return self._socket
+        if name in ("peername", "sockname"):
+            with suppress(OSError):
+                return self._socket.getpeername() if name == "peername" else self._socket.getsockname()
+        return default

@@ -1,0 +1,211 @@
+"""Transports on one epoll set behave as the event loop's own do."""
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from lapwing.net import polled
+
+pytestmark = pytest.mark.skipif(not polled.available, reason="the compiled set of sockets needs Linux and a C compiler")
+
+BIG = 32 << 20  # more than the buffers of two sockets
+
+
+class Recorder(asyncio.Protocol):
+    """Notes every event; `echo` sends back whatever comes."""
+
+    def __init__(self, *, echo=False, keep_open=False):
+        self.events = []
+        self.data = bytearray()
+        self.echo = echo
+        self.keep_open = keep_open
+        self.changed = asyncio.Event()
+
+    def note(self, event):
+        self.events.append(event)
+        self.changed.set()
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.note("made")
+
+    def data_received(self, data):
+        self.data += data
+        if self.echo:
+            self.transport.write(data)
+        self.changed.set()
+
+    def eof_received(self):
+        self.note("eof")
+        return self.keep_open
+
+    def connection_lost(self, error):
+        self.note("lost" if error is None else f"lost {error.errno}")
+
+    def pause_writing(self):
+        self.note("pause")
+
+    def resume_writing(self):
+        self.note("resume")
+
+    async def until(self, holds):
+        async with asyncio.timeout(20):
+            while not holds():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Server:
+    """Accepts on a loopback port; each client has its recorder."""
+
+    def __init__(self, **behaviour):
+        self.rounds = []
+        self.connections = polled.PolledConnections(
+            asyncio.get_running_loop(), begin=lambda: self.rounds.append("begin"), end=lambda: self.rounds.append("end")
+        )
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.listening.setblocking(False)
+        self.recorders = []
+        self.accepted = asyncio.Event()
+        self.connections.accept(self.listening, lambda: self.recorder(**behaviour))
+
+    def recorder(self, **behaviour):
+        recorder = Recorder(**behaviour)
+        self.recorders.append(recorder)
+        self.accepted.set()
+        return recorder
+
+    async def client(self):
+        reader, writer = await asyncio.open_connection(*self.listening.getsockname())
+        await asyncio.wait_for(self.accepted.wait(), 20)
+        self.accepted.clear()
+        return reader, writer, self.recorders[-1]
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        self.connections.close()
+        self.listening.close()
+        for recorder in self.recorders:
+            recorder.transport.get_extra_info("socket").close()
+
+
+async def test_bytes_go_both_ways_and_every_round_is_begun_and_ended():
+    async with Server(echo=True) as server:
+        reader, writer, recorder = await server.client()
+        writer.write(b"hello")
+
+        assert await reader.readexactly(5) == b"hello"
+        assert recorder.events == ["made"]
+        assert server.rounds[:2] == ["begin", "end"]
+        writer.close()
+        await recorder.until(lambda: "lost" in recorder.events)
+        assert recorder.events == ["made", "eof", "lost"]
+
+
+async def test_a_peer_that_ends_its_input_still_gets_its_answer_where_the_protocol_wants_that():
+    async with Server(keep_open=True) as server:
+        reader, writer, recorder = await server.client()
+        writer.write(b"question")
+        writer.write_eof()
+        await recorder.until(lambda: "eof" in recorder.events)
+
+        recorder.transport.write(b"answer")
+        recorder.transport.write_eof()
+        assert await reader.read() == b"answer"
+        await recorder.until(lambda: "lost" in recorder.events)  # neither end has anything more to send
+        assert recorder.events == ["made", "eof", "lost"]
+        writer.close()
+
+
+async def test_a_reader_that_is_slow_pauses_the_writer_and_gets_everything():
+    async with Server() as server:
+        reader, writer, recorder = await server.client()
+        recorder.transport.set_write_buffer_limits(high=1 << 20)
+        recorder.transport.write(b"x" * BIG)
+
+        assert recorder.events == ["made", "pause"]
+        assert recorder.transport.get_write_buffer_size() > 1 << 20
+        assert len(await reader.readexactly(BIG)) == BIG
+        await recorder.until(lambda: "resume" in recorder.events)
+        assert recorder.transport.get_write_buffer_size() <= 1 << 18
+        writer.close()
+
+
+async def test_close_lets_the_buffer_leave_and_abort_does_not():
+    async with Server() as server:
+        reader, writer, recorder = await server.client()
+        recorder.transport.write(b"x" * BIG)
+        recorder.transport.close()
+        assert recorder.transport.is_closing()
+
+        assert len(await reader.read(-1)) == BIG
+        await recorder.until(lambda: "lost" in recorder.events)
+        writer.close()
+
+        reader, writer, recorder = await server.client()
+        recorder.transport.write(b"x" * BIG)
+        recorder.transport.abort()
+        await recorder.until(lambda: "lost" in recorder.events)
+        assert len(await reader.read(-1)) < BIG
+        writer.close()
+
+
+async def test_nothing_is_received_while_reading_is_paused():
+    async with Server() as server:
+        _, writer, recorder = await server.client()
+        recorder.transport.pause_reading()
+        assert not recorder.transport.is_reading()
+        writer.write(b"later")
+        await writer.drain()
+        other_reader, other_writer, other = await server.client()
+        other_writer.write(b"now")
+        await other.until(lambda: other.data == b"now")
+
+        assert recorder.data == b""
+        recorder.transport.resume_reading()
+        await recorder.until(lambda: recorder.data == b"later")
+        writer.close()
+        other_writer.close()
+        del other_reader
+
+
+async def test_a_reset_is_a_loss_with_its_errno_even_while_reading_is_paused():
+    async with Server() as server:
+        for paused in (False, True):
+            _, writer, recorder = await server.client()
+            if paused:
+                recorder.transport.pause_reading()
+            client = writer.transport.get_extra_info("socket")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            await recorder.until(lambda recorder=recorder: recorder.events[-1].startswith("lost"))
+
+            assert recorder.events[0] == "made"
+            assert len(recorder.events) == 2
+            assert len(server.connections.sockets) == 0
+
+
+async def test_one_connection_gives_no_more_than_its_limit_a_round():
+    async with Server() as server:
+        _, writer, recorder = await server.client()
+        sizes = []
+        recorder.data_received = lambda data: (sizes.append(len(data)), recorder.changed.set())
+        writer.write(b"x" * (4 << 20))
+        await recorder.until(lambda: sum(sizes) == 4 << 20)
+
+        assert max(sizes) <= polled.LIMIT
+        writer.close()
+
+
+async def test_both_ends_are_known_by_their_addresses():
+    async with Server() as server:
+        _, writer, recorder = await server.client()
+
+        assert recorder.transport.get_extra_info("peername") == writer.get_extra_info("sockname")
+        assert recorder.transport.get_extra_info("sockname") == writer.get_extra_info("peername")
+        assert recorder.transport.get_extra_info("cipher", "none") == "none"
+        writer.close()
