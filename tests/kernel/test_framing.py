@@ -176,3 +176,63 @@ def test_whole_messages_of_a_batch_are_found_up_to_the_first_that_is_not(kernel:
     assert kernel.mpub_run(body, 4, 3, 2) == (2, 15)
     assert kernel.mpub_run(mpub(b"a", b"", b"c"), 4, 3, 10) == (1, 9)
     assert kernel.mpub_run(body, 400, 3, 10) == (0, 400)
+
+
+def pub(line: bytes, *bodies: bytes) -> bytes:
+    """PUBs of one line, each with a body."""
+    return b"".join(line + struct.pack(">i", len(body)) + body for body in bodies)
+
+
+def whole_mpub(line: bytes, *bodies: bytes) -> bytes:
+    """One MPUB command."""
+    return line + struct.pack(">i", len(mpub(*bodies))) + mpub(*bodies)
+
+
+PUB = b"PUB orders\n"
+MPUB = b"MPUB orders\n"
+LIMITS = (100, 1000, 5000)  # messages of an MPUB, bytes of a message, bytes of an MPUB's body
+
+
+def test_a_run_of_publishes_is_framed_at_once(kernel: ModuleType) -> None:
+    expected = frame(b"one", BASE) + frame(b"two", BASE + 1) + frame(b"3", BASE + 2)
+
+    assert kernel.frame_pubs(pub(PUB, b"one", b"two", b"3"), PUB, BASE, NOW, *LIMITS) == (expected, 3, 3)
+    together = whole_mpub(MPUB, b"one", b"two") + whole_mpub(MPUB, b"3")
+    assert kernel.frame_pubs(together, MPUB, BASE, NOW, *LIMITS) == (expected, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        pub(PUB, b"one")[:-1],  # torn
+        pub(PUB, b"one") + b"P",
+        pub(PUB, b"one") + b"NOP\n",
+        pub(PUB, b"one") + pub(b"PUB other\n", b"two"),
+        pub(PUB, b""),  # bodies that are refused
+        pub(PUB, b"x" * 1001),
+        PUB + struct.pack(">i", -1),
+        PUB,
+        b"FIN 0123456789abcdef\n",
+    ],
+)
+def test_anything_but_whole_and_lawful_publishes_is_left_to_a_parser(kernel: ModuleType, data: bytes) -> None:
+    assert kernel.frame_pubs(data, PUB, BASE, NOW, *LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        whole_mpub(MPUB, b"one")[:-1],
+        whole_mpub(MPUB),
+        whole_mpub(MPUB, *[b"x"] * 101),
+        whole_mpub(MPUB, *[b"x" * 999] * 6),
+        whole_mpub(MPUB, b"one", b""),
+        MPUB + struct.pack(">ii", 4, 1),
+        MPUB + struct.pack(">iii", 10, 1, 3) + b"one",  # the declared size does not fit what is inside
+        MPUB + struct.pack(">iii", 12, 1, 3) + b"one!",
+        MPUB + struct.pack(">iii", -5, 1, 3) + b"one",
+    ],
+)
+def test_a_batch_that_is_not_plainly_right_is_left_to_a_parser(kernel: ModuleType, data: bytes) -> None:
+    assert kernel.frame_pubs(data, MPUB, BASE, NOW, *LIMITS) is None
