@@ -53,18 +53,19 @@ class About:
 class PublishSlot(Slot):
     """The place of the answer to a PUB, MPUB or DPUB, filled when the topic settles the publish."""
 
-    __slots__ = ("_session", "_word")
+    __slots__ = ("_session", "_word", "count")
 
     def __init__(self, session: Session, word: str) -> None:
         self._replies = session.replies  # as Slot does it, but for one call less: there is one per PUB
         self.answer = None
+        self.count = 1  # commands that it answers
         self._session = session
         self._word = word
 
     def settle(self, sequence: int, error: LapwingError | None) -> None:
         """Answer OK, or end the conversation with the error."""
         if error is None:
-            self.answer = frames.OK
+            self.answer = frames.OK if self.count == 1 else frames.OK * self.count
             self._replies.advance()
         else:
             self._session.fail(self, _failed(self._word, error))
@@ -94,6 +95,9 @@ class Session:
         self.about = About()
         self._subscribed: Slot | None = None  # where the answer to SUB waits; messages wait behind it
         self._hang_up = hang_up
+        self._run_topic: Topic | None = None  # of the last PUB or MPUB, whose line and word follow
+        self._run_line = b""
+        self._run_word = ""
         broker.sessions[self] = None
 
     def handle(self, command: Command, *, now: int) -> None:
@@ -109,6 +113,8 @@ class Session:
         except BrokerError as error:
             raise _failed("PUB", error) from error
         self._published(topic, slot, 1)
+        if self._run_topic is not topic:
+            self._run_topic, self._run_line, self._run_word = topic, b"PUB %s\n" % topic.name.encode(), "PUB"
 
     def _dpub(self, command: Dpub, now: int) -> None:
         topic, slot = self._topic(command.topic, "DPUB"), PublishSlot(self, "DPUB")
@@ -130,6 +136,26 @@ class Session:
         except BrokerError as error:
             raise _failed("MPUB", error) from error
         self._published(topic, slot, count)
+        if self._run_topic is not topic:
+            self._run_topic, self._run_line, self._run_word = topic, b"MPUB %s\n" % topic.name.encode(), "MPUB"
+
+    def publish_run(self, data: bytes, *, now: int) -> bool:
+        """Carry out whole publishes like the last one: the same command, the same topic, and nothing else in `data`.
+
+        Return False, with nothing done, for any other bytes: the parser has to look at them.
+        """
+        topic = self._run_topic
+        if topic is None:
+            return False
+        slot = PublishSlot(self, self._run_word)
+        found = topic.publish_run(data, self._run_line, slot, now=now)
+        if found is None:
+            if topic.exiting or not data.startswith(self._run_line):
+                self._run_topic = None  # until the next publish
+            return False
+        messages, slot.count = found
+        self._published(topic, slot, messages)
+        return True
 
     def _topic(self, name: str, word: str) -> Topic:
         topic = self.broker.topics.get(name)

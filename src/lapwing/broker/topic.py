@@ -135,6 +135,24 @@ class Topic:
         self._append(frames, count, size, receipt, (), now)
         return count
 
+    def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
+        """Take the messages of whole PUBs or MPUBs that begin with `line`; how many they and the commands are.
+
+        Return None, with nothing taken, where `data` is anything else, or the topic takes no more.
+        """
+        if self.exiting:
+            return None
+        options = self._options
+        found = kernel.frame_pubs(
+            data, line, self.id_base + self.log.next, now + self._broker.skew,
+            options.max_batch_count, options.max_msg_size, options.max_body_size,
+        )  # fmt: skip
+        if found is None:
+            return None
+        frames, messages, commands = found
+        self._append(frames, messages, len(frames) - kernel.HEAD * messages, receipt, (), now)
+        return messages, commands
+
     def publish_many(
         self,
         bodies: Sequence[bytes],

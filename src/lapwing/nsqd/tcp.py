@@ -53,6 +53,7 @@ class Connection(asyncio.Protocol):
         self._muted = False  # nothing is read from the socket
         self._blocked = False  # the socket takes no more
         self._half_closed = False
+        self._at_rest = False  # what comes next may be a run of publishes that needs no parser
         self._unsettled = 0  # topics this client made that others cannot find yet
         self._ending = False
         self._gate = Gate(door.auth, self._session.about, self._clock.now, door.log)
@@ -89,6 +90,12 @@ class Connection(asyncio.Protocol):
         """Bytes from the client."""
         if self._ending or self._session.doomed:
             return
+        if self._at_rest:
+            now = self._clock.now()
+            if self._session.publish_run(data, now=now):
+                self._patience.heard = now
+                self._turn.add(self)
+                return
         if self._handshake is not None:
             self._shake(data)
         elif self._layers:
@@ -163,6 +170,7 @@ class Connection(asyncio.Protocol):
         except ssl.SSLError as error:
             self._door.log.debug(f"{self._session.about.remote_address}: TLS: {error}")
             self._session.doomed = True
+        self._at_rest = not (self._behind or self._waits or self._layers) and self._wire.at_rest
         self._heed()
 
     @property

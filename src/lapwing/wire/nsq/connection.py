@@ -119,6 +119,18 @@ class BrokerConnection:
             self._rule = None
             raise
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the next byte begins a command, and publishes need nobody's leave."""
+        return (
+            self._publishes is KNOWN_PUBS
+            and self._rule is None
+            and self._at >= len(self._data)
+            and self._state is not State.MAGIC
+            and self.authorize is None
+            and not self._over
+        )
+
     def eof(self) -> ProtocolError | None:
         """What to answer when the client sends no more; None when there is nothing to say."""
         rule = self._rule
