@@ -127,7 +127,7 @@ class Broker:
         self.changed("topic", name, None, created=False)
         topic.channels.clear()  # which have the topic
         for session in self.sessions:
-            session.publish_counts.pop(name, None)  # who answers each time on a topic of its own would have ever more
+            session.drop_topic(topic)
 
     def delete_channel(self, topic_name: str, name: str) -> None:
         """Drop a channel; the last one of an ephemeral topic takes the topic with it."""

@@ -171,6 +171,12 @@ class Session:
         counts = self.publish_counts
         counts[topic.name] = counts.get(topic.name, 0) + count
 
+    def drop_topic(self, topic: Topic) -> None:
+        """Drop what is kept of a topic that is deleted: a client may publish to ever new ones."""
+        self.publish_counts.pop(topic.name, None)
+        if self._run_topic is topic:
+            self._run_topic = None
+
     def fail(self, slot: Slot, error: ProtocolError) -> None:
         """End the conversation with an error in `slot`, and take back every answer behind it."""
         if self.replies.take_back_after(slot):  # else a publish before it has failed too

@@ -6,8 +6,8 @@ from lapwing.kernel.pure import fins_of as fins_of
 from lapwing.kernel.pure import frame_bodies as frame_bodies
 from lapwing.kernel.pure import frame_mpub as frame_mpub
 from lapwing.kernel.pure import frame_one as frame_one
-from lapwing.kernel.pure import mpub_run as mpub_run
 from lapwing.kernel.pure import frame_pubs as frame_pubs
+from lapwing.kernel.pure import mpub_run as mpub_run
 from lapwing.kernel.pure import scan_frames as scan_frames
 from lapwing.kernel.pure import take_frames as take_frames
 from lapwing.kernel.pure import with_attempts as with_attempts
