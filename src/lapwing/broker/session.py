@@ -269,6 +269,7 @@ class Session:
         self.doomed = True
         self.replies.close()
         self._hang_up = _nothing  # break the reference cycle with the connection
+        self._run_topic = None
         self.broker.sessions.pop(self, None)
         if self.channel is not None and self.subscriber is not None:
             self.broker.leave(self.channel, self.subscriber, now=now)
