@@ -24,8 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import peers
+
 from lapwing.client.address import parse
-from lapwing.tools.bench import latency, loads, peers, server, web
+from lapwing.tools import processes
+from lapwing.tools.bench import latency, loads, web
 from lapwing.tools.bench.line import Line
 from lapwing.tools.bench.report import Result
 
@@ -187,7 +190,7 @@ def start(size: Size) -> list[Figure]:
     for _ in range(5):
         with nsqd() as running:
             times.append(answers_ping(running))
-            used.append(server.cpu_seconds(running.process.pid))
+            used.append(processes.cpu_seconds(running.process.pid))
     return [Figure("start to /ping", min(times), "s", 0.4,
                    f"slowest of 5: {max(times):.3f} s; {min(used):.2f} s of CPU")]
 
@@ -198,9 +201,9 @@ def backlog(size: Size) -> list[Figure]:
         target = running.target
         holder = Line(target.tcp, subscribe=("bench", "channel"))
         loads.publish(target, loads.Settings("bench", count=10_000))
-        before = server.resident_bytes(running.process.pid)
+        before = processes.resident_bytes(running.process.pid)
         loads.publish(target, loads.Settings("bench", count=count))
-        grown = (server.resident_bytes(running.process.pid) - before) / 1e6
+        grown = (processes.resident_bytes(running.process.pid) - before) / 1e6
         holder.close()
         return [Figure(f"memory of a backlog of {count:,}", grown, "MB", 150)]
 
@@ -221,7 +224,7 @@ def many_topics(size: Size) -> list[Figure]:
         running.stop()
         running = Nsqd(path)
         started = answers_ping(running)
-        used = server.cpu_seconds(running.process.pid)
+        used = processes.cpu_seconds(running.process.pid)
         idle = idle_share(running)
         running.stop()
         return [Figure(f"{count:,} topics with a channel: idle CPU", max(fresh, idle) * 100, "%", 3,
@@ -235,9 +238,9 @@ def many_topics(size: Size) -> list[Figure]:
 def idle_share(running: Nsqd) -> float:
     """CPU seconds per second while nobody asks for anything."""
     time.sleep(2)
-    before, began = server.cpu_seconds(running.process.pid), time.perf_counter()
+    before, began = processes.cpu_seconds(running.process.pid), time.perf_counter()
     time.sleep(8)
-    return (server.cpu_seconds(running.process.pid) - before) / (time.perf_counter() - began)
+    return (processes.cpu_seconds(running.process.pid) - before) / (time.perf_counter() - began)
 
 
 def idle_connections(size: Size) -> list[Figure]:
@@ -248,9 +251,9 @@ def idle_connections(size: Size) -> list[Figure]:
         count = hard - 100
     with nsqd() as running:
         lines = [Line(running.target.tcp) for _ in range(20)]
-        before = server.resident_bytes(running.process.pid)
+        before = processes.resident_bytes(running.process.pid)
         lines += [Line(running.target.tcp) for _ in range(count)]
-        grown = (server.resident_bytes(running.process.pid) - before) / count / 1000
+        grown = (processes.resident_bytes(running.process.pid) - before) / count / 1000
         for line in lines:
             line.close()
         return [Figure(f"{count:,} idle connections: memory of each", grown, "KB", 20)]

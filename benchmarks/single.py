@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapwing.tools.bench.server import cpu_seconds
+from lapwing.tools.processes import cpu_seconds
 
 OURS = Path(sys.executable).parent / "nsqd"
 

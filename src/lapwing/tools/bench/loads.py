@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from lapwing.client.address import Address
+from lapwing.tools import processes
 from lapwing.tools.bench import server
 from lapwing.tools.bench.line import BenchError, Line
 from lapwing.tools.bench.load import Budget, Consumer, Part, Publisher, Tally, turn
@@ -79,7 +80,7 @@ class Watch:
 
     def _server(self) -> float | None:
         with suppress(OSError):
-            return None if self._pid is None else server.cpu_seconds(self._pid)
+            return None if self._pid is None else processes.cpu_seconds(self._pid)
         return None
 
     def __enter__(self) -> "Watch":

@@ -90,23 +90,6 @@ def text(result: Result) -> str:
     return "\n".join(lines)
 
 
-def ratio_text(result: Result, peer: Result) -> str:
-    """How the peer compares."""
-    lines = [f"against {peer.server}:"]
-    if result.rate:
-        lines.append(f"  messages/s     {result.rate / peer.rate:.2f} times the peer's" if peer.rate else "")
-    if result.server_us and peer.server_us is not None:
-        lines.append(f"  server CPU     the peer needs {peer.server_us / result.server_us:.2f} times ours per message")
-    return "\n".join(line for line in lines if line)
-
-
-def ratios(result: Result, peer: Result) -> dict[str, float | None]:
-    """The same for a script."""
-    cpu = peer.server_us / result.server_us if result.server_us and peer.server_us is not None else None
-    return {"messages_per_second": result.rate / peer.rate if peer.rate else None,
-            "peer_cpu_per_message_over_ours": cpu}
-
-
 def plot(results: Sequence[Result], path: str) -> None:
     """Draw rates, CPU per message and latencies side by side into an SVG or PNG file. Raises `ConfigError`."""
     if not path.endswith((".svg", ".png")):

@@ -9,24 +9,9 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _LISTEN: Final = "0A"
 _PATIENCE: Final = 5.0
 DURABILITIES: Final = ("memory", "os", "fsync")
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used; raises `OSError` when it cannot be seen."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory that a process holds (VmRSS)."""
-    for row in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if row.startswith("VmRSS:"):
-            return int(row.split()[1]) * 1024
-    return 0
 
 
 def listening_pid(host: str, port: int) -> int | None:

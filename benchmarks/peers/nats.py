@@ -9,8 +9,8 @@ from typing import Final
 from lapwing.errors import ConfigError
 from lapwing.tools.bench.line import BenchError
 from lapwing.tools.bench.loads import Settings, Watch, measured
-from lapwing.tools.bench.peers import running
 from lapwing.tools.bench.report import Result
+from peers import running
 
 _ACKNOWLEDGED: Final = re.compile(rb'\{"stream":"bench",[^}]*\}\r\n')
 _DELIVERED: Final = re.compile(rb"MSG \S+ 1 (\$JS\.ACK\.\S+) \d+\r\n")
@@ -21,7 +21,7 @@ _INBOX: Final = b"_INBOX.bench"
 def nats(ours: Result, settings: Settings) -> Result:
     """The same load on a nats-server with JetStream."""
     if ours.load not in ("pub", "sub"):
-        raise ConfigError("--peer nats knows the loads pub and sub")
+        raise ConfigError("nats can be measured with the loads pub and sub")
     with running(_command) as target:
         watch = Watch(target.pid)
         line = _Line(target.tcp.port)

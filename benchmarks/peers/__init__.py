@@ -1,4 +1,4 @@
-"""The same load on another server, started beside ours for as long as it takes."""
+"""The same load on another server, which is started for as long as it takes."""
 
 import re
 import shutil
@@ -25,17 +25,17 @@ _ENTRY: Final = re.compile(rb"\$\d+\r\n(\d{13}-\d+)\r\n")
 
 
 def named(name: str) -> Beside:
-    """How to run a load on this peer. Raises `ConfigError` when it is unknown or not installed."""
+    """Return the function that runs a load on this peer. Raises `ConfigError` if it is unknown or not installed."""
     if name == "redis":
         _program("redis-server", "redis-server")
         _program("redis-benchmark", "redis-tools")
         return redis
     if name == "nats":
-        from lapwing.tools.bench.nats import nats
+        from peers.nats import nats
 
         _program("nats-server", "nats-server")
         return nats
-    raise ConfigError(f"--peer {name}: not known; expected redis or nats")
+    raise ConfigError(f"peer {name} is not known: redis or nats expected")
 
 
 def _program(name: str, package: str) -> str:
@@ -91,7 +91,7 @@ def redis(ours: Result, settings: Settings) -> Result:
                 _redis_drain(target.tcp.port, ours.messages)
             shown = {"consumers": 1, "count": _PIPELINE}
         else:
-            raise ConfigError("--peer redis knows the loads pub and sub")
+            raise ConfigError("redis can be measured with the loads pub and sub")
         result = measured(ours.load, target, settings, watch, ours.messages, shown, None)
         return replace(result, server="redis", durability="os: appendonly, appendfsync no")
 
@@ -136,3 +136,13 @@ def _redis_drain(port: int, messages: int) -> None:
 
 def _resp(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def ratio_text(result: Result, peer: Result) -> str:
+    """Return how the peer compares with us."""
+    lines = [f"against {peer.server}:"]
+    if result.rate:
+        lines.append(f"  messages/s     {result.rate / peer.rate:.2f} times the peer's" if peer.rate else "")
+    if result.server_us and peer.server_us is not None:
+        lines.append(f"  server CPU     the peer needs {peer.server_us / result.server_us:.2f} times ours per message")
+    return "\n".join(line for line in lines if line)
