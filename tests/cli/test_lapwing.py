@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from commanding import PROGRAM, environment, lapwing, process
 
+from lapwing import __version__
+from lapwing.broker.options import VERSION
 from lapwing.cli import main, reference
+from lapwing.cli.commands import SHELLS, Group
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def test_help_lists_every_command_and_ends_with_an_example() -> None:
     said = process("--help").stdout
 
-    for name in ("up", "pub", "sub", "tail", "peek", "topics", "channels", "top", "bench", "check", "doctor"):
+    for name in main.COMMANDS:
         assert f"  {name} " in said
     assert "Example: " in said
 
@@ -23,14 +26,28 @@ def test_help_lists_every_command_and_ends_with_an_example() -> None:
 def test_help_loads_no_command() -> None:
     code = "import sys; sys.argv = ['lapwing', '--help']\nfrom lapwing.cli.main import main\n" \
            "try: main()\nexcept SystemExit: pass\n" \
-           "print([name for name in sys.modules if name in ('httpx', 'asyncio', 'lapwing.client', 'pyspark')])"
+           "print([name for name in sys.modules if name in ('asyncio', 'lapwing.client', 'pyspark')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert said.splitlines()[-1] == "[]"
 
 
-def test_version_names_the_kernel() -> None:
-    assert "kernel" in lapwing("--version").stdout
+def test_the_version_says_which_number_is_whose() -> None:
+    said = lapwing("--version").stdout
+
+    assert said.startswith(f"lapwing {__version__} (speaks NSQ {VERSION}'s protocol; ")
+    assert "kernel" in said
+
+
+def test_looking_at_topics_loads_no_heavy_library() -> None:
+    """They cost more than the command itself."""
+    code = "import sys; sys.argv = ['lapwing', 'topics', '--nsqd-http-address', '127.0.0.1:1']\n" \
+           "from lapwing.cli.main import main\n" \
+           "try: main()\nexcept SystemExit: pass\n" \
+           "print([name for name in sys.modules if name in ('httpx', 'typer', 'rich', 'pydantic', 'uvloop')])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert said.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("unbuffered", ["1", ""])
@@ -60,36 +77,52 @@ def test_closed_standard_streams_lead_nowhere(command: str, closed: str) -> None
 def test_an_unknown_command_is_a_usage_error_that_helps() -> None:
     said = lapwing("topcs", code=2).stderr
 
-    assert "No such command 'topcs'" in said
+    assert "there is no command 'topcs'; did you mean topics?" in said
 
 
-def _every_command() -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
-    for name in ("up", "pub", "sub", "tail", "peek", "topics", "channels", "top", "bench", "check", "doctor"):
-        found.append((name,))
-        found += [(name, sub) for sub in getattr(main.load(name), "commands", {})]
+def _every_command() -> list[str]:
+    found = []
+    for name in main.COMMANDS:
+        command = main.load(name)
+        found.append(name)
+        found += [f"{name} {sub}" for sub in (command.commands if isinstance(command, Group) else ())]
     return found
 
 
-@pytest.mark.parametrize("path", _every_command(), ids=" ".join)
-def test_every_command_explains_itself_with_an_example(path: tuple[str, ...]) -> None:
-    command = main.load(path[0])
-    for name in path[1:]:
-        command = command.commands[name]
-    said = command.make_context(" ".join(path), [], resilient_parsing=True).get_help()
+@pytest.mark.parametrize("path", _every_command())
+def test_every_command_explains_itself_with_an_example(path: str) -> None:
+    said = lapwing(*path.split(), "--help").stdout
 
-    assert f"Example: lapwing {path[0]}" in said
+    assert f"Usage: lapwing {path}" in said
+    assert f"Example: lapwing {path.split()[0]}" in said
 
 
-def test_the_shell_completes_commands_and_options() -> None:
-    def completed(*words: str) -> list[str]:
-        asked = environment(_LAPWING_COMPLETE="complete_bash", COMP_WORDS=" ".join(("lapwing", *words)),
-                            COMP_CWORD=str(len(words)))
-        return subprocess.run([PROGRAM], env=asked, capture_output=True, text=True, check=False).stdout.split()
+def completed(*words: str) -> list[str]:
+    return process("__complete", *words).stdout.split()
 
+
+def test_the_shell_completes_commands_options_and_choices() -> None:
     assert completed("chan") == ["channels"]
-    assert "--defer" in completed("pub", "--d")
-    assert "fanout" in completed("bench", "f")
+    assert completed("pub", "--d") == ["--defer"]
+    assert completed("bench", "f") == ["fanout"]
+    assert completed("up", "--durability", "") == ["memory", "os", "fsync"]
+    assert completed("up", "--durability=f") == ["--durability=fsync"]
+    assert completed("pipeline", "run", "ar") == ["archive"]
+    assert completed("nonsense", "x") == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_completion_script_calls_the_program(shell: str) -> None:
+    assert "lapwing __complete" in lapwing("completion", shell).stdout
+
+
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(lapwing("completion", "bash").stdout)
+    code = f"""PATH={Path(PROGRAM).parent}:$PATH; source {tmp_path}/script
+        COMP_WORDS=(lapwing bench f); COMP_CWORD=2; _lapwing_complete; echo ${{COMPREPLY[@]}}"""
+    said = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+
+    assert said.stdout.split() == ["fanout"]
 
 
 def test_the_reference_in_the_docs_is_what_the_programs_say() -> None:

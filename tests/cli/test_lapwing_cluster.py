@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commanding import PROGRAM, environment, lapwing, lapwing_json, process
+from commanding import PROGRAM, lapwing, lapwing_json, process
 
 from daemons import Daemon, nsqd, start_nsqlookupd, until
 
@@ -36,7 +36,8 @@ def test_topics_tells_what_waits_where(daemon: Daemon) -> None:
 
     assert "no channel" in next(line for line in said.splitlines() if line.startswith("alone"))
     assert told["orders"]["channels"] == ["billing"]
-    assert told["alone"]["depth"] == 1
+    assert told["alone"]["depth"] == told["alone"]["waiting"] == 1
+    assert (told["orders"]["depth"], told["orders"]["waiting"]) == (0, 2)
 
 
 def test_rates_come_with_a_second_look(daemon: Daemon) -> None:
@@ -65,7 +66,7 @@ def test_channels_tells_who_is_behind(daemon: Daemon) -> None:
     said = lapwing("channels", daemon=daemon).stdout
     (told,) = lapwing_json("channels", "orders", daemon=daemon)
 
-    assert "nobody consumes" in said
+    assert "no consumer" in said
     assert (told["depth"], told["messages"], told["clients"]) == (2, 3, 0)
     assert told["oldest_seconds"] > 0
     assert "no topic 'nope'" in lapwing("channels", "nope", daemon=daemon, code=1).stderr
@@ -108,11 +109,14 @@ def test_discovery_finds_the_nodes() -> None:
         assert lapwing("check", *address, daemon=daemon).stdout.startswith("OK")
 
 
-def test_the_shell_completes_topics(daemon: Daemon) -> None:
-    asked = environment(daemon, _LAPWING_COMPLETE="complete_bash", COMP_WORDS="lapwing tail or", COMP_CWORD="2")
-    done = subprocess.run([PROGRAM], env=asked, capture_output=True, text=True, check=False)
+def test_the_shell_completes_topics_and_channels(daemon: Daemon) -> None:
+    def completed(*words: str) -> list[str]:
+        return process("__complete", *words, daemon=daemon).stdout.split()
 
-    assert done.stdout.split() == ["orders"]
+    assert completed("tail", "or") == ["orders"]
+    assert completed("channels", "or") == ["orders"]
+    assert completed("sub", "orders", "b") == ["billing"]
+    assert completed("check", "--channel", "") == ["billing"]
 
 
 def test_doctor_examines_the_machine(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_deferred_message_is_not_delivered_yet(daemon: Daemon, topic: str) -> 
 def test_what_cannot_be_published_says_why(daemon: Daemon, topic: str, tmp_path: Path) -> None:
     assert "no such file" in lapwing("pub", topic, "--file", str(tmp_path / "x"), daemon=daemon, code=2).stderr.lower()
     assert "topic" in lapwing("pub", "no spaces please", "x", daemon=daemon, code=2).stderr.lower()
-    assert "name=value" in lapwing("pub", topic, "x", "--header", "nonsense", daemon=daemon, code=2).stderr
+    assert "NAME=VALUE" in lapwing("pub", topic, "x", "--header", "nonsense", daemon=daemon, code=2).stderr
     assert "empty message" in lapwing("pub", topic, "", daemon=daemon, code=2).stderr
     assert "empty message" in process("pub", topic, "--whole", daemon=daemon, code=2).stderr
     assert "--whole is for stdin" in lapwing("pub", topic, "x", "--whole", daemon=daemon, code=2).stderr
@@ -163,7 +163,7 @@ def test_tail_without_following_shows_the_newest(daemon: Daemon, topic: str) -> 
     lapwing("pub", topic, "one", "two", "three", daemon=daemon)
 
     assert lapwing("tail", topic, "--last", "2", "--no-follow", daemon=daemon).stdout == "two\nthree\n"
-    shown = lapwing("tail", topic, "--last", "1", "--no-follow", "--facts", daemon=daemon).stdout
+    shown = lapwing("tail", topic, "--last", "1", "--no-follow", "--details", daemon=daemon).stdout
     assert shown.startswith("2  20")
     assert shown.endswith("  three\n")
 

@@ -89,6 +89,20 @@ def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
     assert (tmp_path / "data" / "nsqd" / "topics").is_dir()
 
 
+def test_several_nodes_run_with_logs_of_their_own(tmp_path: Path) -> None:
+    running = Up(tmp_path / "data", "--nodes", "2", "--demo")
+    try:
+        until(lambda: all(running.pid(name) for name in ("nsqd", "nsqd2", "demo")), seconds=30, what="all programs")
+        until(lambda: "payments" in running.status["topics"], seconds=30, what="demo traffic")
+        assert running.end(signal.SIGTERM) == 0
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+    for name in ("nsqd", "nsqd2"):
+        assert (tmp_path / "data" / name / "topics" / "t-orders").is_dir()
+
+
 def test_a_killed_stack_leaves_nothing_running(tmp_path: Path) -> None:
     running = Up(tmp_path / "data")
     until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=30, what="all programs")
@@ -112,6 +126,14 @@ def test_bad_options_are_named(tmp_path: Path) -> None:
 
     assert "memory, os or fsync" in process("up", "--durability", "hope", code=2).stderr
     assert str(tmp_path / "file") in process("up", "--data", str(tmp_path / "file"), code=2).stderr
+
+
+def test_every_node_has_ports_of_its_own(tmp_path: Path) -> None:
+    plan = stack.plan(tmp_path, admin=False, spark=False, nodes=3)
+    addresses = plan.nsqd_addresses("tcp") + plan.nsqd_addresses("http")
+
+    assert [service.name for service in stack.services(plan)[1]] == ["nsqd", "nsqd2", "nsqd3"]
+    assert len(set(addresses)) == 6
 
 
 def test_a_taken_port_gives_way_to_a_free_one_and_is_said() -> None:

@@ -1,20 +1,22 @@
 """The rules behind the commands, without a socket: times, rates, verdicts."""
 
 import io
+import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView, NodeState, Rate, ages_in, rates_between
 from lapwing.client.format import SECOND, duration, parse_span, parse_time, short
 from lapwing.client.log_reader import LogMessage, LogRange, Start
 from lapwing.errors import ConfigError
-from lapwing.tools import checks, screens
+from lapwing.tools import checks, processes, screens
 from lapwing.tools.checks import Limits, Verdict, judge
-from lapwing.tools.message_format import line, printable
+from lapwing.tools.message_format import MessagePrinter, printable
+from lapwing.tools.terminal import Terminal, bar
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,12 @@ NODE = Node("n", "n", 1, 2, "1.3.0")
 
 
 def picture(
-    at: float, *channels: dict[str, Any], messages: int = 0, depth: int = 0, health: str = "OK", **more: Any
+    at: float, *channels: dict[str, Any], messages: int = 0, depth: int = 0, health: str = "OK", lapwing: bool = True,
+    **more: Any,
 ) -> ClusterView:
     topic = {"topic_name": "t", "depth": depth, "message_count": messages, "paused": False, "channels": list(channels),
              "nodes": [{}]}
-    return ClusterView(at, at, topics={"t": topic}, nodes=(NodeState(NODE, health=health),), **more)
+    return ClusterView(at, at, topics={"t": topic}, nodes=(NodeState(NODE, health=health, lapwing=lapwing),), **more)
 
 
 def test_rates_are_differences_over_time() -> None:
@@ -122,6 +125,18 @@ def test_what_cannot_be_asked_is_critical_and_what_is_not_there_unknown() -> Non
     assert judge(picture(0.0, channel()), Limits(), channel="x").verdict is Verdict.UNKNOWN
 
 
+def test_a_server_that_reports_no_ages_is_unknown_where_ages_have_limits() -> None:
+    plain = picture(0.0, channel(depth=5), lapwing=False)
+
+    report = judge(plain, Limits(age_critical=600.0))
+    assert report.verdict is Verdict.UNKNOWN
+    assert "n:2 does not report the age of messages" in report.text(Limits(age_critical=600.0))
+    assert "oldest=" not in report.text(Limits())
+    assert judge(plain, Limits()).verdict is Verdict.OK
+    assert "age of the oldest message unknown" in judge(plain, Limits()).text(Limits())
+    assert judge(plain, Limits(lag_critical=5, age_critical=600.0)).verdict is Verdict.CRITICAL
+
+
 def test_a_topic_without_a_channel_keeps_everything_and_is_told_of() -> None:
     report = judge(picture(0.0, depth=10), Limits(lag_warning=10))
 
@@ -135,27 +150,109 @@ def test_reading_starts_where_it_is_told_to() -> None:
     assert [start.in_log(found) for start in starts] == [5, 17, 26, 10, 30]
 
 
-def test_a_terminal_is_shown_what_it_must_not_obey() -> None:
+NARROW = Terminal(width=80)
+
+
+def printed(message: LogMessage, **how: Any) -> bytes:
+    terminal = how.pop("terminal", Terminal())
+    return MessagePrinter("t", io.BytesIO(), terminal, **{"is_terminal": False, **how}).format(message)
+
+
+def test_control_characters_are_written_out_on_a_terminal_only() -> None:
     body = b"caf\xc3\xa9 \x1b[31m\tred\x07\xff"
+    message = LogMessage(0, "n", 3, "id", 1, body, {})
 
     assert printable(body) == b"caf\xc3\xa9 \\x1b[31m\tred\\x07\\xff"
-    message = LogMessage(0, "n", 3, "id", 1, body, {})
-    assert line(message, "t", as_json=False, details=False, terminal=False) == body + b"\n"
-    assert b"body_base64" in line(message, "t", as_json=True, details=False, terminal=True)
+    assert printed(message) == body + b"\n"
+    assert printed(message, is_terminal=True) == printable(body) + b"\n"
+    assert b"body_base64" in printed(message, as_json=True)
 
 
-def test_a_narrow_terminal_shows_names_and_numbers() -> None:
-    one = channel("a-channel-with-a-long-name", depth=12_345, requeue_count=0, timeout_count=0)
-    there = picture(1.0, one, messages=67_890)
-    out = io.StringIO()
-    Console(file=out, width=40).print(screens.topics_table(there, None), screens.channels_table(there, None))
-    topics, channels = (text.splitlines() for text in out.getvalue().split("topic  ")[1:])
+def test_a_terminal_gets_headings_and_indented_json() -> None:
+    message = LogMessage(1_700_000_000_000_000_000, "n:4151", 3, "id", 1, b'{"a": [1, "\\u001b"]}', {"key": "v"})
+    whole = printed(message, is_terminal=True, details=True, pretty=True).decode()
+    coloured = printed(message, is_terminal=True, pretty=True, terminal=Terminal(colour=True)).decode()
+    line = printed(message, is_terminal=True, details=True).decode()
 
-    assert "67,890" in topics[1]
-    assert "a-channel" in channels[1]
-    assert "12.3k" in channels[1]
+    assert whole.splitlines()[0].startswith("3  2023-11-1")
+    assert whole.splitlines()[0].endswith("  n:4151  key: v")
+    assert whole.splitlines()[1:] == ["{", '  "a": [', "    1,", '    "\\u001b"', "  ]", "}"]
+    assert '\x1b[36m"a"\x1b[0m: [' in coloured
+    assert len(line.splitlines()) == 1
 
 
-def test_a_dumb_terminal_gets_lines() -> None:
-    assert not screens.redraws(Console(force_terminal=True, _environ={"TERM": "dumb"}))
-    assert screens.redraws(Console(force_terminal=True, _environ={"TERM": "xterm"}))
+def columns_of(text: str) -> list[str]:
+    return text.replace("in flight", "in_flight").replace("timed out", "timed_out").split()
+
+
+def test_eighty_columns_show_every_figure() -> None:
+    one = channel("a-channel-with-a-long-name", depth=12_345, requeue_count=6, timeout_count=7, client_count=0,
+                  in_flight_count=2500, deferred_count=99_999)  # fmt: skip
+    there = replace(picture(1.0, one, messages=67_890_123), ages={("t", "a-channel-with-a-long-name"): 11_100.0})
+    rates = {("t", ""): Rate(10_000.0, 10_000.0), ("t", "a-channel-with-a-long-name"): Rate(10_000.0, 0.0)}
+    topics = screens.topics_table(there, rates, NARROW)
+    channels = screens.channels_table(there, rates, NARROW)
+
+    assert max(len(line) for line in topics + channels) <= 80
+    assert "67.9M" in topics[1]
+    for figure in ("10.0k", "12.3k", "2,500", "100.0k", "6", "7", "3h 5m"):
+        assert figure in channels[1].replace("  ", " ")
+    assert channels[2] == "  no consumer"
+    assert columns_of(channels[0]) == ["topic", "channel", "in/s", "out/s", "wait", "fly", "defer", "req", "t/o",
+                                       "oldest", "cons"]  # fmt: skip
+
+
+def test_a_pipe_gets_whole_names_and_headings() -> None:
+    one = channel("c" * 64, depth=1, requeue_count=0, timeout_count=0)
+    lines = screens.channels_table(picture(1.0, one), None, Terminal())
+
+    assert "c" * 64 in lines[1]
+    assert "timed out" in lines[0]
+
+
+def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
+    one = channel(depth=5, client_count=0, requeue_count=0, timeout_count=0)
+    moving = {"name": "lake", "channel": "c", "topics": ["t"], "state": "running", "updated_ms": 100_000}
+    seen = picture(110.0, one, pipelines=(moving,))
+    stale = replace(seen, at=10_000.0)
+
+    assert "moved by Spark" in screens.channels_table(seen, None, Terminal())[1]
+    assert "no consumer" in screens.channels_table(stale, None, Terminal())[1]
+    assert "no consumer" not in judge(seen, Limits(lag_warning=1)).findings[0].text
+    assert "no consumer" in judge(stale, Limits(lag_warning=1)).findings[0].text
+
+
+def test_a_line_is_cut_at_the_width_of_the_terminal_but_colours_are_not_counted() -> None:
+    coloured = Terminal(width=6, colour=True)
+    text = coloured.paint("abcd", "red") + coloured.paint("efgh", "bold")
+
+    assert coloured.cut(text) == "\x1b[31mabcd\x1b[0m\x1b[1me…\x1b[0m"
+    assert coloured.cut(coloured.paint("abcdef", "red")) == coloured.paint("abcdef", "red")
+
+
+def test_a_bar_shows_how_far_it_is() -> None:
+    assert bar("reading", 50, 100, 10.0, Terminal()).split() == [
+        "reading", "━" * 24, "50%", "50", "of", "100,", "10s", "left"]  # fmt: skip
+    assert bar("reading", 50, None, 10.0, Terminal()) == "reading  50"
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "dumb")
+    assert not Terminal.of(Tty()).redraws
+    monkeypatch.setenv("TERM", "xterm")
+    assert Terminal.of(Tty()).redraws
+    assert not Terminal.of(io.StringIO()).redraws
+
+
+def test_processes_of_a_session_count_together() -> None:
+    groups = processes.by_session()
+    seconds, size = processes.usage(groups[os.getsid(0)])
+
+    assert os.getpid() in groups[os.getsid(0)]
+    assert seconds >= processes.cpu_seconds(os.getpid()) * 0.9
+    assert size >= processes.resident_bytes(os.getpid()) * 0.9
+    assert processes.usage([2**22 + 1]) == (0.0, 0)

@@ -1,47 +1,61 @@
 """lapwing channels: list channels."""
 
 import json
+import sys
 from typing import Annotated, Any
 
-import typer
-
 from lapwing.cli import shared
+from lapwing.cli.commands import Argument, Option, command
 from lapwing.errors import LapwingError
 
-app = shared.app()
 
-
-@app.command(epilog="Example: lapwing channels orders --rates")
-def channels(
-    topic: Annotated[str, typer.Argument(help="Only those of this topic.")] = "",
-    rates: Annotated[bool, typer.Option("--rates", help="Look for a second, and show rates too.")] = False,
-    http: shared.NsqdHttp = None,
-    lookupd: shared.LookupdHttp = None,
+@command(example="lapwing channels orders --rates")
+def app(
+    topic: Annotated[str, Argument(help="Only channels of this topic.", complete=shared.known_topics)] = "",
+    rates: Annotated[bool, Option("--rates", help="Look twice, a second apart, and show rates too.")] = False,
+    everything: shared.All = False,
+    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
-    """List channels: what waits, what is in flight or deferred, how old the oldest is, and who consumes."""
+    """List channels: messages that wait, are in flight or deferred, the age of the oldest, and the consumers."""
     from lapwing.client.cluster_view import rates_between
     from lapwing.tools import screens
+    from lapwing.tools.terminal import Terminal
 
-    before, picture = shared.asked(
-        http, lookupd, lambda cluster: cluster.look_twice(apart=1.0 if rates else 0.0, ages=True))
-    if topic and topic not in picture.topics:
-        raise LapwingError(f"no topic {topic!r}; there are: {', '.join(picture.topics) or 'none'}")
-    found = rates_between(before, picture) if rates else None
+    before, view = shared.asked(
+        cluster, lambda client: client.look_twice(apart=1.0 if rates else 0.0, ages=True, pipelines=True)
+    )
+    if topic and topic not in view.topics:
+        raise LapwingError(f"no topic {topic!r}; there are: {', '.join(view.users().topics) or 'none'}")
+    view = view if everything or topic else view.users()
+    found = rates_between(before, view) if rates else None
     if as_json:
-        print(json.dumps([_told(channel, picture, found) for channel in picture.channels(topic)], indent=2))
+        print(json.dumps([_document(channel, view, found) for channel in view.channels(topic)], indent=2))
     else:
-        screens.console().print(screens.channels_table(picture, found, topic=topic, with_topic=not topic))
-    for error in picture.errors:
-        typer.echo(error, err=True)
+        terminal = Terminal.of(sys.stdout)
+        print("\n".join(screens.channels_table(view, found, terminal, topic=topic, with_topic=not topic)))
+        for line in screens.unknown_ages(view):
+            shared.warn(line)
+    for error in view.errors:
+        shared.warn(error)
 
 
-def _told(channel: dict[str, Any], picture: Any, found: Any) -> dict[str, Any]:
+def _document(channel: dict[str, Any], view: Any, found: Any) -> dict[str, Any]:
     key = (channel["topic_name"], channel["channel_name"])
-    flow = (found or {}).get(key)
-    rates = {"in_per_second": flow and round(flow.arriving, 1), "out_per_second": flow and round(flow.leaving, 1)}
-    return {"topic": key[0], "channel": key[1], "depth": channel["depth"], "in_flight": channel["in_flight_count"],
-            "deferred": channel["deferred_count"], "requeued": channel["requeue_count"],
-            "timed_out": channel["timeout_count"], "messages": channel["message_count"],
-            "oldest_seconds": picture.ages.get(key), "clients": channel["client_count"], "paused": channel["paused"],
-            **(rates if found is not None else {})}
+    rate = (found or {}).get(key)
+    rates = {"in_per_second": rate and round(rate.arriving, 1), "out_per_second": rate and round(rate.leaving, 1)}
+    return {
+        "topic": key[0],
+        "channel": key[1],
+        "depth": channel["depth"],
+        "in_flight": channel["in_flight_count"],
+        "deferred": channel["deferred_count"],
+        "requeued": channel["requeue_count"],
+        "timed_out": channel["timeout_count"],
+        "messages": channel["message_count"],
+        "oldest_seconds": view.ages.get(key),
+        "clients": channel["client_count"],
+        "moved_by_pipeline": key in view.pipeline_channels(),
+        "paused": channel["paused"],
+        **(rates if found is not None else {}),
+    }

@@ -1,73 +1,59 @@
-"""lapwing check: is all well?"""
+"""lapwing check: health and lag for monitoring."""
 
 import json
+import sys
 from dataclasses import replace
-from typing import Annotated, Any, Final
-
-import typer
-import typer.core
+from typing import Annotated
 
 from lapwing.cli import shared
+from lapwing.cli.commands import Option, command
 from lapwing.errors import ConfigError
 
-app = shared.app()
-
-UsageError: Final[Any] = typer.BadParameter.__mro__[1]  # of whichever click typer brings along
-
-Lag = Annotated[int, typer.Option(min=0, help="Messages that a channel may be behind; 0: any number.")]
-Age = Annotated[str, typer.Option(help="How long its oldest message may have waited: 90s, 10m.")]
+Lag = Annotated[int, Option(min=0, help="Unfinished messages that a channel may have; 0: any number.")]
+Age = Annotated[str, Option(help="How long the oldest message may have waited: 90s, 10m.")]
 
 
-class Plugin(typer.core.TyperCommand):
-    """A command whose every outcome is one that monitoring understands: a bad option is unknown, not critical."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Like any command, but what cannot be understood ends with 3."""
-        try:
-            return super().parse_args(ctx, args)
-        except UsageError as error:
-            print(f"UNKNOWN: {error.format_message()}")
-            raise typer.Exit(3) from None
-
-
-@app.command(
-    cls=Plugin,
-    epilog="Example: lapwing check --topic orders --lag-warning 1000 --lag-critical 100000 --age-critical 10m",
+@command(
+    usage_error=3,
+    example="lapwing check --topic orders --lag-warning 1000 --lag-critical 100000 --age-critical 10m",
 )
-def check(
-    topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
-    channel: Annotated[str, typer.Option(help="Only channels of this name.")] = "",
+def app(
+    topic: Annotated[str, Option(help="Only this topic.", complete=shared.known_topics)] = "",
+    channel: Annotated[str, Option(help="Only channels of this name.", complete=shared.known_channels)] = "",
     lag_warning: Lag = 0,
     lag_critical: Lag = 0,
     age_warning: Age = "",
     age_critical: Age = "",
-    http: shared.NsqdHttp = None,
-    lookupd: shared.LookupdHttp = None,
+    everything: shared.All = False,
+    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
-    """Say in one line whether all is well: health of every node, lag and oldest message of every channel.
+    """Check the health of every node, and the lag and the oldest message of every channel, in one line.
 
-    Exit codes are those of monitoring plugins: 0 OK, 1 warning, 2 critical (also when a node cannot be asked or its
-    disk refuses writes), 3 unknown (no such topic or channel, or a bad option).
+    Exit codes are those of monitoring plugins: 0 OK, 1 warning, 2 critical (also when a node does not answer or
+    cannot write), 3 unknown (no such topic or channel, a server that does not report ages, or a bad option).
     """
     from lapwing.client.format import SECOND, parse_span
     from lapwing.tools.checks import Limits, Verdict, judge
 
     try:
-        limits = Limits(lag_warning or None, lag_critical or None,
-                        parse_span(age_warning, "--age-warning") / SECOND if age_warning else None,
-                        parse_span(age_critical, "--age-critical") / SECOND if age_critical else None)
-        picture = shared.asked(http, lookupd, lambda cluster: cluster.look(ages=True))
+        limits = Limits(
+            lag_warning or None,
+            lag_critical or None,
+            parse_span(age_warning, "--age-warning") / SECOND if age_warning else None,
+            parse_span(age_critical, "--age-critical") / SECOND if age_critical else None,
+        )
+        view = shared.asked(cluster, lambda client: client.look(ages=True, pipelines=True))
     except ConfigError as error:
         print(f"UNKNOWN: {error}")
-        raise typer.Exit(int(Verdict.UNKNOWN)) from None
-    if not picture.nodes and not picture.errors:
-        picture = replace(picture, errors=("nsqlookupd knows no nsqd",))
-    report = judge(picture, limits, topic=topic, channel=channel)
+        sys.exit(int(Verdict.UNKNOWN))
+    if not view.nodes and not view.errors:
+        view = replace(view, errors=("nsqlookupd knows no nsqd",))
+    report = judge(view, limits, topic=topic, channel=channel, everything=everything)
     if as_json:
+        findings = [{"verdict": finding.verdict.name, "text": finding.text} for finding in report.findings]
         print(json.dumps({"verdict": report.verdict.name, "lag": report.lag, "oldest_seconds": report.oldest,
-                          "findings": [{"verdict": finding.verdict.name, "text": finding.text}
-                                       for finding in report.findings]}, indent=2))
+                          "findings": findings}, indent=2))  # fmt: skip
     else:
         print(report.text(limits))
-    raise typer.Exit(int(report.verdict))
+    sys.exit(int(report.verdict))

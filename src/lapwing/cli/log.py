@@ -9,30 +9,29 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, BinaryIO
 
-import typer
-
+from lapwing.cli.commands import Argument, Group, Option
+from lapwing.cli.shared import Json
 from lapwing.errors import ConfigError, LogError, NoSuchTopic
 from lapwing.log import offline
 from lapwing.log.catalog import FILE
 from lapwing.log.datapath import TOPICS, DataPath
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None,
-    help="Look into the logs of a data path; the nsqd that uses it must be stopped.\n\n"
-    "Exit codes: 0 all is well, 1 something is not, 2 asked for wrongly.",
-    epilog="Example: lapwing log verify /var/lib/nsqd --topic orders",
+app = Group(
+    "log",
+    "Look into the logs of a data path; the nsqd that uses it must be stopped.\n\n"
+    "Exit codes: 0 no problem, 1 problems were found, 2 the command line is wrong.",
+    example="lapwing log verify /var/lib/nsqd --topic orders",
 )
 
-Place = Annotated[str, typer.Argument(metavar="DATA_PATH", help="The directory given to nsqd as --data-path.")]
+DataPathArgument = Annotated[str, Argument(metavar="DATA_PATH", help="The directory given to nsqd as --data-path.")]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.", show_default=False),
+    Option("--topic", metavar="TOPIC", help="Only this topic."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
-@app.command(epilog="Example: lapwing log verify /var/lib/nsqd --json | jq .problems")
-def verify(place: Place, topic: Topics = None, as_json: Json = False) -> None:
+@app.command(example="lapwing log verify /var/lib/nsqd --json | jq .problems")
+def verify(place: DataPathArgument, topic: Topics = None, as_json: Json = False) -> None:
     """Compare everything with its checksums; changes nothing. Exit code 1 when something is wrong."""
     summaries: list[offline.Summary] = []
     problems: list[offline.Problem] = []
@@ -52,15 +51,15 @@ def verify(place: Place, topic: Topics = None, as_json: Json = False) -> None:
     elif not problems:
         print("all is well")
     if problems:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
-@app.command(epilog="Example: lapwing log repair /var/lib/nsqd")
+@app.command(example="lapwing log repair /var/lib/nsqd")
 def repair(
-    place: Place,
+    place: DataPathArgument,
     topic: Topics = None,
     unreadable: Annotated[
-        bool, typer.Option(help="Also give up chunks that the disk does not return (default: leave them as they are).")
+        bool, Option(help="Also give up chunks that the disk does not return (default: leave them as they are).")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -81,17 +80,17 @@ def repair(
     elif not repairs:
         print("nothing to repair")
     if not ok:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
-@app.command(epilog="Example: lapwing log export /var/lib/nsqd --topic orders --json --output orders.jsonl")
+@app.command(example="lapwing log export /var/lib/nsqd --topic orders --json --output orders.jsonl")
 def export(
-    place: Place,
+    place: DataPathArgument,
     topic: Topics = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a message, with all it has.")] = False,
-    output: Annotated[str, typer.Option(help="Write to this file instead of to the terminal.")] = "",
-    start: Annotated[int, typer.Option("--from", min=0, help="Begin at this sequence.")] = 0,
-    stop: Annotated[int | None, typer.Option("--to", min=0, help="End before this.", show_default=False)] = None,
+    as_json: Annotated[bool, Option("--json", help="One JSON object a message, with all it has.")] = False,
+    output: Annotated[str, Option(help="Write to this file instead of to the terminal.")] = "",
+    start: Annotated[int, Option("--from", min=0, help="Begin at this sequence.")] = 0,
+    stop: Annotated[int | None, Option("--to", min=0, help="End before this.")] = None,
 ) -> None:
     """Get the messages out: one body a line, or JSON. Exit code 1 when some could not be read."""
     problems = 0
@@ -106,7 +105,7 @@ def export(
                     problems += 1
                     print(f"{event.topic}: {event.path}: offset {event.offset}: {event.what}", file=sys.stderr)
     if problems:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @contextmanager
@@ -130,25 +129,18 @@ def _data_path(path: str) -> Iterator[DataPath]:
 
 @contextmanager
 def _shown(events: Iterable[offline.Event], quiet: bool) -> Iterator[Iterator[offline.Event]]:
-    """The events, with a bar for each topic on a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield (event for event in events if not isinstance(event, offline.Progress))
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    """Yield the events without those of progress, which become a bar for each topic on a terminal."""
+    from lapwing.client.format import size
+    from lapwing.tools.terminal import progress_bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        tasks: dict[str, Any] = {}
+    with progress_bars(quiet=quiet, unit=size) as report:
 
         def passed() -> Iterator[offline.Event]:
             for event in events:
-                if not isinstance(event, offline.Progress):
+                if isinstance(event, offline.Progress):
+                    report(event.topic, event.done, event.total)
+                else:
                     yield event
-                    continue
-                if event.topic not in tasks:
-                    tasks[event.topic] = progress.add_task(event.topic, total=event.total)
-                progress.update(tasks[event.topic], completed=event.done)
 
         yield passed()
 

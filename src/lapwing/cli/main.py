@@ -3,95 +3,133 @@
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
-
-import typer
-import typer.core
+from typing import Final
 
 from lapwing import __version__
+from lapwing.cli import commands
+from lapwing.cli.commands import Command, Group
 from lapwing.cli.streams import open_closed
 from lapwing.errors import ConfigError, LapwingError
 
-COMMANDS: Final = {
-    "up": "Run the whole stack on this machine; Ctrl-C stops it.",
-    "pub": "Publish messages: arguments, lines of stdin, or a file.",
-    "sub": "Consume a channel and print what arrives.",
-    "tail": "Follow a topic without taking anything from anyone; --since starts in the past.",
-    "peek": "Show messages that lie in a topic's log, without consuming them.",
-    "topics": "List topics with their depths and rates.",
-    "channels": "List channels with who consumes them and what waits.",
-    "top": "Watch topics and channels live.",
-    "check": "Say whether all is well, with an exit code for monitoring.",
-    "doctor": "Look for what would make lapwing slow or unsafe on this machine.",
-    "bench": "Put load on an nsqd and measure it.",
-    "log": "Look into the logs of a data path.",
-    "pipeline": "Run data pipelines on Spark.",
+SECTIONS: Final = {
+    "Run": {
+        "up": "Run the whole stack on this machine; Ctrl-C stops it.",
+        "pipeline": "Run data pipelines on Spark.",
+    },
+    "Messages": {
+        "pub": "Publish messages: arguments, lines of stdin, or a file.",
+        "sub": "Consume a channel and print what arrives.",
+        "tail": "Follow a topic without consuming; --since starts in the past.",
+        "peek": "Show messages of a topic's log without consuming them.",
+    },
+    "Look": {
+        "topics": "List topics with their depths and rates.",
+        "channels": "List channels, what waits in them, and their consumers.",
+        "top": "Watch topics and channels live.",
+        "check": "Check health and lag, with an exit code for monitoring.",
+        "doctor": "Look for what would make lapwing slow or unsafe on this machine.",
+        "bench": "Put load on an nsqd and measure it.",
+        "log": "Look into the logs of a data path.",
+    },
+    "Administer": {
+        "context": "Give clusters names, so that addresses need not be repeated.",
+        "completion": "Print the script that completes words in your shell.",
+    },
 }
+COMMANDS: Final = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
-class Commands(typer.core.TyperGroup):
-    """The commands by name; the real one is loaded only when it is called, so that `--help` is quick."""
+class Program(Group):
+    """The commands by name; a command is imported when it is called, so that `--help` is quick."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, load(str(name)), rest
+    def find(self, name: str) -> Command | Group:
+        """Return the command of that name, from its module. Raises `UsageError`."""
+        if name in COMMANDS and name not in self.commands and available(name):
+            self.commands[name] = load(name)
+        if name not in self.commands:
+            return Group.find(Named(self.rows()), name)
+        return self.commands[name]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return each command and what it does, without importing it."""
+        return [(name, text) for name, text in COMMANDS.items() if available(name)]
+
+    def help_text(self, path: str, width: int | None = None) -> str:
+        """Return the commands by section."""
+        width = width or commands.terminal_width()
+        parts = [f"Usage: {path} COMMAND ...", self.help]
+        for title, section in SECTIONS.items():
+            rows = [(name, text) for name, text in section.items() if available(name)]
+            if rows:
+                parts.append(f"{title}:\n" + commands.columns(rows, width))
+        options = [("--version", "Show the version."), ("--help", "Show this help.")]
+        return "\n\n".join([*parts, "Options:\n" + commands.columns(options, width), f"Example: {self.example}"])
 
 
-def load(name: str) -> Any:
-    """The command of this name, from its module."""
-    return typer.main.get_command(import_module(f"lapwing.cli.{name}").app)
+class Named(Group):
+    """Names alone, to guess what was meant."""
+
+    def __init__(self, rows: list[tuple[str, str]]) -> None:
+        super().__init__("", "", example="")
+        self.commands = dict.fromkeys((name for name, _ in rows), Group("", "", example=""))
 
 
-app = typer.Typer(
-    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
-    help="lapwing: a realtime message queue, wire-compatible with NSQ. Each command explains itself with --help.",
-    epilog="Example: lapwing up --demo",
+def available(name: str) -> bool:
+    """Return whether the module of a command is installed."""
+    return find_spec(f"lapwing.cli.{name}") is not None
+
+
+def load(name: str) -> Command | Group:
+    """Return the command of this name, from its module."""
+    found: Command | Group = import_module(f"lapwing.cli.{name}").app
+    return found
+
+
+program: Final = Program(
+    "lapwing",
+    "lapwing: a realtime message queue, wire-compatible with NSQ. Each command explains itself with --help.",
+    example="lapwing up --demo",
 )
 
 
-def _placeholder() -> None:
-    """Stands in the list of commands until the command is loaded."""
+def version() -> str:
+    """Return the versions of lapwing and of the NSQ that its protocol is compatible with."""
+    from lapwing import kernel
+    from lapwing.broker.options import VERSION
+
+    twin = "compiled" if kernel.COMPILED else "pure Python"
+    return f"lapwing {__version__} (speaks NSQ {VERSION}'s protocol; Python {sys.version.split()[0]}, {twin} kernel)"
 
 
-for _name, _help in COMMANDS.items():
-    if find_spec(f"lapwing.cli.{_name}") is not None:
-        app.command(_name, help=_help)(_placeholder)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from lapwing import kernel
-
-        twin = "compiled" if kernel.COMPILED else "pure"
-        print(f"lapwing v{__version__} (python {sys.version.split()[0]}, {twin} kernel)")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
-) -> None:
-    """What all commands share."""
+def _run(words: Sequence[str]) -> None:
+    if words[:1] == ["__complete"]:
+        for found in program.complete(words[1:-1], words[-1] if len(words) > 1 else ""):
+            print(found)
+    elif words[:1] == ["--version"]:
+        print(version())
+    else:
+        commands.run(program, "lapwing", words)
 
 
 def main() -> None:
-    """The program: 0 done, 1 it failed, 2 it was asked for wrongly, 130 stopped by Ctrl-C."""
+    """Run the program: 0 done, 1 it failed, 2 the command line is wrong, 130 stopped by Ctrl-C."""
     open_closed()
-    logging.getLogger("lapwing").addHandler(logging.NullHandler())  # what fails is told once, by the command itself
+    logging.getLogger("lapwing").addHandler(logging.NullHandler())  # the command itself reports what fails
     try:
         try:
-            app()
+            _run(sys.argv[1:])
         finally:
-            sys.stdout.flush()  # here, where a full disk can still be told of
+            sys.stdout.flush()  # here, where a full disk can still be reported
     except ConfigError as error:
         print(f"lapwing: {error}", file=sys.stderr)
         sys.exit(2)
     except (LapwingError, OSError) as error:
         if isinstance(error, OSError):
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is left must not fail a second time at exit
-        if not isinstance(error, BrokenPipeError):  # then whoever reads has seen enough
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the rest must not fail a second time at exit
+        if not isinstance(error, BrokenPipeError):  # then the reader has seen enough
             print(f"lapwing: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -5,43 +5,47 @@ import sys
 import time
 from typing import Annotated, Any
 
-import typer
-
 from lapwing.cli import shared
+from lapwing.cli.commands import Option, command
 from lapwing.errors import ConfigError
 
-app = shared.app()
 
-
-@app.command(epilog="Example: lapwing peek orders --since 1h --count 5 --json")
-def peek(
+@command(example="lapwing peek orders --since 1h --count 5 --json")
+def app(
     topic: shared.Topic,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many messages.")] = 10,
-    sequence: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this sequence.")] = None,
-    since: Annotated[str, typer.Option(help="Begin at this time: 10m (ago), earliest, 2026-11-15T09:30:00.")] = "",
-    bodies: Annotated[bool, typer.Option("--bodies", help="Only the bodies.")] = False,
-    http: shared.NsqdHttp = None,
-    lookupd: shared.LookupdHttp = None,
+    count: Annotated[int, Option("--count", "-n", min=1, help="Show at most so many messages.")] = 10,
+    sequence: Annotated[int | None, Option("--from", min=0, help="Begin at this sequence.")] = None,
+    since: Annotated[str, Option(help="Begin at this time: 10m (ago), earliest, 2026-11-15T09:30:00.")] = "",
+    bodies: Annotated[bool, Option("--bodies", help="Show only the bodies, as they are.")] = False,
+    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
-    """Show messages that lie in a topic's log, the newest unless told otherwise. Nothing is consumed."""
+    """Show messages of a topic's log, the newest unless --from or --since is given. Nothing is consumed.
+
+    A terminal gets a heading for each message (sequence, time, node, headers) and indented JSON; a pipe gets a line
+    for each message.
+    """
     from lapwing.client.format import parse_time
-    from lapwing.tools.message_format import line
+    from lapwing.tools.message_format import MessagePrinter
+    from lapwing.tools.terminal import Terminal
 
     if sequence is not None and since:
         raise ConfigError("give --from or --since, not both")
     time_from = parse_time(since, now=time.time_ns()) if since else None
-    messages = shared.asked(http, lookupd, lambda cluster: _read(cluster, topic, count, sequence, time_from))
+    messages = shared.asked(cluster, lambda client: _read(client, topic, count, sequence, time_from))
     if as_json:
         print(json.dumps([message.as_json(topic) for message in messages], indent=2, ensure_ascii=False))
         return
+    terminal = sys.stdout.isatty()
+    printer = MessagePrinter(topic, sys.stdout.buffer, Terminal.of(sys.stdout), is_terminal=terminal,
+                             details=not bodies, pretty=terminal and not bodies)  # fmt: skip
     for message in messages:
-        sys.stdout.buffer.write(line(message, topic, as_json=False, details=not bodies, terminal=sys.stdout.isatty()))
+        printer.print(message)
     if not messages:
-        typer.echo(f"no messages of {topic} there", err=True)
+        shared.warn(f"topic {topic} has no messages there")
 
 
-async def _read(cluster: Any, topic: str, count: int, sequence: int | None, since: int | None) -> Any:
+async def _read(client: Any, topic: str, count: int, sequence: int | None, since: int | None) -> Any:
     from lapwing import LogReader
 
-    return await LogReader(topic, cluster=cluster, notice=shared.warn).read(count, sequence=sequence, since=since)
+    return await LogReader(topic, cluster=client, notice=shared.warn).read(count, sequence=sequence, since=since)

@@ -10,47 +10,48 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from lapwing.cli.commands import Argument, Group, Option
 from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
     from lapwing.spark.pipelines.progress import Progress
     from lapwing.spark.pipelines.run_command import RunCommand
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None,
-    help="Run data pipelines on Spark: archive, transform, rollup, replay, dedup, and the ready flow.",
-    epilog="Example: lapwing pipeline run archive flow --nsqd 127.0.0.1:4151",
+app = Group(
+    "pipeline",
+    "Run data pipelines on Spark: archive, transform, rollup, replay, dedup, and the ready flow.",
+    example="lapwing pipeline run archive flow --nsqd 127.0.0.1:4151",
 )
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME|FILE...", help="Kinds of pipelines, or .yaml or .py files.")]
-Data = Annotated[Path, typer.Option(help="Where pipelines keep checkpoints and status.")]
-Nsqd = Annotated[list[str], typer.Option("--nsqd", help="HTTP address of an nsqd, host:port; may be repeated.")]
+Names = Annotated[list[str], Argument(metavar="NAME|FILE...", help="Kinds of pipelines, or .yaml or .py files.",
+                                       complete=lambda text: KINDS)]
+Data = Annotated[Path, Option(help="Where pipelines keep checkpoints and status.")]
+Nsqd = Annotated[list[str], Option("--nsqd", help="HTTP address of an nsqd, host:port.")]
 Lookupd = Annotated[
-    list[str], typer.Option("--lookupd", help="HTTP address of an nsqlookupd, host:port; may be repeated.")
+    list[str], Option("--lookupd", help="HTTP address of an nsqlookupd, host:port.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 DATA = Path("lapwing-data/pipelines")
 _STDERR = 2
+KINDS = ("archive", "transform", "rollup", "replay", "dedup", "flow")
 MISSING = "Spark is not installed; pip install 'lapwing[spark]'"
 
 
-@app.command(epilog="Example: lapwing pipeline run archive --nsqd 127.0.0.1:4151 --set trigger=5s")
+@app.command(example="lapwing pipeline run archive --nsqd 127.0.0.1:4151 --set trigger=5s")
 def run(
     names: Names,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[N], spark://host:7077, yarn ...")] = "local[*]",
+    master: Annotated[str, Option(help="Where Spark runs: local[N], spark://host:7077, yarn ...")] = "local[*]",
     nsqd: Nsqd = [],  # noqa: B006
     lookupd: Lookupd = [],  # noqa: B006
     settings: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting; NAME.KEY=VALUE for one of several.")
+        list[str], Option("--set", metavar="KEY=VALUE", help="A setting; NAME.KEY=VALUE for one of several.")
     ] = [],  # noqa: B006
-    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, then end.")] = False,
-    checkpoint: Annotated[str, typer.Option(help="Where to keep the checkpoint (default: below --data).")] = "",
-    out: Annotated[str, typer.Option(help="Where files go.")] = "",
+    once: Annotated[bool, Option("--once", help="Do what there is to do now, then end.")] = False,
+    checkpoint: Annotated[str, Option(help="Where to keep the checkpoint (default: below --data).")] = "",
+    out: Annotated[str, Option(help="Where files go.")] = "",
     data: Data = DATA,
-    conf: Annotated[list[str], typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")] = [],  # noqa: B006
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="For replay: only say what would be published.")] = False,
+    conf: Annotated[list[str], Option(metavar="KEY=VALUE", help="A setting of Spark.")] = [],  # noqa: B006
+    dry_run: Annotated[bool, Option("--dry-run", help="For replay: only say what would be published.")] = False,
 ) -> None:
     """Run pipelines until Ctrl-C, which stops them after their current batch; a later run goes on from there."""
     extra: dict[str, Any] = {}
@@ -65,13 +66,13 @@ def run(
     _run(RunCommand(names, settings, extra, once, checkpoint, master, _pairs(conf)), data)
 
 
-@app.command(epilog="Example: lapwing pipeline resume archive --accept-loss")
+@app.command(example="lapwing pipeline resume archive --accept-loss")
 def resume(
-    name: Annotated[str, typer.Argument(help="The pipeline.")],
+    name: Annotated[str, Argument(help="The pipeline.")],
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on although messages are gone; losses that come later stop it.")
+        bool, Option("--accept-loss", help="Go on although messages are gone; losses that come later stop it.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Do what there is to do now, then end.")] = False,
+    once: Annotated[bool, Option("--once", help="Do what there is to do now, then end.")] = False,
     data: Data = DATA,
 ) -> None:
     """Run a pipeline again as it was last run, from where it is."""
@@ -105,10 +106,10 @@ def _run(command: "RunCommand", data: Path) -> None:
         if job.progress.error:
             print(f"lapwing: {job.progress.name}: {job.progress.error}", file=sys.stderr)
     if not good:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
-@app.command("list", epilog="Example: lapwing pipeline list")
+@app.command("list", example="lapwing pipeline list")
 def list_(data: Data = DATA, as_json: Json = False) -> None:
     """The kinds of pipelines there are, and those that have run here."""
     from lapwing.spark.pipelines.pipeline_settings import KINDS
@@ -127,9 +128,9 @@ def list_(data: Data = DATA, as_json: Json = False) -> None:
         print(f"  {status['name']:<20} {status.get('kind', ''):<10} {status.get('state', '')}")
 
 
-@app.command(epilog="Example: lapwing pipeline status archive")
+@app.command(example="lapwing pipeline status archive")
 def status(
-    names: Annotated[list[str], typer.Argument(help="Which ones; all when none is named.")] = [],  # noqa: B006
+    names: Annotated[list[str], Argument(help="Which ones; all when none is named.")] = [],  # noqa: B006
     data: Data = DATA,
     as_json: Json = False,
 ) -> None:
@@ -156,14 +157,14 @@ def status(
             if each.get("error"):
                 print(f"    {each['error']}")
     if any(each.get("state") in ("failed", "dead") for each in found):
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
-@app.command(epilog="Example: lapwing pipeline stop archive")
+@app.command(example="lapwing pipeline stop archive")
 def stop(
-    names: Annotated[list[str], typer.Argument(help="Which ones; pipelines of one `run` stop together.")],
+    names: Annotated[list[str], Argument(help="Which ones; pipelines of one `run` stop together.")],
     data: Data = DATA,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the current batch.")] = 120,
+    timeout: Annotated[float, Option(min=0, help="Seconds to wait for the current batch.")] = 120,
 ) -> None:
     """Stop running pipelines after their current batch."""
     from lapwing.spark.pipelines.state import Home
@@ -181,11 +182,11 @@ def stop(
             raise LapwingError(f"{name} is still at its batch (process {pid}); it will stop when that is done")
 
 
-@app.command(epilog="Example: lapwing pipeline init transform clean.yaml")
+@app.command(example="lapwing pipeline init transform clean.yaml")
 def init(
-    kind: Annotated[str, typer.Argument(help="The kind of pipeline: archive, transform, rollup, replay, dedup, flow.")],
-    file: Annotated[Path | None, typer.Argument(help="File to write (default: KIND.yaml).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+    kind: Annotated[str, Argument(help="The kind of pipeline: archive, transform, rollup, replay, dedup, flow.")],
+    file: Annotated[Path | None, Argument(help="File to write (default: KIND.yaml).")] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
     """Write a commented pipeline file to start from."""
     with _spark_needed():
@@ -201,11 +202,11 @@ def init(
     print(f"{path} written; `lapwing pipeline run {path}` runs it")
 
 
-@app.command(epilog="Example: lapwing pipeline verify lapwing-data/archive --nsqd 127.0.0.1:4151")
+@app.command(example="lapwing pipeline verify lapwing-data/archive --nsqd 127.0.0.1:4151")
 def verify(
-    archive: Annotated[str, typer.Argument(help="Directory of the archive, or its URL.")] = "lapwing-data/archive",
-    topics: Annotated[list[str], typer.Option("--topic", help="Only this topic; may be repeated.")] = [],  # noqa: B006
-    sequences: Annotated[str, typer.Option(help="Only these sequences, from..to (to excluded).")] = "",
+    archive: Annotated[str, Argument(help="Directory of the archive, or its URL.")] = "lapwing-data/archive",
+    topics: Annotated[list[str], Option("--topic", help="Only this topic.")] = [],  # noqa: B006
+    sequences: Annotated[str, Option(help="Only these sequences, from..to (to excluded).")] = "",
     nsqd: Nsqd = [],  # noqa: B006
     lookupd: Lookupd = [],  # noqa: B006
     as_json: Json = False,
@@ -230,7 +231,7 @@ def verify(
     proof = prove(archive, topics=topics, span=span, published=held, spark=spark)
     print(json.dumps(proof_json(proof), indent=2) if as_json else proof_text(proof))
     if not proof.sound:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 @contextmanager

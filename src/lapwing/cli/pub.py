@@ -4,26 +4,28 @@ import json
 import sys
 from typing import Annotated
 
-import typer
-
 from lapwing.cli import shared
+from lapwing.cli.commands import Argument, Option, command
+from lapwing.cli.contexts import Context
 from lapwing.errors import ConfigError
 
-app = shared.app()
 
-
-@app.command(epilog="Example: lapwing pub orders '{\"order\": 1}'    or: cat orders.jsonl | lapwing pub orders")
-def pub(
+@command(example="lapwing pub orders '{\"order\": 1}'    or: cat orders.jsonl | lapwing pub orders")
+def app(
     topic: shared.Topic,
-    bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY", help="A message each; or stdin.")] = None,
-    file: Annotated[str, typer.Option("--file", "-f", help="Publish the lines of this file.")] = "",
-    whole: Annotated[bool, typer.Option("--whole", help="Stdin or the file is one message, not one a line.")] = False,
-    defer: Annotated[str, typer.Option(help="Deliver only after so long: 30s, 5m.")] = "",
-    header: Annotated[list[str] | None, typer.Option("--header", "-H", help="name=value; may be repeated.")] = None,
-    tcp: shared.NsqdTcp = None,
-    http: shared.NsqdHttp = None,
-    lookupd: shared.LookupdHttp = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until an unconfirmed message is an error.")] = 30,
+    bodies: Annotated[
+        list[str] | None, Argument(metavar="BODY", help="A message each; without any, the lines of stdin.")
+    ] = None,
+    file: Annotated[str, Option("--file", "-f", help="Publish the lines of this file.")] = "",
+    whole: Annotated[
+        bool, Option("--whole", help="Publish stdin or the file as one message instead of one per line.")
+    ] = False,
+    defer: Annotated[str, Option(help="Deliver only after this time: 30s, 5m.")] = "",
+    header: Annotated[
+        list[str] | None, Option("--header", "-H", metavar="NAME=VALUE", help="A header of the messages.")
+    ] = None,
+    cluster: shared.PublishFlags = shared.PublishFlags(),  # noqa: B008  frozen
+    timeout: Annotated[float, Option(min=0.1, help="Seconds after which an unconfirmed message is an error.")] = 30,
     as_json: shared.Json = False,
 ) -> None:
     """Publish messages: arguments, or the lines of stdin or of a file. Ends when nsqd has confirmed all of them."""
@@ -40,14 +42,14 @@ def pub(
     if not all(texts):
         raise ConfigError("an empty message, which nsqd does not take")
     if header:
-        count = _with_headers(topic, texts, header, http, delay, whole=whole)
+        count = _with_headers(topic, texts, header, shared.addresses(cluster), delay)
     else:
-        direct, discovered = shared.chosen(tcp, lookupd, shared.NSQD_TCP)
-        count = shared.run(lambda: _publish(topic, texts, file, direct, discovered, delay / 1e9, timeout))
+        where = shared.addresses(cluster)
+        count = shared.run(lambda: _publish(topic, texts, file, where, delay / 1e9, timeout))
     if as_json:
         print(json.dumps({"topic": topic, "published": count}))
     elif sys.stderr.isatty():
-        typer.echo(f"{count:,} published", err=True)
+        shared.warn(f"{count:,} published")
 
 
 def _all_of(file: str) -> bytes:
@@ -61,33 +63,34 @@ def _all_of(file: str) -> bytes:
 
 
 async def _publish(
-    topic: str, texts: list[bytes], file: str, direct: list[str], discovered: list[str], defer: float, timeout: float
+    topic: str, texts: list[bytes], file: str, where: Context, defer: float, timeout: float
 ) -> int:
     from lapwing import Producer
     from lapwing.tools.publishing import publish_lines
 
-    async with Producer(direct, lookupd=discovered, user_agent="lapwing-pub", publish_timeout=timeout) as producer:
+    nsqds, lookupds = shared.tcp_addresses(where)
+    async with Producer(
+        nsqds, lookupd=lookupds, user_agent="lapwing-pub", publish_timeout=timeout, **shared.client_options(where)
+    ) as producer:
         if texts:
             await producer.publish_many(topic, texts, defer=defer or None)
             return len(texts)
         if not file:
-            return await publish_lines(producer, topic, sys.stdin.buffer, defer=defer or None, tell=_tell)
+            return await publish_lines(producer, topic, sys.stdin.buffer, defer=defer or None, report=_report)
         try:
             source = open(file, "rb")  # noqa: SIM115, ASYNC230  closed below; opening is all that may fail here
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror or error}") from error
         with source:
-            return await publish_lines(producer, topic, source, defer=defer or None, tell=_tell)
+            return await publish_lines(producer, topic, source, defer=defer or None, report=_report)
 
 
-def _tell(count: int) -> None:
+def _report(count: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{count:,} published ")
 
 
-def _with_headers(
-    topic: str, texts: list[bytes], pairs: list[str], http: list[str] | None, delay: int, *, whole: bool
-) -> int:
+def _with_headers(topic: str, texts: list[bytes], pairs: list[str], where: Context, delay: int) -> int:
     from lapwing.tools.publishing import publish_with_headers
 
     if not texts:
@@ -96,8 +99,19 @@ def _with_headers(
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--header {pair!r}: expected name=value")
+            raise ConfigError(f"--header {pair!r}: expected NAME=VALUE")
         headers[name] = value
-    address = (http or [shared.NSQD_HTTP])[0]
-    return shared.run(
-        lambda: publish_with_headers(address, topic, texts, headers, defer=delay // 1_000_000 or None))
+    if where.lookupd_http and not where.nsqd_http:
+        raise ConfigError("--header publishes over HTTP: give --nsqd-http-address")
+    address = (where.nsqd_http or [shared.NSQD_HTTP])[0]
+    defer = delay // 1_000_000 or None
+
+    async def publish() -> int:
+        http = shared.daemon_http(where)
+        try:
+            with shared.explained():
+                return await publish_with_headers(http, address, topic, texts, headers, defer=defer)
+        finally:
+            await http.aclose()
+
+    return shared.run(publish)

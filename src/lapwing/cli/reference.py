@@ -1,14 +1,12 @@
 """docs/cli.md, made from what the programs say of themselves: `python -m lapwing.cli.reference > docs/cli.md`."""
 
-import os
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
-
-import typer
+from typing import Final
 
 from lapwing.cli import main
+from lapwing.cli.commands import Command, Group
 from lapwing.cli.flags import table
 
 WIDTH: Final = 100
@@ -30,48 +28,35 @@ HEAD: Final = """\
 
 Made from the programs' own `--help` by `python -m lapwing.cli.reference > docs/cli.md`; a test compares.
 
-Exit codes of `lapwing`: 0 done, 1 it failed, 2 it was asked for wrongly, 130 ended by Ctrl-C; `lapwing check` and
-`lapwing doctor` say theirs below. `lapwing --install-completion` teaches the shell to complete commands and options.
+Exit codes of `lapwing`: 0 done, 1 it failed, 2 the command line is wrong, 130 ended by Ctrl-C; those of
+`lapwing check` and `lapwing doctor` are given below.
+
+Which cluster a command uses: its address flags, else `--context`, else the environment (`LAPWING_NSQD_HTTP`,
+`LAPWING_NSQD_TCP`, `LAPWING_LOOKUPD_HTTP`), else the current context, else this machine. A variable may hold several
+addresses with spaces between them.
 """
 
 
 def reference() -> str:
-    """The whole document."""
-    parts = [HEAD, "\n## lapwing\n", *_described("lapwing", typer.main.get_command(main.app))]
+    """Return the whole document."""
+    parts = [HEAD, *_of_command("lapwing", main.program, "##")]
     for name in main.COMMANDS:
-        if find_spec(f"lapwing.cli.{name}") is not None:
+        if main.available(name):
             parts += _of_command(f"lapwing {name}", main.load(name), "##")
-    parts.append("\n## NSQ's programs\n\nSame names, flags and config keys as NSQ's; what lapwing adds stands among "
+    parts.append("\n## NSQ's programs\n\nSame names, flags and config keys as NSQ's; flags that lapwing adds are among "
                  "them. Flags may be written with one dash or two.\n")
     for name, (module, what) in PROGRAMS.items():
         if find_spec(module) is not None:
-            parts.append(f"\n### {name}\n\n{what}\n\n{table(_options_in(module))}")
+            parts.append(f"\n### {name}\n\n{what}\n\n{table(import_module(module).Options)}")
     return "".join(parts)
 
 
-def _options_in(module: str) -> type[Any]:
-    """The class of a program's options in its module."""
-    found = import_module(module)
-    return next(
-        kind
-        for name, kind in vars(found).items()
-        if name.endswith("Options") and isinstance(kind, type) and kind.__module__ == module
-    )
-
-
-def _of_command(path: str, command: Any, level: str) -> Iterator[str]:
-    yield f"\n{level} {path}\n"
-    yield from _described(path, command)
-    for name, sub in getattr(command, "commands", {}).items():
-        if not sub.hidden:
-            yield from _of_command(f"{path} {name}", sub, level + "#")
-
-
-def _described(path: str, command: Any) -> list[str]:
-    context = command.make_context(path, [], resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH)
-    return ["\n```\n", context.get_help().rstrip(), "\n```\n"]
+def _of_command(path: str, found: Command | Group, level: str) -> Iterator[str]:
+    yield f"\n{level} {path}\n\n```\n{found.help_text(path, WIDTH)}\n```\n"
+    if isinstance(found, Group) and found is not main.program:
+        for name, command in found.commands.items():
+            yield from _of_command(f"{path} {name}", command, level + "#")
 
 
 if __name__ == "__main__":
-    os.environ["COLUMNS"] = str(WIDTH)
     print(reference(), end="")

@@ -1,102 +1,208 @@
-"""Options that several commands of `lapwing` have, each said once."""
+"""Options that several commands have, and how commands reach the cluster."""
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-import typer
-
+from lapwing.cli import contexts
+from lapwing.cli.commands import Argument, Option
 from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
     from lapwing.client.cluster_client import ClusterClient
+    from lapwing.client.http import DaemonHttp
 
 T = TypeVar("T")
 
 NSQD_HTTP: Final = "127.0.0.1:4151"
 NSQD_TCP: Final = "127.0.0.1:4150"
 
+Addresses = list[str] | None
 NsqdHttp = Annotated[
-    list[str] | None,
-    typer.Option("--nsqd-http-address", envvar="LAPWING_NSQD_HTTP", metavar="HOST:PORT", show_default=False,
-                 help=f"An nsqd's HTTP address; may be repeated. Default: {NSQD_HTTP}."),
-]
+    Addresses,
+    Option("--nsqd-http-address", env="LAPWING_NSQD_HTTP", metavar="HOST:PORT",
+           help=f"HTTP address of an nsqd; {NSQD_HTTP} if no address is given."),
+]  # fmt: skip
 NsqdTcp = Annotated[
-    list[str] | None,
-    typer.Option("--nsqd-tcp-address", envvar="LAPWING_NSQD_TCP", metavar="HOST:PORT", show_default=False,
-                 help=f"An nsqd's TCP address; may be repeated. Default: {NSQD_TCP}."),
-]
+    Addresses,
+    Option("--nsqd-tcp-address", env="LAPWING_NSQD_TCP", metavar="HOST:PORT",
+           help=f"TCP address of an nsqd; {NSQD_TCP} if no address is given."),
+]  # fmt: skip
 LookupdHttp = Annotated[
-    list[str] | None,
-    typer.Option("--lookupd-http-address", envvar="LAPWING_LOOKUPD_HTTP", metavar="HOST:PORT", show_default=False,
-                 help="An nsqlookupd to ask for all nsqds, instead of naming them; may be repeated."),
+    Addresses,
+    Option("--lookupd-http-address", env="LAPWING_LOOKUPD_HTTP", metavar="HOST:PORT",
+           help="HTTP address of an nsqlookupd that knows the nsqds, instead of naming them."),
+]  # fmt: skip
+AuthSecret = Annotated[
+    str, Option("--auth-secret", env="LAPWING_AUTH_SECRET", help="Secret for servers that require AUTH.")
 ]
-All = Annotated[bool, typer.Option("--all", help="Show lapwing's own topics (_lapwing...) too.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+ContextName = Annotated[
+    str,
+    Option("--context", env="LAPWING_CONTEXT", metavar="NAME", complete=lambda text: list(contexts.load().known),
+           help="Use the addresses and the secret of this context; see `lapwing context --help`."),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFlags:
+    """The cluster, for commands that use HTTP."""
+
+    nsqd_http: NsqdHttp = None
+    lookupd_http: LookupdHttp = None
+    auth_secret: AuthSecret = ""
+    context: ContextName = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFlags:
+    """The cluster, for commands that use NSQ's TCP protocol."""
+
+    nsqd_tcp: NsqdTcp = None
+    lookupd_http: LookupdHttp = None
+    auth_secret: AuthSecret = ""
+    context: ContextName = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFlags:
+    """The cluster, for a command that uses both."""
+
+    nsqd_tcp: NsqdTcp = None
+    nsqd_http: NsqdHttp = None
+    lookupd_http: LookupdHttp = None
+    auth_secret: AuthSecret = ""
+    context: ContextName = ""
+
+
+def addresses(flags: ClusterFlags | ClientFlags | PublishFlags) -> contexts.Context:
+    """Return what the flags, the context, the environment and the current context say, in this order.
+
+    Raises `ConfigError` if both nsqds and nsqlookupds are given.
+    """
+    http: list[str] = getattr(flags, "nsqd_http", None) or []
+    tcp: list[str] = getattr(flags, "nsqd_tcp", None) or []
+    lookupd = flags.lookupd_http or []
+    if (http or tcp) and lookupd:
+        raise ConfigError("give nsqd addresses or nsqlookupd addresses, not both")
+    secret = flags.auth_secret or os.environ.get("LAPWING_AUTH_SECRET", "")
+    if http or tcp or lookupd:
+        return contexts.Context(http, tcp, lookupd, secret)
+    if flags.context:
+        found = contexts.load().named(flags.context)
+    elif (given := _from_environment()) is not None:
+        found = given
+    else:
+        found = _current()
+    return contexts.Context(found.nsqd_http, found.nsqd_tcp, found.lookupd_http, secret or found.auth_secret)
+
+
+def _from_environment() -> contexts.Context | None:
+    http, tcp, lookupd = (
+        os.environ.get(name, "").split() for name in ("LAPWING_NSQD_HTTP", "LAPWING_NSQD_TCP", "LAPWING_LOOKUPD_HTTP")
+    )
+    return contexts.Context(http, tcp, [] if http or tcp else lookupd) if http or tcp or lookupd else None
+
+
+def _current() -> contexts.Context:
+    known = contexts.load()
+    name = os.environ.get("LAPWING_CONTEXT") or known.current
+    return known.named(name) if name else contexts.Context()
+
+
+def tcp_addresses(where: contexts.Context) -> tuple[list[str], list[str]]:
+    """Return the TCP addresses of nsqds and the HTTP addresses of nsqlookupds, one of them empty."""
+    if where.lookupd_http and not where.nsqd_tcp:
+        return [], where.lookupd_http
+    if where.nsqd_http and not where.nsqd_tcp:
+        raise ConfigError("this command uses NSQ's TCP protocol: give --nsqd-tcp-address or --lookupd-http-address")
+    return where.nsqd_tcp or [NSQD_TCP], []
+
+
+def client_options(where: contexts.Context) -> dict[str, Any]:
+    """Return the options that `Producer` and `Consumer` need to reach the cluster."""
+    return {"auth_secret": where.auth_secret} if where.auth_secret else {}
+
+
+# ---- completion ----
 
 
 def known_topics(incomplete: str) -> list[str]:
-    """Names that the shell may complete a topic to: those of the nsqd that the environment names, if it answers."""
-    import json
-    from urllib.request import urlopen
+    """Return the topics of the cluster that the environment or the current context names, if it answers soon."""
+    return sorted(_known_stats())
 
-    address = (os.environ.get("LAPWING_NSQD_HTTP", "").split() or [NSQD_HTTP])[0]
+
+def known_channels(incomplete: str) -> list[str]:
+    """Return the channels of all topics."""
+    return sorted({channel for channels in _known_stats().values() for channel in channels})
+
+
+def known_places(incomplete: str) -> list[str]:
+    """Return each channel as `topic/channel`."""
+    return [f"{topic}/{channel}" for topic, channels in sorted(_known_stats().items()) for channel in sorted(channels)]
+
+
+def _known_stats() -> dict[str, list[str]]:
+    """Channels by topic; nothing where anything is wrong, as nobody reads complaints while completing."""
+    from lapwing.net.blocking_http_client import BlockingHttpClient
+    from lapwing.net.http_message import HttpFailed
+
+    found: dict[str, list[str]] = {}
     try:
-        url = f"http://{address}/stats?format=json&include_clients=false&include_mem=false"
-        with urlopen(url, timeout=0.5) as answer:
-            names = [str(topic["topic_name"]) for topic in json.load(answer)["topics"]]
-    except (OSError, ValueError, LookupError, TypeError):
-        return []  # a shell that completes is no place for complaints
-    return [name for name in names if name.startswith(incomplete)]
+        where = addresses(ClusterFlags())
+        headers = {"Authorization": f"Bearer {where.auth_secret}"} if where.auth_secret else {}
+        client = BlockingHttpClient(connect_timeout=0.5, request_timeout=1.0, headers=headers, upgrade_to_tls=True)
+        nsqds = where.nsqd_http or ([] if where.lookupd_http else [NSQD_HTTP])
+        for lookupd in where.lookupd_http:
+            for node in client.request("GET", f"http://{lookupd}/nodes").json()["producers"]:
+                nsqds.append(f"{node['broadcast_address']}:{node['http_port']}")
+        for nsqd in dict.fromkeys(nsqds[:20]):
+            url = f"http://{nsqd}/stats?format=json&include_clients=false&include_mem=false"
+            for topic in client.request("GET", url).json()["topics"]:
+                names = found.setdefault(str(topic["topic_name"]), [])
+                names += [str(channel["channel_name"]) for channel in topic["channels"]]
+    except (HttpFailed, ConfigError, LookupError, TypeError, ValueError):
+        return {}
+    return found
 
 
-Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=known_topics)]
+Topic = Annotated[str, Argument(help="The topic.", complete=known_topics)]
+Channel = Annotated[str, Argument(help="The channel.", complete=known_channels)]
+All = Annotated[bool, Option("--all", help="Include lapwing's own topics (_lapwing...).")]
+Json = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 
 
-def app() -> typer.Typer:
-    """A command's own application."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-def chosen(nsqds: list[str] | None, lookupds: list[str] | None, default: str) -> tuple[list[str], list[str]]:
-    """Which addresses are meant: those of nsqds, or those of nsqlookupds. Raises `ConfigError`.
-
-    What the environment says gives way to what the command line says.
-    """
-    if nsqds and lookupds:
-        if _from_environment(lookupds, "LAPWING_LOOKUPD_HTTP"):
-            return nsqds, []
-        if _from_environment(nsqds, "LAPWING_NSQD_HTTP") or _from_environment(nsqds, "LAPWING_NSQD_TCP"):
-            return [], lookupds
-        raise ConfigError("give nsqd addresses or nsqlookupd addresses, not both")
-    return (nsqds or ([] if lookupds else [default])), (lookupds or [])
-
-
-def _from_environment(addresses: list[str], name: str) -> bool:
-    return addresses == os.environ.get(name, "").split()
+# ---- running ----
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work; Ctrl-C and SIGTERM end it in order."""
+    import asyncio
     import signal
 
-    async def told() -> T:
+    async def cancelled_by_signal() -> T:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await work()
 
     try:
-        return asyncio.run(told())
+        return asyncio.run(cancelled_by_signal())
     except asyncio.CancelledError:
-        raise typer.Exit(143) from None
+        sys.exit(143)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        sys.exit(130)
 
 
-def tell_of_trouble() -> None:
-    """Have the client library say on stderr what keeps it from its work, for commands that wait in silence."""
+def warn(text: str) -> None:
+    """Write a sentence to stderr."""
+    print(text, file=sys.stderr)
+
+
+def log_client_warnings() -> None:
+    """Write the warnings of the client library to stderr, for commands that wait in silence."""
     import logging
 
     lines = logging.StreamHandler()
@@ -104,28 +210,48 @@ def tell_of_trouble() -> None:
     logging.getLogger("lapwing.client").handlers = [lines]
 
 
-def warn(text: str) -> None:
-    """Write a sentence to stderr."""
-    typer.echo(text, err=True)
-
-
-def asked(
-    nsqds: list[str] | None, lookupds: list[str] | None, question: Callable[["ClusterClient"], Awaitable[T]]
-) -> T:
-    """What `question` finds out from the chosen cluster."""
-    from lapwing.client.cluster_client import ClusterClient, UpstreamFailed
-    from lapwing.client.http import DaemonHttp
-
-    direct, discovered = chosen(nsqds, lookupds, NSQD_HTTP)
+def asked(flags: ClusterFlags, question: Callable[["ClusterClient"], Awaitable[T]]) -> T:
+    """Return what `question` finds out from the cluster."""
+    where = addresses(flags)
 
     async def ask() -> T:
-        http = DaemonHttp()
+        from lapwing.client.cluster_client import ClusterClient
+
+        http = daemon_http(where)
         try:
-            return await question(ClusterClient(http, nsqds=direct, lookupds=discovered))
-        except UpstreamFailed as error:
-            advice = "is it running? `lapwing up` starts everything; --nsqd-http-address names another"
-            raise LapwingError("\n  ".join(["no daemon answered:", *error.errors, advice])) from error
+            nsqds = where.nsqd_http or ([] if where.lookupd_http else [NSQD_HTTP])
+            with explained():
+                return await question(ClusterClient(http, nsqds=nsqds, lookupds=where.lookupd_http))
         finally:
             await http.aclose()
 
     return run(ask)
+
+
+def daemon_http(where: contexts.Context) -> "DaemonHttp":
+    """Return the HTTP client for a cluster."""
+    from lapwing.client.http import DaemonHttp
+
+    try:
+        return DaemonHttp(auth_secret=where.auth_secret)
+    except ValueError as error:
+        raise ConfigError(f"--auth-secret: {error}") from error
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Add what to do to the error that no daemon answers, or that it wants a secret."""
+    from lapwing.client.cluster_client import UpstreamFailed
+    from lapwing.client.http import CallFailed
+
+    try:
+        yield
+    except UpstreamFailed as error:
+        advice = "is it running? `lapwing up` starts everything; --nsqd-http-address names another"
+        if any('AUTH_REQUIRED' in each for each in error.errors):
+            advice = "give the secret with --auth-secret or LAPWING_AUTH_SECRET"
+        raise LapwingError("\n  ".join(["no daemon answered:", *error.errors, advice])) from error
+    except CallFailed as error:
+        if error.status == 401:
+            raise LapwingError(f"{error}; give the secret with --auth-secret or LAPWING_AUTH_SECRET") from error
+        raise

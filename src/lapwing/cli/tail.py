@@ -1,85 +1,92 @@
 """lapwing tail: follow a topic."""
 
-import asyncio
 import os
 import sys
 import time
 from contextlib import aclosing
 from typing import Annotated, Any
 
-import typer
-
 from lapwing.cli import shared
+from lapwing.cli.commands import Option, command
 from lapwing.errors import ConfigError
 
-app = shared.app()
 
-
-@app.command(epilog="Example: lapwing tail orders --since 10m")
-def tail(
+@command(example="lapwing tail orders --since 10m")
+def app(
     topic: shared.Topic,
-    since: Annotated[str, typer.Option(help="Begin in the past: 10m, earliest, 2026-11-15T09:30:00.")] = "",
-    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with so many of the newest messages.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for what is published next.")] = True,
-    count: Annotated[int, typer.Option(min=0, help="End after so many messages; 0: never.")] = 0,
-    facts: Annotated[bool, typer.Option("--facts", help="Sequence, time and headers before each message.")] = False,
-    http: shared.NsqdHttp = None,
-    lookupd: shared.LookupdHttp = None,
+    since: Annotated[str, Option(help="Begin in the past: 10m, earliest, 2026-11-15T09:30:00.")] = "",
+    last: Annotated[int, Option("--last", "-n", min=0, help="Begin with so many of the newest messages.")] = 0,
+    follow: Annotated[
+        bool, Option("--follow/--no-follow", help="Wait for new messages; otherwise end at the end of the log.")
+    ] = True,
+    count: Annotated[int, Option(min=0, help="End after so many messages; 0: never.")] = 0,
+    details: Annotated[
+        bool, Option("--details", help="Sequence, time and headers before each message; a terminal shows them anyway.")
+    ] = False,
+    bodies: Annotated[bool, Option("--bodies", help="Only the bodies, as they are; a pipe gets nothing else.")] = False,
+    pretty: Annotated[bool, Option("--pretty", help="Indent bodies that are JSON.")] = False,
+    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
-    """Follow a topic by reading its log: nothing is consumed, no channel is made, nobody notices.
+    """Follow a topic by reading its log. Nothing is consumed and no channel is created.
 
-    A plain NSQ server has no log to read; its messages are followed through a channel that vanishes with us.
+    A plain NSQ server has no log to read; its messages are followed through an ephemeral channel.
     """
     from lapwing.client.format import parse_time
     from lapwing.client.log_reader import NoLog
+    from lapwing.tools.message_format import MessagePrinter
+    from lapwing.tools.terminal import Terminal
 
     if since and last:
         raise ConfigError("give --since or --last, not both")
+    if details and bodies:
+        raise ConfigError("give --details or --bodies, not both")
     start = {"since": parse_time(since, now=time.time_ns())} if since else {"last": last}
+    terminal = sys.stdout.isatty()
+    printer = MessagePrinter(topic, sys.stdout.buffer, Terminal.of(sys.stdout), is_terminal=terminal and not bodies,
+                             as_json=as_json, details=details or (terminal and not bodies), pretty=pretty)  # fmt: skip
     try:
-        shared.asked(http, lookupd, lambda cluster: _tail(cluster, topic, start, follow, count, facts, as_json))
+        shared.asked(cluster, lambda client: _tail(client, topic, start, follow, count, printer))
     except NoLog:
         if since or last or not follow:
             raise
-        typer.echo("plain NSQ server: following through an ephemeral channel", err=True)
-        shared.asked(http, lookupd, lambda cluster: _through_channel(cluster, topic, count, as_json))
+        shared.warn("plain NSQ server: following through an ephemeral channel")
+        shared.asked(cluster, lambda client: _through_channel(client, topic, count, as_json, shared.addresses(cluster)))
 
 
-async def _tail(
-    cluster: Any, topic: str, start: dict[str, int], follow: bool, count: int, facts: bool, as_json: bool
-) -> None:
+async def _tail(client: Any, topic: str, start: dict[str, int], follow: bool, count: int, printer: Any) -> None:
     from lapwing import LogReader
-    from lapwing.tools.message_format import line
 
-    reader = LogReader(topic, cluster=cluster, notice=shared.warn)
-    terminal, out = sys.stdout.isatty(), sys.stdout.buffer
+    reader = LogReader(topic, cluster=client, notice=shared.warn)
     if not follow:
         for message in await reader.read(count or 1_000_000, **start):
-            out.write(line(message, topic, as_json=as_json, details=facts, terminal=terminal))
-        out.flush()
+            printer.print(message)
+        sys.stdout.buffer.flush()
         return
     shown = 0
     async with aclosing(reader.follow(**start)) as stream:
         async for message in stream:
-            out.write(line(message, topic, as_json=as_json, details=facts, terminal=terminal))
-            out.flush()
+            printer.print(message)
+            sys.stdout.buffer.flush()
             shown += 1
             if count and shown >= count:
                 return
 
 
-async def _through_channel(cluster: Any, topic: str, count: int, as_json: bool) -> None:
+async def _through_channel(client: Any, topic: str, count: int, as_json: bool, where: Any) -> None:
+    import asyncio
     import json
 
     from lapwing import Consumer
     from lapwing.tools.message_format import delivered_json, printable
 
-    shared.tell_of_trouble()
-    addresses = [node.tcp_name for node in (await cluster.nodes(topics=False)).value]
+    shared.log_client_warnings()
+    nsqds = [node.tcp_name for node in (await client.nodes(topics=False)).value]
     channel = f"tail{os.getpid()}#ephemeral"
     shown = 0
-    async with Consumer(topic, channel, nsqd=addresses, max_in_flight=200, max_attempts=0) as consumer:
+    async with Consumer(
+        topic, channel, nsqd=nsqds, max_in_flight=200, max_attempts=0, **shared.client_options(where)
+    ) as consumer:
         async for message in consumer:
             with message:
                 line = json.dumps(delivered_json(message)).encode() if as_json else message.body

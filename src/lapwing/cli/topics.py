@@ -1,41 +1,48 @@
 """lapwing topics: list topics."""
 
 import json
+import sys
 from typing import Annotated, Any
 
-import typer
-
 from lapwing.cli import shared
+from lapwing.cli.commands import Option, command
 
-app = shared.app()
 
-
-@app.command(epilog="Example: lapwing topics --rates")
-def topics(
-    rates: Annotated[bool, typer.Option("--rates", help="Look for a second, and show rates too.")] = False,
+@command(example="lapwing topics --rates")
+def app(
+    rates: Annotated[bool, Option("--rates", help="Look twice, a second apart, and show rates too.")] = False,
     everything: shared.All = False,
-    http: shared.NsqdHttp = None,
-    lookupd: shared.LookupdHttp = None,
+    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
-    """List every topic with what waits in it."""
+    """List topics: messages that wait in them and in their channels, and messages in all."""
     from lapwing.client.cluster_view import rates_between
     from lapwing.tools import screens
+    from lapwing.tools.terminal import Terminal
 
-    before, picture = shared.asked(http, lookupd, lambda cluster: cluster.look_twice(apart=1.0 if rates else 0.0))
-    picture = picture if everything else picture.users()
-    found = rates_between(before, picture) if rates else None
+    before, view = shared.asked(cluster, lambda client: client.look_twice(apart=1.0 if rates else 0.0))
+    view = view if everything else view.users()
+    found = rates_between(before, view) if rates else None
     if as_json:
-        print(json.dumps([_told(name, topic, found) for name, topic in picture.topics.items()], indent=2))
+        print(json.dumps([_document(name, topic, found) for name, topic in view.topics.items()], indent=2))
     else:
-        screens.console().print(screens.topics_table(picture, found))
-    for error in picture.errors:
-        typer.echo(error, err=True)
+        print("\n".join(screens.topics_table(view, found, Terminal.of(sys.stdout))))
+    for error in view.errors:
+        shared.warn(error)
 
 
-def _told(name: str, topic: dict[str, Any], found: Any) -> dict[str, Any]:
-    flow = (found or {}).get((name, ""))
-    rates = {"in_per_second": flow and round(flow.arriving, 1), "out_per_second": flow and round(flow.leaving, 1)}
-    return {"topic": name, "depth": topic["depth"], "messages": topic["message_count"], "paused": topic["paused"],
-            "channels": [channel["channel_name"] for channel in topic["channels"]],
-            "nodes": [node["node"] for node in topic["nodes"]], **(rates if found is not None else {})}
+def _document(name: str, topic: dict[str, Any], found: Any) -> dict[str, Any]:
+    from lapwing.tools.screens import waiting
+
+    rate = (found or {}).get((name, ""))
+    rates = {"in_per_second": rate and round(rate.arriving, 1), "out_per_second": rate and round(rate.leaving, 1)}
+    return {
+        "topic": name,
+        "waiting": waiting(topic),
+        "depth": topic["depth"],
+        "messages": topic["message_count"],
+        "paused": topic["paused"],
+        "channels": [channel["channel_name"] for channel in topic["channels"]],
+        "nodes": [node["node"] for node in topic["nodes"]],
+        **(rates if found is not None else {}),
+    }

@@ -238,13 +238,15 @@ class ClusterClient:
             errors=(*errors, *stats.errors, *found.errors),
         )
 
-    async def look_twice(self, *, apart: float, ages: bool = False) -> tuple[ClusterView | None, ClusterView]:
+    async def look_twice(
+        self, *, apart: float, ages: bool = False, pipelines: bool = False
+    ) -> tuple[ClusterView | None, ClusterView]:
         """Return a view and one from `apart` seconds before, unless that is 0. Raises `UpstreamFailed`."""
         before = None
         if apart:
             before = await self.look()
             await asyncio.sleep(apart)
-        after = await self.look(ages=ages)
+        after = await self.look(ages=ages, pipelines=pipelines)
         if not after.reachable:
             raise UpstreamFailed("no nsqd answered: ", after.errors or ["nsqlookupd knows no nsqd"])
         return before, after

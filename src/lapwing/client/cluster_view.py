@@ -104,6 +104,19 @@ class ClusterView:
         """The channel of that name, summed over nodes."""
         return _channel(self.topics.get(topic), channel)
 
+    def pipeline_channels(self, *, stale: float = 60.0) -> set[tuple[str, str]]:
+        """(topic, channel) that a pipeline moves: Spark reads the log, so such a channel has no connected consumer.
+
+        A pipeline that has not reported for `stale` seconds does not count.
+        """
+        return {
+            (topic, str(pipeline.get("channel", "")))
+            for pipeline in self.pipelines or ()
+            if pipeline.get("state") not in ("stopped", "finished", "failed")
+            and self.at - float(pipeline.get("updated_ms") or 0) / 1000 <= stale
+            for topic in pipeline.get("topics") or ()
+        }
+
     def node(self, name: str) -> NodeState | None:
         """The node of that name."""
         return next((state for state in self.nodes if state.node.name == name), None)

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 from lapwing.errors import LapwingError
+from lapwing.net import bearer
 from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
 from lapwing.net.http_message import HttpAnswer, HttpFailed
 from lapwing.net.listen import split
@@ -58,7 +59,8 @@ class DaemonHttp:
     """Call nsqd and nsqlookupd by `host:port`, over kept-alive connections, without following redirects.
 
     A daemon that answers `403 TLS_REQUIRED` is called again over https at the port it names; later calls go there at
-    once. With `auth_secret`, every call carries `Authorization: Bearer`.
+    once. With `auth_secret`, every call carries `Authorization: Bearer`; a secret that no header can carry is a
+    `ValueError`.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class DaemonHttp:
     ) -> None:
         headers = {"Accept": NSQ_ACCEPT, "User-Agent": user_agent}
         if auth_secret:
-            headers["Authorization"] = f"Bearer {auth_secret}"
+            headers[bearer.HEADER] = bearer.credentials(auth_secret).decode()
         self._client = HttpClient(
             connect_timeout=connect_timeout,
             request_timeout=request_timeout,

@@ -1,15 +1,18 @@
-"""Is all well? Pure rules over one picture, in the manner of Nagios plugins."""
+"""Judge the health and lag of a cluster by rules, in the manner of Nagios plugins."""
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.format import duration
 
+_REASONS: Final = "it is a plain NSQ server, or /metrics is refused"
+
 
 class Verdict(enum.IntEnum):
-    """How it is; the number is the exit code."""
+    """The judgement; the number is the exit code."""
 
     OK = 0
     WARNING = 1
@@ -19,7 +22,7 @@ class Verdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From when on something counts; None: never."""
+    """The values from which something is a problem; None: never."""
 
     lag_warning: int | None = None  # messages that a channel has not finished
     lag_critical: int | None = None
@@ -29,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was seen."""
+    """One problem, or one thing that could not be judged."""
 
     verdict: Verdict
     text: str
@@ -37,21 +40,26 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it."""
+    """The judgement of everything."""
 
     verdict: Verdict
     findings: tuple[Finding, ...]
     channels: int
     lag: int  # of the channel that is furthest behind
-    oldest: float  # s
+    oldest: float | None  # s; None: no server reports it
 
     def text(self, limits: Limits) -> str:
-        """One line for people, and after the bar the figures for graphs."""
-        said = "; ".join(finding.text for finding in self.findings if finding.verdict)
-        said = said or f"{self.channels} channels, largest lag {self.lag:,}, oldest message {duration(self.oldest)}"
-        figures = (f"lag={self.lag};{_shown(limits.lag_warning)};{_shown(limits.lag_critical)} "
-                   f"oldest={self.oldest:.3f}s;{_shown(limits.age_warning)};{_shown(limits.age_critical)}")
-        return f"{self.verdict.name}: {said} | {figures}"
+        """Return one line for people, and after the bar the figures for graphs."""
+        text = "; ".join(finding.text for finding in self.findings if finding.verdict)
+        if not text:
+            oldest = "age of the oldest message unknown"
+            if self.oldest is not None:
+                oldest = f"oldest message {duration(self.oldest)}"
+            text = f"{self.channels} channels, largest lag {self.lag:,}, {oldest}"
+        figures = f"lag={self.lag};{_shown(limits.lag_warning)};{_shown(limits.lag_critical)}"
+        if self.oldest is not None:
+            figures += f" oldest={self.oldest:.3f}s;{_shown(limits.age_warning)};{_shown(limits.age_critical)}"
+        return f"{self.verdict.name}: {text} | {figures}"
 
 
 def _shown(limit: float | None) -> str:
@@ -59,53 +67,65 @@ def _shown(limit: float | None) -> str:
 
 
 def lag(channel: Json) -> int:
-    """Messages that a channel has not finished."""
+    """Return the number of messages that a channel has not finished."""
     return int(channel["depth"] + channel["in_flight_count"] + channel["deferred_count"])
 
 
-def judge(picture: ClusterView, limits: Limits, *, topic: str = "", channel: str = "") -> Report:
-    """The verdict on the cluster, or on one topic or channel of it: the worst of all findings.
+def judge(
+    view: ClusterView, limits: Limits, *, topic: str = "", channel: str = "", everything: bool = False
+) -> Report:
+    """Return the verdict on the cluster, or on one topic or channel of it: the worst of all findings.
 
-    Of lapwing's own topics nothing is found unless one is named: nobody has to consume them.
+    Of lapwing's own topics nothing is found unless one is named or `everything` is asked for: they need no consumer.
     """
-    picture = picture if topic else picture.users()
-    findings = [Finding(Verdict.CRITICAL, error) for error in picture.errors]
+    view = view if topic or everything else view.users()
+    findings = [Finding(Verdict.CRITICAL, error) for error in view.errors]
     findings += [Finding(Verdict.CRITICAL, f"{state.node.name} is not healthy: {state.health}")
-                 for state in picture.reachable if state.health != "OK"]
-    chosen = [found for found in picture.channels(topic) if channel in ("", found["channel_name"])]
-    if not picture.errors:
-        if topic and topic not in picture.topics:
+                 for state in view.reachable if state.health != "OK"]  # fmt: skip
+    chosen = [found for found in view.channels(topic) if channel in ("", found["channel_name"])]
+    if not view.errors:
+        if topic and topic not in view.topics:
             findings.append(Finding(Verdict.UNKNOWN, f"no topic {topic}"))
         elif channel and not chosen:
             findings.append(Finding(Verdict.UNKNOWN, f"no channel {channel} on {topic or 'any topic'}"))
+    if limits.age_warning is not None or limits.age_critical is not None:
+        findings += [Finding(Verdict.UNKNOWN, f"{state.node.name} does not report the age of messages: {_REASONS}")
+                     for state in view.reachable if not state.lapwing]  # fmt: skip
+    moved = view.pipeline_channels()
     for each in chosen:
-        findings += _of_channel(each, picture, limits)
+        findings += _of_channel(each, view, limits, moved)
     if not channel:
-        findings += [finding for name, found in picture.topics.items() if topic in ("", name)
-                     for finding in _of_topic(found, limits)]
-    ages = [picture.ages.get((each["topic_name"], each["channel_name"]), 0.0) for each in chosen]
-    # unknown is no worse than critical, whatever its number says
+        findings += [finding for name, found in view.topics.items() if topic in ("", name)
+                     for finding in _of_topic(found, limits)]  # fmt: skip
+    ages = [view.ages.get((each["topic_name"], each["channel_name"]), 0.0) for each in chosen]
+    known = any(state.lapwing for state in view.reachable)
+    # unknown is no worse than critical, although its number is higher
     order = [Verdict.OK, Verdict.WARNING, Verdict.UNKNOWN, Verdict.CRITICAL]
     worst = max((finding.verdict for finding in findings), key=order.index, default=Verdict.OK)
     return Report(worst, tuple(findings), len(chosen), max((lag(each) for each in chosen), default=0),
-                  max(ages, default=0.0))
+                  max(ages, default=0.0) if known else None)  # fmt: skip
 
 
-def _of_channel(channel: Json, picture: ClusterView, limits: Limits) -> list[Finding]:
-    name = f"{channel['topic_name']}/{channel['channel_name']}"
+def _of_channel(channel: Json, view: ClusterView, limits: Limits, moved: set[tuple[str, str]]) -> list[Finding]:
+    key = channel["topic_name"], channel["channel_name"]
+    name = "/".join(key)
     findings = []
     behind = lag(channel)
     if (verdict := _over(behind, limits.lag_warning, limits.lag_critical)) is not Verdict.OK:
-        more = ", and it is paused" if channel["paused"] else "" if channel["client_count"] else ", and nobody consumes"
+        more = ""
+        if channel["paused"]:
+            more = ", and it is paused"
+        elif not channel["client_count"] and key not in moved:
+            more = ", and it has no consumer"
         findings.append(Finding(verdict, f"{name} is {behind:,} messages behind{more}"))
-    age = picture.ages.get((channel["topic_name"], channel["channel_name"]), 0.0)
+    age = view.ages.get(key, 0.0)
     if (verdict := _over(age, limits.age_warning, limits.age_critical)) is not Verdict.OK:
         findings.append(Finding(verdict, f"the oldest message of {name} has waited {duration(age)}"))
     return findings
 
 
 def _of_topic(topic: Json, limits: Limits) -> list[Finding]:
-    """A topic that nobody has a channel on keeps everything: the same limit counts."""
+    """A topic without a channel keeps all messages: the limits of lag apply to it too."""
     verdict = Verdict.OK if topic["channels"] else _over(topic["depth"], limits.lag_warning, limits.lag_critical)
     text = f"{topic['topic_name']} has no channel and keeps {topic['depth']:,} messages"
     return [Finding(verdict, text)] if verdict is not Verdict.OK else []

@@ -30,12 +30,12 @@ _HOPELESS: Final = 0.005  # share of orders that nobody can bill
 class Shop:
     """One producer of orders, and the departments that consume them."""
 
-    def __init__(self, nsqd: str, rate: float, seed: int | None = None) -> None:
-        self._nsqd = nsqd
+    def __init__(self, nsqds: list[str], rate: float, seed: int | None = None) -> None:
+        self._nsqds = nsqds
         self._rate = rate
         self._dice = random.Random(seed)
         self._number = int(time.time() * 1000)
-        self._producer = Producer(nsqd, client_id="demo-shop")
+        self._producer = Producer(nsqds, client_id="demo-shop")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do business until told to stop; an nsqd that is away is waited for."""
@@ -47,7 +47,7 @@ class Shop:
                 (REMINDERS, "mail", self.remind, 1),
             ):
                 await stack.enter_async_context(
-                    Consumer(topic, channel, handler, nsqd=self._nsqd, concurrency=hands, max_in_flight=4 * hands,
+                    Consumer(topic, channel, handler, nsqd=self._nsqds, concurrency=hands, max_in_flight=4 * hands,
                              client_id=f"demo-{channel}", max_attempts=0, max_backoff_duration=0.0, stop_timeout=2.0)
                 )
             selling = asyncio.create_task(self._sell())
@@ -125,18 +125,18 @@ def _tide(seconds: float) -> float:
     return 1.0 + 0.5 * math.sin(seconds * math.tau / 120)
 
 
-async def _run(nsqd: str, rate: float) -> None:
+async def _run(nsqds: list[str], rate: float) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    await Shop(nsqd, rate).run(stop)
+    await Shop(nsqds, rate).run(stop)
 
 
 def main() -> None:
     """The program; `lapwing up --demo` runs it."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--nsqd-tcp-address", required=True)
+    options.add_argument("--nsqd-tcp-address", action="append", required=True, help="may be repeated")
     options.add_argument("--rate", type=float, default=40.0, help="orders a second, on average")
     chosen = options.parse_args()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

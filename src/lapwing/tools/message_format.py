@@ -1,22 +1,97 @@
 """Write messages to a terminal, a file or a pipe."""
 
 import json
-from typing import Any
+import re
+from typing import Any, BinaryIO, Final
 
 from lapwing.client.cluster import Json
 from lapwing.client.format import local_time
 from lapwing.client.log_reader import LogMessage
+from lapwing.tools.terminal import Terminal
+
+_TOKEN: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?')
 
 
-def line(message: LogMessage, topic: str, *, as_json: bool, details: bool, terminal: bool) -> bytes:
-    """Return a message as one line; on a terminal, control characters are written out."""
-    if as_json:
-        return json.dumps(message.as_json(topic), ensure_ascii=False).encode() + b"\n"
-    body = printable(message.body) if terminal else message.body
-    if not details:
-        return body + b"\n"
-    headers = f"  {json.dumps(message.headers, ensure_ascii=False)}" if message.headers else ""
-    return f"{message.sequence}  {local_time(message.timestamp)}{headers}  ".encode() + body + b"\n"
+class MessagePrinter:
+    """Print messages of one topic: on a terminal with headings, colour and indented JSON, elsewhere a line each."""
+
+    def __init__(
+        self,
+        topic: str,
+        out: BinaryIO,
+        terminal: Terminal,
+        *,
+        is_terminal: bool,
+        as_json: bool = False,
+        details: bool = False,
+        pretty: bool = False,
+    ) -> None:
+        """`details` puts sequence, time, node and headers before each body; `pretty` indents JSON bodies."""
+        self._topic = topic
+        self._out = out
+        self._terminal = terminal
+        self._is_terminal = is_terminal
+        self._as_json = as_json
+        self._details = details
+        self._pretty = pretty
+
+    def print(self, message: LogMessage) -> None:
+        """Print one message."""
+        self._out.write(self.format(message))
+
+    def format(self, message: LogMessage) -> bytes:
+        """Return what is printed of a message."""
+        if self._as_json:
+            return json.dumps(message.as_json(self._topic), ensure_ascii=False).encode() + b"\n"
+        if not self._is_terminal and not self._pretty:
+            return (self._line_head(message) if self._details else b"") + message.body + b"\n"
+        body = self._body(message.body)
+        if not self._details:
+            return body + b"\n"
+        return self._heading(message).encode() + (b"\n" if self._pretty else b"  ") + body + b"\n"
+
+    def _line_head(self, message: LogMessage) -> bytes:
+        headers = f"  {json.dumps(message.headers, ensure_ascii=False)}" if message.headers else ""
+        return f"{message.sequence}  {local_time(message.timestamp)}{headers}  ".encode()
+
+    def _heading(self, message: LogMessage) -> str:
+        paint = self._terminal.paint
+        parts = [paint(f"{message.sequence}", "title"), paint(local_time(message.timestamp)[:23], "dim")]
+        if self._pretty:
+            parts.append(paint(message.node, "dim"))
+        for name, value in message.headers.items():
+            shown = printable(f"{name}: {value}".encode()).decode("utf-8", "replace")
+            parts.append(paint(shown, "yellow"))
+        return "  ".join(parts)
+
+    def _body(self, body: bytes) -> bytes:
+        document: Any = None
+        if body[:1] in b"{[":
+            try:
+                document = json.loads(body)
+            except (ValueError, RecursionError):
+                document = None
+        if document is None:
+            return printable(body) if self._is_terminal else body
+        text = json.dumps(document, indent=2, ensure_ascii=False) if self._pretty else body.decode()
+        lines = text.split("\n") if self._is_terminal else [text]
+        if not self._is_terminal:
+            return text.encode()
+        shown = [printable(line.encode("utf-8", "surrogatepass")).decode() for line in lines]
+        return "\n".join(self._coloured(line) for line in shown).encode()
+
+    def _coloured(self, line: str) -> str:
+        if not self._terminal.colour:
+            return line
+
+        def paint(match: re.Match[str]) -> str:
+            if match[1] is None:
+                return self._terminal.paint(match[0], "yellow")
+            if match[2] is not None:
+                return self._terminal.paint(match[1], "cyan") + match[2]
+            return self._terminal.paint(match[1], "green")
+
+        return _TOKEN.sub(paint, line)
 
 
 def printable(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Messages from wherever a person has them, into a topic."""
+"""Publish messages from files, pipes and the command line."""
 
 import asyncio
 import json
@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Final
 
 from lapwing import Producer
-from lapwing.client.http import DaemonHttp
+from lapwing.client.http import CallFailed, DaemonHttp
+from lapwing.errors import LapwingError
 from lapwing.tools.to_nsq import Input
 
 _READ: Final = 1 << 18
-_AHEAD: Final = 20_000  # messages that may be under way
+_AHEAD: Final = 20_000  # unconfirmed messages
 
 
 async def lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """The lines of a file or pipe as they come, without their ends, many at a time; empty ones are left out."""
+    """Yield the lines of a file or pipe as they come, without their ends, many at a time; skip empty lines."""
     torn = b""
     async for data in Input(source.fileno(), _READ).chunks():
         *whole, torn = (torn + data).split(b"\n")
@@ -25,9 +26,9 @@ async def lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
 
 
 async def publish_lines(
-    producer: Producer, topic: str, source: BinaryIO, *, defer: float | None, tell: Callable[[int], None]
+    producer: Producer, topic: str, source: BinaryIO, *, defer: float | None, report: Callable[[int], None]
 ) -> int:
-    """Publish each line; how many were confirmed. Raises `ClientError` as soon as one is not."""
+    """Publish each line and return how many were confirmed. Raises `ClientError` at the first that is not."""
     confirmed = 0
     under_way: set[asyncio.Future[None]] = set()
     async for batch in lines(source):
@@ -38,18 +39,18 @@ async def publish_lines(
         while len(under_way) > _AHEAD:
             done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
             confirmed += _confirmed(done)
-            tell(confirmed)
+            report(confirmed)
         done = {future for future in under_way if future.done()}
         under_way -= done
         confirmed += _confirmed(done)
-        tell(confirmed)
+        report(confirmed)
     if under_way:
         confirmed += _confirmed((await asyncio.wait(under_way))[0])
     return confirmed
 
 
 def _seen(future: "asyncio.Future[None]") -> None:
-    """One failure is told; the others of the same kind need no complaint of their own."""
+    """Mark a failure as seen: only the first one is reported."""
     if not future.cancelled():
         future.exception()
 
@@ -62,15 +63,19 @@ def _confirmed(futures: set[asyncio.Future[None]]) -> int:
 
 
 async def publish_with_headers(
-    address: str, topic: str, bodies: Sequence[bytes], headers: dict[str, str], *, defer: int | None
+    http: DaemonHttp, address: str, topic: str, bodies: Sequence[bytes], headers: dict[str, str], *, defer: int | None
 ) -> int:
-    """Publish over HTTP, which is where headers go; `defer` in ms. Raises `CallFailed`."""
-    http = DaemonHttp(request_timeout=30.0)
+    """Publish over HTTP with headers; `defer` in ms. Raises `CallFailed`, and `LapwingError` for a plain NSQ server."""
     try:
-        for body in bodies:
-            parameters = {"topic": topic, **({"defer": str(defer)} if defer else {})}
-            await http.post(address, "/pub", parameters, body=body,
-                            headers={"X-Lapwing-Headers": json.dumps(headers)})
-        return len(bodies)
-    finally:
-        await http.aclose()
+        await http.get(address, "/log/offsets", {"topic": topic, "times": "false"})
+    except CallFailed as error:
+        if error.status == 404:
+            raise LapwingError(
+                f"{address} is a plain NSQ server, which has no headers: publish without --header, or to lapwing's nsqd"
+            ) from error
+        if error.status not in (401, 403):  # a secret for publishing need not be one for reading
+            raise
+    for body in bodies:
+        parameters = {"topic": topic, **({"defer": str(defer)} if defer else {})}
+        await http.post(address, "/pub", parameters, body=body, headers={"X-Lapwing-Headers": json.dumps(headers)})
+    return len(bodies)

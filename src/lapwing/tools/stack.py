@@ -1,4 +1,4 @@
-"""The whole stack on one machine: which programs, with which flags, on which ports, with their data where."""
+"""Plan the whole stack on one machine: programs, flags, ports and data folders."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ REPLAY: Final = ("--retention-age=24h", "--retention-bytes=1073741824")  # so th
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will run where."""
+    """The programs, their ports and their data."""
 
     data: Path
     host: str
@@ -31,25 +31,36 @@ class Plan:
     demo: bool
     demo_rate: int = 40
     durability: str = "os"
-    notes: tuple[str, ...] = field(default=())  # what the operator should know before
+    notes: tuple[str, ...] = field(default=())  # deviations that the operator should know
+    nodes: int = 1  # number of nsqds
+
+    def nsqd_addresses(self, kind: str) -> list[str]:
+        """Return the address of each nsqd; `kind` is `tcp` or `http`."""
+        return [self.address(f"{nsqd_name(number)}_{kind}") for number in range(self.nodes)]
 
     def address(self, port: str) -> str:
-        """`host:port` at which the machine itself reaches a program."""
+        """Return `host:port` at which this machine reaches a program."""
         return f"{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.ports[port]}"
 
     def listen(self, port: str) -> str:
-        """`host:port` at which a program listens."""
+        """Return `host:port` at which a program listens."""
         return f"{self.host}:{self.ports[port]}"
 
 
+def nsqd_name(number: int) -> str:
+    """Return the name of an nsqd: `nsqd`, `nsqd2`, `nsqd3`."""
+    return f"nsqd{number + 1}" if number else "nsqd"
+
+
 def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool = True, demo: bool = False,
-         demo_rate: int = 40, durability: str = "os") -> Plan:
-    """A plan with ports that are free and programs that can be run, and notes on what is not as usual."""
+         demo_rate: int = 40, durability: str = "os", nodes: int = 1) -> Plan:
+    """Return a plan with free ports and the programs that are installed, and notes on what is not as usual."""
     notes: list[str] = []
     ports: dict[str, int] = {}
-    for name, usual in PORTS.items():
-        if name == "admin" and not admin:
-            continue
+    wanted = {name: port for name, port in PORTS.items() if admin or name != "admin"}
+    for number in range(1, nodes):
+        wanted |= {f"{nsqd_name(number)}_tcp": 4150 + 100 * number, f"{nsqd_name(number)}_http": 4151 + 100 * number}
+    for name, usual in wanted.items():
         ports[name] = free_port(host, usual, set(ports.values()))
         if ports[name] != usual:
             notes.append(f"port {usual} ({name.replace('_', ' ')}) is taken: using {ports[name]} instead")
@@ -63,11 +74,11 @@ def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool
             notes.append(f"the data pipelines are left out: {missing}")
         else:
             pipelines = ("archive", "flow")
-    return Plan(data, host, ports, admin, pipelines, demo, demo_rate, durability, tuple(notes))
+    return Plan(data, host, ports, admin, pipelines, demo, demo_rate, durability, tuple(notes), nodes)
 
 
 def without_spark() -> str:
-    """What is missing to run pipelines, and how to get it; empty when nothing is."""
+    """Return what is missing to run pipelines and how to get it, or an empty text."""
     if find_spec("lapwing.cli.pipeline") is None:
         return "this build of lapwing has no `lapwing pipeline` command"
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
@@ -76,7 +87,7 @@ def without_spark() -> str:
 
 
 def free_port(host: str, usual: int, taken: set[int]) -> int:
-    """The usual port if it can be had, any free one otherwise. Raises `ConfigError` for a host that is not ours."""
+    """Return the usual port if it is free, another free one otherwise. Raises `ConfigError` for a foreign host."""
     for port in (usual, 0):
         if port in taken:
             continue
@@ -94,7 +105,7 @@ def free_port(host: str, usual: int, taken: set[int]) -> int:
 
 
 def services(plan: Plan) -> list[list[Service]]:
-    """The programs in groups, each group needing those before it."""
+    """Return the programs in groups; each group needs the ones before it."""
     broadcast = "127.0.0.1" if plan.host in ("127.0.0.1", "localhost") else socket.gethostname()
     lookupd = Service(
         "nsqlookupd",
@@ -103,15 +114,7 @@ def services(plan: Plan) -> list[list[Service]]:
         address=f"tcp {plan.address('lookupd_tcp')}, http {plan.address('lookupd_http')}",
         ping=plan.address("lookupd_http"),
     )
-    nsqd = Service(
-        "nsqd",
-        (*program("nsqd"), f"--tcp-address={plan.listen('nsqd_tcp')}", f"--http-address={plan.listen('nsqd_http')}",
-         f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
-         f"--data-path={plan.data / 'nsqd'}", f"--durability={plan.durability}", *REPLAY,
-         *((LATENCY,) if "flow" in plan.pipelines else ())),
-        address=f"tcp {plan.address('nsqd_tcp')}, http {plan.address('nsqd_http')}",
-        ping=plan.address("nsqd_http"), patience=10.0,
-    )
+    nsqds = [_nsqd(plan, number, broadcast) for number in range(plan.nodes)]
     beside: list[Service] = []
     if plan.admin:
         beside.append(Service(
@@ -122,30 +125,45 @@ def services(plan: Plan) -> list[list[Service]]:
         ))
     if plan.pipelines:
         beside.append(pipelines(plan))
-    groups = [[lookupd], [nsqd], beside]
+    groups = [[lookupd], nsqds, beside]
     if plan.demo:
         groups.append([Service(
             "demo",
-            (sys.executable, "-m", "lapwing.tools.demo", f"--nsqd-tcp-address={plan.address('nsqd_tcp')}",
-             f"--rate={plan.demo_rate}"),
+            (sys.executable, "-m", "lapwing.tools.demo", f"--rate={plan.demo_rate}",
+             *(f"--nsqd-tcp-address={address}" for address in plan.nsqd_addresses("tcp"))),
             address=f"{plan.demo_rate} orders/s",
         )])
     return groups
 
 
+def _nsqd(plan: Plan, number: int, broadcast: str) -> Service:
+    name = nsqd_name(number)
+    tcp, http = f"{name}_tcp", f"{name}_http"
+    return Service(
+        name,
+        (*program("nsqd"), f"--tcp-address={plan.listen(tcp)}", f"--http-address={plan.listen(http)}",
+         f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
+         f"--data-path={plan.data / name}", f"--durability={plan.durability}", *REPLAY,
+         *((LATENCY,) if "flow" in plan.pipelines else ())),
+        address=f"tcp {plan.address(tcp)}, http {plan.address(http)}",
+        ping=plan.address(http), patience=10.0,
+    )  # fmt: skip
+
+
 def pipelines(plan: Plan) -> Service:
-    """The pipelines that come with lapwing, all on one local Spark."""
+    """Return the pipelines that come with lapwing, all on one local Spark."""
     outputs = [word for name in plan.pipelines for word in ("--set", f"{name}.out={plan.data / name}")]
     return Service(
         "pipelines",
-        (*program("lapwing", "main"), "pipeline", "run", *plan.pipelines, "--nsqd", plan.address("nsqd_http"),
+        (*program("lapwing", "main"), "pipeline", "run", *plan.pipelines,
+         *(word for address in plan.nsqd_addresses("http") for word in ("--nsqd", address)),
          "--data", str(plan.data / "pipelines"), *outputs),
         address=", ".join(f"{plan.data.name}/{name}" for name in plan.pipelines), patience=10.0,
     )
 
 
 def program(name: str, module: str = "") -> tuple[str, ...]:
-    """How to run one of our programs: the script beside this Python, or the module."""
+    """Return how to run one of our programs: the script beside this Python, or the module."""
     script = Path(sys.executable).parent / name
     if script.exists():
         return (str(script),)
@@ -153,10 +171,11 @@ def program(name: str, module: str = "") -> tuple[str, ...]:
 
 
 @contextmanager
-def data_folder(path: Path) -> Iterator[None]:
-    """The folder of the stack's data, made if need be, for this stack alone. Raises `ConfigError`."""
+def data_folder(path: Path, nodes: int = 1) -> Iterator[None]:
+    """Create the folder of the stack's data if need be, and lock it for this stack. Raises `ConfigError`."""
     try:
-        (path / "nsqd").mkdir(parents=True, exist_ok=True)
+        for number in range(nodes):
+            (path / nsqd_name(number)).mkdir(parents=True, exist_ok=True)
         lock = os.open(path / "up.lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise ConfigError(f"--data {path}: {error.strerror or error}") from error

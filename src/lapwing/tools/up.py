@@ -1,24 +1,21 @@
-"""Runs the whole stack until told to stop, and shows how it does."""
+"""Run the whole stack until Ctrl-C, and show its state."""
 
 import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from typing import Final
-
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
 
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.cluster_view import ClusterView, rates_between
 from lapwing.client.format import short
 from lapwing.client.http import CallFailed, DaemonHttp
-from lapwing.tools import screens
-from lapwing.tools.bench import server
+from lapwing.tools import processes, screens
 from lapwing.tools.stack import Plan, data_folder, services
 from lapwing.tools.supervisor import Child, Supervisor
+from lapwing.tools.terminal import Screen, Terminal
 
 START: Final = 30.0  # s for a daemon to come up
 REFRESH: Final = 1.0  # s, on a terminal
@@ -31,23 +28,23 @@ class Up:
         self._plan = plan
         self._every = every
         self._as_json = as_json
-        self._live: Live | None = None
+        self._screen: Screen | None = None
         self._usage: dict[str, tuple[float, float]] = {}  # by program: when, CPU seconds so far
 
     async def run(self) -> int:
-        """Start everything, show it until Ctrl-C or SIGTERM, stop everything; the exit status."""
+        """Start everything, show it until Ctrl-C or SIGTERM, stop everything. Return the exit status."""
         stop = asyncio.Event()
-        with data_folder(self._plan.data):
+        with data_folder(self._plan.data, self._plan.nodes):
             http = DaemonHttp(connect_timeout=1.0, request_timeout=2.0)
             supervisor = Supervisor(services(self._plan), self._plan.data / "logs", self._say, http)
 
-            def told() -> None:
+            def signalled() -> None:
                 if stop.is_set():
                     supervisor.kill()
                 stop.set()
 
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, told)
+                asyncio.get_running_loop().add_signal_handler(number, signalled)
             try:
                 return await self._supervised(supervisor, http, stop)
             finally:
@@ -67,7 +64,7 @@ class Up:
                 return 0
             await starting
             self._welcome(supervisor.children)
-            cluster = ClusterClient(http, nsqds=[self._plan.address("nsqd_http")])
+            cluster = ClusterClient(http, nsqds=self._plan.nsqd_addresses("http"))
             await self._show(supervisor.children, cluster, stop)
             return 0
         finally:
@@ -75,14 +72,14 @@ class Up:
             stopping.cancel()
             await asyncio.gather(starting, stopping, return_exceptions=True)
 
-    # --- what people see -----------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
-        """Something happened."""
+        """Report an event."""
         if self._as_json:
             print(json.dumps({"event": text, "at": round(time.time(), 3)}), flush=True)
-        elif self._live is not None:
-            self._live.console.print(Text(f"{time.strftime('%H:%M:%S')} {text}", style="yellow"))
+        elif self._screen is not None:
+            self._screen.print(Terminal.of(sys.stdout).paint(f"{time.strftime('%H:%M:%S')} {text}", "yellow"))
         else:
             print(text, flush=True)
 
@@ -94,69 +91,67 @@ class Up:
         for child in children:
             print(f"  {child.service.name:<18} {child.service.address}", flush=True)
         print(f"  {'data and logs':<18} {self._plan.data}", flush=True)
-        ports = self._plan.ports
-        if ports["nsqd_http"] != 4151 or ports["nsqd_tcp"] != 4150:
-            print(f"  for other commands: export LAPWING_NSQD_HTTP={self._plan.address('nsqd_http')} "
-                  f"LAPWING_NSQD_TCP={self._plan.address('nsqd_tcp')}", flush=True)
+        http, tcp = self._plan.nsqd_addresses("http"), self._plan.nsqd_addresses("tcp")
+        if http != ["127.0.0.1:4151"] or tcp != ["127.0.0.1:4150"]:
+            print(f"  for other commands: export LAPWING_NSQD_HTTP='{' '.join(http)}' "
+                  f"LAPWING_NSQD_TCP='{' '.join(tcp)}'", flush=True)  # fmt: skip
         print("Ctrl-C stops everything.", flush=True)
 
     async def _show(self, children: list[Child], cluster: ClusterClient, stop: asyncio.Event) -> None:
-        """Keep showing until told to stop."""
+        """Keep showing the state until `stop`."""
         before: ClusterView | None = None
-        console = screens.console()
-        if screens.redraws(console) and not self._as_json:
-            with Live(console=console, auto_refresh=False, screen=False, transient=True) as self._live:
+        if Terminal.of(sys.stdout).redraws and not self._as_json:
+            with Screen(sys.stdout, whole=False) as self._screen:
                 while not stop.is_set():
-                    picture = await self._picture(cluster)
-                    self._live.update(self._screen(children, picture, before), refresh=True)
-                    before = picture
+                    view = await self._view(cluster)
+                    self._screen.draw(self._lines(children, view, before))
+                    before = view
                     await _pause(stop, REFRESH)
-            self._live = None
+            self._screen = None
             return
         while not stop.is_set():
-            picture = await self._picture(cluster)
+            view = await self._view(cluster)
             if self._as_json:
-                print(json.dumps(_status(children, picture, before)), flush=True)
+                print(json.dumps(_status(children, view, before)), flush=True)
             else:
-                line = screens.one_line(picture, rates_between(before, picture), children)
+                line = screens.one_line(view, rates_between(before, view), children)
                 print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-            before = picture
+            before = view
             await _pause(stop, self._every)
 
-    async def _picture(self, cluster: ClusterClient) -> ClusterView:
+    async def _view(self, cluster: ClusterClient) -> ClusterView:
         try:
             return (await cluster.look(ages=True, pipelines=True)).users()
         except CallFailed as error:
             return ClusterView(errors=(str(error),))
 
-    def _screen(self, children: list[Child], picture: ClusterView, before: ClusterView | None) -> RenderableType:
-        parts: list[RenderableType] = [
-            screens.programs_table(children, {child.service.name: self._uses(child) for child in children},
-                                   title="lapwing up"),
+    def _lines(self, children: list[Child], view: ClusterView, before: ClusterView | None) -> list[str]:
+        terminal = Terminal.of(sys.stdout)
+        groups = processes.by_session()
+        usage = {child.service.name: self._uses(child, groups) for child in children}
+        return [
+            *screens.programs_table(children, usage, terminal, title="lapwing up"),
             "",
-            screens.whole_picture(picture, rates_between(before, picture), rows=12),
+            *screens.whole_view(view, rates_between(before, view), terminal, rows=12),
+            "",
+            terminal.paint(f"data and logs in {self._plan.data}; Ctrl-C stops everything", "dim"),
         ]
-        parts += ["", Text(f"data and logs in {self._plan.data}; Ctrl-C stops everything", style="dim")]
-        return Group(*parts)
 
-    def _uses(self, child: Child) -> str:
-        """CPU and memory of a program."""
+    def _uses(self, child: Child, groups: dict[int, list[int]]) -> tuple[str, str]:
+        """Return the CPU and memory of a program and of the processes it has started, as Java for Spark."""
         if child.pid is None:
-            return ""
-        try:
-            used, held = server.cpu_seconds(child.pid), server.resident_bytes(child.pid)
-        except OSError:
-            return ""
+            return "", ""
+        used, held = processes.usage(groups.get(child.pid, [child.pid]))
         now = time.monotonic()
         at, before = self._usage.get(child.service.name, (now, used))
         self._usage[child.service.name] = now, used
         share = f"{max(0.0, used - before) / (now - at):.0%}" if now > at else ""
-        return f"{share:>4} {short(held / 1e6)} MB"
+        return share, f"{short(held / 1e6)} MB"
 
 
-def _status(children: list[Child], picture: ClusterView, before: ClusterView | None) -> dict[str, object]:
+def _status(children: list[Child], view: ClusterView, before: ClusterView | None) -> dict[str, object]:
     """One line of `--json`."""
-    rates = rates_between(before, picture)
+    rates = rates_between(before, view)
     return {
         "at": round(time.time(), 3),
         "programs": {child.service.name: {"state": child.state.value, "pid": child.pid, "restarts": child.restarts}
@@ -169,15 +164,15 @@ def _status(children: list[Child], picture: ClusterView, before: ClusterView | N
                     channel["channel_name"]: {
                         "waiting": channel["depth"], "in_flight": channel["in_flight_count"],
                         "deferred": channel["deferred_count"],
-                        "oldest_seconds": picture.ages.get((name, channel["channel_name"])),
+                        "oldest_seconds": view.ages.get((name, channel["channel_name"])),
                     }
                     for channel in topic["channels"]
                 },
             }
-            for name, topic in picture.topics.items()
+            for name, topic in view.topics.items()
         },
-        "pipelines": picture.pipelines,
-        "errors": picture.errors,
+        "pipelines": list(view.pipelines or ()),
+        "errors": list(view.errors),
     }
 
 
@@ -189,6 +184,6 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
 
 
 def run(plan: Plan, *, every: float, as_json: bool) -> int:
-    """Run the stack; the exit status. What does not start is an error with its last words."""
+    """Run the stack and return the exit status. A program that does not start is an error with the end of its log."""
     os.environ.setdefault("PYTHONUNBUFFERED", "1")  # so that the children's logs are up to date
     return asyncio.run(Up(plan, every=every, as_json=as_json).run())

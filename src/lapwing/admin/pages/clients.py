@@ -14,7 +14,7 @@ from lapwing.admin.poller import EVERYWHERE
 from lapwing.client.cluster import Json
 
 if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
+    from lapwing.admin.app import Admin
 
 
 @dataclass(slots=True)

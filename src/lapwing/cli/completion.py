@@ -1,0 +1,15 @@
+"""lapwing completion: teach the shell to complete commands, options, topics and channels."""
+
+from typing import Annotated
+
+from lapwing.cli.commands import SHELLS, Argument, command, script
+
+
+@command(example='lapwing completion bash > ~/.local/share/bash-completion/completions/lapwing')
+def app(shell: Annotated[str, Argument(choices=SHELLS, help="bash, zsh or fish.")]) -> None:
+    """Print the script that completes commands, options, topics and channels in your shell.
+
+    The first line of the script says where to put it. Topics and channels are those of the cluster that the
+    environment or the current context names.
+    """
+    print(script(shell), end="")
