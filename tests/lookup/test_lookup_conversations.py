@@ -257,6 +257,22 @@ def test_producers_tells_how_long_ago_each_was_heard_of(nsqlookupd, peer):
     assert second[0]["last_update"] > first[0]["last_update"]
 
 
+def test_producers_lists_nodes_that_left_until_they_are_forgotten(nsqlookupd):
+    with Peer(nsqlookupd.tcp) as leaving:
+        leaving.identify(broadcast_address="10.9.9.9", http_port=4999)
+        leaving.ask(b"REGISTER left\n")
+    daemons.until(lambda: get(nsqlookupd.http, "/producers?topic=left")["departed"] != [])
+    answer = get(nsqlookupd.http, "/producers?topic=left")
+
+    assert answer["producers"] == []
+    [node] = answer["departed"]
+    assert (node["broadcast_address"], node["http_port"], node["topics"]) == ("10.9.9.9", 4999, ["left"])
+    assert answer["started_ms_ago"] >= node["heard_ms_ago"] >= 0
+    assert call(nsqlookupd.http, "POST", "/producer/forget?node=10.9.9.9:4999")[0] == 200
+    assert get(nsqlookupd.http, "/producers?topic=left")["departed"] == []
+    assert call(nsqlookupd.http, "POST", "/producer/forget?node=10.9.9.9:4999") == (404, {"message": "NODE_NOT_FOUND"})
+
+
 def test_register_is_no_sign_of_life_but_ping_is():
     with daemons.start_nsqlookupd("--inactive-producer-timeout=400ms") as daemon, Peer(daemon.tcp) as peer:
         peer.identify()

@@ -12,10 +12,11 @@ from lapwing.wire.nsq.lookup import PeerInfo
 SECOND = 1_000_000_000
 INACTIVE = 300 * SECOND
 LIFETIME = 45 * SECOND
+DAY = 86_400 * SECOND
 
 
 def registry(**more):
-    return Registry(inactive_after=INACTIVE, tombstone_lifetime=LIFETIME, **more)
+    return Registry(inactive_after=INACTIVE, tombstone_lifetime=LIFETIME, departed_lifetime=DAY, **more)
 
 
 def peer(address="10.0.0.7", port=4151):
@@ -291,3 +292,53 @@ class AgainstNaiveModel(RuleBasedStateMachine):
 
 TestAgainstNaiveModel = AgainstNaiveModel.TestCase
 TestAgainstNaiveModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+def departed(known, topic=None, now=0):
+    return [(one.description["http_port"], sorted(one.topics)) for one in known.departed.listed(topic, now=now)]
+
+
+def test_a_producer_that_left_is_remembered_until_it_is_back_or_a_day_is_over():
+    known = registry()
+    producer = known.join("1:1", peer(), now=5)
+    for topic in ("t", "s", "e#ephemeral"):
+        known.register(producer, topic)
+    known.leave(producer)
+
+    assert departed(known) == [(4151, ["s", "t"])]
+    assert departed(known, "t") == departed(known)
+    assert departed(known, "e#ephemeral") == []
+    again = known.join("1:2", peer(), now=6)
+    known.register(again, "t")
+    assert departed(known) == [(4151, ["s"])]
+    known.leave(again)
+    assert departed(known) == [(4151, ["s", "t"])]
+    known.delete_topic("s")
+    assert departed(known) == [(4151, ["t"])]
+    assert departed(known, now=6 + DAY) == [(4151, ["t"])]
+    assert departed(known, now=7 + DAY) == []
+
+
+def test_a_producer_that_comes_back_under_another_address_is_not_departed():
+    known = registry()
+    producer = known.join("1:1", peer(), now=0)
+    known.register(producer, "t")
+    known.leave(producer)
+    known.register(known.join("1:2", peer("10.0.0.8", port=4999), now=1), "t")
+    assert departed(known) == [(4151, ["t"])]
+    known.register(known.join("1:3", peer("10.0.0.8"), now=1), "t")
+
+    assert departed(known) == []
+
+
+def test_departed_producers_are_forgotten_by_name_and_when_there_are_too_many():
+    known = registry()
+    for port in range(300):
+        producer = known.join(f"1:{port}", peer(port=port), now=port)
+        known.register(producer, "t")
+        known.leave(producer)
+
+    assert [port for port, _ in departed(known)] == list(range(44, 300))
+    assert known.departed.forget("10.0.0.7:99")
+    assert not known.departed.forget("10.0.0.7:99")
+    assert len(departed(known)) == 255

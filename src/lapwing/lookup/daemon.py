@@ -35,6 +35,7 @@ class Daemon:
             inactive_after=options.inactive_producer_timeout,
             tombstone_lifetime=options.tombstone_lifetime,
             max_registrations=options.max_registrations,
+            departed_lifetime=options.departed_lifetime,
         )
         self._welcome = b""
         self._peers = Peers(self._session, self.now, self.counts, limit=options.max_peers, timeout=options.peer_timeout)

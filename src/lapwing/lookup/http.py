@@ -39,6 +39,7 @@ class LookupRoutes:
             Route("GET", "/producers", self._producers),
             Route("GET", "/debug", self._debug),
             Route("GET", "/metrics", self._metrics),
+            Route("POST", "/producer/forget", self._forget),
             Route("POST", "/topic/create", self._create_topic),
             Route("POST", "/topic/delete", self._delete_topic),
             Route("POST", "/topic/tombstone", self._tombstone),
@@ -80,13 +81,34 @@ class LookupRoutes:
         return Answer(200, b'{"producers":[%b]}' % b",".join(nodes), answers.JSON)
 
     def _producers(self, request: Request) -> Answer:
-        """Every producer, silent ones too, with how long ago it was heard of; with `topic`, those that have it."""
+        """Return every producer, silent and departed ones too, and how long ago it was heard of.
+
+        With `topic`, those that have it. `started_ms_ago` says since when departed producers were remembered.
+        """
         now = self._clock()
         topic = request.query.get("topic")
         active = set(self._registry.active(now=now))
         listed = [one for one in self._registry.producers if topic is None or topic in one.topics]
         listed.sort(key=lambda producer: producer.last_update)
-        return answers.value({"producers": [self._picture(one, one in active, now) for one in listed]})
+        departed = [
+            {
+                **one.description,
+                "last_update": one.last_update,
+                "heard_ms_ago": (now - one.last_update) // 1_000_000,
+                "topics": sorted(one.topics),
+            }
+            for one in self._registry.departed.listed(topic, now=now)
+        ]
+        return answers.value({
+            "producers": [self._picture(one, one in active, now) for one in listed],
+            "departed": departed,
+            "started_ms_ago": max(0, now // 1_000_000 - round(self._counts.started * 1000)),
+        })
+
+    def _forget(self, request: Request) -> Answer:
+        if not self._registry.departed.forget(request.argument("node")):
+            raise Refused(404, "NODE_NOT_FOUND")
+        return _DONE
 
     def _picture(self, producer: Producer, active: bool, now: int) -> dict[str, Any]:
         return {

@@ -11,7 +11,7 @@ VERSION: Final = "1.3.0"  # of the NSQ whose behaviour this is; clients look at 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What an operator may decide. Times are ns. The limits at the end are lapwing's own, and off by default."""
+    """What an operator may decide. Times are ns. The last five are lapwing's own; the limits are off by default."""
 
     broadcast_address: str = option(
         lambda: os.uname().nodename, "address told to the nsqds that connect", kind=STRING, shown="the host name"
@@ -29,3 +29,7 @@ class Options:
     max_http_connections: int = option(0, "HTTP clients that may be connected at once; 0: any number", kind=INTEGER)
     max_registrations: int = option(0, "topics and channels that may be registered; 0: any number", kind=INTEGER)
     peer_timeout: int = option("0s", "hang up on an nsqd that was silent for so long; 0s: never", kind=DURATION)
+    departed_lifetime: int = option(
+        "24h", "how long a disconnected nsqd is remembered in `/producers`, for readers of logs; 0s: not at all",
+        kind=DURATION,
+    )

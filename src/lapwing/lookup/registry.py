@@ -6,6 +6,7 @@ from typing import Final
 
 from lapwing import names
 from lapwing.errors import LapwingError
+from lapwing.lookup.departed import DepartedNodes
 from lapwing.net.answers import compact
 from lapwing.wire.nsq.lookup import PeerInfo
 
@@ -74,8 +75,11 @@ class Registry:
     A registration outlives its producers: a topic whose last nsqd went away is still known, with nobody to ask.
     """
 
-    def __init__(self, *, inactive_after: int, tombstone_lifetime: int, max_registrations: int = 0) -> None:
-        """`inactive_after` and `tombstone_lifetime` in ns; `max_registrations` counts topics and channels, 0: any."""
+    def __init__(
+        self, *, inactive_after: int, tombstone_lifetime: int, max_registrations: int = 0, departed_lifetime: int = 0
+    ) -> None:
+        """Times are ns; `max_registrations` counts topics and channels, 0: any number."""
+        self.departed = DepartedNodes(lifetime=departed_lifetime)
         self.inactive_after = inactive_after
         self.tombstone_lifetime = tombstone_lifetime
         self.max_registrations = max_registrations
@@ -98,6 +102,7 @@ class Registry:
 
     def leave(self, producer: Producer) -> None:
         """The producer's connection is gone; what it had registered stays known."""
+        self.departed.add(producer.node, producer.description(), producer.topics, last_update=producer.last_update)
         self.producers.discard(producer)
         for topic in producer.topics:
             self._topics[topic].pop(producer, None)
@@ -114,6 +119,7 @@ class Registry:
             producer.channels.add((topic, channel))
         self._topics[topic].setdefault(producer, NEVER)
         producer.topics.add(topic)
+        self.departed.returned(producer.node, producer.peer.hostname, producer.peer.http_port, topic)
 
     def unregister(self, producer: Producer, topic: str, channel: str = "") -> None:
         """The producer no longer has that channel; or, without one, neither the topic nor any channel of it.
@@ -156,6 +162,7 @@ class Registry:
 
     def delete_topic(self, topic: str) -> None:
         """Forget the topic and its channels, whoever has them; unknown ones are no error."""
+        self.departed.forget_topic(topic)
         having = self._topics.pop(topic, None)
         if having is not None:
             self._count -= 1
