@@ -9,10 +9,10 @@ from relay import Moment, Relay, owner
 
 from daemons import start_nsqlookupd, until
 from lapwing.spark.losses import DataLoss
-from lapwing.spark.nodes import survey
 from lapwing.spark.options import source_options
 from lapwing.spark.source import columns
 from lapwing.spark.stream_reader import LogStreamReader
+from lapwing.spark.survey import survey
 
 pytestmark = pytest.mark.spark
 

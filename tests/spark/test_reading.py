@@ -16,10 +16,10 @@ from lapwing.spark import http as client
 from lapwing.spark.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
 from lapwing.spark.http import BrokerAway, patiently
 from lapwing.spark.losses import DataLoss
-from lapwing.spark.nodes import NoLog, survey
 from lapwing.spark.offsets import Range
 from lapwing.spark.options import Access, sink_options, source_options
 from lapwing.spark.range_reader import stream
+from lapwing.spark.survey import NoLog, survey
 from lapwing.spark.writer import stage
 
 
@@ -273,7 +273,7 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
         {"broadcast_address": "c", "http_port": 3, "topics": ["u"], "tombstones": [False]},
     ]
     script.steps = [says(200, producers=producers)]
-    from lapwing.spark.nodes import discover
+    from lapwing.spark.directory import discover
 
     access = Access(lookupd=(script.address, "127.0.0.1:1"))
     assert discover(access, ["t"]) == ["a:1"]

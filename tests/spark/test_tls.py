@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from daemons import nsqd, until
 from lapwing.spark.http import BrokerAway, call
-from lapwing.spark.nodes import survey
 from lapwing.spark.offsets import Range
 from lapwing.spark.options import Access, source_options
 from lapwing.spark.range_reader import stream
 from lapwing.spark.subscribe import Subscription
+from lapwing.spark.survey import survey
 
 
 @pytest.fixture(scope="module")

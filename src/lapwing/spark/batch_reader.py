@@ -9,12 +9,13 @@ from pyspark.sql.types import StructType
 
 from lapwing.errors import LapwingError
 from lapwing.spark import offsets as o
+from lapwing.spark.directory import REMEMBERS_MS, Directory
 from lapwing.spark.http import BrokerAway, patiently
 from lapwing.spark.losses import report
-from lapwing.spark.nodes import Survey, survey
 from lapwing.spark.offsets import EARLIEST, LATEST, Offsets
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.range_reader import read_task, tasks
+from lapwing.spark.survey import Survey, survey
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -32,9 +33,15 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan tasks of similar size. "Latest" is decided here, once per loaded DataFrame."""
         options = self._options
-        found = survey_all(options, options.starting_timestamp)
+        directory = Directory(options.access)
+        found = survey_all(options, options.starting_timestamp, directory)
         if missing := [topic for topic in options.topics if topic not in found.holdings]:
             raise LapwingError(f"no broker has the topic {', '.join(missing)}")
+        if options.access.lookupd and directory.remembers_ms < REMEMBERS_MS:
+            logger.warning(
+                "nsqlookupd does not know which brokers left before it was started; these were read: %s",
+                ", ".join(f"node {node} ({address})" for node, address in sorted(found.nodes.items())) or "none",
+            )
         start = starting_offsets(options, found)
         end = self._ending(found)
         ranges, losses, _ = o.plan(start, end, found.holdings)
@@ -53,16 +60,21 @@ class LogReader(DataSourceReader):
         return read_task(partition, self._options, self._columns)
 
 
-def survey_all(options: SourceOptions, at: int | None = None) -> Survey:
+def survey_all(
+    options: SourceOptions, at: int | None = None, directory: Directory | None = None, *, tolerant: bool = False
+) -> Survey:
     """Ask all brokers what they hold; wait for one that is away, then raise `BrokerAway`.
 
-    With `failOnDataLoss=false` a broker that is away is passed over with a log line.
+    With `failOnDataLoss=false`, or `tolerant`, a broker that is away is passed over with a log line.
     """
+    directory = directory or Directory(options.access)
 
     def everyone() -> Survey:
-        found = survey(options, at)
-        if found.away and options.fail_on_data_loss:
-            raise BrokerAway("not all brokers answer", found.complaint())
+        found = survey(options, at, directory)
+        if found.away and options.fail_on_data_loss and not tolerant:
+            departed = "; for a broker that will not come back: POST /producer/forget?node=HOST:PORT at nsqlookupd"
+            hint = departed if options.access.lookupd else ""
+            raise BrokerAway("not all brokers answer", found.complaint() + hint)
         return found
 
     found = patiently("reading offsets", everyone, options.access)

@@ -25,6 +25,7 @@ class Position:
 
     log_id: str
     sequence: int
+    given_up: bool = False  # the user has accepted that the log is out of reach; cleared when it is back
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,13 @@ Requested = Mapping[str, Mapping[int, int | Position]]
 def to_json(offsets: Mapping[str, Mapping[int, Position]]) -> dict[str, dict[str, dict[str, Any]]]:
     """The one JSON form of these offsets, keys in order."""
     return {
-        topic: {
-            str(node): {"log_id": nodes[node].log_id, "sequence": nodes[node].sequence} for node in sorted(nodes)
-        }
-        for topic, nodes in sorted(offsets.items())
+        topic: {str(node): _as_json(nodes[node]) for node in sorted(nodes)} for topic, nodes in sorted(offsets.items())
     }
+
+
+def _as_json(position: Position) -> dict[str, Any]:
+    found: dict[str, Any] = {"log_id": position.log_id, "sequence": position.sequence}
+    return {**found, "given_up": True} if position.given_up else found
 
 
 def from_json(value: object) -> Offsets:
@@ -132,8 +135,9 @@ def _requested(value: object) -> dict[str, dict[int, int | Position]]:
 def _position(given: object, where: str) -> int | Position:
     if isinstance(given, dict):
         log_id, sequence = given.get("log_id"), given.get("sequence")
-        if set(given) == {"log_id", "sequence"} and isinstance(log_id, str) and type(sequence) is int and sequence >= 0:
-            return Position(log_id, sequence)
+        known = {"log_id", "sequence"} <= set(given) <= {"log_id", "sequence", "given_up"}
+        if known and isinstance(log_id, str) and type(sequence) is int and sequence >= 0:
+            return Position(log_id, sequence, bool(given.get("given_up")))
     elif type(given) is int and given >= EARLIEST:
         return given
     raise OffsetError(f"{where}: a sequence, -2 (earliest), -1 (latest) or log_id and sequence expected, not {given!r}")
@@ -254,7 +258,9 @@ def advance(
             elif count := allowed.get((topic, node), 0):
                 reached = _resume(position, held) + count
             elif position.log_id == held.log_id:
-                continue
+                if not position.given_up:
+                    continue
+                reached = position.sequence
             else:
                 reached = held.first
             end.setdefault(topic, {})[node] = Position(held.log_id, reached)
@@ -366,6 +372,14 @@ def missing(position: Mapping[str, Mapping[int, Position]], holdings: Holdings) 
     return frozenset(
         (topic, node) for topic, nodes in position.items() for node in nodes if node not in holdings.get(topic, {})
     )
+
+
+def give_up(offsets: Offsets, logs: Iterable[Log]) -> Offsets:
+    """Return the offsets, with a note at these logs that nobody waits for them any more."""
+    given_up = {topic: dict(nodes) for topic, nodes in offsets.items()}
+    for topic, node in logs:
+        given_up[topic][node] = replace(given_up[topic][node], given_up=True)
+    return given_up
 
 
 def without(

@@ -12,9 +12,9 @@ from lapwing.errors import LapwingError
 from lapwing.spark import offsets as o
 from lapwing.spark.http import BrokerAway, BrokerRefused, Exchange, Pauses, target
 from lapwing.spark.losses import report
-from lapwing.spark.nodes import Survey
 from lapwing.spark.offsets import Loss, Range
 from lapwing.spark.options import SourceOptions
+from lapwing.spark.survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

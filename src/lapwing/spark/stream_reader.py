@@ -18,12 +18,13 @@ from pyspark.sql.types import StructType
 
 from lapwing.spark import offsets as o
 from lapwing.spark.batch_reader import starting_offsets, survey_all
+from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.losses import is_tolerated, report
-from lapwing.spark.nodes import Survey, survey, wait_for_more, wanted
 from lapwing.spark.offsets import LATEST, Limit, Log, Loss, Offsets, Range
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.range_reader import read_task, tasks
+from lapwing.spark.survey import Survey, survey, wait_for_more, wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -66,6 +67,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = schema.fieldNames()
+        self._directory = Directory(options.access)
         self._first = FirstBatch()
         self._new_query = False
         self._committed: dict[Log, o.Position] = {}
@@ -84,7 +86,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self) -> dict[str, Any]:
         self._new_query = True
-        found = survey_all(self._options, self._options.starting_timestamp)
+        found = survey_all(self._options, self._options.starting_timestamp, self._directory)
         for topic in self._options.topics:
             if topic not in found.holdings:
                 logger.warning("no broker has the topic %s yet; it will be read from its first message on", topic)
@@ -102,7 +104,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the ends of all logs: this run reads up to there."""
-        self._target = o.everywhere(survey_all(self._options).holdings, LATEST)
+        found = survey_all(self._options, directory=self._directory, tolerant=self._accepting)
+        self._target = o.everywhere(found.holdings, LATEST)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next batch ends. The query has durably finished `start`: the channel is moved there.
@@ -135,7 +138,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             found = patiently("availableNow", lambda: self._reachable(position), self._options.access)
         else:
-            found = patiently("reading offsets", lambda: _someone(self._options), self._options.access)
+            found = patiently("reading offsets", self._someone, self._options.access)
             if (away := frozenset(found.away)) != self._away:
                 for address in away - self._away:
                     logger.warning("%s is away, its messages wait: %s", address, found.away[address])
@@ -143,6 +146,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     logger.warning("%s is back", address)
                 self._away = away
         return found, self._find_deleted(position, found)
+
+    def _someone(self) -> Survey:
+        """Ask the brokers what they hold; raises `BrokerAway` when there are brokers and none of them answers."""
+        found = survey(self._options, directory=self._directory)
+        if found.away and not found.nodes:
+            raise BrokerAway("no broker answers", found.complaint())
+        return found
 
     def _find_deleted(self, position: Offsets, found: Survey) -> frozenset[Log]:
         """Return the logs that their nodes no longer have; raises `DataLoss` unless that is tolerated or accepted.
@@ -180,12 +190,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _reachable(self, position: Offsets) -> Survey:
         """Ask the brokers what they hold; raises `BrokerAway` while a log that this run has to finish is away."""
-        found = _someone(self._options)
-        for topic, nodes in (self._target or {}).items():
-            for node, goal in nodes.items():
-                here = position.get(topic, {}).get(node)
-                if node not in found.holdings.get(topic, {}) and node not in found.nodes and here != goal:
-                    raise BrokerAway(f"topic {topic}, node {node}", found.complaint() or "no broker has it")
+        found = self._someone()
+        if not self._options.fail_on_data_loss or self._accepting:
+            return found
+        for topic, node in sorted(o.missing(position, found.holdings) | o.missing(self._target or {}, found.holdings)):
+            here = position.get(topic, {}).get(node)
+            finished = here is not None and (here.given_up or here == (self._target or {}).get(topic, {}).get(node))
+            if not finished and node not in found.nodes and wanted(topic, self._options):
+                place = "" if here is None else f" was read up to {here.sequence}, and"
+                raise BrokerAway(
+                    f"topic {topic}, node {node}{place} no broker that is known has it",
+                    f"{found.complaint() or 'every known broker answers'} (acceptLoss=true goes on without it)",
+                )
         return found
 
     def _advance(self, position: Offsets, found: Survey, deleted: frozenset[Log], limit: ReadLimit) -> Offsets:
@@ -196,6 +212,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = o.advance(position, found.holdings, limit=allowed, target=self._target)
         if self._target is None and not self._enough(position, found):
             return position
+        if self._accepting:
+            end = o.give_up(end, self._missing)
         return o.without(end, deleted)
 
     def _enough(self, position: Offsets, found: Survey) -> bool:
@@ -219,7 +237,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = replace(self._options, topics=tuple(sorted(until)), pattern=None)
 
         def planned() -> tuple[list[Range], list[Loss], Survey]:
-            found = survey(asked)
+            found = survey(asked, directory=self._directory)
             ranges, losses, away = o.plan(since, until, found.holdings)
             deleted = [part for part in away if part.node in found.nodes]
             losses += [Loss(f"{part}: the topic was deleted", deleted=True) for part in deleted]
@@ -260,14 +278,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {"_options": self._options, "_columns": self._columns}  # all that `read` needs on an executor
-
-
-def _someone(options: SourceOptions) -> Survey:
-    """Ask the brokers what they hold; raises `BrokerAway` when there are brokers and none of them answers."""
-    found = survey(options)
-    if found.away and not found.nodes:
-        raise BrokerAway("no broker answers", found.complaint())
-    return found
 
 
 def commit(address: str, options: SourceOptions, topic: str, place: o.Position, *, back: bool) -> None:

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from lapwing.errors import LapwingError, ProtocolError
+from lapwing.spark.directory import ask_all, discover
 from lapwing.spark.http import CONNECT_SECONDS, BrokerAway, call, patiently, tls_context
-from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.stream_reader import FirstBatch
 from lapwing.wire.nsq import commands

@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 )
 
 from lapwing.errors import LapwingError
+from lapwing.spark.directory import discover
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
-from lapwing.spark.nodes import discover
 from lapwing.spark.options import SinkOptions
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError
-from lapwing.spark.nodes import survey
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.compact import Merging, compact
@@ -18,6 +17,7 @@ from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.pipeline_settings import Archive
 from lapwing.spark.pipelines.run_context import Built, Ground
 from lapwing.spark.pipelines.table import Table, count_rows, settled
+from lapwing.spark.survey import survey
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from pyspark.sql import functions as F
 
+from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, call
-from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import Access
 from lapwing.spark.pipelines.messages import access, read_stream, stream_options
 from lapwing.spark.pipelines.pipeline_settings import OWN_TOPICS, Flow
@@ -176,6 +176,7 @@ class Sampler:
 
     def __init__(self, found: Access, topic: str, every: float) -> None:
         self._access = found
+        self._directory = Directory(found)
         self._topic = topic
         self._every = every
         self._counters: dict[str, Counters] = {}
@@ -200,7 +201,7 @@ class Sampler:
     def sample(self) -> None:
         """Read and publish once; a broker that is away is read again the next time."""
         try:
-            addresses = discover(self._access)
+            addresses = self._directory.find()
         except BrokerAway as error:
             self._missed("nsqlookupd", error)
             return

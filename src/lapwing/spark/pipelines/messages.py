@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from lapwing.errors import ConfigError
+from lapwing.spark.directory import ask_all, discover
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
-from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import Access, OptionError, sink_options, source_options
 from lapwing.spark.pipelines.pipeline_settings import Settings, Stream
 from lapwing.spark.pipelines.settings import ACCESS_OPTIONS

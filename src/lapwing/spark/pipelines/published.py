@@ -1,8 +1,8 @@
 """What the brokers have published, for comparison with what was archived."""
 
 from lapwing.errors import ConfigError
+from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
-from lapwing.spark.nodes import ask_all, discover
 from lapwing.spark.options import Access
 
 
@@ -10,7 +10,7 @@ def published(nsqd: tuple[str, ...], lookupd: tuple[str, ...] = ()) -> dict[tupl
     """(first, next) of every log of these brokers, by topic, node and identity; all of them have to answer."""
     access = Access(nsqd=nsqd, lookupd=lookupd)
     try:
-        addresses = discover(access)
+        addresses = Directory(access).find(departed=True)
     except BrokerAway as error:
         raise ConfigError(f"{error}; is nsqlookupd running?") from error
     found = {}

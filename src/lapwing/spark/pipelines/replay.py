@@ -242,8 +242,8 @@ def _from_log(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFr
 
 def _logs(settings: Replay) -> dict[tuple[str, int], str]:
     """The logs of the topics in question: their ids, by topic and node."""
-    from lapwing.spark.nodes import survey
     from lapwing.spark.options import source_options
+    from lapwing.spark.survey import survey
 
     found = survey(source_options({**read_options(settings), "topic": ",".join(settings.topics)}, streaming=False))
     return {(topic, node): held.log_id for topic, nodes in found.holdings.items() for node, held in nodes.items()}
