@@ -2,6 +2,7 @@
 
 import os
 import signal
+import urllib.request
 
 import pytest
 from queries import Copy, Query
@@ -251,7 +252,7 @@ def test_a_run_to_the_end_does_not_pass_over_a_topic_that_was_deleted(broker):
         again.latestOffset(start, again.getDefaultReadLimit())
 
 
-def test_a_node_that_nsqlookupd_no_longer_knows_is_said_to_be_missing(start_broker, caplog):
+def test_a_node_that_has_left_nsqlookupd_keeps_its_place_and_is_logged_as_away(start_broker, caplog):
     lookupd = start_nsqlookupd()
     with lookupd:
         brokers = [start_broker(f"--lookupd-tcp-address={lookupd.tcp}") for _ in range(2)]
@@ -265,8 +266,12 @@ def test_a_node_that_nsqlookupd_no_longer_knows_is_said_to_be_missing(start_brok
         brokers[1].daemon.stop()
         until(lambda: len(survey(source_options(raw, streaming=True)).nodes) == 1)
         end = source.latestOffset(start, source.getDefaultReadLimit())
+        urllib.request.urlopen(f"{lookupd.url}/producer/forget?node={brokers[1].address}", data=b"", timeout=5).close()
+        restarted = LogStreamReader(source_options(raw, streaming=True), columns(raw))
+        restarted.latestOffset(end, restarted.getDefaultReadLimit())
 
     assert [end["orders"][node]["sequence"] for node in ("1", "2")] == [1, 0]
+    assert f"{brokers[1].address} is away, its messages wait" in caplog.text
     assert "topic orders, node 2: no broker that is known has it; its messages wait" in caplog.text
 
 
