@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import httpx
 import pytest
@@ -492,3 +493,20 @@ def test_it_ends_in_order(cluster):
     daemon = start_nsqadmin(f"--lookupd-http-address={cluster.lookupd.address}")
 
     assert daemon.stop() == 0
+
+
+def test_the_libraries_of_the_pages_are_loaded_with_the_first_page(cluster):
+    """Importing them takes several times the CPU of everything else that a start needs."""
+    with start_nsqadmin(f"--lookupd-http-address={cluster.lookupd.address}") as daemon:
+
+        def loaded() -> bool:
+            return "pydantic_core" in Path(f"/proc/{daemon.pid}/maps").read_text()
+
+        answers = [httpx.get(daemon.url + path).status_code for path in ("/ping", "/api/topics", "/static/lapwing.css")]
+        before = loaded()
+        pages = [httpx.get(daemon.url + path).status_code for path in ("/", "/topics")]
+
+        assert (answers, before) == ([200, 200, 200], False)
+        assert (pages, loaded()) == ([200, 200], True)
+        assert daemon.stop() == 0
+        assert "Traceback" not in daemon.stderr

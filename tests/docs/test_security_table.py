@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import get_args
 
 from lapwing.admin.access import hash_password
-from lapwing.admin.app import build, doorway
-from lapwing.admin.options import Options as AdminOptions
+from lapwing.admin.daemon import application
+from lapwing.admin.options import AdminOptions
+from lapwing.admin.services import build
 from lapwing.broker.options import Options
 from lapwing.lookup.http import LookupRoutes
 from lapwing.lookup.metrics import Counts
@@ -87,7 +88,7 @@ def test_every_endpoint_of_nsqadmin_is_listed(tmp_path: Path) -> None:
     async def nobody(*_: object) -> None:
         raise AssertionError("no page is asked for")
 
-    door = doorway(build(options, quiet()), nobody)
+    door = application(build(options, quiet()), nobody)
 
     compare("nsqadmin, HTTP", [(route.method, route.path) for route in door._routes._routes])
 

@@ -243,7 +243,12 @@ class Firewall:
         scope[VISITOR] = visitor
         if scope["path"] == self._base:
             scope["path"] = scope["path"] + "/"  # where the pages' own router expects its root
-        await self._ui(scope, receive, _Marked(send).send)
+        from starlette.middleware.gzip import GZipMiddleware  # the pages' libraries are loaded with the first page
+
+        async def marked(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._ui(scope, receive, _Marked(send).send)
+
+        await GZipMiddleware(marked, minimum_size=1024, compresslevel=5)(scope, receive, send)
 
 
 def _peer(scope: Scope) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from lapwing.net.options import BOOLEAN, DURATION, LEVEL, STRINGS, option
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class AdminOptions:
     """What an operator may set; see `docs/admin.md`."""
 
     acl_http_header: str = option(

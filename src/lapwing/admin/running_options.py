@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from lapwing.admin.options import Options
+from lapwing.admin.options import AdminOptions
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.net.listen import split
 from lapwing.net.options import LEVEL, value_of
@@ -18,7 +18,7 @@ _URLS: Final = ("graphite_url", "notification_http_endpoint")
 class RunningOptions:
     """Read and change options. An unknown or fixed key is a `KeyError`, a bad value a `ValueError`."""
 
-    def __init__(self, options: Options, queries: ClusterClient, *, on_level: Callable[[int], None]) -> None:
+    def __init__(self, options: AdminOptions, queries: ClusterClient, *, on_level: Callable[[int], None]) -> None:
         self._options = options
         self._queries = queries
         self._on_level = on_level

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from lapwing.admin.options import Options
+from lapwing.admin.options import AdminOptions
 from lapwing.cli import flags
 from lapwing.errors import ConfigError
 from lapwing.kernel import COMPILED
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run until told to stop: exit 0; 1 when it cannot start, 2 for a bad flag."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)  # it takes a second to start, and to be stopped meanwhile is no failure
-    options = flags.read(Options, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options
+    options = flags.read(AdminOptions, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options
     if options.version:
         twin = "compiled" if COMPILED else "pure"
         print(f"nsqadmin v1.3.0 (built w/python{platform.python_version()}-{twin})")
@@ -23,15 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.hash_password:
         _print_hash(options.hash_password)
         return
-    from lapwing.admin import app
+    from lapwing.admin import daemon
 
     try:
-        app.run(options)
+        daemon.run(options)
     except ConfigError as error:
         sys.stderr.write(f"failed to instantiate nsqadmin - {error}\n")
-        raise SystemExit(1) from None
-    except ModuleNotFoundError as error:
-        sys.stderr.write(f"failed to instantiate nsqadmin - {error}: install lapwing[admin]\n")
         raise SystemExit(1) from None
 
 

@@ -47,8 +47,18 @@ def reference() -> str:
                  "them. Flags may be written with one dash or two.\n")
     for name, (module, what) in PROGRAMS.items():
         if find_spec(module) is not None:
-            parts.append(f"\n### {name}\n\n{what}\n\n{table(import_module(module).Options)}")
+            parts.append(f"\n### {name}\n\n{what}\n\n{table(_options_in(module))}")
     return "".join(parts)
+
+
+def _options_in(module: str) -> type[Any]:
+    """The class of a program's options in its module."""
+    found = import_module(module)
+    return next(
+        kind
+        for name, kind in vars(found).items()
+        if name.endswith("Options") and isinstance(kind, type) and kind.__module__ == module
+    )
 
 
 def _of_command(path: str, found: Command | Group, level: str) -> Iterator[str]:

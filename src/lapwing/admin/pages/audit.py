@@ -11,7 +11,7 @@ from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.parts import Table, notice, panel, say
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 COLUMNS = (
     Column("action", "Action", "text"),

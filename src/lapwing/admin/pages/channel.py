@@ -16,7 +16,7 @@ from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import locality
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "arrived", "c1"), ("out", "finished", "c2"))),

@@ -14,7 +14,7 @@ from lapwing.admin.poller import EVERYWHERE
 from lapwing.client.cluster import Json
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from lapwing.client.format import rate
 CHANNELS: Final = (("out", "finished", "c1"),)
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 
 def install(admin: "Admin") -> None:

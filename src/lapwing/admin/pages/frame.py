@@ -23,7 +23,7 @@ from lapwing.admin.web import full_url
 from lapwing.client.cluster_view import ClusterView
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 # section, then: name, path, key behind `g`, icon
 NAVIGATION: Final = (

@@ -13,7 +13,7 @@ from lapwing.admin.pages.parts import Table, button, element, notice, panel, put
 from lapwing.client.cluster_client import UpstreamFailed
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 HOSTS = (Column("host", "nsqlookupd host", "text", wide=True), Column("state", "State", "labels"))
 INACTIVE = (

@@ -23,7 +23,7 @@ from lapwing.client.http import CallFailed
 from lapwing.names import own, valid
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 PAGE: Final = 100
 KEPT: Final = 500  # rows of a live tail

@@ -16,7 +16,7 @@ from lapwing.client.cluster import Json
 from lapwing.client.format import count, duration, rate
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 TOPIC_COLUMNS = (
     Column("topic", "Topic", "link", wide=True),

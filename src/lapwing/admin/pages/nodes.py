@@ -10,7 +10,7 @@ from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.parts import Table, panel, say
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 
 def install(admin: "Admin") -> None:

@@ -15,7 +15,7 @@ from lapwing.admin.pages.parts import Table, element, icon, panel, put, say, til
 from lapwing.client.format import count, rate, several
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "published", "c1"), ("out", "finished", "c2"))),

@@ -13,7 +13,7 @@ from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 COLUMNS = (
     Column("name", "Pipeline", "text", wide=True),

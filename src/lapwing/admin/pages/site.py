@@ -27,7 +27,7 @@ from lapwing.admin.web import cookies_of, headers_of
 
 if TYPE_CHECKING:
     from lapwing.admin.access import Access
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
     from lapwing.admin.web import AsgiApp, Receive, Scope, Send
 
 

@@ -23,7 +23,7 @@ from lapwing.admin.pages.parts import Table, button, link_button, notice, panel,
 from lapwing.client.cluster import Json, sum_topic
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "published", "c1"),)),

@@ -13,7 +13,7 @@ from lapwing.admin.pages.own_topics import OwnTopics
 from lapwing.admin.pages.parts import Table, button, panel
 
 if TYPE_CHECKING:
-    from lapwing.admin.app import Admin
+    from lapwing.admin.services import Admin
 
 
 def install(admin: "Admin") -> None:

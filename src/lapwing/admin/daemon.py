@@ -1,0 +1,175 @@
+"""The daemon: listen, serve the API and the pages, poll the cluster, and end at a signal."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Final
+
+from lapwing.admin.access import parse_networks
+from lapwing.admin.api import Api
+from lapwing.admin.firewall import Firewall
+from lapwing.admin.lazy_pages import LazyPages
+from lapwing.admin.login import login_routes
+from lapwing.admin.options import AdminOptions
+from lapwing.admin.services import Admin, build, can_name_users
+from lapwing.admin.static import static_routes
+from lapwing.admin.web import AsgiApp, Route, Routes
+from lapwing.errors import ConfigError
+from lapwing.net.listen import CannotListen, Listener, bind, split
+from lapwing.net.logs import Level, Log
+
+PAGES: Final = (
+    "/",
+    "/topics",
+    "/topics/<topic>",
+    "/topics/<topic>/<channel>",
+    "/nodes",
+    "/nodes/<node>",
+    "/counter",
+    "/lookup",
+    "/messages",
+    "/clients",
+    "/pipelines",
+    "/audit",
+)
+
+
+def application(admin: Admin, pages: AsgiApp) -> Firewall:
+    """Return the ASGI application: API, login, static files, and the pages of `pages`."""
+    options = admin.options
+    config_from = parse_networks([options.allow_config_from_cidr]) if options.allow_config_from_cidr else None
+    api = Api(
+        admin.queries, admin.actions, admin.poller, admin.flow, admin.graphite, admin.running_options, config_from
+    )
+    routes = [
+        *api.routes(),
+        *login_routes(admin.access, admin.base),
+        *static_routes(options.dev_static_dir),
+        *(Route("GET", path) for path in PAGES),
+    ]
+    return Firewall(pages, Routes(routes), admin.access, base=admin.base, allowed_hosts=options.allowed_hosts)
+
+
+# ---- running ----
+
+
+class _Bridge(logging.Handler):
+    """Writes the log lines of libraries to the daemon's own log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write = (
+            self._log.error
+            if record.levelno >= logging.ERROR
+            else self._log.warn
+            if record.levelno >= logging.WARNING
+            else self._log.info
+            if record.levelno >= logging.INFO
+            else self._log.debug
+        )
+        write(self.format(record))
+
+
+def _bridge(log: Log) -> None:
+    root = logging.getLogger()
+    root.handlers = [_Bridge(log)]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("nsqadmin").setLevel(logging.DEBUG)
+
+
+def run(options: AdminOptions) -> None:
+    """Serve until SIGINT or SIGTERM. Raises `ConfigError` when it cannot start."""
+    if find_spec("nicegui") is None:
+        raise ConfigError("the libraries of the web pages are missing: install lapwing[admin]")
+    log = Log(options.log_prefix, Level(options.log_level))
+    _bridge(log)
+    # NiceGUI creates a folder for state of users, which we do not use: not in the working directory
+    os.environ.setdefault("NICEGUI_STORAGE_PATH", os.path.join(tempfile.gettempdir(), "lapwing-nsqadmin"))
+    admin = build(options, log)
+    if options.admin_users and not can_name_users(options):
+        log.warn(
+            f"nobody can change anything: --admin-user is given, but {options.acl_http_header} is ignored until "
+            "--trusted-proxy names the proxy that sets it, and there is no built-in login (--password-file)"
+        )
+    listener = _listen(options.http_address)
+    log.info("nsqadmin v1.3.0 (lapwing)")
+    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        runner.run(_serve(admin, listener, log))
+    log.info("HTTP: closing")
+    log.drain()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _listen(address: str) -> Listener:
+    if split(address) is None:
+        raise ConfigError(f"listen ({address}) failed - not a host:port")
+    try:
+        return bind(address)
+    except CannotListen as error:
+        raise ConfigError(error.strerror) from error
+
+
+async def _serve(admin: Admin, listener: Listener, log: Log) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Leaves signals to us: the library would raise them again after a clean stop."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    server = Server(
+        uvicorn.Config(
+            application(admin, LazyPages(admin)),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # `Access` decides which of them count
+            timeout_graceful_shutdown=1,
+            ws="websockets-sansio",
+        )
+    )
+
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    log.info(f"HTTP: listening on {listener.address}")
+    async with _background(admin):
+        await server.serve(sockets=listener.sockets)
+
+
+@asynccontextmanager
+async def _background(admin: Admin) -> AsyncIterator[None]:
+    """Run the poller, the reader of flow windows and the notifier while the daemon serves."""
+    tasks = [asyncio.create_task(admin.poller.run()), asyncio.create_task(admin.flow.run())]
+    if admin.notifier is not None:
+        tasks.append(asyncio.create_task(admin.notifier.run()))
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await admin.queries.http.aclose()

@@ -1,0 +1,103 @@
+"""Load the libraries of the web pages when the first page is asked for.
+
+NiceGUI and its dependencies take 1.5 s of CPU to import. A daemon that starts answers its API, its login and health
+checks without them.
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from lapwing.admin.services import Admin
+from lapwing.admin.web import AsgiApp, Receive, Scope, Send
+
+# python-engineio imports these for its client and for another server. Nobody uses them here, and they cost 0.4 s.
+_UNUSED: Final = ("aiohttp", "tornado")
+
+
+class LazyPages:
+    """An ASGI application that becomes the pages with the first request."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._lock = asyncio.Lock()
+        self._site: AsgiApp | None = None
+        self._lifespan: _Lifespan | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request for a page, or the start and end of the server."""
+        if scope["type"] == "lifespan":
+            await self._follow_server(receive, send)
+            return
+        if self._site is None:
+            async with self._lock:
+                if self._site is None:
+                    self._site = await self._load()
+        await self._site(scope, receive, send)
+
+    async def _load(self) -> AsgiApp:
+        await asyncio.to_thread(_import_pages)
+        from lapwing.admin.pages.site import mount
+
+        site = mount(self._admin)
+        self._lifespan = _Lifespan(site)
+        await self._lifespan.start()
+        return site
+
+    async def _follow_server(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        if self._lifespan is not None:
+            await self._lifespan.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class _Lifespan:
+    """The start and end of an ASGI application, as its server would announce them."""
+
+    def __init__(self, site: AsgiApp) -> None:
+        self._site = site
+        self._events: asyncio.Queue[Scope] = asyncio.Queue()
+        self._answers: asyncio.Queue[Scope] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        self._task = asyncio.create_task(self._run(scope))
+        await self._announce("lifespan.startup")
+
+    async def stop(self) -> None:
+        await self._announce("lifespan.shutdown")
+
+    async def _announce(self, event: str) -> None:
+        self._events.put_nowait({"type": event})
+        answer = await self._answers.get()
+        if answer["type"] != f"{event}.complete":
+            raise RuntimeError(f"the pages could not be started or stopped: {answer.get('message', answer['type'])}")
+
+    async def _run(self, scope: Scope) -> None:
+        try:
+            await self._site(scope, self._events.get, self._answers.put)
+        except Exception as error:
+            self._answers.put_nowait({"type": "failed", "message": repr(error)})
+
+
+def _import_pages() -> None:
+    with _without(_UNUSED):
+        import lapwing.admin.pages.site  # noqa: F401
+
+
+@contextmanager
+def _without(names: tuple[str, ...]) -> Iterator[None]:
+    """Have imports of these modules fail, as if they were not installed."""
+    hidden = [name for name in names if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]

@@ -1,0 +1,136 @@
+"""Build the parts of nsqadmin from its options. The API and the pages work with these parts."""
+
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from lapwing.admin.access import Access, Logins, parse_networks, read_passwords
+from lapwing.admin.actions import Actions
+from lapwing.admin.alarms import Limits
+from lapwing.admin.audit import Audit
+from lapwing.admin.changes import Changes
+from lapwing.admin.flow import FlowHistory
+from lapwing.admin.graphite import Graphite
+from lapwing.admin.notify import Notifier
+from lapwing.admin.options import AdminOptions
+from lapwing.admin.poller import Poller
+from lapwing.admin.running_options import RunningOptions
+from lapwing.client.cluster_client import ClusterClient
+from lapwing.client.http import DaemonHttp, tls_context
+from lapwing.errors import ConfigError
+from lapwing.net.listen import split
+from lapwing.net.logs import Level, Log
+
+SECOND: Final = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Admin:
+    """The parts that the pages and the API share."""
+
+    options: AdminOptions
+    queries: ClusterClient
+    poller: Poller
+    flow: FlowHistory
+    actions: Actions
+    access: Access
+    graphite: Graphite
+    running_options: RunningOptions
+    notifier: Notifier | None
+
+    @property
+    def base(self) -> str:
+        """The prefix of all paths, empty for the root."""
+        return self.options.base
+
+
+def build(options: AdminOptions, log: Log) -> Admin:
+    """Build every part. Raises `ConfigError` for options that cannot work."""
+    _check(options)
+    try:
+        tls = tls_context(
+            root_ca_file=options.http_client_tls_root_ca_file,
+            cert=options.http_client_tls_cert,
+            key=options.http_client_tls_key,
+            insecure=options.http_client_tls_insecure_skip_verify,
+        )
+    except OSError as error:
+        raise ConfigError(f"failed to read the TLS files: {error}") from error
+    http = DaemonHttp(
+        connect_timeout=options.http_client_connect_timeout / SECOND,
+        request_timeout=options.http_client_request_timeout / SECOND,
+        tls=tls,
+        user_agent="nsqadmin/v1.3.0",
+    )
+    queries = ClusterClient(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)
+    access = Access(
+        acl_header=options.acl_http_header,
+        admin_users=options.admin_users,
+        trusted_proxies=parse_networks(options.trusted_proxies),
+        read_only=options.read_only,
+        require_user=options.require_user,
+        logins=Logins(read_passwords(options.password_file)) if options.password_file else None,
+    )
+    graphite = Graphite(
+        options.graphite_url,
+        options.proxy_graphite,
+        options.statsd_interval / SECOND,
+        options.statsd_prefix,
+        options.statsd_counter_format,
+        options.statsd_gauge_format,
+    )
+    graphite.check()
+    notifier = Notifier(options.notification_http_endpoint) if options.notification_http_endpoint else None
+
+    def set_level(level: int) -> None:
+        log.level = Level(level)
+
+    poller = Poller(queries, limits=Limits(age=options.alarm_age / SECOND, depth=options.alarm_depth))
+    return Admin(
+        options,
+        queries,
+        poller,
+        FlowHistory(http, lambda: [state.node.contact for state in poller.picture.nodes if state.lapwing]),
+        Actions(Changes(queries), Audit(options.audit_file), notifier),
+        access,
+        graphite,
+        RunningOptions(options, queries, on_level=set_level),
+        notifier,
+    )
+
+
+def _check(options: AdminOptions) -> None:
+    if bool(options.lookupd_http_addresses) == bool(options.nsqd_http_addresses):
+        given = (
+            "use --nsqd-http-address or --lookupd-http-address, not both"
+            if options.nsqd_http_addresses
+            else "--nsqd-http-address or --lookupd-http-address required"
+        )
+        raise ConfigError(given)
+    if bool(options.http_client_tls_cert) != bool(options.http_client_tls_key):
+        raise ConfigError(
+            "--http-client-tls-key must be specified with --http-client-tls-cert, and the other way round"
+        )
+    for address in (*options.lookupd_http_addresses, *options.nsqd_http_addresses):
+        _check_address(address)
+    parse_networks([options.allow_config_from_cidr])
+    if options.require_user and not can_name_users(options):
+        raise ConfigError(
+            "--require-user needs a way to name users: --password-file for the built-in login, or --trusted-proxy "
+            f"for the proxy that sets {options.acl_http_header}"
+        )
+
+
+def can_name_users(options: AdminOptions) -> bool:
+    """Whether any user can be known: by the built-in login, or by a proxy."""
+    return bool(options.password_file or options.trusted_proxies)
+
+
+def _check_address(address: str) -> None:
+    parts = split(address)
+    if parts is None:
+        raise ConfigError(f"failed to resolve address ({address}) - expected host:port, missing port in address")
+    try:
+        socket.getaddrinfo(*parts)
+    except OSError as error:
+        raise ConfigError(f"failed to resolve address ({address}) - {error.strerror or error}") from error
