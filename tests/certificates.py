@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 
-def self_signed(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
+def self_signed(folder: Path, name: str = "localhost", *, bits: int = 2048) -> tuple[Path, Path]:
     """A self-signed certificate for `name` and the loopback, and its key, as PEM files in `folder`."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
     alternatives = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])

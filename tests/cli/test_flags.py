@@ -189,7 +189,7 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
         ("e2e_percentiles = [0.5, 1]", "percentiles", (1.0, 0.5)),
         ('e2e_percentiles = "0.5,0.99"', "percentiles", (0.99, 0.5)),
         ('log_level = "Debug"', "log_level", 1),
-        ('tls_min_version = ""', "tls_min_version", 769),
+        ('tls_min_version = ""', "tls_min_version", 771),
         ("tls_required = true", "tls_required", 2),
         ('tls_required = "tcp-https"', "tls_required", 1),
     ],

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from certificates import self_signed
 from lapwing.errors import ConfigError
 from lapwing.net import answers
 from lapwing.net.http import HttpServer
@@ -113,8 +114,9 @@ async def test_tcp_on_a_port_of_the_systems_choice():
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-async def test_an_empty_host_means_all_of_both_families():
-    async with listening(":0") as listener:
+@pytest.mark.parametrize("address", [":0", "0.0.0.0:0", "[::]:0"])
+async def test_all_interfaces_means_both_families(address):
+    async with listening(address) as listener:
         four = await ask(*await asyncio.open_connection("127.0.0.1", listener.port))
         six = await ask(*await asyncio.open_connection("::1", listener.port))
 
@@ -186,14 +188,14 @@ async def test_tls(tmp_path, version):
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
-async def test_old_tls_is_allowed_by_default_and_refused_when_asked(tmp_path):
+async def test_old_tls_is_refused_by_default_and_allowed_when_asked(tmp_path):
     own = certificate(tmp_path, "server")
     client = trusting(own[0])
     client.set_ciphers("DEFAULT:@SECLEVEL=0")
     client.minimum_version = client.maximum_version = ssl.TLSVersion.TLSv1
-    async with listening("127.0.0.1:0", tls=server_context(own[0], own[1])) as listener:
+    async with listening("127.0.0.1:0", tls=server_context(own[0], own[1], least=769)) as listener:
         answer = await ask(*await asyncio.open_connection("127.0.0.1", listener.port, ssl=client))
-    async with listening("127.0.0.1:0", tls=server_context(own[0], own[1], least=771)) as listener:
+    async with listening("127.0.0.1:0", tls=server_context(own[0], own[1])) as listener:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection("127.0.0.1", listener.port, ssl=client)
 
@@ -231,6 +233,19 @@ async def test_the_ca_file_may_name_a_clients_own_certificate(tmp_path):
 def test_a_certificate_that_cannot_be_read_is_the_operators_mistake(tmp_path):
     with pytest.raises(ConfigError, match="failed to build TLS config"):
         server_context(str(tmp_path / "none"), str(tmp_path / "none"))
+
+
+async def test_a_short_key_works_with_a_warning(tmp_path):
+    weak, key = self_signed(tmp_path, bits=1024)
+    warnings = []
+    client = ssl.create_default_context()
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    client.set_ciphers("DEFAULT:@SECLEVEL=0")
+    async with listening("127.0.0.1:0", tls=server_context(str(weak), str(key), warn=warnings.append)) as listener:
+        answer = await ask(*await asyncio.open_connection("127.0.0.1", listener.port, ssl=client))
+
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert [str(weak) in warning and "ee key too small" in warning for warning in warnings] == [True]
 
 
 async def test_plain_http_on_a_tls_port_is_told_so(tmp_path):

@@ -45,8 +45,8 @@ class Raw:
     def frame(self) -> tuple[int, bytes]:
         """The next frame that is no heartbeat."""
         while True:
-            size, kind = struct.unpack(">II", self._exactly(8))
-            payload = self._exactly(size - 4)
+            size, kind = struct.unpack(">II", self.exactly(8))
+            payload = self.exactly(size - 4)
             if payload != b"_heartbeat_":
                 return kind, payload
 
@@ -89,7 +89,8 @@ class Raw:
         if ready:
             self.send(b"RDY %d\n" % ready)
 
-    def _exactly(self, size: int) -> bytes:
+    def exactly(self, size: int) -> bytes:
+        """The next `size` bytes, whatever they are."""
         parts = []
         while size:
             part = self.socket.recv(size)

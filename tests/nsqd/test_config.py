@@ -47,7 +47,7 @@ async def test_what_was_filled_in_is_what_is_shown() -> None:
     assert await node.ask("GET", "/config/broadcast_http_port") == (200, "4151")
     assert await node.ask("GET", "/config/id") == (200, "7")
     assert await node.ask("GET", "/config/tls_required") == (200, "1")
-    assert await node.ask("GET", "/config/tls_min_version") == (200, "769")
+    assert await node.ask("GET", "/config/tls_min_version") == (200, "771")
     assert await node.ask("GET", "/config/e2e_processing_latency_percentiles") == (200, "[0.99,0.5]")
 
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rawtalk import get
+from rawtalk import Raw, get
 
 import daemons
 
@@ -29,7 +29,7 @@ DEFAULTS = {  # every flag of NSQ's nsqd, as --help shows its default
     "statsd-udp-packet-size": "508", "statsd-exclude-ephemeral": "false",
     "e2e-processing-latency-percentile": None, "e2e-processing-latency-window-time": "10m0s",
     "tls-cert": '""', "tls-key": '""', "tls-client-auth-policy": '""', "tls-root-ca-file": '""',
-    "tls-required": "false", "tls-min-version": "tls1.0",
+    "tls-required": "false", "tls-min-version": "tls1.2",
     "deflate": "true", "max-deflate-level": "6", "snappy": "true",
 }
 # fmt: on
@@ -148,3 +148,23 @@ def test_a_config_file_that_cannot_be_used_is_fatal(tmp_path: Path, content: str
     assert told.returncode == 1
     assert told.stderr
     assert "Traceback" not in told.stderr
+
+
+def test_disk_queues_of_nsq_are_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "orders.diskqueue.meta.dat").write_text("12\n0,0\n0,480\n")
+    with daemons.start_nsqd(tmp_path) as daemon:
+        daemon.stop()
+
+    assert "WARNING: 12 messages in disk queues of NSQ (orders) are not delivered" in daemon.stderr
+    assert "lapwing import-nsqd" in daemon.stderr
+
+
+def test_a_refused_command_is_logged_with_the_client(tmp_path: Path) -> None:
+    with daemons.start_nsqd(tmp_path) as daemon, Raw(daemon) as raw:
+        host, port = raw.socket.getsockname()
+        raw.send(b"PUB bad!name\n")
+        refused = raw.error()
+        daemon.stop()
+
+    assert f"ERROR: client({host}:{port}) - {refused}" in daemon.stderr
+    assert daemon.stderr.count("ERROR") == 1

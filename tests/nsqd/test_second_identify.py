@@ -32,7 +32,7 @@ def test_heartbeats_go_on_as_the_first_one_asked_and_silence_is_allowed_by_the_l
         raw.identify(feature_negotiation=True, heartbeat_interval=-1)
         beats = 3 * b"\0\0\0\x0f\0\0\0\0_heartbeat_"
 
-        assert raw._exactly(len(beats)) == beats
+        assert raw.exactly(len(beats)) == beats
 
 
 @pytest.mark.parametrize("first", [{"msg_timeout": 1000}, {}])

@@ -142,7 +142,7 @@ class Options:
     tls_client_auth_policy: str = option("", "client certificates: require, or require-verify (by --tls-root-ca-file)")
     tls_root_ca_file: str = option("", "path to the certificate authorities (PEM)")
     tls_required: int = option("false", "require TLS: true, false, or tcp-https (not of HTTP)", kind=TLS_REQUIRED)
-    tls_min_version: int = option("tls1.0", "lowest TLS version: tls1.0, tls1.1, tls1.2 or tls1.3", kind=TLS_VERSION)
+    tls_min_version: int = option("tls1.2", "lowest TLS version: tls1.0, tls1.1, tls1.2 or tls1.3", kind=TLS_VERSION)
     deflate: bool = option(True, "allow deflate compression")
     max_deflate_level: int = option(6, "highest deflate level that a client may ask for, 1 to 9")
     snappy: bool = option(True, "allow snappy compression")

@@ -84,6 +84,7 @@ class Session:
         self.limits = limits
         self.replies = Replies(on_ready)
         self.doomed = False  # an error was answered that ends the conversation
+        self.refusal: ProtocolError | None = None  # that error
         self.state = INIT
         self.subscriber: Subscriber | None = None
         self.channel: Channel | None = None
@@ -181,6 +182,7 @@ class Session:
         """End the conversation with an error in `slot`, and take back every answer behind it."""
         if self.replies.take_back_after(slot):  # else a publish before it has failed too
             self.doomed = True
+            self.refusal = error
             slot.fill(frames.error(error.payload))
 
     # --- consuming ---------------------------------------------------------------------------------------------
@@ -263,6 +265,7 @@ class Session:
         """Answer an error that ends the conversation."""
         self.replies.add(frames.error(error.payload))
         self.doomed = True
+        self.refusal = error
 
     def leave(self, *, now: int) -> None:
         """Release everything that the connection had: it is gone."""

@@ -14,6 +14,7 @@ from typing import Final
 
 _BACKLOG: Final = 1024
 _LOOPBACK: Final = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+_ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
 _HANDSHAKE: Final = 5.0  # seconds for a client to show that it speaks TLS, and again to finish its handshake
 _NOT_TLS: Final = (
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
@@ -200,8 +201,8 @@ def _bind_unix(path: str) -> socket.socket:
 
 
 def _bind_tcp(host: str, port: int) -> socket.socket:
-    if not host:
-        # One socket for both families, as "all interfaces" means them all; plain IPv4 where there is no IPv6.
+    if host in _ALL_INTERFACES:
+        # One socket for both families, as Go opens; IPv4 alone where there is no IPv6.
         if socket.has_dualstack_ipv6():
             try:
                 return _open(socket.AF_INET6, ("::", port), dual=True)

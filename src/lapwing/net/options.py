@@ -163,7 +163,7 @@ FLOATS: Final = Kind(  # kept in descending order
     "value", _floats_from_flag, _floats_from_file, lambda numbers: ",".join(map(str, numbers)), list, repeatable=True
 )
 LEVEL: Final = words("level", {"debug": 1, "info": 2, "warn": 3, "error": 4, "fatal": 5})
-TLS_VERSION: Final = words("version", {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}, empty=769)
+TLS_VERSION: Final = words("version", {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}, empty=771)
 TLS_REQUIRED: Final = words(
     "value",
     {"false": 0, "0": 0, "f": 0, "true": 2, "1": 2, "t": 2, "tcp-https": 1},

@@ -15,6 +15,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.options import VERSION, Options
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import ConfigError, LogError
+from lapwing.log.nsq_queues import undrained
 from lapwing.net.http import HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
@@ -30,6 +31,7 @@ from lapwing.wire.nsq.identify import Terms
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
 _GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
+_NAMED: Final = 5  # disk queues of NSQ that the warning names
 _ABOVE_ZERO: Final = (  # else nsqd would do nothing but this one thing, or never
     "checkpoint_interval", "http_client_connect_timeout", "http_client_request_timeout", "msg_timeout",
     "queue_scan_selection_count", "statsd_interval", "sync_timeout",
@@ -79,6 +81,7 @@ class Daemon:
         self.turn = Turn(self.broker, self.clock, loop)
         await self._build(tls)
         self._log_addresses()
+        self._log_nsq_queues()
         _settle_garbage()
         self.turn.stir()
 
@@ -170,6 +173,7 @@ class Daemon:
             least=options.tls_min_version,
             client_auth=options.tls_client_auth_policy,
             root_ca=options.tls_root_ca_file,
+            warn=self.log.warn,
         )
 
     def _with_ports(self, options: Options) -> Options:
@@ -218,6 +222,15 @@ class Daemon:
             self.log.warn(
                 f"no authentication on {', '.join(exposed)}: every host that reaches it can read, publish and delete; "
                 "set --auth-http-address, or listen on 127.0.0.1 (see docs/security.md)"
+            )
+
+    def _log_nsq_queues(self) -> None:
+        queues = undrained(self.options.data_path)
+        if queues:
+            names = ", ".join(queue.name for queue in queues[:_NAMED]) + (", ..." if len(queues) > _NAMED else "")
+            self.log.warn(
+                f"{sum(queue.depth for queue in queues)} messages in disk queues of NSQ ({names}) are not delivered: "
+                "import them with `lapwing import-nsqd`, or drain them with NSQ's nsqd"
             )
 
     # --- running -----------------------------------------------------------------------------------------------

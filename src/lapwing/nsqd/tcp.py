@@ -118,6 +118,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone."""
         self._ending = True
+        self._log_refusal()
         self._patience.part()
         if self._busy is not None:
             self._busy.cancel()
@@ -333,6 +334,7 @@ class Connection(asyncio.Protocol):
         try:
             done, answer = layer.handshake(data)
         except ssl.SSLError as error:
+            self._transport.write(layer.alert)
             self._handshake_failed(error.reason or str(error))
             return
         if answer:
@@ -485,6 +487,7 @@ class Connection(asyncio.Protocol):
         """Close so that the last frame is read: bytes of the peer that nobody reads would turn it into a reset."""
         assert self._transport is not None
         self._ending = True
+        self._log_refusal()
         self._session.leave(now=self._clock.now())
         self._turn.stir()
         if self._half_closed or self._layers or not self._transport.can_write_eof():
@@ -496,6 +499,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._patience.arm(int(_LINGER * _SECOND), self.hang_up)
+
+    def _log_refusal(self) -> None:
+        session = self._session
+        if session.refusal is not None:
+            self._door.log.error(f"client({session.about.remote_address}) - {session.refusal}")
+            session.refusal = None
 
     def hang_up(self) -> None:
         """Close without a word; what was already written still leaves."""

@@ -49,13 +49,18 @@ class Encrypted:
         self.over = False  # the client has said that it sends no more
 
     def handshake(self, data: bytes) -> tuple[bool, bytes]:
-        """Go on with the handshake: whether it is done, and what to send. Raises `ssl.SSLError`."""
+        """Return whether the handshake is done, and the bytes to send. Raises `ssl.SSLError`; then send `alert`."""
         self._incoming.write(data)
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False, self._outgoing.read()
         return True, self._outgoing.read()
+
+    @property
+    def alert(self) -> bytes:
+        """The bytes that tell the client why its handshake has failed."""
+        return self._outgoing.read()
 
     def receive(self, data: bytes) -> Iterator[bytes]:
         """What was encrypted, in pieces. Raises `ssl.SSLError`."""
