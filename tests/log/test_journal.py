@@ -264,6 +264,36 @@ def test_failures_add_up(tmp_path: Path) -> None:
     assert loaded(tmp_path).channels["c"].failures == expected
 
 
+def test_notes_of_a_channel_are_replaced_and_removed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.note("c", "mark", b"1")
+    journal.note("c", "gone", b"\0" * 1000)
+    journal.note("d", "mark", b"d")
+    journal.flush(sync=True)
+    journal.note("c", "mark", b"2")
+    journal.note("c", "gone", b"")
+    journal.forget("d")
+    journal.flush()
+    assert loaded(tmp_path).channels == {"c": ChannelState(notes={"mark": b"2"})}
+    journal.compact()
+
+    assert loaded(tmp_path).channels == {"c": ChannelState(notes={"mark": b"2"})}
+
+
+def test_notes_from_before_a_damage_are_not_believed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 1, [], {})
+    journal.note("c", "mark", b"1")
+    journal.flush()
+    journal.note("c", "mark", b"2")
+    journal.flush()
+    journal.note("c", "other", b"3")
+    journal.flush()
+    damage(tmp_path, 1)
+
+    assert loaded(tmp_path).channels["c"].notes == {"other": b"3"}
+
+
 def test_dropped_messages_of_the_topic_are_kept(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.emptied([(1, 2), (5, 9)])

@@ -91,6 +91,13 @@ class Journal:
         entry, grown = entries.failed(channel, added, removed)
         self._add(("failed", channel), entry, grown * entries.FAILED_BYTES)
 
+    def note(self, channel: str, key: str, value: bytes) -> None:
+        """Save something of a channel under a key; replaces what was saved before, empty bytes remove it.
+
+        Where bytes of the journal are damaged, no note from before the damage is loaded.
+        """
+        self._replace(("note", channel, key), entries.note(channel, key, value))
+
     def forget(self, channel: str) -> None:
         """Save that a channel is deleted, with all that was saved of it."""
         for key in [key for key in (*self._latest, *self._live) if isinstance(key, tuple) and key[1] == channel]:
@@ -121,8 +128,8 @@ class Journal:
         self._entries.append(entry)
         self._live[key] = max(0, self._live.get(key, 0) + grown)
 
-    def flush(self) -> None:
-        """Write what was saved since the last time, as one record.
+    def flush(self, *, sync: bool = False) -> None:
+        """Write what was saved since the last time, as one record; with `sync`, so that it survives a power loss.
 
         Raises `WriteFailed`; the next flush then writes all of it.
         """
@@ -131,7 +138,7 @@ class Journal:
         if not self._read:
             self._fold()
         begin = [entries.version()] if self._version < entries.VERSION or not self._file.size else []
-        self._file.append(records.encode(b"".join([*begin, *self._entries, *self._latest.values()])), sync=False)
+        self._file.append(records.encode(b"".join([*begin, *self._entries, *self._latest.values()])), sync=sync)
         self._version = entries.VERSION
         self._live.update((key, len(entry)) for key, entry in self._latest.items())
         self._latest.clear()
@@ -222,6 +229,9 @@ def _encoded_channel(name: str, one: ChannelFold) -> Iterator[bytes]:
         yield entries.holder(name, holder, state)
     if one.failures:
         yield entries.failed(name, one.failures.items(), ())[0]
+    for key, value in one.notes.items():
+        if value:
+            yield entries.note(name, key, value)
 
 
 def _live_bytes(folded: JournalFold) -> Iterator[tuple[object, int]]:
@@ -232,5 +242,7 @@ def _live_bytes(folded: JournalFold) -> Iterator[tuple[object, int]]:
         yield ("failed", name), entries.FAILED_BYTES * len(one.failures)
         for holder, state in one.holders.items():
             yield ("holder", name, holder), 64 + 2 * entries.RUN_BYTES * len(state.runs)
+        for key, value in one.notes.items():
+            yield ("note", name, key), 16 + len(value)
     yield "emptied", entries.RUN_BYTES * len(folded.emptied or ())
     yield "deleted", entries.RUN_BYTES * len(folded.deleted)

@@ -13,9 +13,10 @@
      8 emptied   runs u32; then runs (start, stop), all i64 (no channel)
      9 deleted   runs u32; then runs (start, stop), all i64 (no channel)
     10 trimmed   sequence i64 (no channel)
+    11 note      length of its key u16, key, length u32, bytes; empty: there is none any more
 
-`progress`, `holder`, `fanned`, `emptied` and `trimmed` replace what an earlier entry of the kind set; `deferred`,
-`failed` and `deleted` add to it. A file without a version is of version 1, which had the kinds 1 to 4.
+`progress`, `holder`, `fanned`, `emptied`, `trimmed` and `note` replace what an earlier entry of the kind set;
+`deferred`, `failed` and `deleted` add to it. A file without a version is of version 1, which had the kinds 1 to 4.
 """
 
 import json
@@ -32,6 +33,7 @@ VERSION: Final = 2
 KINDS: Final = (
     "version", "progress", "deferred", "fanned", "forget",
     "holder", "unheld", "failed", "emptied", "deleted", "trimmed",
+    "note",
 )  # fmt: skip
 _NUMBERS: Final = {name: number for number, name in enumerate(KINDS)}
 
@@ -114,6 +116,11 @@ def deleted(runs: Sequence[Run]) -> bytes:
 def trimmed(sequence: int) -> bytes:
     """Return the entry of where the topic begins for its readers."""
     return _entry("trimmed") + _SEQUENCE.pack(sequence)
+
+
+def note(channel: str, key: str, value: bytes) -> bytes:
+    """Return the entry of something that the broker keeps of a channel under a key."""
+    return _entry("note", channel) + _long_name(key) + _LENGTH.pack(len(value)) + value
 
 
 def _entry(kind: str, channel: str = "") -> bytes:
@@ -242,6 +249,9 @@ def _apply(kind: str, name: str, fields: _Fields, folded: JournalFold) -> None:
             folded.deleted += fields.runs()
         case "trimmed":
             (folded.trimmed,) = fields.take(_SEQUENCE)
+        case "note":
+            key = fields.name()
+            folded.channel(name).notes[key] = fields.bytes(fields.take(_LENGTH)[0])
 
 
 def _apply_version(fields: _Fields, folded: JournalFold) -> None:

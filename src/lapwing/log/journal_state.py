@@ -50,6 +50,7 @@ class ChannelState:
     deferred: dict[int, int] = field(default_factory=dict)  # sequence -> due, ns
     holders: dict[str, HolderState] = field(default_factory=dict)
     failures: dict[int, FailureState] = field(default_factory=dict)
+    notes: dict[str, bytes] = field(default_factory=dict)  # by key; the broker gives them their meaning
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class ChannelFold:
     deferred: dict[int, tuple[int, int]] = field(default_factory=dict)  # sequence -> due, attempts
     holders: dict[str, HolderState] = field(default_factory=dict)
     failures: dict[int, FailureState] = field(default_factory=dict)
+    notes: dict[str, bytes] = field(default_factory=dict)
     broken: bool = False  # bytes are lost since the last entry about its progress
     doubtful: set[int] = field(default_factory=set)
     again: int | None = None  # everything from here on is in doubt
@@ -127,7 +129,8 @@ class ChannelFold:
         attempts = dict(self.attempts)
         attempts.update((sequence, tries) for sequence, (_, tries) in self.deferred.items() if tries)
         due = {sequence: due for sequence, (due, _) in self.deferred.items()}
-        return ChannelState(self.cursor, self.runs, attempts, due, self.holders, self.failures)
+        notes = {key: value for key, value in self.notes.items() if value}
+        return ChannelState(self.cursor, self.runs, attempts, due, self.holders, self.failures, notes)
 
 
 @dataclass(slots=True)
@@ -149,6 +152,7 @@ class JournalFold:
         self.floor = 0 if all_before or fanned_out is None else min(fanned_out, self.floor or fanned_out)
         for one in self.channels.values():
             one.broken = True
+            one.notes.clear()  # a later one may be lost
 
     def channel(self, name: str) -> ChannelFold:
         """Return what is known of a channel."""

@@ -1,0 +1,169 @@
+"""Failures of messages: how many, since when, of which kind; counted apart from deliveries and kept in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, KeysView, Mapping
+from typing import Final, NamedTuple
+
+from lapwing.broker.dead_letters import REASONS
+from lapwing.log.journal import FailureState
+
+_LOST_ONLY: Final = 1  # every failure was a lost connection
+_TRIED_ALONE: Final = 2  # it was delivered alone, as the last chance of a message that only lost connections
+_DOOM: Final = 4  # times the number of the reason it is given up for; 0: it is not
+_DOOM_MASK: Final = 7 * _DOOM
+_DEATHS: Final = 64  # times how often it was given up before
+_MOST_ERRORS: Final = 4 << 20  # bytes of errors that one channel keeps, the newest
+
+_DOOMS: Final = {reason: number for number, reason in enumerate(REASONS, 1)}
+
+
+class Failure(NamedTuple):
+    """The failures of one message."""
+
+    failures: int = 0
+    first: int = 0  # time of the first one, Unix ns
+    flags: int = 0
+
+    @property
+    def lost_only(self) -> bool:
+        """Whether every failure was a lost connection."""
+        return bool(self.flags & _LOST_ONLY)
+
+    @property
+    def tried_alone(self) -> bool:
+        """Whether it was delivered alone."""
+        return bool(self.flags & _TRIED_ALONE)
+
+    @property
+    def doom(self) -> str:
+        """The reason for which it is given up, or an empty string."""
+        number = (self.flags & _DOOM_MASK) // _DOOM
+        return REASONS[number - 1] if 0 < number <= len(REASONS) else ""
+
+    @property
+    def deaths(self) -> int:
+        """How often it was given up in this channel before."""
+        return self.flags // _DEATHS
+
+
+_NEVER: Final = Failure()
+
+
+class Failures:
+    """The failures of one channel's messages, and what changed since the journal was last written."""
+
+    __slots__ = ("_changed", "_error_bytes", "_errors", "_journaled", "_records")
+
+    def __init__(self, *, journaled: bool = True) -> None:
+        self._records: dict[int, Failure] = {}
+        self._errors: dict[int, str] = {}  # what consumers said last; not journaled
+        self._error_bytes = 0
+        self._changed: dict[int, None] = {}
+        self._journaled = journaled
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._records
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._records)
+
+    def keys(self) -> KeysView[int]:
+        """Return the sequences of all messages that failed, always up to date."""
+        return self._records.keys()
+
+    def get(self, sequence: int) -> Failure:
+        """Return the failures of a message; of one that never failed, none."""
+        return self._records.get(sequence, _NEVER)
+
+    def error(self, sequence: int) -> str:
+        """Return what a consumer said last of a message."""
+        return self._errors.get(sequence, "")
+
+    def add(self, sequence: int, *, lost: bool, now: int, error: str = "") -> Failure:
+        """Count a failure; `lost` if it was a lost connection. `now` is Unix ns."""
+        count, first, flags = self._records.get(sequence, _NEVER)
+        flags = (flags | _LOST_ONLY if not count else flags) if lost else flags & ~_LOST_ONLY
+        record = Failure(count + 1, first or now, flags)
+        self._set(sequence, record)
+        if error:
+            self._note(sequence, error)
+        return record
+
+    def try_alone(self, sequence: int) -> None:
+        """Note that a message gets its last chance: delivered alone."""
+        record = self.get(sequence)
+        self._set(sequence, record._replace(flags=record.flags | _TRIED_ALONE))
+
+    def doom(self, sequence: int, reason: str, error: str = "") -> Failure:
+        """Note that a message is given up, and why: it is not delivered again, after a restart neither."""
+        record = self.get(sequence)
+        record = record._replace(flags=record.flags & ~_DOOM_MASK | _DOOMS[reason] * _DOOM)
+        self._set(sequence, record)
+        if error:
+            self._note(sequence, error)
+        return record
+
+    def revive(self, sequence: int, deaths: int) -> None:
+        """Begin again with a message that was given up `deaths` times."""
+        self._forget_error(sequence)
+        self._set(sequence, Failure(flags=deaths * _DEATHS))
+
+    def drop(self, sequence: int) -> None:
+        """Forget the failures of a message that is finished."""
+        if self._records.pop(sequence, None) is not None:
+            self._forget_error(sequence)
+            if self._journaled:
+                self._changed[sequence] = None
+
+    def drop_below(self, sequence: int) -> None:
+        """Forget the failures of all messages below `sequence`."""
+        for each in [each for each in self._records if each < sequence]:
+            self.drop(each)
+
+    def clear(self) -> None:
+        """Forget all failures."""
+        if self._journaled:
+            self._changed.update(dict.fromkeys(self._records))
+        self._records.clear()
+        self._errors.clear()
+        self._error_bytes = 0
+
+    def doomed(self) -> list[int]:
+        """Return the messages that are given up, and not moved yet."""
+        return [sequence for sequence, record in self._records.items() if record.flags & _DOOM_MASK]
+
+    def _set(self, sequence: int, record: Failure) -> None:
+        self._records[sequence] = record
+        if self._journaled:
+            self._changed[sequence] = None
+
+    def _note(self, sequence: int, error: str) -> None:
+        self._forget_error(sequence)
+        self._errors[sequence] = error
+        self._error_bytes += len(error)
+        while self._error_bytes > _MOST_ERRORS:
+            self._forget_error(next(iter(self._errors)))
+
+    def _forget_error(self, sequence: int) -> None:
+        self._error_bytes -= len(self._errors.pop(sequence, ""))
+
+    # --- the journal -------------------------------------------------------------------------------------------
+
+    def changes(self) -> tuple[list[tuple[int, FailureState]], list[int]]:
+        """Return what was set and what was dropped since the last call."""
+        changed, self._changed = self._changed, {}
+        records = self._records
+        added = [(each, FailureState(*records[each])) for each in changed if each in records]
+        return added, [each for each in changed if each not in records]
+
+    def restore(self, saved: Mapping[int, FailureState], unfinished: Iterable[int]) -> None:
+        """Take over what the journal has, of messages that are not finished."""
+        for sequence in unfinished:
+            state = saved.get(sequence)
+            if state is not None:
+                self._records[sequence] = Failure(*state)
+        self._changed = dict.fromkeys(each for each in saved if each not in self._records)
