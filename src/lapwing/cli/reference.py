@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from lapwing.cli import main
 from lapwing.cli.commands import Command, Group
