@@ -1,7 +1,6 @@
 """Batches that are published once, whole: crashes at every point, repeats, refusals, sweeping."""
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -17,6 +16,7 @@ from lapwing.broker.options import Options
 from lapwing.broker.staging import STALE, NotStaged, Staging
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import CorruptChunk, PublishRefused, WriteFailed
+from lapwing.log.disk import Disk
 from lapwing.log.log import LogOptions
 from lapwing.log.staged import Intent, Part, StagedFiles
 
@@ -163,7 +163,7 @@ def test_a_process_killed_at_any_step_publishes_every_message_once(tmp_path, mon
         for name in ("write_intent", "note", "finish"):
             patch.setattr(node.files, name, mortal(getattr(node.files, name)))
         patch.setattr(Topic, "publish_frames", mortal(Topic.publish_frames))
-        patch.setattr(os, "unlink", mortal(os.unlink))
+        patch.setattr(Disk, "unlink", staticmethod(mortal(Disk.unlink)))
         try:
             node.commit(0, *keys)
         except Died:
@@ -296,7 +296,8 @@ def test_half_a_line_that_a_full_disk_left_is_taken_back(node):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    assert path.read_bytes() == b'{"batch": 1, "parts": [["k", 0]]}\n'
+    assert path.stat().st_size == limit - 10
+    assert node.files.intent(SINK) == Intent(1, [("k", 0)])
 
 
 def test_a_commit_of_what_is_not_staged_is_refused_and_leaves_nothing_behind(node):
@@ -358,7 +359,7 @@ def test_the_ledger_outlives_sweeping_but_for_sinks_that_write_once(node):
     node.staging.sweep(now=ledger.stat().st_mtime_ns + STALE + 1)
 
     assert node.files.sinks() == [SINK]
-    assert json.loads((node.path / "staging" / "s-query-1" / "ledger").read_text()) == {"batch": 0}
+    assert json.loads((node.path / "staging" / "s-query-1" / "ledger").read_text()) ["batch"] == 0
 
 
 class _Silent:

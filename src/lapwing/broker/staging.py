@@ -1,23 +1,25 @@
-"""Batches that are published once, whole, however often they are asked for and whatever dies in between.
+"""Publish staged batches: each is published once and whole, however often it is committed, through crashes too.
 
-A sink stages the parts of a batch, then says "commit". From then on the batch will be published:
+A sink stages the parts of a batch, then commits it. From then on the batch will be published:
 
-    1. the intent is written down: which parts, in which order
-    2. for each part: where it is about to go (log, sequence, timestamp) is written down, then it is appended
-    3. the ledger says that the batch is published; intent and parts are deleted
+    1. the intent is saved: which parts, in which order
+    2. for each part: where it is about to go (log, sequence, timestamp) is saved, then it is appended
+    3. with durability fsync, every log that got a part is synced
+    4. the ledger is written: the batch is published; intent and parts are removed
 
-After a crash an intent is carried on. Only the last part that was begun is in doubt, and the log itself answers: the
-messages of a part share one timestamp that no others have, so those that arrived are found from the noted sequence on.
-A batch that the ledger knows, or that is being published, is not staged again.
+After a crash the intent is carried on. Every part that was begun may be there whole, in part or not at all, as a power
+loss takes what was not synced. The messages of a part share one timestamp, so those that arrived are found by it and by
+their bodies from the saved sequence on. The missing ones are appended, and the logs are synced before 4, even where an
+earlier process wrote them. A batch that is published, or about to be, is not staged again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
-from lapwing.errors import CorruptChunk, LapwingError, LogError
+from lapwing.errors import LapwingError, LogError
 from lapwing.log.attributes import Extra
 from lapwing.log.staged import Intent, Part
 from lapwing.wire.nsq.commands import bodies
@@ -46,16 +48,29 @@ class Staging:
         self.files = files
         self._published: dict[str, int] = {}
         self._commits: dict[str, Commit] = {}
-        self._damaged: set[str] = set()  # sinks of which nobody knows what they were about to publish
+        self._unknown: set[str] = set()  # sinks whose intent could not be read
 
     def published(self, sink: str) -> int:
-        """The last batch of the sink that was published, -1 if none was. Raises `LogError` when nobody knows."""
-        if sink in self._damaged:
-            self.files.intent(sink)
-            self._damaged.discard(sink)  # somebody has mended it
+        """Return the last batch of the sink that was published, -1 if none was. Raises `LogError` or `OSError`."""
+        if sink in self._unknown:
+            self._adopt(sink, self.files.intent(sink))
+            self._unknown.discard(sink)
+        return self._known(sink)
+
+    def _known(self, sink: str) -> int:
         if sink not in self._published:
             self._published[sink] = self.files.published(sink)
         return self._published[sink]
+
+    def _adopt(self, sink: str, intent: Intent | None) -> Commit | None:
+        """Return the commit that an intent asks for; None when there is none or its batch is published."""
+        if intent is None:
+            return None
+        if intent.batch <= self._known(sink):
+            self.finish(sink, self._known(sink))
+            return None
+        commit = self._commits[sink] = Commit(self, self._broker, sink, intent)
+        return commit
 
     def settled(self, sink: str, batch: int) -> bool:
         """Whether the batch is published or about to be, so that nothing more can be staged for it."""
@@ -112,18 +127,14 @@ class Staging:
 
     def _recover(self, sink: str, now: Callable[[], int]) -> int | None:
         try:
-            intent = self.files.intent(sink)
-        except CorruptChunk:
-            self._damaged.add(sink)
+            commit = self._adopt(sink, self.files.intent(sink))
+        except (LogError, OSError):
+            self._unknown.add(sink)
             raise
-        if intent is None:
+        if commit is None:
             return None
-        if intent.batch <= self.published(sink):
-            self.finish(sink, self.published(sink))
-            return None
-        commit = self._commits[sink] = Commit(self, self._broker, sink, intent)
         commit.run(now)
-        return intent.batch
+        return commit.batch
 
     @property
     def interrupted(self) -> list[Commit]:
@@ -160,8 +171,9 @@ class Commit:
         self._files = staging.files
         self._broker = broker
         self._intent = intent
-        self._at = max(intent.begun, default=0)  # all before the last one begun are done
+        self._at = 0
         self._part: Part | None = None
+        self._missing: Sequence[int] = ()  # messages of the part that are not in their log
         self.sink = sink
         self.batch = intent.batch
         self.published = 0
@@ -173,26 +185,29 @@ class Commit:
         return self._at >= len(self._intent.parts)
 
     def prepare(self, *, now: int) -> Callable[[], None] | None:
-        """Get the next part ready; a call that must return before `publish`, where power losses count."""
+        """Get the next part ready; return a call that must return before `publish`, where power losses count."""
         key, number = self._intent.parts[self._at]
         self._part = part = self._files.get(self.sink, self.batch, key, number)
         topic = self._broker.topic(part.topic)
         begun = self._intent.begun.get(self._at)
-        if begun is not None and begun["log_id"] == topic.log.identity and self._arrived(topic, begun):
-            return None  # all or some of it is there: `publish` goes on from that
+        if begun is not None and begun["log_id"] == topic.log.identity:
+            self._missing = _missing(topic, part, begun)
+            if len(self._missing) < part.count:
+                topic.log.sync_again(begun["next"])  # an earlier process may have written it and not synced it
+                return None
+        self._missing = range(part.count)
         stamp = now + topic.skew  # messages tell the machine's time
         facts = {"topic": part.topic, "log_id": topic.log.identity, "next": topic.log.next, "now": stamp}
         self._intent.begun[self._at] = facts
         return self._files.note(self.sink, self._at, facts)
 
     def publish(self) -> None:
-        """Append the part to its log, as far as it is not there already; raises `LogError` and can be called again."""
+        """Append the messages of the part that its log lacks. Raises `LogError`; then `prepare` comes again."""
         part, begun = self._part, self._intent.begun[self._at]
         assert part is not None
         topic = self._broker.topic(part.topic)
-        arrived = self._arrived(topic, begun)
-        if arrived < part.count:
-            _append(topic, part, arrived, stamp=begun["now"])
+        if self._missing:
+            _append(topic, part, self._missing, stamp=begun["now"])
         self.topics[part.topic] = topic
         self.published += part.count
         self._part = None
@@ -208,7 +223,11 @@ class Commit:
         for topic in self.topics.values():
             job = topic.log.begin_sync() if self._broker.options.durability == "fsync" else None
             if job is not None:
-                job()
+                try:
+                    job()
+                except OSError as error:
+                    topic.log.finish_sync(error)
+                    raise
                 topic.log.finish_sync(None)
         self.finish()
 
@@ -216,28 +235,44 @@ class Commit:
         """Every part is in its log, and synced where that is asked for."""
         self._staging.finish(self.sink, self.batch)
 
-    def _arrived(self, topic: Topic, begun: dict[str, Any]) -> int:
-        """How many messages of the part are in the log: they are all that has its timestamp, from `next` on."""
-        count = 0
-        log = topic.log
-        if begun["log_id"] != log.identity:
-            return 0
-        for _, _, frames in log.blocks(max(begun["next"], log.first), log.end, _BLOCK):
-            decoded, _ = kernel.decode_messages(frames, 0, len(frames))
-            count += sum(timestamp == begun["now"] for timestamp, *_ in decoded)
-        return count
+
+def _missing(topic: Topic, part: Part, begun: dict[str, Any]) -> list[int]:
+    """Return which messages of a part are not in the log, from `next` on, with the part's timestamp."""
+    log = topic.log
+    extras = {index: (defer, headers) for index, defer, headers in part.extras}
+    wanted: dict[bytes, list[int]] = {}  # by body and attributes, the last index first
+    for index, body in reversed(list(enumerate(bodies(part.batch)))):
+        wanted.setdefault(_key(body, *extras.get(index, (0, {}))), []).append(index)
+    left = part.count
+    for first, count, frames in log.blocks(max(begun["next"], log.first), log.end, _BLOCK):
+        if not left:
+            break
+        carried = {extra.sequence: extra for extra in log.extras(first, first + count)} if extras else {}
+        decoded, _ = kernel.decode_messages(frames, 0, len(frames))
+        for sequence, (timestamp, _, _, body) in enumerate(decoded, first):
+            if timestamp == begun["now"]:
+                extra = carried.get(sequence, Extra(sequence))
+                indexes = wanted.get(_key(body, extra.defer, extra.headers))
+                if indexes:
+                    indexes.pop()
+                    left -= 1
+    return sorted(index for indexes in wanted.values() for index in indexes)
 
 
-def _append(topic: Topic, part: Part, skipped: int, *, stamp: int) -> None:
-    """Put a part into its log, but for the first messages that are there already."""
+def _key(body: bytes, defer: int, headers: dict[str, str]) -> bytes:
+    return repr((defer, sorted(headers.items()))).encode("utf-8", "surrogatepass") + body if defer or headers else body
+
+
+def _append(topic: Topic, part: Part, missing: Sequence[int], *, stamp: int) -> None:
+    """Append those messages of a part to its log."""
     now = stamp - topic.skew
     topic.write_pending(now=now)  # so that the sequences are known
     first = topic.log.next
-    if skipped:
-        frames = kernel.frame_bodies(bodies(part.batch)[skipped:], topic.id_base + first, stamp)
+    if len(missing) < part.count:
+        all_bodies = bodies(part.batch)
+        frames = kernel.frame_bodies([all_bodies[index] for index in missing], topic.id_base + first, stamp)
     else:
         frames, _ = kernel.frame_mpub(part.batch, topic.id_base + first, stamp, _ANY, _ANY)  # its limits were checked
-    count = part.count - skipped
-    size = len(frames) - kernel.HEAD * count
-    extras = [Extra(first + at - skipped, defer, headers) for at, defer, headers in part.extras if at >= skipped]
-    topic.publish_frames(frames, count, size, extras, now=now)
+    places = {index: first + place for place, index in enumerate(missing)} if part.extras else {}
+    extras = [Extra(places[index], defer, headers) for index, defer, headers in part.extras if index in places]
+    topic.publish_frames(frames, len(missing), len(frames) - kernel.HEAD * len(missing), extras, now=now)

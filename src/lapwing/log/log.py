@@ -258,6 +258,12 @@ class DiskLog:
         """Say how the call of `begin_sync` ended; after an error all of it is to be synced again."""
         self._sync.finish(error)
 
+    def sync_again(self, sequence: int) -> None:
+        """Have the next sync cover everything from `sequence` on, also what an earlier process wrote."""
+        for segment in self._segments:
+            if segment.end > sequence:
+                self._sync.wrote(segment, created=True)
+
     # --- reading -----------------------------------------------------------------------------------------------
 
     def reader(self, sequence: int) -> Reader:

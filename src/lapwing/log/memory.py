@@ -79,6 +79,9 @@ class MemoryLog:
         """None: there is nothing to sync."""
         return None
 
+    def sync_again(self, sequence: int) -> None:
+        """There is nothing to sync."""
+
     def finish_sync(self, error: OSError | None) -> None:
         """There was nothing to sync."""
 

@@ -1,34 +1,36 @@
-"""Messages that wait for a word: written down, not yet published. And who has been published already.
+"""The files of staged batches: parts that wait for their commit, and which batches are published.
 
     staging/s-<sink>/
         ledger                  the last batch of this sink that was published: JSON
         intent                  the batch that is being published: JSON lines, see `write_intent` and `note`
         <batch, 20 digits>/     what is staged for a batch
             <key>.<part>        length and CRC-32C of what follows, JSON (topic, count, extras), the body of an MPUB
+
+The ledger and every line of an intent carry a CRC-32C of the rest of their JSON; those of the first versions have none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import FileIO
 from typing import Any, Final
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, LogError
 from lapwing.log.datapath import folder, unfold
-from lapwing.log.disk import DISK
+from lapwing.log.disk import DISK, Disk, exists
 
 STAGING: Final = "staging"
 KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 _HEAD: Final = struct.Struct("<III")  # bytes of JSON, bytes of the batch, CRC-32C of both
 _PREFIX: Final = "s-"
-_UNKNOWN: Final = "what was published is not known; without its folder the sink begins anew"
+_UNKNOWN: Final = "what was published is not known; to begin anew, remove the folder of the sink"
 
 
 @dataclass(slots=True)
@@ -53,9 +55,10 @@ class Intent:
 class StagedFiles:
     """The staging directory of a data path. With `sync` nothing is reported written that a power loss could take."""
 
-    def __init__(self, data_path: str, *, sync: bool) -> None:
+    def __init__(self, data_path: str, *, sync: bool, disk: Disk = DISK) -> None:
         self._root = os.path.join(data_path, STAGING)
         self._sync = sync
+        self._disk = disk
 
     def sinks(self) -> list[str]:
         """Every sink that anything is known of."""
@@ -76,15 +79,14 @@ class StagedFiles:
         self._write(os.path.join(directory, f"{key}.{number}"), *content)
 
     def has(self, sink: str, batch: int, key: str, number: int) -> bool:
-        """Whether the part is there."""
-        return os.path.exists(os.path.join(self._batch(sink, batch), f"{key}.{number}"))
+        """Return whether the part is there. Raises `OSError`."""
+        return exists(os.path.join(self._batch(sink, batch), f"{key}.{number}"))
 
     def get(self, sink: str, batch: int, key: str, number: int) -> Part:
-        """A part as it was put; raises `CorruptChunk`, or `LogError` when it is gone."""
+        """Return a part as it was put. Raises `CorruptChunk`, or `LogError` when it is gone or cannot be read."""
         path = os.path.join(self._batch(sink, batch), f"{key}.{number}")
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = self._disk.read(path)
         except OSError as error:
             raise LogError(f"{path}: {error.strerror}") from error
         if len(data) >= _HEAD.size:
@@ -118,10 +120,10 @@ class StagedFiles:
         dropped = 0
         for name in _names(directory):
             if keys is None or name.rpartition(".")[0] in keys:
-                os.unlink(os.path.join(directory, name))
+                self._disk.unlink(os.path.join(directory, name))
                 dropped += 1
-        if not _names(directory) and os.path.isdir(directory):
-            os.rmdir(directory)
+        if not _names(directory) and exists(directory):
+            self._disk.rmdir(directory)
         return dropped
 
     def batches(self, sink: str) -> list[tuple[int, int]]:
@@ -133,69 +135,75 @@ class StagedFiles:
     # --- what is being published -------------------------------------------------------------------------------
 
     def write_intent(self, sink: str, intent: Intent) -> None:
-        """Remember that a batch is to be published, before anything of it is."""
-        line = json.dumps({"batch": intent.batch, "parts": intent.parts}).encode() + b"\n"
-        self._write(os.path.join(self._sink(sink), "intent"), line)
+        """Save that a batch is to be published, before anything of it is."""
+        self._write(os.path.join(self._sink(sink), "intent"), _sealed({"batch": intent.batch, "parts": intent.parts}))
 
     def note(self, sink: str, index: int, facts: dict[str, Any]) -> Callable[[], None] | None:
-        """Write down where a part is about to go; with `sync`, a call that must return before it goes there."""
+        """Save where a part is about to go; with `sync`, return a call that must return before it goes there."""
         path = os.path.join(self._sink(sink), "intent")
-        line = json.dumps({"part": index, **facts}).encode() + b"\n"
-        with open(path, "ab", buffering=0) as file:
-            before = file.tell()
+        line = _sealed({"part": index, **facts})
+        disk = self._disk
+        fd = disk.open(path, os.O_RDWR)
+        try:
+            before = os.fstat(fd).st_size
             try:
-                _write_all(file, line)
+                disk.write(fd, line, before)
             except OSError:
-                file.truncate(before)  # half a line would spoil the next one
+                disk.truncate(fd, before)  # half a line would spoil the next one
                 raise
+        finally:
+            disk.close(fd)
         if not self._sync:
             return None
 
         def sync() -> None:
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+            fd = disk.open(path, os.O_RDONLY)
+            try:
+                disk.fsync(fd)
+            finally:
+                disk.close(fd)
 
         return sync
 
     def intent(self, sink: str) -> Intent | None:
-        """The batch that is being published, if any; a line that a crash has torn off counts as not written, and goes.
+        """Return the batch that is being published, if any; a line that a crash has torn off is cut off.
 
-        Raises `CorruptChunk` when it is damaged otherwise: what was published is then not known.
+        Raises `CorruptChunk` when it is damaged otherwise, as it is then not known what was published, and `OSError`.
         """
         path = os.path.join(self._sink(sink), "intent")
         try:
-            with open(path, "r+b", buffering=0) as file:
-                data = file.read()
-                whole = data[: data.rfind(b"\n") + 1]
-                if len(whole) < len(data):
-                    file.truncate(len(whole))
+            data = self._disk.read(path)
         except FileNotFoundError:
             return None
+        lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
         try:
-            head, *lines = [json.loads(line) for line in whole.splitlines()]
+            while self._sync and len(lines) > 1 and not _is_sound(lines[-1]):
+                lines.pop()  # a power loss left it: it was not synced, so its part was not appended
+            head, *others = [_opened(line) for line in lines]
             intent = Intent(int(head["batch"]), [(str(key), int(number)) for key, number in head["parts"]])
-            for line in lines:
+            for line in others:
                 intent.begun[int(line["part"])] = {name: line[name] for name in ("topic", "log_id", "next", "now")}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptChunk(path, 0, f"{_UNKNOWN} ({error})") from error
+        whole = b"".join(lines)
+        if len(whole) < len(data):
+            self._write(path, whole)
         return intent
 
     def finish(self, sink: str, batch: int) -> None:
-        """Write into the ledger that the batch is published, and forget all that led there."""
-        self._write(os.path.join(self._sink(sink), "ledger"), json.dumps({"batch": batch}).encode())
-        path = os.path.join(self._sink(sink), "intent")
-        if os.path.exists(path):
-            os.unlink(path)
+        """Write into the ledger that the batch is published, and remove its intent and its parts."""
+        self._write(os.path.join(self._sink(sink), "ledger"), _sealed({"batch": batch}))
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(os.path.join(self._sink(sink), "intent"))
         for staged, _ in self.batches(sink):
             if staged <= batch:
                 self.drop(sink, staged)
 
     def published(self, sink: str) -> int:
-        """The last batch of the sink that was published, -1 if none was; raises `CorruptChunk` or `LogError`."""
+        """Return the last batch of the sink that was published, -1 if none was. Raises `CorruptChunk` or `LogError`."""
         path = os.path.join(self._sink(sink), "ledger")
         try:
-            with open(path, "rb") as file:
-                return int(json.loads(file.read())["batch"])
+            return int(_opened(self._disk.read(path))["batch"])
         except FileNotFoundError:
             return -1
         except OSError as error:
@@ -209,8 +217,8 @@ class StagedFiles:
         for batch, _ in self.batches(sink):
             self.drop(sink, batch)
         for name in _names(directory):
-            os.unlink(os.path.join(directory, name))
-        os.rmdir(directory)
+            self._disk.unlink(os.path.join(directory, name))
+        self._disk.rmdir(directory)
 
     def age(self, sink: str, now: int) -> int:
         """How long (ns) nothing has been published by the sink."""
@@ -228,17 +236,9 @@ class StagedFiles:
         return os.path.join(self._sink(sink), f"{batch:020}")
 
     def _write(self, path: str, *content: bytes) -> None:
-        """Make a file whole or not at all."""
-        DISK.make_directory(os.path.dirname(path), sync=self._sync)
-        draft = f"{path}.new"
-        with open(draft, "wb", buffering=0) as file:
-            for piece in content:
-                _write_all(file, piece)
-            if self._sync:
-                os.fsync(file.fileno())
-        os.replace(draft, path)
-        if self._sync:
-            DISK.sync_directory(os.path.dirname(path))
+        """Write a file, whole or not at all."""
+        self._disk.make_directory(os.path.dirname(path), sync=self._sync)
+        self._disk.replace(path, content, sync=self._sync)
 
 
 def _names(directory: str) -> list[str]:
@@ -248,7 +248,24 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _write_all(file: FileIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
+def _sealed(document: dict[str, Any]) -> bytes:
+    """Return one line of JSON that carries its checksum."""
+    return json.dumps({**document, "crc": kernel.crc32c(json.dumps(document).encode())}).encode() + b"\n"
+
+
+def _opened(line: bytes) -> dict[str, Any]:
+    """Return what such a line holds. Raises `ValueError`."""
+    document = json.loads(line)
+    if not isinstance(document, dict):
+        raise ValueError("an object was expected")
+    crc = document.pop("crc", None)
+    if crc is not None and crc != kernel.crc32c(json.dumps(document).encode()):
+        raise ValueError("it does not match its checksum")
+    return document
+
+
+def _is_sound(line: bytes) -> bool:
+    try:
+        return "part" in _opened(line)
+    except (ValueError, RecursionError):
+        return False

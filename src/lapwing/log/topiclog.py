@@ -47,6 +47,9 @@ class TopicLog(Protocol):
     def finish_sync(self, error: OSError | None) -> None:
         """Say how the call ended."""
 
+    def sync_again(self, sequence: int) -> None:
+        """Have the next sync cover everything from `sequence` on, also what an earlier process wrote."""
+
     def reader(self, sequence: int) -> Reader:
         """A reader that stands at `sequence`."""
 
