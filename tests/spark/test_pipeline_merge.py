@@ -284,3 +284,52 @@ def test_a_gap_in_the_midst_of_a_deleted_log_is_missing(tmp_path):
     proof = v.verify(str(tmp_path))
     assert not proof.sound
     assert proof.logs[0].missing == [(5, 7)]
+
+
+def scoped(path, **scope):
+    table = opened(path)
+    table.add("q", 0, until(5), writing(rows(0, 5)), scope=scope)
+    return str(path)
+
+
+def test_logs_that_brokers_have_and_the_archive_lacks_make_it_incomplete(tmp_path):
+    place = scoped(tmp_path, topics=[], pattern="[^#]*")
+    published = {
+        ("orders", 1, "log"): (0, 5), ("orders", 2, "other"): (3, 9), ("new", 1, "third"): (0, 1),
+        ("empty", 1, "fourth"): (0, 0), ("e#ephemeral", 1, "fifth"): (0, 4),
+    }  # fmt: skip
+    proof = v.verify(place, published=published)
+
+    assert not proof.sound
+    assert [(log.topic, log.node, log.archived, log.waiting) for log in proof.logs] == [
+        ("orders", 1, True, 0), ("new", 1, False, 1), ("orders", 2, False, 6)
+    ]  # fmt: skip
+    text = proof_text(proof)
+    assert "NOT ARCHIVED  topic orders, node 2, log other: 6 messages; no batch has begun with this log" in text
+    assert text.endswith("NOT COMPLETE")
+    assert v.verify(place, topics=["orders"], published={("orders", 1, "log"): (0, 5)}).sound
+
+
+def test_logs_of_topics_that_the_archive_is_not_for_are_not_missed(tmp_path):
+    place = scoped(tmp_path, topics=["orders"], pattern="")
+    published = {("orders", 1, "log"): (0, 5), ("new", 1, "third"): (0, 1)}
+
+    assert v.verify(place, published=published).sound
+    assert not v.verify(place, topics=["new"], published=published).sound
+
+
+def test_messages_that_retention_deleted_before_they_were_archived_are_missing(tmp_path):
+    place = scoped(tmp_path, topics=["orders"], pattern="")
+    proof = v.verify(place, published={("orders", 1, "log"): (8, 10)})
+
+    assert proof.logs[0].missing == [(5, 8)]
+    assert proof.logs[0].waiting == 2
+
+
+def test_a_log_is_proven_from_where_the_pipeline_began_to_read_it(tmp_path):
+    table = opened(tmp_path)
+    table.add("q", 0, until(40), lambda place: os.makedirs(place))  # start: latest
+    assert v.verify(str(tmp_path)).sound
+    table.add("q", 1, until(45), writing(rows(42, 45)))
+
+    assert v.verify(str(tmp_path)).logs[0].missing == [(40, 42)]

@@ -108,7 +108,10 @@ def batch_writer(
         until = checkpoint.offsets(number)
         frame = _shaped(batch, until)
 
-        told(table.add(query, number, until, lambda place: writer(frame).partitionBy(*PARTITIONS).parquet(place)))
+        def save(place: str) -> None:
+            writer(frame).partitionBy(*PARTITIONS).parquet(place)
+
+        told(table.add(query, number, until, save, scope={"topics": settings.topics, "pattern": settings.pattern}))
         compact(batch.sparkSession, table, merging)
 
     return write

@@ -32,6 +32,8 @@ def proof_text(proof: Proof) -> str:
             lines.append(f"MISSING  {where}: {shown(log.missing)}")
         if log.twice:
             lines.append(f"TWICE    {where}: {shown(log.twice)}")
+        if not log.archived:
+            lines.append(f"NOT ARCHIVED  {where}: {log.waiting or 0:,} messages; no batch has begun with this log")
         if log.ended:
             lost = f"; deleted before they were archived: {shown(log.lost)}" if log.lost else ""
             lines.append(f"DELETED  {where}: the topic was deleted or created again{lost}")

@@ -57,6 +57,7 @@ class Entry:
     added: list[tuple[str, Part]] = field(default_factory=list)  # where it was staged, and what it becomes
     removed: list[str] = field(default_factory=list)
     written_ms: int = 0
+    scope: dict[str, Any] = field(default_factory=dict)  # the topics that the table is for: `topics` or `pattern`
 
 
 @dataclass(slots=True)
@@ -70,6 +71,8 @@ class Contents:
     written_ms: int = 0
     parts: dict[str, Part] = field(default_factory=dict)
     ended: list[list[Any]] = field(default_factory=list)  # logs that are not read any more: [*log, sequence reached]
+    scope: dict[str, Any] = field(default_factory=dict)
+    began: list[list[Any]] = field(default_factory=list)  # [*log, sequence] of each log when a batch first had it
 
     def apply(self, entry: Entry) -> None:
         """Change this to what the table holds after the next entry."""
@@ -81,9 +84,15 @@ class Contents:
         if entry.kind == "batch":
             now = reached(entry.until)
             ended = [[*log, sequence] for log, sequence in reached(self.until).items() if log not in now]
+            known = {tuple(each[:3]) for each in self.began}
+            written = {topic_of(part.path) for _, part in entry.added}  # a new log may be read in its first batch
+            self.began += [
+                [*log, sequence] for log, sequence in now.items() if log not in known and log[0] not in written
+            ]
             self.ended = [each for each in [*self.ended, *ended] if tuple(each[:3]) not in now]
             self.query, self.batch, self.until = entry.query, entry.batch, entry.until
             self.written_ms = entry.written_ms
+            self.scope = entry.scope
 
     @property
     def rows(self) -> int:
@@ -92,6 +101,12 @@ class Contents:
 
 Log = tuple[str, int, str]  # topic, node, identity of the log
 Count = Callable[[Files, list[str]], dict[str, int]]
+
+
+def topic_of(path: str) -> str:
+    """Return the topic in a file's path."""
+    folder = next((part for part in path.split("/") if part.startswith("topic=")), "topic=")
+    return unquote(folder.removeprefix("topic="))
 
 
 def reached(until: dict[str, Any]) -> dict[Log, int]:
@@ -127,9 +142,16 @@ class Table:
         """Whether this batch of this query has been added."""
         return self.contents.query == query and batch <= self.contents.batch
 
-    def add(self, query: str, batch: int, until: dict[str, Any], write: Callable[[str], None]) -> int:
-        """Add a batch, which `write` writes into the directory it is given; how many rows it had."""
-        entry = Entry(self.contents.number + 1, "batch", query=query, batch=batch, until=until)
+    def add(
+        self,
+        query: str,
+        batch: int,
+        until: dict[str, Any],
+        write: Callable[[str], None],
+        scope: dict[str, Any] | None = None,
+    ) -> int:
+        """Add a batch, which `write` writes into the directory it is given; return how many rows it had."""
+        entry = Entry(self.contents.number + 1, "batch", query=query, batch=batch, until=until, scope=scope or {})
         self._stage(entry, write)
         return sum(part.rows for _, part in entry.added)
 

@@ -4,11 +4,11 @@ The sequences are read out of the files themselves, all of them, and compared wi
 archived, and with what the brokers have published if they are asked.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -18,7 +18,8 @@ from pyspark.errors import PySparkException
 from lapwing.errors import LapwingError
 from lapwing.spark.pipelines import table as tables
 from lapwing.spark.pipelines.files import Files, HadoopFiles, open_files
-from lapwing.spark.pipelines.table import Log
+from lapwing.spark.pipelines.pipeline_settings import ALL_TOPICS
+from lapwing.spark.pipelines.table import Contents, Log, topic_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,10 +45,11 @@ class LogProof:
     published: int | None = None  # where the log ends now; None when nobody was asked or it is gone
     ended: bool = False  # the topic was deleted or created again: nothing more will come of this log
     lost: list[Run] = field(default_factory=list)  # read by no batch before the log was deleted
+    archived: bool = True  # False: a log that the archive should have and knows nothing of
 
     @property
     def sound(self) -> bool:
-        return not self.missing and not self.twice
+        return self.archived and not self.missing and not self.twice
 
     @property
     def waiting(self) -> int | None:
@@ -105,7 +107,7 @@ def _verify(
     if contents.number == 0:
         raise LapwingError(f"{place}: no manifest, so this is no archive, or nothing has been archived yet")
     known = contents.until.keys() | {topic_of(path) for path in contents.parts} | {each[0] for each in contents.ended}
-    if strange := wanted - known:
+    if strange := wanted - known - {log[0] for log in published}:
         raise LapwingError(f"{place}: nothing of topic {', '.join(sorted(strange))} was ever archived here")
     proof = Proof(place)
     held: dict[Log, list[Run]] = {}
@@ -132,14 +134,29 @@ def _verify(
     newer = tables.load(files)[0].parts if unknown else {}
     proof.faults += [f"{path}: a file that the manifest does not know" for path in unknown if path not in newer]
     ended = {(topic, node, log_id): sequence for topic, node, log_id, sequence in contents.ended}
+    began = {(topic, node, log_id): sequence for topic, node, log_id, sequence in contents.began}
     expected = {**ended, **tables.reached(contents.until)}
     for log, sequence in expected.items():
         if (not wanted or log[0] in wanted) and (sequence > 0 or log in published):
             held.setdefault(log, [])
     for log in sorted(held):
-        proven = prove(log, held[log], expected.get(log), span, published.get(log))
+        proven = prove(log, held[log], expected.get(log), span, published.get(log), began.get(log))
         proof.logs.append(_ended(proven) if log in ended else proven)
+    proof.logs += [
+        LogProof(*log, first=first, stop=first, published=after, archived=False)
+        for log, (first, after) in sorted(published.items())
+        if log not in held and first < after and _in_scope(log[0], wanted, contents)
+    ]
     return proof
+
+
+def _in_scope(topic: str, wanted: frozenset[str], contents: Contents) -> bool:
+    """Return whether the archive should have the topic: the user asks for it, or the pipeline reads it."""
+    if wanted:
+        return topic in wanted
+    if topics := contents.scope.get("topics"):
+        return topic in topics
+    return re.fullmatch(contents.scope.get("pattern") or ALL_TOPICS, topic) is not None
 
 
 def _ended(proof: LogProof) -> LogProof:
@@ -161,14 +178,19 @@ def _sequences(path: str, spark: "SparkSession | None") -> Any:
         raise OSError(str(error)) from error
 
 
-def prove(log: Log, held: list[Run], end: int | None, span: Run | None, published: Run | None) -> LogProof:
-    """Compare the runs of sequences that are held with those that should be: from the first one held to `end`."""
+def prove(
+    log: Log, held: list[Run], end: int | None, span: Run | None, published: Run | None, began: int | None = None
+) -> LogProof:
+    """Compare the runs of sequences that are held with those that should be: from the first one held to `end`.
+
+    `began` is where the pipeline began to read the log, if that is known.
+    """
     proof = LogProof(*log)
     if span is not None:
         held = [(max(a, span[0]), min(b, span[1])) for a, b in held if max(a, span[0]) < min(b, span[1])]
     ordered = sorted(held)
     proof.rows = sum(stop - first for first, stop in ordered)
-    low = ordered[0][0] if ordered else 0
+    low = min([first for first, _ in ordered[:1]] + ([] if began is None else [began]), default=0)
     if span is not None:
         low = span[0]
     high = max((stop for _, stop in ordered), default=low)
@@ -185,6 +207,9 @@ def prove(log: Log, held: list[Run], end: int | None, span: Run | None, publishe
         reached = max(reached, stop)
     if reached < high:
         proof.missing.append((reached, high))
+    if published is not None and span is None and published[0] > high:
+        proof.missing.append((high, published[0]))  # retention has deleted them before they were archived
+        high = published[0]
     proof.first, proof.stop = low, high
     proof.published = published[1] if published is not None else None
     return proof
@@ -217,12 +242,6 @@ def runs(sequences: pa.Array) -> list[Run]:
         steps = pc.subtract(sequences.slice(1), sequences.slice(0, count - 1))
     breaks = [0, *(index + 1 for index in pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()), count]
     return [(sequences[low].as_py(), sequences[high - 1].as_py() + 1) for low, high in pairwise(breaks)]
-
-
-def topic_of(path: str) -> str:
-    """The topic in a file's path."""
-    folder = next((part for part in path.split("/") if part.startswith("topic=")), "topic=")
-    return unquote(folder.removeprefix("topic="))
 
 
 def shown(ranges: list[Run]) -> str:
