@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import httpx
 from admin_fakes import Channel, FakeLookupd, FakeNsqd, Topic, client
 
 from daemons import Daemon, program
@@ -63,5 +64,11 @@ def fill(cluster: Cluster) -> None:
 
 
 def start_nsqadmin(*flags: str) -> Daemon:
-    """The real nsqadmin, listening."""
+    """The real nsqadmin, listening. Its first page takes seconds, as it loads libraries: see `warm_up`."""
     return Daemon([*program("nsqadmin"), "--http-address=127.0.0.1:0", *flags], doors=("HTTP",))
+
+
+def warm_up(daemon: Daemon, base: str = "") -> Daemon:
+    """Have the daemon load what its pages need."""
+    httpx.get(f"{daemon.url}{base}/counter", timeout=60.0).raise_for_status()
+    return daemon

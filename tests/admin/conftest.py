@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that the stage is found und
 
 from admin_browser import chromium
 from admin_fakes import FakeLookupd, FakeNsqd
-from admin_stage import Cluster, fill, start_nsqadmin
+from admin_stage import Cluster, fill, start_nsqadmin, warm_up
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from daemons import Daemon
@@ -36,7 +36,7 @@ def nsqadmin(shared_cluster: Cluster) -> Iterator[Daemon]:
     """One in lookup mode for all tests."""
     fill(shared_cluster)
     with start_nsqadmin(f"--lookupd-http-address={shared_cluster.lookupd.address}") as daemon:
-        yield daemon
+        yield warm_up(daemon)
 
 
 @pytest.fixture(scope="module")

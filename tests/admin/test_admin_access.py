@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_stage import Cluster, start_nsqadmin
+from admin_stage import Cluster, start_nsqadmin, warm_up
 
 from daemons import program, until
 from lapwing.admin.access import Access, Logins, hash_password, inside, parse_networks, read_passwords
@@ -212,7 +212,7 @@ def guarded(shared_cluster: Cluster, starting, tmp_path_factory):
         "--allow-config-from-cidr=10.0.0.0/8",
     )
     daemon.audit = audit
-    return daemon
+    return warm_up(daemon, "/nsq")
 
 
 ANN = {"X-Forwarded-User": "ann"}
@@ -504,7 +504,7 @@ def test_the_libraries_of_the_pages_are_loaded_with_the_first_page(cluster):
 
         answers = [httpx.get(daemon.url + path).status_code for path in ("/ping", "/api/topics", "/static/lapwing.css")]
         before = loaded()
-        pages = [httpx.get(daemon.url + path).status_code for path in ("/", "/topics")]
+        pages = [httpx.get(daemon.url + path, timeout=60.0).status_code for path in ("/", "/topics")]
 
         assert (answers, before) == ([200, 200, 200], False)
         assert (pages, loaded()) == ([200, 200], True)

@@ -236,7 +236,7 @@ def test_what_somebody_else_has_deleted_is_said_to_be_gone(ui, cluster):
     del cluster.a.topics["lonely"]
     ui.confirm("Delete", typed="lonely")
 
-    ui.told("This topic is not there any more")
+    ui.told("This topic does not exist any more")
 
 
 def test_a_channel_is_paused_emptied_and_deleted(ui, cluster):

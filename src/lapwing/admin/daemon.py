@@ -17,7 +17,7 @@ from lapwing.admin.firewall import Firewall
 from lapwing.admin.lazy_pages import LazyPages
 from lapwing.admin.login import login_routes
 from lapwing.admin.options import AdminOptions
-from lapwing.admin.services import Admin, build, can_name_users
+from lapwing.admin.services import Admin, auth_secret, build, can_name_users
 from lapwing.admin.static import static_routes
 from lapwing.admin.web import AsgiApp, Route, Routes
 from lapwing.errors import ConfigError
@@ -96,17 +96,28 @@ def run(options: AdminOptions) -> None:
     # NiceGUI creates a folder for state of users, which we do not use: not in the working directory
     os.environ.setdefault("NICEGUI_STORAGE_PATH", os.path.join(tempfile.gettempdir(), "lapwing-nsqadmin"))
     admin = build(options, log)
-    if options.admin_users and not can_name_users(options):
-        log.warn(
-            f"nobody can change anything: --admin-user is given, but {options.acl_http_header} is ignored until "
-            "--trusted-proxy names the proxy that sets it, and there is no built-in login (--password-file)"
-        )
+    for text in warnings(options):
+        log.warn(text)
     listener = _listen(options.http_address)
     log.info("nsqadmin v1.3.0 (lapwing)")
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:
         runner.run(_serve(admin, listener, log))
     log.info("HTTP: closing")
     log.drain()
+
+
+def warnings(options: AdminOptions) -> Iterator[str]:
+    """Yield what the operator should know about these options at the start."""
+    if options.admin_users and not can_name_users(options):
+        yield (
+            f"nobody can change anything: --admin-user is given, but {options.acl_http_header} is ignored until "
+            "--trusted-proxy names the proxy that sets it, and there is no built-in login (--password-file)"
+        )
+    if auth_secret(options) and not (options.password_file or options.require_user):
+        yield (
+            f"everybody who reaches nsqadmin on {options.http_address} uses its secret, without a login: "
+            "add --password-file, or --trusted-proxy with --require-user"
+        )
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

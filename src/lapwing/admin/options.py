@@ -61,6 +61,11 @@ class AdminOptions:
         key="allowed_hosts",
     )
     audit_file: str = option("", "append every change, who made it and when, to this file as JSON lines")
+    auth_secret_file: str = option(
+        "",
+        "file with the secret that nsqds with --auth-http-address require; LAPWING_AUTH_SECRET in the environment does "
+        "the same",
+    )
     hash_password: str = option(
         "", "read a password from stdin, print the line for the password file for this user, end", key=""
     )

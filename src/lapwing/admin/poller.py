@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from lapwing import names
 from lapwing.admin.alarms import Alarm, Limits, alarms
+from lapwing.admin.error_texts import failure_reason
 from lapwing.admin.history import History
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
@@ -229,7 +230,7 @@ class Poller:
             return await self.queries.http.get(contact, "/stats", params)
 
         asked: Asked[Any] = await self.queries.http.ask_all(() if failure else self._nodes, stats)
-        return asked.answers, {contact: failure.reason for contact, failure in asked.failures.items()}
+        return asked.answers, {contact: failure_reason(failure) for contact, failure in asked.failures.items()}
 
     def _state(self, contact: str, node: Node, answer: Json | None, error: str) -> NodeState:
         if answer is None:
@@ -326,4 +327,4 @@ _UNKNOWN: Final = Node("", "", 0, 0, "")
 
 def _error(asked: Asked[Any], address: str) -> str:
     failure = asked.failures.get(address)
-    return failure.reason if failure is not None else ""
+    return failure_reason(failure) if failure is not None else ""

@@ -1,7 +1,9 @@
 """Build the parts of nsqadmin from its options. The API and the pages work with these parts."""
 
+import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from lapwing.admin.access import Access, Logins, parse_networks, read_passwords
@@ -18,6 +20,7 @@ from lapwing.admin.running_options import RunningOptions
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp, tls_context
 from lapwing.errors import ConfigError
+from lapwing.net import bearer
 from lapwing.net.listen import split
 from lapwing.net.logs import Level, Log
 
@@ -61,6 +64,7 @@ def build(options: AdminOptions, log: Log) -> Admin:
         request_timeout=options.http_client_request_timeout / SECOND,
         tls=tls,
         user_agent="nsqadmin/v1.3.0",
+        auth_secret=auth_secret(options),
     )
     queries = ClusterClient(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)
     access = Access(
@@ -119,6 +123,23 @@ def _check(options: AdminOptions) -> None:
             "--require-user needs a way to name users: --password-file for the built-in login, or --trusted-proxy "
             f"for the proxy that sets {options.acl_http_header}"
         )
+
+
+def auth_secret(options: AdminOptions) -> str:
+    """Return the secret for nsqds that require one, from its file or the environment; empty for none."""
+    secret = os.environ.get("LAPWING_AUTH_SECRET", "")
+    if options.auth_secret_file:
+        try:
+            secret = Path(options.auth_secret_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ConfigError(f"cannot read --auth-secret-file={options.auth_secret_file}: {reason}") from error
+    if secret or options.auth_secret_file:
+        try:
+            bearer.credentials(secret)
+        except ValueError as error:
+            raise ConfigError(f"--auth-secret-file or LAPWING_AUTH_SECRET: {error}") from error
+    return secret
 
 
 def can_name_users(options: AdminOptions) -> bool:

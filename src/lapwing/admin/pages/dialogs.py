@@ -2,12 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from lapwing.admin.actions import Forbidden
 from lapwing.admin.changes import Outcome
+from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.frame import View
 from lapwing.admin.pages.parts import Dialog, Field, button, element, put, say
-from lapwing.client.cluster_client import NoSuchNode, UpstreamFailed
-from lapwing.client.http import CallFailed
 from lapwing.errors import LapwingError
 from lapwing.names import valid
 
@@ -19,7 +17,7 @@ async def carry_out(view: View, doing: Doing, done: str) -> bool:
     try:
         outcome = await doing()
     except LapwingError as error:
-        view.tell(in_words(error), bad=True)
+        view.tell(error_text(error), bad=True)
         return False
     if outcome.message and all("_NOT_FOUND" in line for errors in outcome.trouble for line in errors):
         done += ", where it was"  # a channel need not be on every node of its topic
@@ -27,19 +25,6 @@ async def carry_out(view: View, doing: Doing, done: str) -> bool:
     view.tell(outcome.message or done, bad=bool(outcome.message))
     view.admin.poller.soon()
     return True
-
-
-def in_words(error: LapwingError) -> str:
-    """A domain error as a user reads it."""
-    if isinstance(error, Forbidden):
-        return "You may look, but not change anything here."
-    if isinstance(error, NoSuchNode):
-        return f"The node {error} is not known, or does not have this topic."
-    if "TOPIC_NOT_FOUND" in str(error):
-        return "This topic is not there any more: somebody has deleted it."
-    if isinstance(error, UpstreamFailed | CallFailed):
-        return f"The cluster refused or did not answer: {error}"
-    return str(error)
 
 
 def ask(

@@ -11,8 +11,9 @@ from fastapi import Request
 from nicegui import background_tasks, ui
 from nicegui.element import Element
 
+from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.columns import Column, Links, Row
-from lapwing.admin.pages.dialogs import carry_out, in_words
+from lapwing.admin.pages.dialogs import carry_out
 from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Field, MessageView, Table, button, element, link_button, notice, panel, put, say
 from lapwing.admin.peek import LogState, Peek, newest, oldest
@@ -173,7 +174,7 @@ async def _browse(view: View, asked: Asked) -> None:
         notice(str(error), "warning", role="alert")
         return
     except CallFailed as error:
-        notice(in_words(error), "error", role="alert")
+        notice(error_text(error), "error", role="alert")
         return
     browser = Browser(view, asked, peek, states, shown)
     browser.tails = {state.node.name: state.next for state in states}
@@ -355,7 +356,7 @@ async def _tail(browser: Browser, said: Element, table: Table) -> None:
                     try:
                         fresh += task.result()
                     except CallFailed as error:
-                        say(said, in_words(error))
+                        say(said, error_text(error))
                         await asyncio.sleep(2.0)
                     waiting[name] = asyncio.ensure_future(one(by_name[name]))
             if wanted:

@@ -1,0 +1,35 @@
+"""Errors of the cluster as a user of nsqadmin reads them: what happened, and what to do."""
+
+from lapwing.admin.actions import Forbidden
+from lapwing.client.cluster_client import NoSuchNode, UpstreamFailed
+from lapwing.client.http import CallFailed
+from lapwing.errors import LapwingError
+
+
+def failure_reason(error: CallFailed) -> str:
+    """Return why a daemon did not do what it was asked for, without the request."""
+    if error.code == "AUTH_REQUIRED":
+        return "it requires a secret: start nsqadmin with --auth-secret-file"
+    if error.code == "AUTH_FAILED":
+        return "it does not accept nsqadmin's secret (--auth-secret-file)"
+    if error.code == "UNAUTHORIZED" and isinstance(error.answer, dict):
+        needed = error.answer.get("permission") or "a permission"
+        return f"nsqadmin's secret lacks {needed} for it: the auth server has to grant it for the pattern .*"
+    if error.code == "AUTH_UNAVAILABLE":
+        return "its auth server gives no usable answer"
+    return error.reason
+
+
+def error_text(error: LapwingError) -> str:
+    """Return a sentence about an error for the page."""
+    if isinstance(error, Forbidden):
+        return "You may look, but not change anything here."
+    if isinstance(error, NoSuchNode):
+        return f"The node {error} is not known, or does not have this topic."
+    if "TOPIC_NOT_FOUND" in str(error):
+        return "This topic does not exist any more: somebody has deleted it."
+    if isinstance(error, CallFailed):
+        return f"The cluster refused or did not answer: {failure_reason(error)}"
+    if isinstance(error, UpstreamFailed):
+        return f"The cluster refused or did not answer: {error}"
+    return str(error)
