@@ -10,8 +10,8 @@ import pytest
 from admin_stage import start_nsqadmin
 
 from daemons import Daemon, nsqd, start_nsqlookupd, until
-from lapwing.admin.changes import Changes
 from lapwing.admin.peek import Peek, newest, oldest
+from lapwing.client.cluster_changes import ClusterChanges
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import CallFailed, DaemonHttp
 
@@ -111,7 +111,7 @@ async def test_a_message_is_published_with_its_headers_and_its_delay(stack):
     node = f"127.0.0.1:{stack.one.http_port}"
     http = DaemonHttp()
     try:
-        changes = Changes(ClusterClient(http, lookupds=[stack.lookupd.http]))
+        changes = ClusterChanges(ClusterClient(http, lookupds=[stack.lookupd.http]))
         await changes.publish("sent", b"now", node=node, headers={"k": "v"})
         await changes.publish("sent", b"later", node=node, headers={}, defer=60_000)
         with pytest.raises(CallFailed):

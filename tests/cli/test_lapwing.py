@@ -102,7 +102,7 @@ def completed(*words: str) -> list[str]:
 
 
 def test_the_shell_completes_commands_options_and_choices() -> None:
-    assert completed("chan") == ["channels"]
+    assert completed("chan") == ["channels", "channel"]
     assert completed("pub", "--d") == ["--defer"]
     assert completed("bench", "f") == ["fanout"]
     assert completed("up", "--durability", "") == ["memory", "os", "fsync"]

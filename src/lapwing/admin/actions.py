@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from lapwing.admin.access import Visitor
 from lapwing.admin.audit import Audit
-from lapwing.admin.changes import Changes, Outcome
+from lapwing.client.cluster_changes import ClusterChanges, Outcome
 from lapwing.client.cluster_client import UpstreamFailed
 from lapwing.client.format import duration, size
 from lapwing.errors import LapwingError
@@ -55,7 +55,7 @@ class Announce(Protocol):
 class Actions:
     """Carries deeds out for visitors who may, and keeps account of all of them, the refused ones too."""
 
-    def __init__(self, changes: Changes, audit: Audit, announce: Announce | None = None) -> None:
+    def __init__(self, changes: ClusterChanges, audit: Audit, announce: Announce | None = None) -> None:
         self._changes = changes
         self._announce = announce
         self.audit = audit

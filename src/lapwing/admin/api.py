@@ -9,13 +9,13 @@ from typing import Any, Final
 from lapwing import names
 from lapwing.admin.access import Network, inside
 from lapwing.admin.actions import Actions, Forbidden
-from lapwing.admin.changes import ACTIONS
 from lapwing.admin.flow import FlowHistory, hint
 from lapwing.admin.graphite import Graphite, GraphiteFailed
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.admin.web import BodyTooBig, Request, Route, json_body
 from lapwing.admin.windows import SCALES
+from lapwing.client.cluster_changes import ACTIONS
 from lapwing.client.cluster_client import ClusterClient, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.answers import Answer, failure, plain, text, value
 

@@ -10,13 +10,13 @@ from lapwing.admin.access import Access, Logins, parse_networks, read_passwords
 from lapwing.admin.actions import Actions
 from lapwing.admin.alarms import Limits
 from lapwing.admin.audit import Audit
-from lapwing.admin.changes import Changes
 from lapwing.admin.flow import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.notify import Notifier
 from lapwing.admin.options import AdminOptions
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
+from lapwing.client.cluster_changes import ClusterChanges
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp, tls_context
 from lapwing.errors import ConfigError
@@ -95,7 +95,7 @@ def build(options: AdminOptions, log: Log) -> Admin:
         queries,
         poller,
         FlowHistory(http, lambda: [state.node.contact for state in poller.picture.nodes if state.lapwing]),
-        Actions(Changes(queries), Audit(options.audit_file), notifier),
+        Actions(ClusterChanges(queries), Audit(options.audit_file), notifier),
         access,
         graphite,
         RunningOptions(options, queries, on_level=set_level),

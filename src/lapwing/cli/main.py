@@ -35,6 +35,13 @@ SECTIONS: Final = {
         "log": "Look into the logs of a data path.",
     },
     "Administer": {
+        "topic": "Create, delete, pause, unpause and empty topics.",
+        "channel": "Create, delete, pause, unpause and empty channels.",
+        "settings": "Show and change the settings of a topic or channel.",
+        "policy": "Settings for every topic or channel whose name matches.",
+        "replay": "Deliver messages of a channel's past again.",
+        "seek": "Move a channel to another place of its log.",
+        "drain": "Empty a node before it is taken away.",
         "context": "Give clusters names, so that addresses need not be repeated.",
         "completion": "Print the script that completes words in your shell.",
     },

@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from lapwing.admin.changes import Outcome
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.frame import View
 from lapwing.admin.pages.parts import Dialog, Field, button, element, put, say
+from lapwing.client.cluster_changes import Outcome
 from lapwing.errors import LapwingError
 from lapwing.names import valid
 

@@ -1,0 +1,115 @@
+"""What the commands that change a cluster share: the nodes concerned, questions, and a line for each node."""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from lapwing.cli import shared
+from lapwing.cli.commands import Argument, Option, UsageError
+from lapwing.errors import ConfigError, LapwingError
+
+if TYPE_CHECKING:
+    from lapwing.client.cluster import Node
+    from lapwing.client.cluster_changes import NodeResult
+    from lapwing.client.cluster_client import ClusterClient
+
+T = TypeVar("T")
+
+Place = Annotated[
+    str, Argument(metavar="TOPIC/CHANNEL", help="The channel, such as orders/billing.", complete=shared.known_places)
+]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask before messages are lost or delivered again.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only show what would be done.")]
+OnNode = Annotated[str, Option("--node", metavar="HOST:PORT", help="Only on this nsqd, named by its HTTP address.")]
+
+
+def split_place(place: str) -> tuple[str, str]:
+    """Return topic and channel of `topic/channel`. Raises `UsageError`."""
+    topic, slash, channel = place.partition("/")
+    if not topic or not slash or not channel:
+        raise UsageError(f"{place}: expected TOPIC/CHANNEL, such as orders/billing")
+    return topic, channel
+
+
+async def topic_nodes(client: "ClusterClient", topic: str, node: str = "") -> "list[Node]":
+    """Return the nodes that have the topic, or the one that is named. Raises `LapwingError` if there is none."""
+    from lapwing.client.cluster_client import UpstreamFailed
+
+    try:
+        found = await client.holders(topic)
+    except UpstreamFailed as error:
+        if error.errors and all("TOPIC_NOT_FOUND" in each for each in error.errors):
+            raise LapwingError(f"no nsqlookupd knows a topic {topic!r}; `lapwing topics` lists them") from error
+        raise
+    return _chosen(found.value, found.errors, node, f"no nsqd has a topic {topic!r}; `lapwing topics` lists them")
+
+
+async def all_nodes(client: "ClusterClient", node: str = "") -> "list[Node]":
+    """Return every node, or the one that is named. Raises `LapwingError` if there is none."""
+    found = await client.nodes(topics=False)
+    return _chosen(found.value, found.errors, node, "nsqlookupd knows no nsqd")
+
+
+def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: str) -> "list[Node]":
+    for error in errors:
+        shared.warn(error)
+    if not nodes:
+        raise LapwingError(nothing)
+    chosen = [node for node in nodes if wanted in ("", node.name, node.contact)]
+    if not chosen:
+        raise ConfigError(f"--node {wanted}: expected one of {', '.join(node.name for node in nodes)}")
+    return chosen
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost, and end the program unless the answer is yes.
+
+    Raises `ConfigError` if there is no terminal to ask on.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Give --yes to do it: there is no terminal to ask on")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        print("nothing was changed", file=sys.stderr)
+        sys.exit(1)
+
+
+def report(
+    results: "Sequence[NodeResult[Any]]", done: str | Callable[[Any], str], *, as_json: bool
+) -> None:
+    """Print a line for each node, and end with 1 if one refused. `done` is the text for a node that did it."""
+    if as_json:
+        print(json.dumps([{"node": result.node, "ok": result.done, "error": result.error,
+                           "answer": result.answer if isinstance(result.answer, (dict, list)) else None}
+                          for result in results], indent=2))  # fmt: skip
+    else:
+        width = max((len(result.node) for result in results), default=0)
+        for result in results:
+            text = f"refused: {result.error}"
+            if result.done:
+                text = done if isinstance(done, str) else done(result.answer)
+            print(f"{result.node:<{width}}  {text}")
+    end_with(results)
+
+
+def end_with(results: "Sequence[NodeResult[Any]]") -> None:
+    """End the program with 1 if a node refused."""
+    if not all(result.done for result in results):
+        sys.exit(1)
+
+
+def changed(
+    flags: shared.ClusterFlags, nodes: "Callable[[ClusterClient], Awaitable[list[Node]]]",
+    change: "Callable[[ClusterClient, Node], Awaitable[T]]",
+) -> "list[NodeResult[T]]":  # fmt: skip
+    """Carry a change out on the nodes that `nodes` finds."""
+
+    async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
+        from lapwing.client.cluster_changes import on_each
+
+        return await on_each(await nodes(client), lambda node: change(client, node))
+
+    return shared.asked(flags, carry_out)

@@ -1,0 +1,73 @@
+"""lapwing drain: empty a node before it is taken away."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lapwing.cli import administer, shared
+from lapwing.cli.administer import OnNode, Yes
+from lapwing.cli.commands import Group, Option
+
+if TYPE_CHECKING:
+    from lapwing.client.cluster import Node
+    from lapwing.client.cluster_client import ClusterClient
+
+app = Group(
+    "drain",
+    """Empty a node before it is taken away: it takes no new messages, and its consumers go on until it is empty.
+
+    Publishers get an error that makes them use another node.""",
+    example="lapwing drain start --node 10.0.0.7:4151 --deadline 10m",
+)
+
+Flags = shared.ClusterFlags
+_FLAGS = shared.ClusterFlags()
+
+
+@app.command(example="lapwing drain start --node 10.0.0.7:4151 --deadline 10m")
+def start(
+    node: OnNode = "",
+    deadline: Annotated[str, Option(metavar="DURATION", help="Stop delivering after this time: 10m.")] = "",
+    yes: Yes = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Begin to drain a node."""
+    if not node:
+        administer.confirm("This will drain every node, so that nothing can be published. Go on?", yes=yes)
+    document = {"deadline": deadline} if deadline else {}
+
+    async def begin(client: "ClusterClient", at: "Node") -> Any:
+        return await client.http.call("POST", at.contact, "/drain", document=document)
+
+    _report(cluster, node, begin, as_json)
+
+
+@app.command(example="lapwing drain status")
+def status(node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+    """Show how far each node is."""
+
+    async def show(client: "ClusterClient", at: "Node") -> Any:
+        return await client.http.get(at.contact, "/drain")
+
+    _report(cluster, node, show, as_json)
+
+
+@app.command(example="lapwing drain stop --node 10.0.0.7:4151")
+def stop(node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+    """Take messages again."""
+
+    async def end(client: "ClusterClient", at: "Node") -> Any:
+        return await client.http.call("POST", at.contact, "/undrain")
+
+    _report(cluster, node, end, as_json)
+
+
+def _report(cluster: Flags, node: str, change: Any, as_json: bool) -> None:
+    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), change)
+    administer.report(results, _state, as_json=as_json)
+
+
+def _state(answer: Any) -> str:
+    if answer["state"] == "none":
+        return "not draining"
+    until = f", until {answer['deadline']}" if answer.get("deadline") else ""
+    return f"{answer['state']} since {answer['since']}{until}: {answer['messages']:,} messages left"

@@ -1,0 +1,85 @@
+"""lapwing policy: settings for every topic or channel whose name matches."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lapwing.cli import administer, shared
+from lapwing.cli.administer import OnNode, Yes
+from lapwing.cli.commands import Argument, Group, Option
+from lapwing.cli.settings import parse_pairs
+
+if TYPE_CHECKING:
+    from lapwing.client.cluster import Node
+    from lapwing.client.cluster_client import ClusterClient
+
+app = Group(
+    "policy",
+    """Settings for every topic or channel whose name matches a pattern, on every node.
+
+    A setting of a channel itself beats a policy; of several policies the one with the highest priority holds.""",
+    example="lapwing policy set retries --topics 'orders.*' --channels '*' max_attempts=5 retry_first=1s",
+)
+
+Name = Annotated[str, Argument(help="The name of the policy.")]
+Flags = shared.ClusterFlags
+_FLAGS = shared.ClusterFlags()
+
+
+@app.command("list", example="lapwing policy list")
+def list_(node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+    """List the policies of each node, the one that wins first."""
+
+    async def found(client: "ClusterClient", at: "Node") -> Any:
+        return await client.http.get(at.contact, "/policies")
+
+    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), found)
+    if as_json:
+        administer.report(results, "", as_json=True)
+        return
+    for result in results:
+        print(f"{result.node}:" if result.done else f"{result.node}: refused: {result.error}")
+        for policy in (result.answer or {}).get("policies", ()):
+            settings = " ".join(f"{key}={json.dumps(value)}" for key, value in policy["settings"].items())
+            matches = f"{policy['matching_topics']} topics, {policy['matching_channels']} channels"
+            where = f"{policy.get('topics', '*')}/{policy.get('channels', '*')}"
+            print(f"  {policy['name']:<16} priority {policy.get('priority', 0):<4} {where:<24} {matches}  {settings}")
+    administer.end_with(results)
+
+
+@app.command("set", example="lapwing policy set retries --topics 'orders.*' --priority 10 max_attempts=5")
+def set_(
+    name: Name,
+    pairs: Annotated[list[str], Argument(metavar="KEY=VALUE", help="The settings.")],
+    topics: Annotated[str, Option(metavar="PATTERN", help="Topics that it holds for; * stands for any text.")] = "*",
+    channels: Annotated[str, Option(metavar="PATTERN", help="Channels that it holds for.")] = "*",
+    priority: Annotated[int, Option(help="Of several policies that match, the highest priority wins.")] = 0,
+    node: OnNode = "",
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Add a policy, or replace the one of that name."""
+    document = {"topics": topics, "channels": channels, "priority": priority, "settings": parse_pairs(pairs)}
+
+    async def put(client: "ClusterClient", at: "Node") -> Any:
+        return await client.http.call("PUT", at.contact, f"/policies/{name}", document=document)
+
+    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), put)
+    administer.report(
+        results,
+        lambda answer: f"set; matches {answer['matching_topics']} topics and {answer['matching_channels']} channels",
+        as_json=as_json,
+    )
+
+
+@app.command(example="lapwing policy remove retries")
+def remove(
+    name: Name, node: OnNode = "", yes: Yes = False, cluster: Flags = _FLAGS, as_json: shared.Json = False
+) -> None:
+    """Remove a policy. Channels that it held for go back to other policies or to the defaults."""
+    administer.confirm(f"This will remove the policy {name}. Go on?", yes=yes)
+
+    async def removed(client: "ClusterClient", at: "Node") -> Any:
+        return await client.http.call("DELETE", at.contact, f"/policies/{name}")
+
+    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), removed)
+    administer.report(results, "removed", as_json=as_json)

@@ -1,0 +1,91 @@
+"""lapwing seek: move a channel to another place of its log."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lapwing.cli import administer, shared
+from lapwing.cli.administer import DryRun, OnNode, Place, Yes
+from lapwing.cli.commands import Argument, UsageError, command
+from lapwing.errors import ConfigError, LapwingError
+
+if TYPE_CHECKING:
+    from lapwing.client.cluster import Node
+    from lapwing.client.cluster_client import ClusterClient
+
+_WORDS = ("earliest", "latest", "bookmark")
+
+
+@command(example="lapwing seek orders/billing earliest")
+def app(
+    place: Place,
+    to: Annotated[
+        str,
+        Argument(metavar="WHERE", help="earliest, latest, bookmark (undo), a sequence, a time, or 2h (ago).",
+                 complete=lambda text: _WORDS),
+    ],
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
+    as_json: shared.Json = False,
+) -> None:  # fmt: skip
+    """Move a channel to another place of the topic's log, on every node that has the topic.
+
+    Messages behind the new place are delivered again, messages before it are skipped; both are counted first, and the
+    command asks. `lapwing seek TOPIC/CHANNEL bookmark` goes back to where the channel was.
+    """
+    move(place, target_of(to), node, yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json)
+
+
+def target_of(text: str) -> Any:
+    """Return where to seek to, as `/channel/seek` wants it. Raises `UsageError`."""
+    from lapwing.client.format import parse_span
+
+    if text in _WORDS:
+        return text
+    if text.isascii() and text.isdigit():
+        return {"sequence": int(text)}
+    if len(text) >= 10 and text[:4].isdigit() and text[4] == "-":
+        return {"time": text}
+    try:
+        parse_span(text)
+    except ConfigError as error:
+        wanted = f"expected {', '.join(_WORDS)}, a sequence, 2026-11-15T09:30:00Z, or 2h (ago)"
+        raise UsageError(f"{text}: {wanted}") from error
+    return {"back": text}
+
+
+def move(
+    place: str, to: Any, node: str, *, yes: bool, dry_run: bool, cluster: shared.ClusterFlags, as_json: bool,
+    backwards: bool = False,
+) -> None:  # fmt: skip
+    """Preview a seek on each node, ask, and carry it out. With `backwards`, a seek that skips messages is refused."""
+    topic, channel = administer.split_place(place)
+    params = {"topic": topic, "channel": channel}
+
+    async def preview(client: "ClusterClient", at: "Node") -> Any:
+        document = {"to": to, "dry_run": True}
+        return await client.http.call("POST", at.contact, "/channel/seek", params, document=document)
+
+    async def seek(client: "ClusterClient", at: "Node") -> Any:
+        return await client.http.call("POST", at.contact, "/channel/seek", params, document={"to": to})
+
+    async def nodes(client: "ClusterClient") -> "list[Node]":
+        return await administer.topic_nodes(client, topic, node)
+
+    planned = administer.changed(cluster, nodes, preview)
+    if dry_run or not all(result.done for result in planned):
+        administer.report(planned, lambda answer: f"would go {_effect(answer)}", as_json=as_json)
+        return
+    skipped = sum(int((result.answer or {}).get("skipped", 0)) for result in planned)
+    if backwards and skipped:
+        raise LapwingError(f"{place} is behind that place already: {skipped:,} messages would be skipped; "
+                           "`lapwing seek` does that")  # fmt: skip
+    plan = "\n".join(f"  {result.node}: {_effect(result.answer)}" for result in planned)
+    administer.confirm(f"This will move {place}:\n{plan}\nGo on?", yes=yes)
+    results = administer.changed(cluster, nodes, seek)
+    administer.report(results, lambda answer: f"moved {_effect(answer)}", as_json=as_json)
+
+
+def _effect(answer: Any) -> str:
+    return (f"from {answer['cursor']:,} to {answer['sequence']:,}: {answer['again']:,} messages delivered again, "
+            f"{answer['skipped']:,} skipped")  # fmt: skip

@@ -1,0 +1,78 @@
+"""lapwing settings: show and change the settings of a topic or channel."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lapwing.cli import administer, shared
+from lapwing.cli.administer import OnNode
+from lapwing.cli.commands import Argument, Option, UsageError, command
+
+if TYPE_CHECKING:
+    from lapwing.client.cluster import Node
+    from lapwing.client.cluster_client import ClusterClient
+
+
+def _places(incomplete: str) -> list[str]:
+    return [*shared.known_topics(incomplete), *shared.known_places(incomplete)]
+
+
+@command(example="lapwing settings orders/billing max_attempts=5 retry_first=1s")
+def app(
+    place: Annotated[
+        str, Argument(metavar="TOPIC[/CHANNEL]", help="A topic, or a channel as topic/channel.", complete=_places)
+    ],
+    pairs: Annotated[list[str] | None, Argument(metavar="KEY=VALUE", help="Settings to change.")] = None,
+    unset: Annotated[
+        list[str] | None, Option("--unset", metavar="KEY", help="Remove this setting, so that its default holds.")
+    ] = None,
+    node: OnNode = "",
+    everything: Annotated[bool, Option("--all", help="Show settings that have their default too.")] = False,
+    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
+    as_json: shared.Json = False,
+) -> None:
+    """Show the settings of a topic or channel and where each comes from, or change them on every node.
+
+    docs/failure.md lists the settings. Without changes, only settings that differ from their default are shown.
+    """
+    topic, slash, channel = place.partition("/")
+    if slash:
+        topic, channel = administer.split_place(place)
+    path = "/channel/settings" if channel else "/topic/settings"
+    params = {"topic": topic, **({"channel": channel} if channel else {})}
+    changes = {**parse_pairs(pairs or ()), **dict.fromkeys(unset or ())}
+
+    async def apply(client: "ClusterClient", at: "Node") -> Any:
+        if changes:
+            return await client.http.call("PATCH", at.contact, path, params, document=changes)
+        return await client.http.get(at.contact, path, params)
+
+    results = administer.changed(cluster, lambda client: administer.topic_nodes(client, topic, node), apply)
+    if changes or as_json:
+        administer.report(results, lambda answer: f"set: {_shown(answer, changes)}", as_json=as_json)
+        return
+    for result in results:
+        print(f"{result.node}:" if result.done else f"{result.node}: refused: {result.error}")
+        for name, found in (result.answer or {}).get("settings", {}).items():
+            if everything or found["from"] != "default":
+                print(f"  {name:<24} {json.dumps(found['value']):<16} {found['from']}")
+    administer.end_with(results)
+
+
+def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of `key=value` words; a value is JSON where it can be, else text. Raises `UsageError`."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not key or not equals:
+            raise UsageError(f"{pair}: expected KEY=VALUE, such as max_attempts=5")
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found
+
+
+def _shown(answer: Any, changes: dict[str, Any]) -> str:
+    settings = answer.get("settings", {})
+    return ", ".join(f"{key}={json.dumps(settings.get(key, {}).get('value'))}" for key in changes)

@@ -1,0 +1,163 @@
+"""lapwing topic: create, delete, pause, unpause and empty topics."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lapwing.cli import administer, shared
+from lapwing.cli.administer import DryRun, OnNode, Yes
+from lapwing.cli.commands import Argument, Group, Option
+
+if TYPE_CHECKING:
+    from lapwing.client.cluster import Node
+    from lapwing.client.cluster_client import ClusterClient
+
+app = Group(
+    "topic",
+    """Create, delete, pause, unpause and empty topics, on every node that has the topic.
+
+    A line for each node says whether it took the change; the exit code is 1 if one refused.""",
+    example="lapwing topic create orders",
+)
+
+NewTopic = Annotated[str, Argument(help="The topic.")]
+Flags = shared.ClusterFlags
+_FLAGS = shared.ClusterFlags()
+
+
+@app.command(example="lapwing topic create orders")
+def create(
+    topic: NewTopic,
+    channel: Annotated[list[str] | None, Option("--channel", help="Create this channel too.")] = None,
+    node: OnNode = "",
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Create a topic on every node. A topic that exists is left as it is."""
+
+    async def made(client: "ClusterClient", at: "Node") -> None:
+        await client.http.post(at.contact, "/topic/create", {"topic": topic})
+        for name in channel or ():
+            await client.http.post(at.contact, "/channel/create", {"topic": topic, "channel": name})
+
+    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), made)
+    administer.report(results, "created", as_json=as_json)
+
+
+@app.command(example="lapwing topic delete orders --dry-run")
+def delete(
+    topic: shared.Topic,
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Delete a topic with its channels and all messages, on every node and in nsqlookupd."""
+    destroy("delete", "deleted", topic, "", node, yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json)
+
+
+@app.command(example="lapwing topic empty orders --yes")
+def empty(
+    topic: shared.Topic,
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Drop the messages that wait in the topic and are not in a channel yet. Channels keep theirs."""
+    destroy("empty", "emptied", topic, "", node, yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json)
+
+
+@app.command(example="lapwing topic pause orders")
+def pause(topic: shared.Topic, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+    """Stop handing messages to channels. Publishing goes on; the messages wait in the topic."""
+    act("pause", "paused", topic, "", node, cluster, as_json)
+
+
+@app.command(example="lapwing topic unpause orders")
+def unpause(topic: shared.Topic, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+    """Hand messages to channels again."""
+    act("unpause", "unpaused", topic, "", node, cluster, as_json)
+
+
+def act(action: str, done: str, topic: str, channel: str, node: str, cluster: Flags, as_json: bool) -> None:
+    """Pause or unpause a topic, or a channel of it."""
+    path, params = _request(action, topic, channel)
+    results = administer.changed(
+        cluster,
+        lambda client: administer.topic_nodes(client, topic, node),
+        lambda client, at: client.http.post(at.contact, path, params),
+    )
+    administer.report(results, done, as_json=as_json)
+
+
+def destroy(
+    action: str, done: str, topic: str, channel: str, node: str, *, yes: bool, dry_run: bool, cluster: Flags,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Delete or empty a topic, or a channel of it, after asking."""
+    path, params = _request(action, topic, channel)
+    name = f"channel {topic}/{channel}" if channel else f"topic {topic}"
+
+    async def look(client: "ClusterClient") -> list[tuple[str, str]]:
+        nodes = await administer.topic_nodes(client, topic, node)
+        return [(each.name, _held(await _stats(client, each, topic), channel, action)) for each in nodes]
+
+    held = shared.asked(cluster, look)
+    if dry_run:
+        for where, what in held:
+            print(f"{where}  would {action} {name}: {what}")
+        return
+    places = "\n".join(f"  {where}: {what}" for where, what in held)
+    administer.confirm(f"This will {action} {name}:\n{places}\nGo on?", yes=yes)
+
+    async def destroyed(client: "ClusterClient", at: "Node") -> None:
+        await client.http.post(at.contact, path, params)
+
+    async def nodes(client: "ClusterClient") -> "list[Node]":
+        found = await administer.topic_nodes(client, topic, node)
+        if action == "delete" and not node:
+            await _forget(client, path, params)
+        return found
+
+    administer.report(administer.changed(cluster, nodes, destroyed), done, as_json=as_json)
+
+
+async def _forget(client: "ClusterClient", path: str, params: dict[str, str]) -> None:
+    """Delete in nsqlookupd first, so that no consumer is sent to a topic that goes."""
+    from lapwing.client.http import CallFailed
+
+    for lookupd in client.lookupds:
+        try:
+            await client.http.post(lookupd, path, params)
+        except CallFailed as error:
+            if error.status != 404:
+                shared.warn(f"nsqlookupd {lookupd}: {error.reason}")
+
+
+def _request(action: str, topic: str, channel: str) -> tuple[str, dict[str, str]]:
+    if channel:
+        return f"/channel/{action}", {"topic": topic, "channel": channel}
+    return f"/topic/{action}", {"topic": topic}
+
+
+async def _stats(client: "ClusterClient", node: "Node", topic: str) -> dict[str, Any]:
+    params = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
+    answer = await client.http.get(node.contact, "/stats", params)
+    found: dict[str, Any] = next((each for each in answer["topics"] if each["topic_name"] == topic), {"channels": []})
+    return found
+
+
+def _held(topic: dict[str, Any], channel: str, action: str) -> str:
+    """Return what is at stake, in words."""
+    if channel:
+        found = next((each for each in topic["channels"] if each["channel_name"] == channel), None)
+        if found is None:
+            return "not there"
+        waiting = found["depth"] + found.get("deferred_count", 0)
+        return f"{waiting:,} messages, {found['in_flight_count']:,} in flight, {found['client_count']} consumers"
+    if action == "empty":
+        return f"{topic.get('depth', 0):,} messages"
+    waiting = topic.get("depth", 0) + sum(each["depth"] for each in topic["channels"])
+    consumers = sum(each["client_count"] for each in topic["channels"])
+    return f"{waiting:,} messages waiting, {len(topic['channels'])} channels, {consumers} consumers"

@@ -1,0 +1,150 @@
+"""Change a cluster: create, delete, pause, empty and publish, on the daemons concerned and in the right order."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from lapwing.client.cluster import Node
+from lapwing.client.cluster_client import ClusterClient, NoSuchNode, UpstreamFailed, warning
+from lapwing.client.http import CallFailed
+
+ACTIONS: Final = ("pause", "unpause", "empty")
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult(Generic[T]):
+    """The answer of one daemon to a change, or the reason why it did not carry the change out."""
+
+    node: str
+    answer: T | None
+    error: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether the daemon carried the change out."""
+        return not self.error
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The failures of a change; the steps that did not fail were carried out. One list per group of requests."""
+
+    trouble: list[list[str]] = field(default_factory=list)
+
+    @property
+    def message(self) -> str:
+        """The warning of nsqadmin's API: empty when nothing failed."""
+        return warning(self.trouble)
+
+
+class ClusterChanges:
+    """Carry changes out on nsqlookupds and nsqds, one after the other; a step that fails does not stop the later ones.
+
+    `node` limits a change to one nsqd where that makes sense. Raises `UpstreamFailed` only if the daemons concerned are
+    not known.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._http = client.http
+
+    async def create(self, topic: str, channel: str = "", *, node: str = "") -> Outcome:
+        """Create a topic, and a channel of it: in nsqlookupd ahead of use, or on one nsqd."""
+        if node:
+            contacts = [(await self._client.node_named(node)).value.contact]
+            outcome = Outcome([await self._post_all(contacts, "/topic/create", topic)])
+            if channel:
+                outcome.trouble.append(await self._post_all(contacts, "/channel/create", topic, channel))
+            return outcome
+        lookupds = self._client.lookupds
+        outcome = Outcome([await self._post_all(lookupds, "/topic/create", topic)])
+        if channel:
+            outcome.trouble.append(await self._post_all(lookupds, "/channel/create", topic, channel))
+            if self._client.direct:
+                raise UpstreamFailed("failed to query any nsqlookupd: no nsqlookupd is configured")
+            nodes = await self._client.holders(topic)
+            outcome.trouble += nodes.trouble
+            outcome.trouble.append(await self._post_all(_contacts(nodes.value), "/channel/create", topic, channel))
+        return outcome
+
+    async def act(self, action: str, topic: str, channel: str = "", *, node: str = "") -> Outcome:
+        """Pause, unpause or empty a topic or a channel on its nsqds."""
+        nodes, outcome = await self._concerned(topic, node)
+        kind = "channel" if channel else "topic"
+        outcome.trouble.append(await self._post_all(_contacts(nodes), f"/{kind}/{action}", topic, channel))
+        return outcome
+
+    async def delete(self, topic: str, channel: str = "", *, node: str = "") -> Outcome:
+        """Delete a topic or a channel everywhere, or on one nsqd only."""
+        nodes, outcome = await self._concerned(topic, node)
+        path = "/channel/delete" if channel else "/topic/delete"
+        if not node:
+            outcome.trouble.append(await self._post_all(self._client.lookupds, path, topic, channel))
+        outcome.trouble.append(await self._post_all(_contacts(nodes), path, topic, channel))
+        return outcome
+
+    async def tombstone(self, topic: str, node: str) -> Outcome:
+        """Tombstone the topic of `node` in nsqlookupd, then delete the topic there."""
+        found = await self._client.node_named(node)
+        outcome = Outcome(list(found.trouble))
+        # nsqlookupd compares with the two joined by a bare colon, without the brackets of IPv6
+        name = f"{found.value.broadcast_address}:{found.value.http_port}"
+        errors: list[str] = []
+        for lookupd in self._client.lookupds:
+            errors += await self._post(lookupd, "/topic/tombstone", {"topic": topic, "node": name})
+        outcome.trouble.append(errors)
+        outcome.trouble.append(await self._post_all([found.value.contact], "/topic/delete", topic))
+        return outcome
+
+    async def publish(self, topic: str, body: bytes, *, node: str, headers: dict[str, str], defer: int = 0) -> Outcome:
+        """Publish one message to one nsqd, with headers where the nsqd knows them; `defer` in milliseconds.
+
+        Raises `CallFailed` when the nsqd refuses.
+        """
+        found = await self._client.node_named(node)
+        params = {"topic": topic} | ({"defer": str(defer)} if defer else {})
+        extra = {"X-Lapwing-Headers": json.dumps(headers)} if headers else None
+        await self._http.post(found.value.contact, "/pub", params, body=body, headers=extra)
+        return Outcome(list(found.trouble))
+
+    async def _concerned(self, topic: str, node: str) -> tuple[list[Node], Outcome]:
+        holders = await self._client.holders(topic)
+        if not node:
+            return holders.value, Outcome(list(holders.trouble))
+        only = [holder for holder in holders.value if holder.name == node]
+        if not only:
+            raise NoSuchNode(node)
+        return only, Outcome(list(holders.trouble))
+
+    async def _post_all(self, addresses: Iterable[str], path: str, topic: str, channel: str = "") -> list[str]:
+        params = {"topic": topic, "channel": channel} if channel else {"topic": topic}
+        errors: list[str] = []
+        for address in addresses:
+            errors += await self._post(address, path, params)
+        return errors
+
+    async def _post(self, address: str, path: str, params: dict[str, str]) -> list[str]:
+        try:
+            await self._http.post(address, path, params)
+        except CallFailed as error:
+            return [str(error)]
+        return []
+
+
+def _contacts(nodes: Iterable[Node]) -> list[str]:
+    return [node.contact for node in nodes]
+
+
+async def on_each(nodes: Iterable[Node], change: Callable[[Node], Awaitable[T]]) -> list[NodeResult[T]]:
+    """Carry a change out on every node, one after the other, and return what each answered."""
+    results: list[NodeResult[T]] = []
+    for node in nodes:
+        try:
+            results.append(NodeResult(node.name, await change(node)))
+        except CallFailed as error:
+            results.append(NodeResult(node.name, None, error.code or error.reason))
+    return results

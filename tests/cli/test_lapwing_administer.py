@@ -1,0 +1,220 @@
+"""The commands that change a cluster, on two real nsqds that one nsqlookupd knows."""
+
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+from commanding import PROGRAM, environment, lapwing, lapwing_json
+
+from daemons import Daemon, nsqd, start_nsqlookupd, until
+
+_NUMBERS = count()
+
+
+@dataclass
+class Pair:
+    lookupd: Daemon
+    nodes: tuple[Daemon, Daemon]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return ("--lookupd-http-address", self.lookupd.http)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = lapwing(*words, *self.flags, code=code)
+        return done.stdout + done.stderr
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return lapwing_json(*words, *self.flags, code=code)
+
+    def topic(self, *bodies: str) -> str:
+        """A new topic on both nodes, with a channel c; the messages are on the first."""
+        name = f"t{next(_NUMBERS)}"
+        for node in self.nodes:
+            lapwing("topic", "create", name, "--channel", "c", "--nsqd-http-address", node.http)
+        if bodies:
+            lapwing("pub", name, *bodies, daemon=self.nodes[0])
+        until(lambda: self.names(name) == [node.http for node in self.nodes], what="the topic in discovery")
+        return name
+
+    def names(self, topic: str) -> list[str]:
+        found = [each for each in self.json("topics") if each["topic"] == topic]
+        return sorted(found[0]["nodes"], key=[node.http for node in self.nodes].index) if found else []
+
+    def channel(self, topic: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(each for each in self.json("channels", topic) if each["channel"] == "c")
+        return found
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with start_nsqlookupd() as lookupd:
+        flags = (f"--lookupd-tcp-address={lookupd.tcp}", "--broadcast-address=127.0.0.1")
+        with nsqd(*flags) as one, nsqd(*flags) as two:
+            made = Pair(lookupd, (one, two))
+            until(lambda: len(made.json("drain", "status")) == 2, what="both nodes in discovery")
+            yield made
+
+
+def test_a_topic_is_created_paused_and_deleted_on_every_node_and_each_is_named(pair: Pair) -> None:
+    name = f"t{next(_NUMBERS)}"
+    created = pair.run("topic", "create", name)
+    until(lambda: len(pair.names(name)) == 2, what="the topic in discovery")
+    pair.run("topic", "pause", name)
+    paused = [each["paused"] for each in pair.json("topics") if each["topic"] == name]
+    pair.run("topic", "unpause", name)
+    deleted = pair.json("topic", "delete", name, "--yes")
+
+    for node in pair.nodes:
+        assert f"{node.http}  created" in created
+    assert paused == [True]
+    assert [(each["ok"], each["error"]) for each in deleted] == [(True, "")] * 2
+    assert pair.names(name) == []
+
+
+def test_one_node_can_be_chosen(pair: Pair) -> None:
+    topic = pair.topic()
+    said = pair.run("channel", "delete", f"{topic}/c", "--node", pair.nodes[0].http, "--yes")
+
+    assert said == f"{pair.nodes[0].http}  deleted\n"
+    assert pair.channel(topic)["channel"] == "c"  # the other still has it
+    assert "expected one of" in pair.run("topic", "pause", topic, "--node", "nowhere:1", code=2)
+
+
+def test_a_node_that_refuses_is_named_and_the_others_do_it(pair: Pair) -> None:
+    topic = pair.topic()
+    lapwing("channel", "delete", f"{topic}/c", "--yes", "--nsqd-http-address", pair.nodes[1].http)
+    said = pair.run("channel", "pause", f"{topic}/c", code=1)
+
+    assert f"{pair.nodes[0].http}  paused" in said
+    assert f"{pair.nodes[1].http}  refused: CHANNEL_NOT_FOUND" in said
+    assert pair.channel(topic)["paused"]
+
+
+def test_what_destroys_is_counted_asked_for_and_done(pair: Pair) -> None:
+    topic = pair.topic("one", "two")
+    dry = pair.run("channel", "empty", f"{topic}/c", "--dry-run")
+    refused = pair.run("channel", "empty", f"{topic}/c", code=2)
+    before = pair.channel(topic)["depth"]
+    pair.run("channel", "empty", f"{topic}/c", "--yes")
+
+    assert "would empty channel" in dry
+    assert "2 messages, 0 in flight, 0 consumers" in dry
+    assert "Give --yes to do it: there is no terminal to ask on" in refused
+    assert (before, pair.channel(topic)["depth"]) == (2, 0)
+
+
+@pytest.mark.parametrize(("answer", "depth", "code"), [(b"y\n", 0, 0), (b"\n", 1, 1)])
+def test_a_terminal_is_asked(pair: Pair, answer: bytes, depth: int, code: int) -> None:
+    topic = pair.topic("one")
+    us, them = pty.openpty()
+    os.write(us, answer)
+    done = subprocess.run([PROGRAM, "channel", "empty", f"{topic}/c", *pair.flags], stdin=them, capture_output=True,
+                          text=True, env=environment(), timeout=60, check=False)  # fmt: skip
+    os.close(us)
+    os.close(them)
+
+    assert "Go on? [y/N]" in done.stderr
+    assert (done.returncode, pair.channel(topic)["depth"]) == (code, depth)
+
+
+def test_names_that_are_not_there_are_one_sentence(pair: Pair) -> None:
+    assert "knows a topic 'nowhere'" in pair.run("topic", "pause", "nowhere", code=1)
+    direct = ("--nsqd-http-address", pair.nodes[0].http)
+    assert "no nsqd has a topic 'nowhere'" in lapwing("topic", "pause", "nowhere", *direct, code=1).stderr
+    assert "expected TOPIC/CHANNEL" in pair.run("channel", "pause", "orders", code=2)
+
+
+def test_settings_are_shown_with_their_source_and_changed_everywhere(pair: Pair) -> None:
+    topic = pair.topic()
+    changed = pair.run("settings", f"{topic}/c", "max_attempts=5", "retry_first=1s")
+    shown = pair.run("settings", f"{topic}/c")
+    found = pair.json("settings", f"{topic}/c")
+    pair.run("settings", f"{topic}/c", "--unset", "max_attempts")
+
+    assert changed.count("set: max_attempts=5") == 2
+    assert "max_attempts             5" in shown
+    assert "channel" in shown
+    assert [each["answer"]["settings"]["max_attempts"]["value"] for each in found] == [5, 5]
+    assert "max_attempts" not in pair.run("settings", f"{topic}/c")
+    assert "max_attempts" in pair.run("settings", f"{topic}/c", "--all")
+    assert "max_atempts" in pair.run("settings", f"{topic}/c", "max_atempts=5", code=1)
+    assert "KEY=VALUE" in pair.run("settings", topic, "nonsense", code=2)
+
+
+def test_a_policy_is_set_listed_and_removed_on_every_node(pair: Pair) -> None:
+    topic = pair.topic()
+    set_ = pair.run("policy", "set", "retries", "--topics", f"{topic}*", "--priority", "7", "max_attempts=9")
+    listed = pair.run("policy", "list")
+    removed = pair.run("policy", "remove", "retries", "--yes")
+
+    assert set_.count("set; matches 1 topics and 1 channels") == 2
+    assert listed.count("max_attempts=9") == 2
+    assert "priority 7" in listed
+    assert removed.count("removed") == 2
+    assert pair.run("policy", "remove", "retries", "--yes", code=1).count("refused: POLICY_NOT_FOUND") == 2
+
+
+def test_replay_counts_asks_delivers_again_and_can_be_undone(pair: Pair) -> None:
+    topic = pair.topic("one", "two", "three")
+    node = pair.nodes[0]
+    direct = ("--nsqd-http-address", node.http)
+    lapwing("sub", topic, "c", "-n", "3", daemon=node)
+    dry = lapwing("replay", f"{topic}/c", "--back", "1h", "--dry-run", *direct).stdout
+    lapwing("replay", f"{topic}/c", "--back", "1h", "--yes", *direct)
+    again = lapwing("sub", topic, "c", "-n", "2", daemon=node).stdout
+    lapwing("seek", f"{topic}/c", "latest", "--yes", *direct)
+    after = pair.channel(topic)["depth"]
+
+    assert "3 messages delivered again, 0 skipped" in dry
+    assert again == "one\ntwo\n"
+    assert after == 0
+    lapwing("seek", f"{topic}/c", "bookmark", "--yes", *direct)
+    assert lapwing("sub", topic, "c", "-n", "1", daemon=node).stdout == "three\n"
+
+
+def test_a_replay_never_skips_and_wrong_places_are_named(pair: Pair) -> None:
+    topic = pair.topic("one", "two", "three")
+    direct = ("--nsqd-http-address", pair.nodes[0].http)
+
+    assert "2 messages would be skipped" in lapwing("replay", f"{topic}/c", "--from", "2", *direct, code=1).stderr
+    assert "one of --back" in lapwing("replay", f"{topic}/c", *direct, code=2).stderr
+    assert "expected earliest" in lapwing("seek", f"{topic}/c", "yesterday", *direct, code=2).stderr
+    assert "is not in the log" in lapwing("seek", f"{topic}/c", "99", *direct, code=1).stdout
+
+
+def test_a_node_is_drained_and_taken_back(pair: Pair) -> None:
+    node = pair.nodes[0]
+    topic = pair.topic("one")
+    started = pair.run("drain", "start", "--node", node.http)
+    states = {each["node"]: each["answer"]["state"] for each in pair.json("drain", "status")}
+    refused = lapwing("pub", topic, "x", "--timeout", "0.5", daemon=node, code=1).stderr
+    stopped = pair.run("drain", "stop", "--node", node.http)
+
+    assert "messages left" in started
+    assert states[node.http] != "none"
+    assert states[pair.nodes[1].http] == "none"
+    assert refused
+    assert "not draining" in stopped
+    assert "Give --yes" in pair.run("drain", "start", code=2)
+
+
+def test_words_after_the_place_are_completed(pair: Pair) -> None:
+    topic = pair.topic()
+
+    def completed(*words: str) -> list[str]:
+        done = subprocess.run([PROGRAM, "__complete", *words], env=environment(pair.nodes[0]), capture_output=True,
+                              text=True, check=True)  # fmt: skip
+        return done.stdout.split()
+
+    assert completed("channel", "pause", f"{topic}/") == [f"{topic}/c"]
+    assert completed("seek", f"{topic}/c", "ear") == ["earliest"]
+    assert completed("topic", "del") == ["delete"]
+    assert topic in completed("topic", "delete", "")
+    assert json.dumps(completed("settings", topic[:1]))
