@@ -5,7 +5,7 @@ import json
 import pytest
 from doors import Node
 
-from lapwing.nsqd.pipelines import LIFETIME, MOST
+from lapwing.nsqd.pipelines import LIFETIME, LONG_LIFETIME, MOST, SILENT
 
 
 async def test_the_last_status_of_each_pipeline_is_kept_with_its_time() -> None:
@@ -25,14 +25,46 @@ async def test_the_last_status_of_each_pipeline_is_kept_with_its_time() -> None:
     }
 
 
-async def test_a_pipeline_that_says_nothing_for_ten_minutes_is_forgotten() -> None:
+async def test_a_pipeline_that_ended_well_is_dropped_after_ten_minutes_and_any_other_after_a_day() -> None:
     node = Node()
-    await node.ask("POST", "/pipelines/old", b"{}")
-    node.wall.ns += LIFETIME // 2
-    await node.ask("POST", "/pipelines/young", b"{}")
-    node.wall.ns += LIFETIME // 2
+    for name, state in (("done", "finished"), ("bad", "failed"), ("dead", "running")):
+        await node.ask("POST", f"/pipelines/{name}", json.dumps({"state": state}).encode())
 
-    assert [pipeline["name"] for pipeline in (await node.json("/pipelines"))["pipelines"]] == ["young"]
+    async def names() -> list[str]:
+        return [pipeline["name"] for pipeline in (await node.json("/pipelines"))["pipelines"]]
+
+    node.wall.ns += LIFETIME - 1
+    assert await names() == ["bad", "dead", "done"]
+    node.wall.ns += 1
+    assert await names() == ["bad", "dead"]
+    node.wall.ns += LONG_LIFETIME - LIFETIME
+    assert await names() == []
+
+
+async def test_a_pipeline_that_should_report_and_does_not_is_silent() -> None:
+    node = Node()
+    for name, state in (("running", "running"), ("stopped", "stopped"), ("failed", "failed")):
+        status = {"state": state, "lag": 7, "input_rate": 3.5}
+        await node.ask("POST", f"/pipelines/{name}", json.dumps(status).encode())
+    node.wall.ns += SILENT
+
+    async def states() -> dict[str, tuple[str, int | None, float]]:
+        found = (await node.json("/pipelines"))["pipelines"]
+        return {each["name"]: (each["state"], each["lag"], each["input_rate"]) for each in found}
+
+    rest = {"stopped": ("stopped", 7, 3.5), "failed": ("failed", 7, 3.5)}
+    assert await states() == {"running": ("running", 7, 3.5), **rest}
+    node.wall.ns += 1
+    assert await states() == {"running": ("silent", None, 0), **rest}
+
+
+async def test_a_pipeline_that_was_removed_is_dropped() -> None:
+    node = Node()
+    await node.ask("POST", "/pipelines/lake", b'{"state":"failed"}')
+
+    assert await node.ask("DELETE", "/pipelines/lake") == (200, "")
+    assert await node.ask("DELETE", "/pipelines/lake") == (404, '{"message":"PIPELINE_NOT_FOUND"}')
+    assert await node.json("/pipelines") == {"pipelines": []}
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b"3", b"[" * 100_000])

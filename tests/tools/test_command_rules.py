@@ -222,6 +222,28 @@ def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
     assert "no consumer" in judge(stale, Limits(lag_warning=1)).findings[0].text
 
 
+def test_a_pipeline_that_failed_or_fell_silent_is_critical_and_shown() -> None:
+    def told(name: str, state: str, at: int, **more: object) -> dict[str, object]:
+        return {"name": name, "channel": name, "topics": ["t"], "state": state, "updated_ms": at, "lag": 0, **more}
+
+    pipelines = (told("bad", "failed", 99_000, error="no room"), told("dead", "running", 10_000),
+                 told("good", "running", 99_000), told("over", "stopped", 10_000))  # fmt: skip
+    seen = picture(100.0, channel(), pipelines=pipelines)
+    report = judge(seen, Limits())
+
+    assert report.verdict.name == "CRITICAL"
+    texts = [finding.text for finding in report.findings]
+    assert texts[0] == "pipeline bad: failed: no room"
+    assert texts[1].startswith("pipeline dead: no report for 1m 30s")
+    assert len(texts) == 2
+    assert [finding.text[:13] for finding in judge(seen, Limits(), channel="bad", topic="t").findings][-1:] == [
+        "pipeline bad:"]  # fmt: skip
+    assert "bad: failed  dead: no report for 1m 30s  good: lag 0" in screens.one_line(seen, {})
+    shown = "\n".join(screens.pipelines_table(seen, Terminal()))
+    assert "no room" in shown
+    assert "no report for" in shown
+
+
 def test_a_line_is_cut_at_the_width_of_the_terminal_but_colours_are_not_counted() -> None:
     coloured = Terminal(width=6, colour=True)
     text = coloured.paint("abcd", "red") + coloured.paint("efgh", "bold")

@@ -222,6 +222,8 @@ def pipeline_age(pipeline: Json, now: float) -> float:
 
 def stale(pipeline: Json, now: float, limits: Limits) -> bool:
     """Whether a pipeline that should report does not."""
+    if pipeline.get("state") == "silent":  # nsqd says so
+        return True
     return pipeline.get("state") not in ("stopped", "finished") and pipeline_age(pipeline, now) > limits.stale
 
 

@@ -5,12 +5,14 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lapwing.cli.commands import Argument, Group, Option
+from lapwing.client.format import duration
 from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ def status(
     data: Data = DATA,
     as_json: Json = False,
 ) -> None:
-    """How the pipelines that ran here are doing; exit status 1 when one has failed or died."""
+    """Show how the pipelines that ran here are doing; exit status 1 when one has failed, died or fallen silent."""
     from lapwing.spark.pipelines.state import Home, homes
 
     found = [Home(data / name).status() for name in names] or [home.status() for home in homes(data)]
@@ -152,12 +154,20 @@ def status(
             print(
                 f"{each['name']:<20} {each.get('kind', ''):<10} {each.get('state', ''):<9} pid {each['pid'] or '-':<8} "
                 f"batch {each.get('batch_id', -1):<6} {each.get('batch_ms', 0):>6} ms  "
-                f"{each.get('input_rate', 0):>10,.0f} msg/s  lag {lag}{late}"
+                f"{each.get('input_rate', 0):>10,.0f} msg/s  lag {lag}{late}{_batch_age(each)}"
             )
             if each.get("error"):
                 print(f"    {each['error']}")
-    if any(each.get("state") in ("failed", "dead") for each in found):
+            for away in each.get("away") or ():
+                print(f"    waits for {away}")
+    if any(each.get("state") in ("failed", "dead", "silent") for each in found):
         sys.exit(1)
+
+
+def _batch_age(status: dict[str, Any]) -> str:
+    """Return how long ago the last batch ended."""
+    ended = int(status.get("batch_at_ms") or 0)
+    return f"  last batch {duration(round(time.time() - ended / 1000))} ago" if ended else ""
 
 
 @app.command(example="lapwing pipeline stop archive")

@@ -10,6 +10,7 @@ from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_view import ClusterView, NodeState, ages_in
 from lapwing.client.http import Asked, CallFailed, DaemonHttp
+from lapwing.client.pipeline_status import newest
 from lapwing.errors import LapwingError
 
 T = TypeVar("T")
@@ -233,7 +234,7 @@ class ClusterClient:
             lookupds=lookupds,
             nodes=tuple(_node_state(node, stats, found) for node in known),
             topics=cluster.topics_of_stats(pairs, now=self.clock()),
-            pipelines=tuple(found.pipelines) if pipelines else None,
+            pipelines=newest(found.pipelines) if pipelines else None,
             ages=found.ages,
             errors=(*errors, *stats.errors, *found.errors),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lapwing import names
+from lapwing.client import pipeline_status
 from lapwing.client.cluster import Json, Node
 
 _AGE: Final = re.compile(r'^lapwing_channel_oldest_message_age_seconds\{([^}]*)\} (\S+)', re.M)
@@ -104,16 +105,16 @@ class ClusterView:
         """The channel of that name, summed over nodes."""
         return _channel(self.topics.get(topic), channel)
 
-    def pipeline_channels(self, *, stale: float = 60.0) -> set[tuple[str, str]]:
+    def pipeline_channels(self) -> set[tuple[str, str]]:
         """(topic, channel) that a pipeline moves: Spark reads the log, so such a channel has no connected consumer.
 
-        A pipeline that has not reported for `stale` seconds does not count.
+        A pipeline that has ended or does not report does not count.
         """
         return {
             (topic, str(pipeline.get("channel", "")))
             for pipeline in self.pipelines or ()
-            if pipeline.get("state") not in ("stopped", "finished", "failed")
-            and self.at - float(pipeline.get("updated_ms") or 0) / 1000 <= stale
+            if pipeline.get("state") not in pipeline_status.ENDED
+            and not pipeline_status.silent_for(pipeline, now=self.at)
             for topic in pipeline.get("topics") or ()
         }
 

@@ -1,4 +1,4 @@
-"""What running pipelines say of themselves: kept in memory for a while, for whoever asks how they are."""
+"""`/pipelines`: the last status that each pipeline has reported, kept in memory for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from lapwing.nsqd.permissions import KNOWN
 LARGEST: Final = 64 * 1024  # bytes of one status
 MOST: Final = 1000
 LONGEST_NAME: Final = 128
-LIFETIME: Final = 600 * 1_000_000_000  # ns without an update after which a pipeline is forgotten
+LIFETIME: Final = 600 * 1_000_000_000  # ns for which a pipeline is kept that ended as it should
+LONG_LIFETIME: Final = 86_400 * 1_000_000_000  # ns for which one is kept that failed or fell silent
+SILENT: Final = 15 * 1_000_000_000  # ns without a report after which a pipeline is silent: it reports every second
+ENDED: Final = ("finished", "stopped", "failed")
 
 
 class Pipelines:
@@ -33,6 +36,7 @@ class Pipelines:
                 "POST", "/pipelines/<name>", self.update,
                 max_body=LARGEST, too_big=too_big, logged=False, access=KNOWN,
             ),
+            Route("DELETE", "/pipelines/<name>", self.delete, access=KNOWN),
         ]  # fmt: skip
 
     def update(self, request: Request) -> Answer:
@@ -54,18 +58,34 @@ class Pipelines:
         return nothing()
 
     def list(self, request: Request) -> Answer:
-        """Every pipeline by name: what it said, and when it did (`updated_ms`, by our clock)."""
+        """Return every pipeline by name: what it reported, and when (`updated_ms`, by our clock).
+
+        One that should report and does not is `silent`: its lag and rates are not known any more.
+        """
         self._forget()
-        found = [
-            {**status, "name": name, "updated_ms": updated // 1_000_000}
-            for name, (updated, status) in sorted(self._statuses.items())
-        ]
+        found = [self._judged(name, updated, status) for name, (updated, status) in sorted(self._statuses.items())]
         return value({"pipelines": found})
 
+    def delete(self, request: Request) -> Answer:
+        """Drop a pipeline that was removed."""
+        if self._statuses.pop(request.parameter, None) is None:
+            raise Refused(404, "PIPELINE_NOT_FOUND")
+        return nothing()
+
+    def _judged(self, name: str, updated: int, status: dict[str, Any]) -> dict[str, Any]:
+        known = {**status, "name": name, "updated_ms": updated // 1_000_000}
+        if self._is_silent(updated, status):
+            known |= {"state": "silent", "reported_state": status.get("state"), "lag": None}
+            known |= {"input_rate": 0, "processed_rate": 0}
+        return known
+
+    def _is_silent(self, updated: int, status: dict[str, Any]) -> bool:
+        return status.get("state") not in ENDED and self._now() - updated > SILENT
+
     def _forget(self) -> None:
-        """Drop those that have not been heard of for too long."""
-        before = self._now() - LIFETIME
-        for name, (updated, _) in list(self._statuses.items()):
-            if updated > before:
-                return
-            del self._statuses[name]
+        """Drop pipelines that have not reported for too long."""
+        now = self._now()
+        for name, (updated, status) in list(self._statuses.items()):
+            kept = LIFETIME if status.get("state") in ("finished", "stopped") else LONG_LIFETIME
+            if now - updated >= kept:
+                del self._statuses[name]

@@ -7,6 +7,7 @@ from typing import Final
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.format import duration
+from lapwing.client.pipeline_status import problem
 
 _REASONS: Final = "it is a plain NSQ server, or /metrics is refused"
 
@@ -97,6 +98,12 @@ def judge(
     if not channel:
         findings += [finding for name, found in view.topics.items() if topic in ("", name)
                      for finding in _of_topic(found, limits)]  # fmt: skip
+    findings += [
+        Finding(Verdict.CRITICAL if trouble.startswith(("failed", "no report")) else Verdict.WARNING,
+                f"pipeline {pipeline.get('name')}: {trouble}")
+        for pipeline in view.pipelines or ()
+        if _concerns(pipeline, topic, channel) and (trouble := problem(pipeline, now=view.at))
+    ]  # fmt: skip
     ages = [view.ages.get((each["topic_name"], each["channel_name"]), 0.0) for each in chosen]
     known = any(state.lapwing for state in view.reachable)
     # unknown is no worse than critical, although its number is higher
@@ -104,6 +111,10 @@ def judge(
     worst = max((finding.verdict for finding in findings), key=order.index, default=Verdict.OK)
     return Report(worst, tuple(findings), len(chosen), max((lag(each) for each in chosen), default=0),
                   max(ages, default=0.0) if known else None)  # fmt: skip
+
+
+def _concerns(pipeline: Json, topic: str, channel: str) -> bool:
+    return (not topic or topic in (pipeline.get("topics") or ())) and channel in ("", pipeline.get("channel"))
 
 
 def _of_channel(channel: Json, view: ClusterView, limits: Limits, moved: set[tuple[str, str]]) -> list[Finding]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, Rate, Rates
 from lapwing.client.format import duration, short
+from lapwing.client.pipeline_status import problem
 from lapwing.tools.supervisor import Child, State
 from lapwing.tools.terminal import Cell, Column, Terminal, table
 
@@ -106,12 +107,12 @@ def unknown_ages(view: ClusterView) -> list[str]:
     return [f"{name} does not report the age of messages: a plain NSQ server, or /metrics is refused" for name in plain]
 
 
-def pipelines_table(pipelines: Sequence[Json], terminal: Terminal, *, title: str = "") -> list[str]:
-    """Return a line for each pipeline, as it last reported."""
+def pipelines_table(view: ClusterView, terminal: Terminal, *, title: str = "") -> list[str]:
+    """Return a line for each pipeline: what it last reported, and what is wrong with it."""
     rows: list[list[str | Cell]] = [
         [str(pipeline.get("name", "")), str(pipeline.get("state", "")), _number(pipeline, "input_rate"),
-         _number(pipeline, "lag"), _number(pipeline, "batch_id"), Cell(str(pipeline.get("error") or ""), "red")]
-        for pipeline in pipelines
+         _number(pipeline, "lag") or "?", _number(pipeline, "batch_id"), Cell(problem(pipeline, now=view.at), "red")]
+        for pipeline in view.pipelines or ()
     ]  # fmt: skip
     return table(_PIPELINE_COLUMNS, rows, terminal, title=title)
 
@@ -142,7 +143,7 @@ def whole_view(view: ClusterView, rates: Rates, terminal: Terminal, *, rows: int
         *channels_table(view, rates, terminal, title="channels", most=rows),
     ]  # fmt: skip
     if view.pipelines:
-        lines += ["", *pipelines_table(view.pipelines, terminal, title="pipelines")]
+        lines += ["", *pipelines_table(view, terminal, title="pipelines")]
     return [*lines, *(terminal.cut(terminal.paint(f"! {error}", "red")) for error in view.errors)]
 
 
@@ -158,7 +159,9 @@ def one_line(view: ClusterView, rates: Rates, children: Sequence[Child] = ()) ->
         f"deferred {short(sum(channel['deferred_count'] for channel in channels))}",
         f"topics {len(view.topics)}",
     ]
-    parts += [f"{pipeline.get('name')}: lag {_number(pipeline, 'lag') or '?'}" for pipeline in view.pipelines or ()]
+    for pipeline in view.pipelines or ():
+        trouble = problem(pipeline, now=view.at).partition(":")[0]
+        parts.append(f"{pipeline.get('name')}: {trouble or 'lag ' + (_number(pipeline, 'lag') or '?')}")
     parts += [f"{child.service.name} {child.state.value}" for child in children if child.state is not State.RUNNING]
     parts += [f"! {error}" for error in view.errors]
     return "  ".join(parts)

@@ -13,7 +13,8 @@ from lapwing.admin.pages.dialogs import ask_act
 from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, button, link_button, notice, panel, say
 from lapwing.admin.pages.topic import node_actions
-from lapwing.client.cluster import locality
+from lapwing.client.cluster import Json, locality
+from lapwing.client.pipeline_status import ENDED, problem
 
 if TYPE_CHECKING:
     from lapwing.admin.services import Admin
@@ -76,17 +77,27 @@ def _buttons(view: View, topic: str, channel: str) -> None:
         say(absent, f"No nsqd {'that answers ' if missing else ''}has this channel{missing}.")
         absent.set_visibility(found is None)
         moving = [
-            str(each["name"])
+            _moved_by(each, view.picture.at)
             for each in view.picture.pipelines or ()
             if each.get("channel") == channel and topic in (each.get("topics") or ())
         ]
-        say(spark, f"Moved by the Spark query {', '.join(moving)}: it reads the log and has no connection here.")
+        say(spark, " ".join(moving))
         spark.set_visibility(bool(moving))
         if pause is not None and unpause is not None:
             pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
             unpause.set_visibility(found is not None and found["paused"])
 
     view.live(refresh)
+
+
+def _moved_by(pipeline: Json, now: float) -> str:
+    """Return a sentence about the Spark query that moves a channel, or moved it while it worked."""
+    name = pipeline.get("name")
+    if trouble := problem(pipeline, now=now):
+        return f"Moved by the Spark query {name} until it stopped working ({trouble})."
+    if pipeline.get("state") in ENDED:
+        return f"Moved by the Spark query {name}, which is {pipeline.get('state')}: nothing moves this channel now."
+    return f"Moved by the Spark query {name}: it reads the log and has no connection here."
 
 
 def _nodes(view: View, topic: str, channel: str) -> None:

@@ -11,6 +11,7 @@ from lapwing.admin.pages.frame import PATIENCE, View, frame
 from lapwing.admin.pages.parts import Table, element, notice, panel, put, say
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
+from lapwing.client.pipeline_status import problem
 
 if TYPE_CHECKING:
     from lapwing.admin.services import Admin
@@ -71,10 +72,10 @@ def _list(view: View) -> None:
         pipelines = picture.pipelines or ()
         table.show([pipeline_row(pipeline, picture, limits, view.links) for pipeline in pipelines])
         if not chosen[0]:  # the first that failed is what one came for
-            chosen[0] = next((str(pipeline["name"]) for pipeline in pipelines if pipeline.get("error")), "")
+            chosen[0] = next((str(each["name"]) for each in pipelines if problem(each, now=picture.at)), "")
         table.choose(chosen[0])
         shown = next((pipeline for pipeline in pipelines if pipeline.get("name") == chosen[0]), None)
-        text = str((shown or {}).get("error") or "")
+        text = str((shown or {}).get("error") or "") or (problem(shown, now=picture.at) if shown else "")
         say(error, text)
         box.set_visibility(bool(text))
         put(box, aria_label=f"Last error of {chosen[0]}")
@@ -97,7 +98,7 @@ def pipeline_row(pipeline: Json, picture: ClusterView, limits: Limits, links: Li
         str(pipeline.get("kind") or ""),
         _state(pipeline, picture, limits),
         channels or [[topic, links.topic(topic), ""] for topic in topics],
-        pipeline.get("lag"),
+        None if stale(pipeline, picture.at, limits) else pipeline.get("lag"),
         sum(known["depth"] + known["in_flight_count"] for known in found if known is not None),
         round(_number(pipeline.get("input_rate")), 2),
         round(_number(pipeline.get("processed_rate")), 2),
@@ -109,10 +110,14 @@ def pipeline_row(pipeline: Json, picture: ClusterView, limits: Limits, links: Li
 
 def _state(pipeline: Json, picture: ClusterView, limits: Limits) -> list[Label]:
     state = str(pipeline.get("state") or "unknown")
-    if pipeline.get("error"):
-        return [["failed", "bad", str(pipeline["error"])[:300]]]
+    trouble = problem(pipeline, now=picture.at)
+    if pipeline.get("error") or state == "failed":
+        return [["failed", "bad", trouble[:300]]]
     if stale(pipeline, picture.at, limits):
-        return [[state, "", "The last it said"], ["silent", "warn", "It should have reported by now"]]
+        reported = str(pipeline.get("reported_state") or state)
+        return [["silent", "bad", trouble], *([[reported, "", "The last it reported"]] if reported != "silent" else [])]
+    if trouble:
+        return [[state, "warn", trouble[:300]]]
     return [[state, "good" if state == "running" else "", ""]]
 
 

@@ -1,4 +1,4 @@
-"""How a running pipeline is doing: one record, told to the terminal, to a file and to the brokers."""
+"""How a running pipeline is doing: one record for the terminal, for a file and for the brokers."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from lapwing.errors import LapwingError
-from lapwing.spark.http import call
+from lapwing.spark.http import BrokerAway, call
 from lapwing.spark.options import Access
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _ENDED: Final = ("finished", "stopped", "failed")
 
 @dataclass(frozen=True)
 class Progress:
-    """What `nsqadmin`, `lapwing top` and `lapwing pipeline status` show."""
+    """The record that `nsqadmin`, `lapwing top`, `lapwing check` and `lapwing pipeline status` show."""
 
     name: str
     kind: str
@@ -38,6 +38,8 @@ class Progress:
     late: int = 0  # rows that came after the watermark and were not counted, as Spark counts them: by group and task
     total: int | None = None  # messages that a bounded run will read
     updated_ms: int = 0
+    batch_at_ms: int = 0  # when the last batch ended; 0: none has
+    away: tuple[str, ...] = ()  # brokers that do not answer, each with the reason
     error: str = ""
 
     @property
@@ -59,6 +61,8 @@ class Progress:
             parts.append(f"{self.input_rate:,.0f} msg/s in, {self.processed_rate:,.0f} msg/s worked")
         if self.lag is not None:
             parts.append(f"lag {self.lag:,}")
+        if self.away:
+            parts.append(f"waits for {'; '.join(self.away)}")
         return " | ".join(parts)
 
 
@@ -79,6 +83,7 @@ def from_spark(before: Progress, told: Mapping[str, Any]) -> Progress:
         lag=lag(sources),
         rows_in=before.rows_in + (rows if fresh else 0),
         late=before.late + (_late(told) if fresh else 0),
+        batch_at_ms=now_ms() if fresh else before.batch_at_ms,
     )
 
 
@@ -136,18 +141,24 @@ def _number(value: Any) -> float:
 
 
 class Messenger:
-    """Tells brokers the progress of pipelines, from a thread of its own: a broker that is away holds nobody up."""
+    """Reports the progress of a pipeline to brokers, from a thread of its own: a broker that is away delays nobody."""
 
     def __init__(self, addresses: tuple[str, ...], access: Access) -> None:
         self._addresses = addresses
         self._access = access
         self._news: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
-        self._away: set[str] = set()
+        self._away: dict[str, str] = {}
+        self._refusing: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
 
-    def tell(self, progress: Progress) -> None:
-        """Send it soon; what is older and still waiting is not sent any more."""
+    @property
+    def away(self) -> tuple[str, ...]:
+        """The brokers that did not answer the last report, each with the reason."""
+        return tuple(self._away[address] for address in sorted(self._away))
+
+    def send(self, progress: Progress) -> None:
+        """Send a record soon; an older one that still waits is not sent any more."""
         self._news.put(progress)
 
     def close(self) -> None:
@@ -175,11 +186,13 @@ class Messenger:
         for address in self._addresses:
             try:
                 call(address, self._access, "POST", f"/pipelines/{progress.name}", body=body)
-                self._away.discard(address)
+                self._away.pop(address, None)
+            except BrokerAway as error:
+                self._away[address] = str(error)
             except LapwingError as error:
-                if address not in self._away:
-                    logger.info("the progress of %s is not shown there: %s", progress.name, error)
-                self._away.add(address)
+                if address not in self._refusing:
+                    logger.info("%s does not show the progress of %s: %s", address, progress.name, error)
+                self._refusing.add(address)
 
 
 def now_ms() -> int:

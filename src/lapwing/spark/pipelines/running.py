@@ -254,8 +254,12 @@ class Running:
     def _tell(
         self, progress: Progress, messengers: Mapping[str, Messenger], show: Callable[[Progress], None]
     ) -> None:
+        messenger = messengers[progress.name]
+        if away := messenger.away:
+            nobody = len(away) == len(self._brokers[progress.name])
+            progress = replace(progress, away=away, lag=None if nobody else progress.lag)
         self._presences[progress.name].say(progress.as_json())
-        messengers[progress.name].tell(progress)
+        messenger.send(progress)
         show(progress)
 
     def _start(self, spark: "SparkSession", spec: Spec) -> Job:

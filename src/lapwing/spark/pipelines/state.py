@@ -14,6 +14,7 @@ from lapwing.errors import ConfigError
 _LOCK: Final = "lock"
 _STATUS: Final = "status.json"
 _RUN: Final = "run.json"
+_SILENT_SECONDS: Final = 60.0  # a pipeline writes its status every second
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Home:
         return dict(found)
 
     def status(self) -> dict[str, Any]:
-        """What it last said of itself; a process that is gone without a word is called `dead`."""
+        """Return what it last reported; `dead` when its process is gone, `silent` when it does not report."""
         try:
             found = json.loads((self.path / _STATUS).read_text())
         except (OSError, ValueError):
@@ -84,9 +85,13 @@ class Home:
         status: dict[str, Any] = {"name": self.name, **(found if isinstance(found, dict) else {})}
         pid = self.running()
         status["pid"] = pid
+        age = time.time() - float(status.get("updated_ms") or 0) / 1000
+        if pid is not None and age > _SILENT_SECONDS and status.get("state") in ("running", "stopping"):
+            status["state"] = "silent"
+            status["error"] = f"process {pid} has not reported for {age:.0f} s; end it and start it again"
         if pid is None and status.get("state") in ("starting", "running", "stopping"):
             status["state"] = "dead"
-            status["error"] = status.get("error") or "the process ended without a word; start it again, it goes on"
+            status["error"] = status.get("error") or "the process has ended; `lapwing pipeline resume` goes on"
         return status
 
     def stop(self, *, wait: float) -> bool:

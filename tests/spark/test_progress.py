@@ -1,0 +1,51 @@
+"""How pipelines report their progress."""
+
+import json
+import os
+import time
+
+from daemons import until
+from lapwing.spark.options import Access
+from lapwing.spark.pipelines.progress import Messenger, Progress, from_spark
+from lapwing.spark.pipelines.state import Home
+
+RECORD = Progress("lake", "archive", ("orders",), "lake", state="running")
+
+
+def test_brokers_that_do_not_take_a_report_are_away_until_they_do(broker):
+    messenger = Messenger((broker.address, "127.0.0.1:1"), Access())
+    broker.daemon.kill()
+    try:
+        messenger.send(RECORD)
+        until(lambda: len(messenger.away) == 2)
+        broker.daemon.restart()
+        messenger.send(RECORD)
+        until(lambda: len(messenger.away) == 1)
+
+        assert messenger.away == ("127.0.0.1:1: connection refused",)
+        assert [each["name"] for each in broker.ask("/pipelines")["pipelines"]] == ["lake"]
+    finally:
+        messenger.close()
+
+
+def test_a_record_says_when_the_last_batch_ended():
+    told = {"batchId": 3, "durationMs": {"addBatch": 5, "triggerExecution": 9}, "sources": []}
+    first = from_spark(RECORD, told)
+    again = from_spark(first, told)
+
+    assert time.time() - first.batch_at_ms / 1000 < 60
+    assert again.batch_at_ms == first.batch_at_ms
+
+
+def test_a_process_that_is_gone_or_does_not_report_is_not_called_running(tmp_path):
+    home = Home(tmp_path / "lake")
+    presence = home.enter()
+    presence.say({"state": "running", "updated_ms": (time.time() - 5) * 1000})
+    assert (home.status()["state"], home.status()["pid"]) == ("running", os.getpid())
+    presence.say({"state": "running", "updated_ms": (time.time() - 90) * 1000})
+    assert home.status()["state"] == "silent"
+    assert "has not reported for 90 s" in home.status()["error"]
+    presence.leave()
+
+    assert home.status()["state"] == "dead"
+    assert json.loads((tmp_path / "lake" / "status.json").read_text())["state"] == "running"
