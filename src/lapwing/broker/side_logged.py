@@ -1,17 +1,24 @@
-"""What a channel has set aside: copies of messages that are long unfinished, so that they pin no segment of the log."""
+"""Messages that a channel has copied to its side log, so that they pin no segment of the topic's log."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from lapwing import kernel
+from lapwing.broker.skips import gaps
 
 if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
     from lapwing.broker.topic import Topic
-    from lapwing.log.sidelog import SideLog
+    from lapwing.log.sidelog import MessageStore
+
+_BLOCK: Final = 1 << 20
 
 
 class SideLogged:
-    """The side log of one channel, which is there only when something was ever set aside."""
+    """The side log of one channel; it is made when the first message is copied to it."""
 
     __slots__ = ("_channel", "_side", "_topic", "sequences")
 
@@ -19,12 +26,12 @@ class SideLogged:
         self.sequences: set[int] = set()  # what is here; always the same set
         self._topic = topic
         self._channel = channel
-        self._side: SideLog | None = None
+        self._side: MessageStore | None = None
 
     def open(self) -> None:
-        """Find what was set aside before a restart; raises `WriteFailed`.
+        """Find what was copied before a restart. Raises `WriteFailed` or `ReadFailed`.
 
-        What lies beyond the log's end, which a power loss has cut, is dropped at once: other messages get its place.
+        Messages beyond the end of the log, which a power loss has cut, are dropped: others get their sequences.
         """
         if self._topic.has_side_log(self._channel):
             self._side = self._topic.side_log(self._channel)
@@ -33,7 +40,7 @@ class SideLogged:
             self.sequences.update(self._side.sequences())
 
     def keep(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Set messages aside, each with its frame. Raises `WriteFailed`: they then still need their segment."""
+        """Copy messages, each with its frame. Raises `WriteFailed`: they then still need their segment."""
         if self._side is None:
             self._side = self._topic.side_log(self._channel)
         kept = []
@@ -44,13 +51,38 @@ class SideLogged:
         self.sequences.update(kept)
 
     def frame(self, sequence: int) -> bytes:
-        """The frame of one of `sequences`; raises `CorruptChunk`."""
+        """Return the frame of one of `sequences`. Raises `CorruptChunk` or `ReadFailed`."""
         assert self._side is not None
         return self._side.frame(sequence)
 
     def leave(self, sequences: Iterable[int]) -> None:
-        """Let go of what is done with."""
+        """Drop messages that are finished."""
         gone = self.sequences.intersection(sequences)
         if gone and self._side is not None:
             self._side.drop(gone)
             self.sequences -= gone
+
+
+def set_backlog_aside(channel: Channel) -> None:
+    """Copy what an ephemeral channel has not delivered yet: a stalled one then keeps nothing of its topic's log.
+
+    The cursor moves to the end of what the topic has handed over; the order of deliveries stays. Raises `LogError`.
+    """
+    topic = channel.topic
+    start, stop = max(channel.cursor, topic.log.first), topic.fanned_out
+    found: list[tuple[int, bytes]] = []
+    for run in gaps(start, stop, channel.ahead.runs):
+        for first, _, frames in topic.log.blocks(*run, _BLOCK):
+            positions, _ = kernel.scan_frames(frames, 0, len(frames))
+            ends = zip(positions, positions[1:], strict=False)
+            found += [(first + place, bytes(frames[at:after])) for place, (at, after) in enumerate(ends)]
+    channel.aside.keep(found)
+    waiting: deque[tuple[int, int]] = deque()
+    for sequence, _ in found:
+        while channel.requeued and channel.requeued[0][1] <= sequence:
+            waiting.append(channel.requeued.popleft())
+        waiting.append((sequence, 0))
+        channel.attempts[sequence] = 0
+    channel.requeued = waiting + channel.requeued
+    channel.ahead.clear()
+    channel.reader.seek(stop)

@@ -24,6 +24,11 @@ class SkippedRuns:
             self._runs.append([start, stop])
         self.count += stop - start
 
+    @property
+    def runs(self) -> list[Run]:
+        """The runs, rising."""
+        return [(start, stop) for start, stop in self._runs]
+
     def merge(self, runs: Sequence[Run]) -> None:
         """Jump over `runs` too, wherever they lie; they rise and do not overlap each other."""
         if not runs:
@@ -32,7 +37,7 @@ class SkippedRuns:
             for start, stop in runs:
                 self.add(start, stop)
             return
-        merged = union([(start, stop) for start, stop in self._runs], runs)
+        merged = union(self.runs, runs)
         self._runs = deque([start, stop] for start, stop in merged)
         self.count = count_of(merged)
 

@@ -15,8 +15,8 @@ from lapwing.log.datapath import DataPath
 from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions, TopicLog
-from lapwing.log.memory import MemoryLog
-from lapwing.log.sidelog import SideLog, side_path
+from lapwing.log.memory import MemoryLog, MemorySideLog
+from lapwing.log.sidelog import MessageStore, SideLog, side_path
 
 
 class Store(Protocol):
@@ -25,8 +25,8 @@ class Store(Protocol):
     log: TopicLog
     journal: Journal | None
 
-    def side_log(self, channel: str) -> SideLog:
-        """The side log of a channel, made if there is none."""
+    def side_log(self, channel: str) -> MessageStore:
+        """Return the side log of a channel, made if there is none."""
 
     def has_side_log(self, channel: str) -> bool:
         """Whether the channel has one."""
@@ -146,17 +146,19 @@ class MemoryStore:
 
     def __init__(self, log: MemoryLog) -> None:
         self.log: TopicLog = log
+        self._sides: dict[str, MemorySideLog] = {}
 
-    def side_log(self, channel: str) -> SideLog:
-        """There is none: nothing in memory is pinned by a straggler for longer than its own chunk."""
-        raise LookupError(f"channel {channel} of a topic in memory has no side log")
+    def side_log(self, channel: str) -> MessageStore:
+        """Return the side log of a channel, made if there is none."""
+        return self._sides.setdefault(channel, MemorySideLog())
 
     def has_side_log(self, channel: str) -> bool:
-        """Never."""
-        return False
+        """Return whether the channel has one."""
+        return channel in self._sides
 
     def forget(self, channel: str) -> None:
-        """Nothing is kept."""
+        """Drop what is kept of a channel."""
+        self._sides.pop(channel, None)
 
     def news(self) -> list[str]:
         """Nothing happens to what is in memory."""

@@ -15,6 +15,7 @@ from lapwing.broker import checkpoint
 from lapwing.broker.admission import Admission, admission_of
 from lapwing.broker.channel import Channel
 from lapwing.broker.settings import TopicSettings
+from lapwing.broker.side_logged import set_backlog_aside
 from lapwing.broker.skips import EmptiedRuns
 from lapwing.errors import Exiting, LapwingError, PublishRefused, ReadFailed, WriteFailed
 from lapwing.log.log import Extra
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from lapwing.broker.storage import Store
     from lapwing.log.journal import ChannelState
     from lapwing.log.log import TopicLog
-    from lapwing.log.sidelog import SideLog
+    from lapwing.log.sidelog import MessageStore
 
 
 class Receipt(Protocol):
@@ -44,6 +45,9 @@ class _NoReceipt:
 
 
 _NO_RECEIPT: Final = _NoReceipt()
+
+
+_TRIM_ABOVE: Final = 32 << 20
 
 
 class Topic:
@@ -73,6 +77,7 @@ class Topic:
         self._moved = False  # fanned_out has changed since the journal heard of it
         self._has_extras = False
         self.emptied = EmptiedRuns()
+        self._trim_above = _TRIM_ABOVE  # bytes in memory at which an ephemeral topic does not wait for the next trim
         self._lost = range(0)  # sequences not handed over yet that a crash took: there is nothing to hand over
         self._counted = (0, 0)  # messages and bytes before this turn, should it come to nothing
 
@@ -264,6 +269,9 @@ class Topic:
             else:
                 channel.accept(start, stop, deferrals, now=now)
         self._lost = range(0)
+        if self.ephemeral and self.log.bytes > self._trim_above:
+            self.trim(now=now)
+            self._trim_above = max(_TRIM_ABOVE, 2 * self.log.bytes)
 
     def _accept_around(
         self, channel: Channel, start: int, stop: int, deferrals: Sequence[tuple[int, int]], now: int
@@ -308,7 +316,7 @@ class Topic:
         self._broker.tell(self)
         self._broker.changed("channel", self.name, name, created=False)
 
-    def side_log(self, channel: str) -> SideLog:
+    def side_log(self, channel: str) -> MessageStore:
         """Where a channel keeps its stragglers."""
         return self.store.side_log(channel)
 
@@ -436,14 +444,16 @@ class Topic:
             self._lost = lost
 
     def trim(self, *, now: int) -> None:
-        """Let go of segments that nobody needs; move stragglers aside where they alone pin one."""
+        """Delete segments that no channel needs; copy messages to a side log where they alone pin a segment."""
         log = self.log
         needed = self.fanned_out
         moved = False
         for channel in self.channels.values():
             low = channel.needed_from()
+            if channel.ephemeral and self._is_stalled(channel):
+                set_backlog_aside(channel)
             edge = log.segment_start(channel.cursor)
-            if low < edge and not self.ephemeral:
+            if low < edge:
                 channel.set_aside(edge)
                 low = channel.needed_from()
                 moved = True
@@ -452,6 +462,14 @@ class Topic:
             self.tell()  # before the segment goes: a straggler that no journal knows of would look finished
         # of two clocks that disagree the earlier one: what is deleted too soon does not come back
         log.release(needed, now=now + min(self.skew, 0), limits=self._retention)
+
+    def _is_stalled(self, channel: Channel) -> bool:
+        """Return whether an ephemeral channel keeps segments that it has not been reading."""
+        log, cursor = self.log, channel.cursor
+        if log.segment_start(cursor) >= log.segment_start(log.end):
+            return False
+        # in memory, while it drops more than it keeps; on disk, wherever it does not read the newest segment
+        return not self.ephemeral or 2 * channel.ahead.count > self.fanned_out - cursor
 
     @property
     def _retention(self) -> RetentionLimits:

@@ -2,8 +2,9 @@
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
+from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import OutOfRange
@@ -17,6 +18,8 @@ from lapwing.log.topiclog import Frames
 from lapwing.log.window import Window
 
 _sequence = attrgetter("sequence")
+
+_WORTH: Final = 16 << 20  # bytes; as long as fewer are held, no message is copied so that others can be dropped
 
 
 class MemoryLog:
@@ -137,8 +140,8 @@ class MemoryLog:
         return time_of(self.frame(sequence))
 
     def segment_start(self, sequence: int) -> int:
-        """Memory is let go of message by message, so nothing is ever pinned."""
-        return self.first
+        """Return the start of the batch that holds `sequence`; `first` while little is held."""
+        return self._window.boundary(sequence) if self._window.bytes > _WORTH else self.first
 
     def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
         """Let go of whole batches below `sequence`. What nobody needs is not kept in memory for replay."""
@@ -161,3 +164,37 @@ class MemoryLog:
         self._window.clear(self.end)
         self.first = self.end
         self._extras = []
+
+
+class MemorySideLog:
+    """The side log of a channel, in memory."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._frames: dict[int, Frames] = {}
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def sequences(self) -> set[int]:
+        """Return every sequence whose frame is here."""
+        return set(self._frames)
+
+    def put(self, sequence: int, frame: Frames) -> None:
+        """Keep a frame."""
+        self._frames[sequence] = frame
+
+    def frame(self, sequence: int) -> Frames:
+        """Return the frame of a message. Raises `OutOfRange`."""
+        frame = self._frames.get(sequence)
+        if frame is None:
+            raise OutOfRange(f"memory: no frame of sequence {sequence}")
+        return frame
+
+    def drop(self, sequences: Iterable[int]) -> None:
+        """Drop the frames of `sequences`."""
+        for sequence in sequences:
+            self._frames.pop(sequence, None)
+
+    def flush(self) -> None:
+        """Nothing is written."""

@@ -6,7 +6,7 @@ Records (see `records`): kind u8 = 1 | sequence u64 | frame, or kind u8 = 2 | se
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from lapwing.errors import CorruptChunk, LogError, OutOfRange
 from lapwing.log import records
@@ -25,6 +25,29 @@ _COMPACT_RATIO: Final = 4
 def side_path(directory: str | os.PathLike[str], channel: str) -> str:
     """The file of a channel's side log, in the directory of its topic."""
     return os.path.join(os.fspath(directory), "side", folder(channel, "c-"))
+
+
+class MessageStore(Protocol):
+    """Where a channel keeps copies of messages, on disk or in memory."""
+
+    notes: list[str]  # damage and repairs, in words
+
+    def __len__(self) -> int: ...
+
+    def sequences(self) -> set[int]:
+        """Return every sequence whose frame is here."""
+
+    def put(self, sequence: int, frame: bytes) -> None:
+        """Keep a frame."""
+
+    def frame(self, sequence: int) -> bytes:
+        """Return the frame of a message. Raises `OutOfRange`, `CorruptChunk`, or `ReadFailed`."""
+
+    def drop(self, sequences: Iterable[int]) -> None:
+        """Drop the frames of `sequences`."""
+
+    def flush(self) -> None:
+        """Write what was put and dropped since the last time. Raises `WriteFailed`."""
 
 
 class SideLog:
