@@ -99,9 +99,10 @@ def test_memory_keeps_nothing() -> None:
     assert storage.names_on_disk() == []
     assert store.log.node == 5
     assert not store.has_side_log("c")
-    with pytest.raises(LookupError):
-        store.side_log("c")
+    store.side_log("c").put(7, b"frame")
+    assert store.side_log("c").frame(7) == b"frame"
     store.forget("c")
+    assert not store.has_side_log("c")
     store.close()
     store.destroy()
     storage.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
@@ -74,8 +75,8 @@ def set_backlog_aside(channel: Channel) -> None:
     for run in gaps(start, stop, channel.ahead.runs):
         for first, _, frames in topic.log.blocks(*run, _BLOCK):
             positions, _ = kernel.scan_frames(frames, 0, len(frames))
-            ends = zip(positions, positions[1:], strict=False)
-            found += [(first + place, bytes(frames[at:after])) for place, (at, after) in enumerate(ends)]
+            spans = enumerate(pairwise(positions), first)
+            found += [(sequence, bytes(frames[at:after])) for sequence, (at, after) in spans]
     channel.aside.keep(found)
     waiting: deque[tuple[int, int]] = deque()
     for sequence, _ in found:
