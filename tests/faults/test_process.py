@@ -1,0 +1,94 @@
+"""nsqd killed, stopped, or with a clock that jumps: acknowledged messages arrive, in order and not early."""
+
+import os
+import random
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from disk import Faults, compiler
+from load import Line, Load
+
+import daemons
+
+FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=2s")
+KILLS = int(os.environ.get("LAPWING_KILLS", "6"))
+
+
+def wait_for_progress(load: Load, messages: int = 5000) -> None:
+    least = load.acknowledged + messages
+    daemons.until(lambda: load.acknowledged > least, seconds=60, what="progress")
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, durability: str) -> None:
+    chance = random.Random(1)
+    # no timeouts: a FIN that comes too late for one is not a finished message
+    flags = (f"--durability={durability}", "--max-bytes-per-file=1048576", "--msg-timeout=60s")
+    with daemons.start_nsqd(tmp_path, *flags) as nsqd:
+        nsqd.kill()
+        nsqd.restart()  # from here on at the same addresses
+        load = Load(nsqd.tcp_port)
+        for _ in range(KILLS):
+            wait_for_progress(load, chance.randrange(1, 10_000))
+            nsqd.kill()
+            nsqd.restart()
+        load.finish()
+        damage = [line for line in nsqd.lines if "ERROR" in line]
+
+    assert not damage
+
+
+def test_a_process_that_stands_still_for_longer_than_the_timeouts_loses_nothing(tmp_path: Path) -> None:
+    with daemons.start_nsqd(tmp_path, *FLAGS) as nsqd:
+        load = Load(nsqd.tcp_port)
+        for _ in range(2):
+            wait_for_progress(load)
+            os.kill(nsqd.pid, signal.SIGSTOP)
+            time.sleep(2.5)  # the fault itself: longer than --msg-timeout
+            os.kill(nsqd.pid, signal.SIGCONT)
+        wait_for_progress(load)
+        load.finish()
+
+
+@pytest.mark.skipif(compiler() is None, reason="the clock is turned by a C library: install a C compiler")
+def test_a_clock_that_jumps_loses_nothing_and_brings_nothing_early(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    faults = Faults(tmp_path, data)
+    with daemons.start_nsqd(data, *FLAGS, env=faults.env) as nsqd:
+        load = Load(nsqd.tcp_port)
+        wait_for_progress(load)
+        line = Line(nsqd.tcp_port)
+        line.socket.sendall(b"SUB later c\nRDY 1\nDPUB later 3000\n" + struct.pack(">I", 4) + b"late")
+        sent = time.monotonic()
+        for shift in (86_400, -86_400, 3600, 0):
+            faults.shift_clock(shift)
+            wait_for_progress(load)
+        while (frame := line.frame()) is None or frame[:4] != b"\0\0\0\2":
+            if frame is None:
+                line.receive()
+        waited = time.monotonic() - sent
+        line.socket.close()
+        load.finish()
+
+    assert frame.endswith(b"late")
+    assert waited > 2.6  # a clock that was set is followed by a tenth of the time that passes
+
+
+def test_connections_that_break_in_mid_frame_lose_nothing(tmp_path: Path) -> None:
+    chance = random.Random(2)
+    with daemons.start_nsqd(tmp_path, *FLAGS) as nsqd:
+        load = Load(nsqd.tcp_port)
+        for _ in range(200):
+            torn = socket.create_connection(("127.0.0.1", nsqd.tcp_port), timeout=10)
+            words = b"  V2SUB load c0\nRDY 100\nPUB load\n" + struct.pack(">I", 1000) + b"x" * 999
+            torn.sendall(words[: chance.randrange(1, len(words))])
+            if chance.random() < 0.5:  # a reset instead of an end
+                torn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            torn.close()
+        wait_for_progress(load)
+        load.finish()
