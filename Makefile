@@ -1,15 +1,15 @@
-# make setup | run | test | quick | lint | bench | soak | fuzz | screens | clean
+# make setup | run | test | quick | lint | bench | soak | soak-long | fuzz | screens | clean
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup system run test quick inner lint unit bench soak fuzz screens lock clean
+.PHONY: help setup system run test quick inner lint unit bench soak soak-long fuzz screens lock clean
 
 help:
 	@echo "make run    set everything up and run the whole stack with sample traffic (Ctrl-C stops it)"
 	@echo "make test   set everything up, lint, and run all tests"
 	@echo "make quick  lint, and the tests of the inner rooms, in under a minute"
-	@echo "make setup | lint | bench | soak | fuzz | screens | lock | clean"
+	@echo "make setup | lint | bench | soak | soak-long | fuzz | screens | lock | clean"
 
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
@@ -62,8 +62,13 @@ bench: setup
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/transform.py
 
+# SOAK=10m: how long nsqd runs under load and faults; the report is in build/soak
+SOAK ?= 10m
 soak: setup
-	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 $(BIN)/pytest tests/crash tests/models --timeout 7200
+	$(BIN)/python tests/faults/soak.py --time $(SOAK) --report build/soak
+
+soak-long: setup
+	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 LAPWING_KILLS=100 $(BIN)/pytest tests/crash tests/models tests/faults --timeout 7200
 	$(BIN)/python tests/soak/spark_cluster.py
 	$(BIN)/python benchmarks/pipeline.py --soak 3600 --rate 20000
 
