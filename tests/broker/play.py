@@ -7,10 +7,11 @@ from typing import Any
 from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
+from lapwing.broker.holder import Holder
 from lapwing.broker.options import Options
 from lapwing.broker.session import Session
 from lapwing.broker.storage import DiskStorage, MemoryStorage, Storage
-from lapwing.broker.subscriber import Subscriber
+from lapwing.broker.subscription import Window
 from lapwing.wire.nsq import ids
 from lapwing.wire.nsq.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
 
@@ -45,10 +46,15 @@ class Client:
         self.hung_up = True
 
     @property
-    def subscriber(self) -> Subscriber:
-        """What its channel knows of it."""
-        assert self.session.subscriber is not None
-        return self.session.subscriber
+    def subscription(self) -> Window:
+        """Its demand."""
+        assert self.session.subscription is not None
+        return self.session.subscription
+
+    @property
+    def holder(self) -> Holder:
+        """What it has in flight."""
+        return self.subscription.holder
 
     def say(self, *commands: Command) -> "Client":
         """Give commands, and end the turn."""
@@ -84,8 +90,8 @@ class Client:
         """What has arrived since the last time: messages, and the payloads of all else."""
         data = b"".join(self.session.replies.ready)
         self.session.replies.ready.clear()
-        if self.session.subscriber is not None:
-            self.session.subscriber.unsent = 0
+        if self.session.subscription is not None:
+            self.session.subscription.unsent = 0
         messages: list[Message] = []
         payloads: list[bytes] = []
         at = 0

@@ -65,7 +65,7 @@ def test_what_another_holds_stays_with_it(stage: Stage, command: object, word: b
     other.say(command)  # type: ignore[arg-type]
 
     assert other.answers() == [b"E_%b_FAILED %b %b failed client does not own message" % (word, word, identity(0))]
-    assert 0 in owner.subscriber.in_flight
+    assert 0 in owner.holder.in_flight
 
 
 @pytest.mark.parametrize("text", [b"0000000000000000", b"zzzzzzzzzzzzzzzz", b"ffffffffffffffff"])
@@ -88,8 +88,8 @@ def test_a_run_of_fins_names_each_id_that_was_not_there(stage: Stage) -> None:
     consumer.finish(0, 7, 2, 0)
 
     assert len(consumer.answers()) == 2
-    assert consumer.subscriber.finish_count == 2
-    assert list(consumer.subscriber.in_flight) == [1]
+    assert consumer.holder.finished_count == 2
+    assert list(consumer.holder.in_flight) == [1]
 
 
 def test_a_refused_batch_makes_no_topic(stage: Stage) -> None:
@@ -155,7 +155,7 @@ def test_who_is_gone_is_forgotten(stage: Stage) -> None:
     client.leave()
 
     assert stage.broker.sessions == {}
-    assert stage.channel().consumers == []
+    assert not stage.channel().subscriptions
 
 
 def test_a_clients_own_timeout_counts(stage: Stage) -> None:
@@ -183,4 +183,4 @@ def test_a_consumer_that_wants_nothing_holds_nothing(stage: Stage) -> None:
     stage.client().publish(b"a")
 
     assert consumer.received() == []
-    assert consumer.subscriber.room == 0
+    assert consumer.subscription.room == 0

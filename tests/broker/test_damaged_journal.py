@@ -21,7 +21,7 @@ def worked(path: Path) -> set[int]:
         if sequence % 8:
             consumer.finish(sequence + 2)
         stage.checkpoint(trim=sequence == 20)
-    left = set(stage.channel().unfinished())
+    left = set(stage.channel().pending.sequences())
     stage.broker.storage.close()
     return left
 

@@ -5,7 +5,7 @@ import weakref
 import pytest
 from play import MINUTE, SECOND, Stage, numbered
 
-from lapwing.broker.inflight import FEW
+from lapwing.broker.leases import FEW
 
 
 def test_consumers_who_take_a_message_and_go_leave_no_lease(stage: Stage) -> None:
@@ -14,7 +14,7 @@ def test_consumers_who_take_a_message_and_go_leave_no_lease(stage: Stage) -> Non
         stage.consumer(ready=1).leave()
         stage.now += SECOND // 100
 
-    assert len(stage.channel().leases) <= FEW
+    assert len(stage.channel().pending.leases) <= FEW
 
 
 def test_a_client_that_is_gone_is_held_by_nobody(stage: Stage, no_collector: None) -> None:
@@ -66,7 +66,7 @@ def test_no_latency_is_awaited_of_what_sampling_has_dropped() -> None:
         consumer.finish(*consumer.received())
 
     assert stage.channel().discarded_count > 0
-    assert not stage.channel()._stamps
+    assert not stage.channel().latencies.stamps
 
 
 def test_emptying_a_paused_topic_again_and_again_is_noted_once(stage: Stage) -> None:

@@ -172,7 +172,7 @@ def test_a_side_log_that_cannot_be_written_at_a_stop_keeps_nothing_else_from_it(
     stage = Stage(tmp_path, durability="memory", mem_queue_size=10)
     consumer = stage.consumer()
     stage.client().publish(*numbered(3))
-    stage.channel().set_aside(2)
+    stage.channel().copy_aside(2)
     consumer.finish(2)
 
     def refuse(side: SideLog) -> None:
@@ -192,8 +192,8 @@ def test_a_topic_is_deleted_to_make_room(tmp_path: Path, disk: NoRoom) -> None:
     stage.client().publish(*numbered(100))
     stage.checkpoint()
     consumer.finish(*range(50)).leave()
-    stage.channel().set_aside(60)
-    stage.channel().aside.leave([55])
+    stage.channel().copy_aside(60)
+    stage.channel().side_logged.leave([55])
     disk.full = True
     stage.checkpoint()  # the journal has something to say, and no room for it
     stage.broker.delete_topic("t")

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from play import SECOND, Stage, numbered
 
-from lapwing.broker.channel import STAMPED
-from lapwing.broker.latency import SAMPLES, Latencies, percentiles
+from lapwing.broker.latency import SAMPLES, STAMPED, Latencies, percentiles
 from lapwing.broker.options import Options
 
 

@@ -53,7 +53,7 @@ def test_messages_in_flight_requeued_and_set_aside_come_again_with_their_attempt
 def test_deferred_messages_come_at_their_time(stage: Stage) -> None:
     billing = stage.consumer("billing", topic="orders")
     billing.take()
-    billing.finish(*sorted(billing.subscriber.in_flight))
+    billing.finish(*sorted(billing.holder.in_flight))
     stage.pass_time(2200 * SECOND - stage.now - 1)
     assert taken(billing) == {}
     stage.pass_time(1)

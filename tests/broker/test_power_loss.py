@@ -44,7 +44,7 @@ def test_new_messages_are_delivered_at_once_and_in_order(tmp_path: Path) -> None
     stage.client().publish(b"c").publish(b"d").publish(b"e")
 
     assert [body for _, _, body in consumer.take()[0]] == [b"c", b"d", b"e"]
-    assert len(stage.channel().deferred) == 0
+    assert len(stage.channel().pending.deferred) == 0
 
 
 def test_new_messages_begin_with_their_first_attempt(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_was_set_aside_and_lost_is_not_served_in_the_place_of_a_new_message
         consumer = stage.consumer()
         stage.client().publish(b"old").publish(b"next")
         consumer.finish(0, 1).requeue(2, delay=HOUR)
-        stage.channel().set_aside(3)
+        stage.channel().copy_aside(3)
 
     stage = power_lost(tmp_path, set_aside)
     stage.client().publish(b"new", delay=MINUTE).publish(b"next")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from play import SECOND, Stage, numbered
 
@@ -139,6 +139,7 @@ histories = st.lists(
 
 
 @settings(deadline=None, max_examples=300)
+@example([("publish", 4), ("publish", 1), ("seek", 2), ("finish", 2), ("bookmark", None), ("seek", 0)])
 @given(histories)
 def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):
     stage = Stage()
@@ -178,7 +179,8 @@ def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):
             marks = []
             finished = before | {each for each in finished if each >= to}
             stage.channel().bookmark = None
-        held = {each for each in stage.channel().pending() if stage.channel().holder(each)}
+        pending = stage.channel().pending
+        held = {each for each in pending.sequences() if pending.holder_of(each)}
         consumer.take()
         waiting = stage.channel().depth + stage.channel().in_flight_count
         assert waiting == published - len(finished), (verb, number)

@@ -42,8 +42,8 @@ def test_what_an_ephemeral_channel_drops_does_not_stay_in_memory() -> None:
     consumer.finish(*range(100))
     stage.client().publish(b"more", topic=TOPIC)
     assert consumer.received() == [20_000]
-    assert not channel.attempts
-    assert not channel.aside.sequences
+    assert not channel.pending.attempts
+    assert not channel.side_logged.sequences
 
 
 def test_a_message_in_flight_for_long_does_not_keep_all_after_it_in_memory() -> None:

@@ -28,7 +28,7 @@ def logs(stage: Stage) -> int:
 def work_past(stage: Stage, count: int = 100) -> None:
     """Have everything but the first message delivered and finished, over many segments."""
     consumer = stage.consumer()
-    consumer.requeue(0, delay=HOUR // 2) if 0 in consumer.subscriber.in_flight else None
+    consumer.requeue(0, delay=HOUR // 2) if 0 in consumer.holder.in_flight else None
     for body in numbered(count):
         stage.client().publish(body)
         consumer.finish(*[sequence for sequence in consumer.received() if sequence])
@@ -216,7 +216,7 @@ def test_emptying_and_deleting_take_the_stragglers_too(stage: Stage) -> None:
     stage.checkpoint(trim=True)
     stage.channel().empty()
     stage.restart()
-    assert len(stage.channel().deferred) == 0
+    assert len(stage.channel().pending.deferred) == 0
     stage.broker.delete_channel("t", "c")
 
     assert not stage.broker.topics["t"].has_side_log("c")
@@ -286,8 +286,8 @@ def test_what_an_ephemeral_channel_has_set_aside_goes_with_it_in_a_crash_too(tmp
     stage.consumer("e#ephemeral")
     stage.consumer()
     stage.client().publish(b"a")
-    stage.channel("e#ephemeral").set_aside(1)
-    stage.channel().set_aside(1)
+    stage.channel("e#ephemeral").copy_aside(1)
+    stage.channel().copy_aside(1)
     side = tmp_path / "topics" / "t-t" / "side"
     assert sorted(file.name for file in side.iterdir()) == ["c-c", "c-e#ephemeral"]
     stage.kill()

@@ -44,7 +44,7 @@ def stopped(tmp_path: Path) -> Stage:
     stage.consumer("d")
     stage.client().publish(*numbered(5)).publish(b"later", delay=MINUTE)
     consumer.finish(1)
-    stage.channel().set_aside(2)
+    stage.channel().copy_aside(2)
     stage.consumer("c", topic="u")
     stage.client().publish(b"a", topic="u")
     stage.broker.pause_topic("t", True, now=stage.now)
@@ -234,7 +234,7 @@ def test_a_straggler_that_cannot_be_read_holds_up_nobody_else(
     consumer = stage.consumer()
     other = stage.consumer("other")
     stage.client().publish(*numbered(3))
-    stage.channel().set_aside(1)
+    stage.channel().copy_aside(1)
     consumer.take()
     consumer.requeue(1).finish(2)
     sectors = BadSectors(monkeypatch, "side/c-c", number)
@@ -248,7 +248,7 @@ def test_a_straggler_that_cannot_be_read_holds_up_nobody_else(
     stage.commit()
 
     assert 3 in consumer.received()
-    assert consumer.subscriber.in_flight.keys() == {0, 1, 3}
+    assert consumer.holder.in_flight.keys() == {0, 1, 3}
     assert stage.broker.health is None
 
 
@@ -358,8 +358,8 @@ def test_seeking_back_over_deferrals_that_cannot_be_read_changes_nothing(
     with pytest.raises(ReadFailed):
         stage.channel().seek(0, back=True)
 
-    assert consumer.subscriber.in_flight.keys() == {0}
-    assert stage.channel().deferred.sequences() == [1]
+    assert consumer.holder.in_flight.keys() == {0}
+    assert stage.channel().pending.deferred.sequences() == [1]
 
 
 @pytest.mark.parametrize(("ending", "torn"), [("0.log", b"torn"), ("0.idx", b"torn"), ("0.aux", b"")])
@@ -391,7 +391,7 @@ def test_notes_of_a_side_log_are_reported_once_at_the_start_and_later(
     stage = Stage(tmp_path)
     consumer = stage.consumer()
     stage.client().publish(*numbered(3))
-    stage.channel().set_aside(2)
+    stage.channel().copy_aside(2)
     stage.broker.close(now=stage.now)
     side = tmp_path / "topics" / "t-t" / "side" / "c-c"
     damaged = bytearray(side.read_bytes())

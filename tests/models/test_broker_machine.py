@@ -106,8 +106,8 @@ class BrokerMachine(RuleBasedStateMachine):
         for number, client in self.clients.items():
             frames = b"".join(client.session.replies.ready)
             client.session.replies.ready.clear()
-            if client.session.subscriber is not None:
-                client.session.subscriber.unsent = 0
+            if client.session.subscription is not None:
+                client.session.subscription.unsent = 0
             self.delivered(number, client, frames)
 
     def delivered(self, number: int, client: Client, data: bytes) -> None:
@@ -268,7 +268,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for name, model in self.models.items():
             for sequence, waits in model.unfinished.items():
                 if waits.client is not None and waits.deadline <= self.now:
-                    held = topic.channels[name].holder(sequence)
+                    held = topic.channels[name].pending.holder_of(sequence)
                     if held is None:
                         self.clients[waits.client].held.pop(sequence)
                         waits.client = None
@@ -425,7 +425,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if not model.revived:
                 flying = sum(waits.client is not None for waits in model.unfinished.values())
                 assert channel.in_flight_count == flying
-                assert channel.depth + len(channel.deferred) + flying == len(model.unfinished)
+                assert channel.depth + len(channel.pending.deferred) + flying == len(model.unfinished)
 
     def teardown(self) -> None:
         """Whatever happened, everything that is not finished can still be had."""
@@ -457,7 +457,9 @@ class BrokerMachine(RuleBasedStateMachine):
             self.settle()
         for name, model in self.models.items():
             channel = self.broker.existing_channel("t", name)
-            facts = f"cursor {channel.cursor}, requeued {channel.requeued}, deferred {channel.deferred.sequences()}"
+            pending = channel.pending
+            waiting = f"requeued {list(pending.requeued)}, deferred {pending.deferred.sequences()}"
+            facts = f"cursor {channel.cursor}, {waiting}"
             assert not model.unfinished, f"{name}: never came again: {sorted(model.unfinished)}; {facts}"
 
     def pause_channel_now(self, name: str) -> None:

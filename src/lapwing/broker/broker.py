@@ -11,10 +11,11 @@ from lapwing import names
 from lapwing.broker.channel import Channel
 from lapwing.broker.drain import Drain
 from lapwing.broker.options import Options
+from lapwing.broker.pending import Reason
 from lapwing.broker.read_stalls import ReadStalls
 from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
-from lapwing.broker.subscriber import Subscriber
+from lapwing.broker.subscription import Subscription
 from lapwing.broker.topic import Receipt, Topic
 from lapwing.errors import Exiting, LapwingError, LogError, NoSuchChannel, NoSuchTopic, ReadFailed
 from lapwing.log.catalog import ChannelEntry, TopicEntry
@@ -176,11 +177,16 @@ class Broker:
         channel.empty()
         self.tell(channel.topic, now=now)
 
-    def leave(self, channel: Channel, subscriber: Subscriber, *, now: int) -> None:
-        """A consumer is gone; an ephemeral channel goes with its last one."""
-        channel.unsubscribe(subscriber, keep_in_flight=not self.options.requeue_on_disconnect, now=now)
+    def leave(
+        self, channel: Channel, subscription: Subscription, *, now: int, reason: Reason = Reason.DISCONNECTED
+    ) -> None:
+        """End a subscription; an ephemeral channel is deleted with its last one."""
+        reason = Reason.CLOSED if self.exiting else reason
+        channel.unsubscribe(
+            subscription, now=now, reason=reason, keep_in_flight=not self.options.requeue_on_disconnect
+        )
         mine = channel.topic.channels.get(channel.name) is channel
-        if channel.ephemeral and mine and not channel.exiting and not channel.consumers:
+        if channel.ephemeral and mine and not (channel.exiting or channel.subscriptions or channel.pending.named):
             self.delete_channel(channel.topic.name, channel.name)
 
     def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
@@ -205,31 +211,41 @@ class Broker:
         return bool(self.dirty_topics or self._touched or self._catalog_due)
 
     def commit(self, now: int) -> None:
-        """End the turn: write each log once, hand messages over, deliver what is ready."""
-        if self.dirty_topics:
-            topics, self.dirty_topics = self.dirty_topics, []
-            for topic in topics:
-                try:
-                    topic.commit(now)
-                    if not topic.ephemeral:
-                        self.problem = None
-                except LogError as error:
-                    self.fail(error)
+        """End the turn: write each log, hand messages to channels, and deliver, until nothing is left to do.
+
+        A message that is published while others are delivered is written, and delivered, in the same turn.
+        """
+        while self.dirty_topics or self._touched:
+            if self.dirty_topics:
+                self._write_topics(now)
+            else:
+                self._deliver(now)
         if self._catalog_due:
             self.save_catalog()
-        while self._touched:
-            touched, self._touched = self._touched, {}
-            for channel in touched:
-                if self._read_stalls and self._read_stalls.waits(channel, now):
-                    continue
-                try:
-                    channel.deliver(now)
-                except LogError as error:  # the disk cannot be read now: retried with a later checkpoint
-                    self._read_stalls.add(channel, error, now=now)
-                else:
-                    if self._read_stalls:
-                        self._read_stalls.succeeded(channel, now=now)
-                self._stale[channel.topic] = None
+
+    def _write_topics(self, now: int) -> None:
+        topics, self.dirty_topics = self.dirty_topics, []
+        for topic in topics:
+            try:
+                topic.commit(now)
+                if not topic.ephemeral:
+                    self.problem = None
+            except LogError as error:
+                self.fail(error)
+
+    def _deliver(self, now: int) -> None:
+        touched, self._touched = self._touched, {}
+        for channel in touched:
+            if self._read_stalls and self._read_stalls.waits(channel, now):
+                continue
+            try:
+                channel.deliver(now)
+            except LogError as error:  # the disk cannot be read now: retried with a later checkpoint
+                self._read_stalls.add(channel, error, now=now)
+            else:
+                if self._read_stalls:
+                    self._read_stalls.succeeded(channel, now=now)
+            self._stale[channel.topic] = None
 
     @property
     def health(self) -> str | None:

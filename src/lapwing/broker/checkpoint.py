@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from lapwing.broker.pending import Reason
 from lapwing.broker.skips import runs_of
 
 if TYPE_CHECKING:
@@ -21,21 +22,22 @@ Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due 
 
 def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     """Say in the topic's journal how far a channel has come."""
-    channel.leases.next_deadline()  # drops the leases that have been answered for
-    added, removed = channel.deferred.changes()
+    pending = channel.pending
+    pending.leases.next_deadline()  # drops settled leases
+    added, removed = pending.deferred.changes()
     if removed:
         journal.deferred(channel.name, [], removed)  # before what was added: it may have come to wait again
     if added:
         skew = channel.topic.skew  # the next process begins with the machine's clock
-        attempts = channel.attempts
+        attempts = pending.attempts
         deferrals = [(each, min(due + skew, LATEST), attempts.get(each, 1)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
-    pending = channel.pending()
-    tried = {sequence: channel.attempts[sequence] for sequence in pending if sequence in channel.attempts}
-    journal.progress(channel.name, channel.cursor, runs_of(pending), tried)
+    unfinished = pending.in_flight_or_requeued()
+    tried = {sequence: pending.attempts[sequence] for sequence in unfinished if sequence in pending.attempts}
+    journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
     channel.dirty = False
     if now is not None:
-        channel.quiet_until = now + len(pending) * TELLING
+        channel.quiet_until = now + len(unfinished) * TELLING
 
 
 def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) -> None:
@@ -43,11 +45,11 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
 
     Nothing waits for longer than `longest` from now on, should the clock have been set back meanwhile.
     """
-    log = channel.topic.log
+    log, pending = channel.topic.log, channel.pending
     latest, skew = now + longest, channel.topic.skew
     channel.reader.seek(min(max(state.cursor, log.first), log.end))
-    channel.aside.open()
-    sided = channel.aside.sequences
+    channel.side_logged.open()
+    sided = channel.side_logged.sequences
     # set aside, and with its segment gone, after the journal was last written: nobody has said that it is finished
     unknown = [sequence for sequence in sided if state.cursor <= sequence < channel.cursor]
 
@@ -56,23 +58,21 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
             return False
         return (sequence >= log.first and sequence not in log.lost) or sequence in sided
 
-    channel.attempts = {sequence: attempts for sequence, attempts in state.attempts.items() if there(sequence)}
+    pending.attempts.update((each, attempts) for each, attempts in state.attempts.items() if there(each))
     ready = {sequence for start, stop in state.unfinished for sequence in range(start, min(stop, channel.cursor))}
-    for sequence in sorted(ready | set(unknown) - state.deferred.keys()):
-        if there(sequence):
-            channel.attempts.setdefault(sequence, 1)
-            channel.requeued.append((sequence, 0))
+    again = [sequence for sequence in sorted(ready | set(unknown) - state.deferred.keys()) if there(sequence)]
+    pending.give_back(again, Reason.RESTARTED, now=now)
     # what has waited long enough, and of which the cursor is not past yet, is not to wait anew by another clock
     runs = [range(max(start, channel.cursor), stop) for start, stop in state.unfinished]
     due = {sequence: now for run in runs for sequence in run if there(sequence)}
     due |= {sequence: min(until - skew, latest) for sequence, until in state.deferred.items() if there(sequence)}
     for sequence in due:
-        channel.attempts.setdefault(sequence, 0)
+        pending.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
-    channel.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
+    pending.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
     skip(channel, find_skips(channel, channel.cursor, due, latest))
-    channel.aside.leave(sided.difference(channel.unfinished()))
-    channel.schedule(channel.deferred.next_due())
+    channel.side_logged.leave(sided.difference(pending.sequences()))
+    channel.schedule(pending.deferred.next_due())
     channel.dirty = True
 
 

@@ -1,6 +1,6 @@
 """What waits for its time."""
 
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable
 from heapq import heapify, heappop, heappush
 
 
@@ -32,6 +32,17 @@ class Deferred:
         if self._told:
             self._added[sequence] = until
         heappush(self._heap, (until, sequence))
+
+    def items(self) -> ItemsView[int, int]:
+        """Return every sequence with its time, in no order."""
+        return self._due.items()
+
+    def remove(self, sequence: int) -> bool:
+        """Take one message out before its time; return whether it was here."""
+        if self._due.pop(sequence, None) is None:
+            return False
+        self._left(sequence)
+        return True
 
     def restore(self, due: dict[int, int], *, gone: Iterable[int] = ()) -> None:
         """Begin with what the journal knew; `gone` is what it knew and nobody has any more."""

@@ -74,21 +74,22 @@ def plan(channel: Channel, sequence: int) -> SeekPlan:
     channel.pass_over()
     cursor, ahead = channel.cursor, channel.ahead
     sequence = min(max(sequence, channel.topic.log.first), channel.topic.fanned_out)
-    unfinished = channel.unfinished()
+    unfinished = channel.pending.sequences()
     below = sum(each < sequence for each in unfinished)
     if sequence >= cursor:
         fresh = sequence - cursor - ahead.count_below(sequence)
         return SeekPlan(cursor, sequence, 0, below + fresh)
     emptied = channel.topic.emptied.since(sequence)
-    dropped = sum(max(min(stop, cursor) - max(start, sequence), 0) for start, stop in emptied)
-    there = cursor - sequence - dropped - sum(sequence <= each < cursor for each in unfinished)
+    dropped = sum(stop - max(start, sequence) for start, stop in emptied)
+    passed = cursor - sequence + ahead.count  # below the cursor, or finished beyond it before an earlier seek
+    there = passed - dropped - sum(sequence <= each for each in unfinished)
     return SeekPlan(cursor, sequence, max(there, 0), below)
 
 
 def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
     """Move the cursor and keep a bookmark of where it was; return what that did."""
     found = plan(channel, sequence)
-    runs = runs_of(each for each in channel.unfinished() if each < channel.cursor)
+    runs = runs_of(each for each in channel.pending.sequences() if each < channel.cursor)
     if len(runs) > _MOST_RUNS:  # then all from the first of them on comes again
         bookmark = Bookmark(runs[0][0], (), found.sequence)
     else:
@@ -105,11 +106,11 @@ def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
         raise SettingRefused("to: the channel has no bookmark: it was never moved by a seek")
     channel.pass_over()
     cursor = channel.cursor
-    since = Runs(gaps(bookmark.target, cursor, runs_of(channel.unfinished())))  # finished
+    since = Runs(gaps(bookmark.target, cursor, runs_of(channel.pending.sequences())))  # finished
     back = [each for run in bookmark.unfinished for each in range(*run) if each not in since]
     found = seek(channel, bookmark.cursor, now=now)
     since.drop_below(channel.cursor)
     channel.ahead.merge(since.runs)
-    channel.take_back([each for each in back if each < channel.cursor])
+    channel.take_back([each for each in back if each < channel.cursor], now=now)
     channel.pass_over()
     return found

@@ -12,8 +12,10 @@ from typing import Final
 from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
+from lapwing.broker.holder import Holder
+from lapwing.broker.pending import Reason
 from lapwing.broker.replies import Replies, Slot
-from lapwing.broker.subscriber import Subscriber
+from lapwing.broker.subscription import Window
 from lapwing.broker.topic import Topic
 from lapwing.errors import (
     BrokerError,
@@ -86,7 +88,7 @@ class Session:
         self.doomed = False  # an error was answered that ends the conversation
         self.refusal: ProtocolError | None = None  # that error
         self.state = INIT
-        self.subscriber: Subscriber | None = None
+        self.subscription: Window | None = None
         self.channel: Channel | None = None
         self.publish_counts: dict[str, int] = {}
         self.msg_timeout = broker.options.msg_timeout  # ns that a delivery gives
@@ -100,6 +102,12 @@ class Session:
         self._run_line = b""
         self._run_word = ""
         broker.sessions[self] = None
+
+    @property
+    def name(self) -> str:
+        """The name under which the client's messages are listed."""
+        about = self.about
+        return f"nsq:{about.client_id}:{about.remote_address.rpartition(':')[2]}"
 
     def handle(self, command: Command, *, now: int) -> None:
         """Carry out one command; raises `ProtocolError` when the conversation must end."""
@@ -191,7 +199,8 @@ class Session:
         try:
             topic = self.broker.topic(command.topic)
             channel = self.broker.create_channel(topic, command.channel, now=now)
-            subscriber = Subscriber(
+            subscription = Window(
+                Holder(self.name),
                 self.send,
                 self._hang_up,
                 timeout=self.msg_timeout,
@@ -199,10 +208,10 @@ class Session:
                 locality=self.locality,
                 owner=self,
             )
-            channel.subscribe(subscriber)
+            channel.subscribe(subscription)
         except LapwingError as error:
             raise ProtocolError("E_SUB_FAILED", f"SUB failed {error}") from error
-        self.channel, self.subscriber, self.state = channel, subscriber, SUBSCRIBED
+        self.channel, self.subscription, self.state = channel, subscription, SUBSCRIBED
         self._subscribed = self.replies.add(frames.OK)
 
     def send(self, data: bytes) -> None:
@@ -215,45 +224,48 @@ class Session:
         self.replies.push(data)
 
     def _rdy(self, command: Rdy, now: int) -> None:
-        if self.subscriber is None or self.channel is None or self.state == CLOSING:
+        if self.subscription is None or self.channel is None or self.state == CLOSING:
             return  # a late RDY is lawful, and ignored
-        if command.count != self.subscriber.ready:
-            self.subscriber.ready = command.count
+        if command.count != self.subscription.size:
+            self.subscription.size = command.count
             self.broker.touch(self.channel)
 
     def _fins(self, command: Fins, now: int) -> None:
-        channel, subscriber = self._consuming()
-        for message_id in channel.finish_run(command.block, subscriber, now=now):
-            holder = channel.holder(channel.topic.sequence_of(message_id))
-            self._soft("FIN", message_id, "client does not own message" if holder else "ID not in flight")
+        channel, holder = self._consuming()
+        for message_id in channel.finish_run(command.block, holder, now=now):
+            try:
+                channel.pending.check_holder(channel.topic.sequence_of(message_id), holder)
+            except CommandFailed as error:
+                self._soft("FIN", message_id, str(error))
 
     def _req(self, command: Req, now: int) -> None:
-        channel, subscriber = self._consuming()
+        channel, holder = self._consuming()
         try:
-            channel.requeue(channel.topic.sequence_of(command.id), subscriber, delay=command.delay, now=now)
+            channel.requeue(channel.topic.sequence_of(command.id), holder, delay=command.delay, now=now)
         except CommandFailed as error:
             self._soft("REQ", command.id, str(error))
 
     def _touch(self, command: Touch, now: int) -> None:
-        channel, subscriber = self._consuming()
+        channel, holder = self._consuming()
         try:
-            channel.touch(channel.topic.sequence_of(command.id), subscriber, timeout=self.touch_timeout, now=now)
+            channel.touch(channel.topic.sequence_of(command.id), holder, timeout=self.touch_timeout, now=now)
         except CommandFailed as error:
             self._soft("TOUCH", command.id, str(error))
 
     def _cls(self, command: Cls, now: int) -> None:
-        _, subscriber = self._consuming()
-        subscriber.ready = 0
+        self._consuming()
+        assert self.subscription is not None
+        self.subscription.size = 0
         self.state = CLOSING
         self.replies.add(frames.CLOSE_WAIT)
 
     def _nop(self, command: Nop, now: int) -> None:
         return
 
-    def _consuming(self) -> tuple[Channel, Subscriber]:
-        if self.channel is None or self.subscriber is None:
+    def _consuming(self) -> tuple[Channel, Holder]:
+        if self.channel is None or self.subscription is None:
             raise ProtocolError("E_INVALID", "not subscribed")
-        return self.channel, self.subscriber
+        return self.channel, self.subscription.holder
 
     def _soft(self, word: str, message_id: bytes, reason: str) -> None:
         payload = b"E_%s_FAILED %s %s failed %s" % (word.encode(), word.encode(), message_id, reason.encode())
@@ -274,9 +286,10 @@ class Session:
         self._hang_up = _nothing  # break the reference cycle with the connection
         self._run_topic = None
         self.broker.sessions.pop(self, None)
-        if self.channel is not None and self.subscriber is not None:
-            self.broker.leave(self.channel, self.subscriber, now=now)
-            self.channel = self.subscriber = None
+        if self.channel is not None and self.subscription is not None:
+            reason = Reason.CLOSED if self.state == CLOSING else Reason.DISCONNECTED
+            self.broker.leave(self.channel, self.subscription, now=now, reason=reason)
+            self.channel = self.subscription = None
 
 
 def _nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -77,13 +76,8 @@ def set_backlog_aside(channel: Channel) -> None:
             positions, _ = kernel.scan_frames(frames, 0, len(frames))
             spans = enumerate(pairwise(positions), first)
             found += [(sequence, bytes(frames[at:after])) for sequence, (at, after) in spans]
-    channel.aside.keep(found)
-    waiting: deque[tuple[int, int]] = deque()
-    for sequence, _ in found:
-        while channel.requeued and channel.requeued[0][1] <= sequence:
-            waiting.append(channel.requeued.popleft())
-        waiting.append((sequence, 0))
-        channel.attempts[sequence] = 0
-    channel.requeued = waiting + channel.requeued
+    channel.side_logged.keep(found)
+    channel.pending.requeued.merge([sequence for sequence, _ in found])
+    channel.pending.attempts.update((sequence, 0) for sequence, _ in found)
     channel.ahead.clear()
     channel.reader.seek(stop)

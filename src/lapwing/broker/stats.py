@@ -125,7 +125,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         samples = channel.latencies.samples(now=now)
         latency = Latency(channel.latencies.count(now=now), tuple(percentiles(samples, channel.latencies.quantiles)))
     depth = channel.depth
-    consumers = channel.consumers
+    consumers = channel.subscriptions
     sessions = tuple(each.owner for each in consumers if each.owner is not None)
     elsewhere, region, zone = channel.delivered
     return ChannelStats(
@@ -133,7 +133,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         depth=depth,
         backend_depth=max(depth - broker.options.mem_queue_size, 0),
         in_flight_count=channel.in_flight_count,
-        deferred_count=len(channel.deferred),
+        deferred_count=len(channel.pending.deferred),
         message_count=channel.message_count,
         zone_local_count=zone,
         region_local_count=region,

@@ -454,7 +454,7 @@ class Topic:
                 set_backlog_aside(channel)
             edge = log.segment_start(channel.cursor)
             if low < edge:
-                channel.set_aside(edge)
+                channel.copy_aside(edge)
                 low = channel.needed_from()
                 moved = True
             needed = min(needed, low)

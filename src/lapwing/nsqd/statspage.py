@@ -133,18 +133,18 @@ def _latency_object(latency: Latency) -> dict[str, Any]:
 
 def client_object(session: Session, *, topic: str = "") -> dict[str, Any]:
     """One element of `clients` or `producers`; of what it published, only to `topic` if one is given."""
-    about, subscriber = session.about, session.subscriber
+    about, subscription = session.about, session.subscription
     found: dict[str, Any] = {
         "client_id": about.client_id,
         "hostname": about.hostname,
         "version": "V2",
         "remote_address": about.remote_address,
         "state": session.state,
-        "ready_count": subscriber.ready if subscriber else 0,
-        "in_flight_count": len(subscriber.in_flight) if subscriber else 0,
-        "message_count": subscriber.message_count if subscriber else 0,
-        "finish_count": subscriber.finish_count if subscriber else 0,
-        "requeue_count": subscriber.requeue_count if subscriber else 0,
+        "ready_count": subscription.size if subscription else 0,
+        "in_flight_count": len(subscription.holder.in_flight) if subscription else 0,
+        "message_count": subscription.holder.delivered_count if subscription else 0,
+        "finish_count": subscription.holder.finished_count if subscription else 0,
+        "requeue_count": subscription.holder.requeued_count if subscription else 0,
         "connect_ts": about.connected,
         "sample_rate": session.sample_rate,
         "deflate": about.deflate,
@@ -239,7 +239,7 @@ def _topic_lines(topic: TopicStats, snapshot: Snapshot) -> Iterable[str]:
 
 
 def _client_line(session: Session, snapshot: Snapshot) -> str:
-    about, subscriber = session.about, session.subscriber
+    about, subscription = session.about, session.subscription
     port = about.remote_address.rpartition(":")[2]
     who = f"{about.hostname}:{port} {about.user_agent}"
     connected = durations.show(max(snapshot.now // _SECOND - about.connected, 0) * _SECOND)
@@ -248,9 +248,10 @@ def _client_line(session: Session, snapshot: Snapshot) -> str:
         topics = ",".join(f"{name}={count}" for name, count in counts)
         return f"[V2 {who:<21}] msgs: {sum(count for _, count in counts):<8} topics: {topics} connected: {connected}"
     in_flight = ready = finished = requeued = sent = 0
-    if subscriber is not None:
-        in_flight, ready, sent = len(subscriber.in_flight), subscriber.ready, subscriber.message_count
-        finished, requeued = subscriber.finish_count, subscriber.requeue_count
+    if subscription is not None:
+        holder = subscription.holder
+        in_flight, ready, sent = len(holder.in_flight), subscription.size, holder.delivered_count
+        finished, requeued = holder.finished_count, holder.requeued_count
     return (
         f"[V2 {who:<21}] state: {session.state} inflt: {in_flight:<4} rdy: {ready:<4} fin: {finished:<8} "
         f"re-q: {requeued:<8} msgs: {sent:<8} connected: {connected}"

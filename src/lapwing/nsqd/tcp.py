@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from lapwing.broker.broker import Change
 from lapwing.broker.session import Session
-from lapwing.broker.subscriber import UNSENT
+from lapwing.broker.subscription import UNSENT
 from lapwing.errors import ProtocolError
 from lapwing.net.listen import far_end
 from lapwing.nsqd.authorization import Gate, Guarded
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
     def _overfull(self) -> bool:
         """Whether more waits for the socket than a client is allowed that still wants to be heard."""
         assert self._transport is not None
-        return self._session.subscriber is None or self._transport.get_write_buffer_size() > _FULL
+        return self._session.subscription is None or self._transport.get_write_buffer_size() > _FULL
 
     def _carry_out(self, share: int) -> int:
         """Carry out up to `share` commands; how many more may be. Who makes a topic hears when others can find it."""
@@ -469,10 +469,10 @@ class Connection(asyncio.Protocol):
 
     def _sent(self) -> None:
         """Let a consumer have more once the socket has taken what it was given."""
-        subscriber, channel = self._session.subscriber, self._session.channel
-        if subscriber is None or channel is None or self._blocked:
+        subscription, channel = self._session.subscription, self._session.channel
+        if subscription is None or channel is None or self._blocked:
             return
-        held_back, subscriber.unsent = subscriber.unsent >= UNSENT, 0
+        held_back, subscription.unsent = subscription.unsent >= UNSENT, 0
         if held_back:
             self._door.broker.touch(channel)
             self._turn.stir()

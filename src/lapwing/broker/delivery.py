@@ -1,0 +1,152 @@
+"""Who gets the next messages of a channel, and as which bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from lapwing import kernel
+from lapwing.broker.skips import runs_of
+from lapwing.broker.subscription import Credit, Subscription
+from lapwing.errors import OutOfRange
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+
+SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
+
+
+def deliver(channel: Channel, now: int) -> None:
+    """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
+    waiting = channel.depth
+    if waiting <= 0:
+        return
+    ready = [subscription for subscription in channel.subscriptions if subscription.room > 0]
+    if not ready:
+        return
+    near_first = channel.topology_aware
+    if len(ready) > 1:
+        ready = _in_turn(channel, ready)
+    while ready and waiting > 0:
+        share = waiting if near_first else -(-waiting // len(ready))
+        before = waiting
+        for subscription in ready:
+            room = subscription.room
+            _give(channel, subscription, room if isinstance(subscription, Credit) else min(share, room), now)
+            waiting = channel.depth
+            if waiting <= 0:
+                break
+        if waiting == before:
+            break
+        ready = [subscription for subscription in ready if subscription.room > 0]
+    _delivered(channel)
+
+
+def deliver_to(channel: Channel, subscription: Subscription, now: int) -> None:
+    """Deliver ready messages to one subscription, as far as it has room."""
+    _give(channel, subscription, subscription.room, now)
+    _delivered(channel)
+
+
+def _delivered(channel: Channel) -> None:
+    channel.dirty = True
+    channel.schedule(channel.pending.leases.soonest)
+
+
+def _in_turn(channel: Channel, ready: list[Subscription]) -> list[Subscription]:
+    """Put subscriptions in the order in which they are served: another window first each time, credits by age."""
+    channel.turn += 1
+    credits: list[Subscription] = [each for each in ready if isinstance(each, Credit)]
+    windows = [each for each in ready if not isinstance(each, Credit)] if credits else ready
+    if windows:
+        shift = channel.turn % len(windows)
+        windows = windows[shift:] + windows[:shift]
+    ready = credits + windows if channel.turn % 2 else windows + credits
+    if channel.topology_aware:
+        ready.sort(key=lambda subscription: -subscription.locality)
+    return ready
+
+
+def _give(channel: Channel, subscription: Subscription, count: int, now: int) -> None:
+    """Deliver up to `count` messages to one subscription: requeued ones when it is their turn, else fresh ones."""
+    requeued, ahead, reader = channel.pending.requeued, channel.ahead, channel.reader
+    while count > 0 and subscription.room > 0:
+        if ahead.count:
+            channel.pass_over()
+        cursor = reader.sequence
+        stop = channel.topic.fanned_out
+        if requeued and (first := requeued.first()) is not None:
+            sequence, behind = first
+            if behind <= cursor:
+                count -= _redeliver(channel, sequence, subscription, now)
+                requeued.remove(sequence)  # only now: a failed read leaves it where it is
+                continue
+            stop = min(stop, behind)
+        stop = ahead.clear_until(stop)
+        if cursor >= stop:
+            return
+        count -= _deliver_fresh(channel, subscription, stop, count, now)
+
+
+def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, count: int, now: int) -> int:
+    """Deliver one slice of the log; return how many messages it has."""
+    reader = channel.reader
+    try:
+        frames, taken = reader.take(stop, count, SLICE)
+    except OutOfRange:  # the log was cut under a cursor that stood below it
+        reader.seek(channel.topic.log.first)
+        return 0
+    if not frames:
+        return 0  # the end, or a quarantined range that the log has reported and the reader has passed
+    run = range(reader.sequence - taken, reader.sequence)
+    if subscription.sample_rate or channel.latencies is not None:
+        frames, runs = _inspect(channel, frames, run, subscription.sample_rate)
+    else:
+        runs = [run]
+    holder, leases = subscription.holder, channel.pending.leases
+    for run in runs:
+        leases.deliver(run, holder, timeout=subscription.timeout, now=now)
+    given = sum(map(len, runs))
+    holder.delivered_count += given
+    channel.delivered[subscription.locality] += given
+    if frames:
+        subscription.give(frames, given)
+    return taken
+
+
+def _inspect(channel: Channel, frames: bytes, run: range, sample_rate: int) -> tuple[bytes, list[range]]:
+    """Drop what a sampling consumer does not want, and note when some of the rest was published."""
+    positions, _ = kernel.scan_frames(frames, 0, len(frames))
+    kept: Sequence[int] = range(len(run))
+    if sample_rate:
+        kept = [index for index in kept if channel.random.randrange(100) <= sample_rate]
+        channel.discarded_count += len(run) - len(kept)
+    if channel.latencies is not None:
+        channel.latencies.stamp(frames, positions, run, kept, skew=channel.topic.skew)
+    if not sample_rate:
+        return frames, [run]
+    parts = [frames[positions[index] : positions[index + 1]] for index in kept]
+    runs = [range(run[0] + start, run[0] + stop) for start, stop in runs_of(kept)]
+    return b"".join(parts), runs
+
+
+def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
+    """Deliver one message again, rebuilt with its attempts; return 1, or 0 when it is gone for good."""
+    pending, holder = channel.pending, subscription.holder
+    frame = channel.frame(sequence)
+    if frame is None:
+        pending.drop(sequence)
+        return 0
+    if subscription.sample_rate and channel.random.randrange(100) > subscription.sample_rate:
+        channel.discarded_count += 1
+        pending.drop(sequence)
+        return 0
+    attempts = pending.attempts[sequence] = pending.attempts.get(sequence, 1) + 1
+    run = range(sequence, sequence + 1)
+    pending.leases.deliver(run, holder, timeout=subscription.timeout, now=now)
+    if channel.latencies is not None:
+        channel.latencies.stamp(frame, [0], run, [0], skew=channel.topic.skew)
+    holder.delivered_count += 1
+    channel.delivered[subscription.locality] += 1
+    subscription.give(kernel.with_attempts(frame, attempts), 1)
+    return 1

@@ -1,0 +1,310 @@
+"""Pending messages of a channel: in flight with a holder, requeued, or deferred.
+
+Every message that is not finished, and no longer waits for its first delivery at the cursor, is in exactly one of the
+three. Finishing a message is dropping it from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from lapwing import kernel
+from lapwing.broker.deferred import Deferred
+from lapwing.broker.holder import Holder
+from lapwing.broker.leases import Leases
+from lapwing.broker.requeued import Requeued
+from lapwing.errors import NotInFlight, NotOwner
+
+if TYPE_CHECKING:
+    from lapwing.broker.latency import Latencies
+    from lapwing.broker.side_logged import SideLogged
+
+_FIN: Final = 21  # bytes of one line in a run of FINs: `FIN <id>\n`
+
+
+class Reason(Enum):
+    """Why a message comes back from its holder."""
+
+    REQUEUED = "requeued"  # the consumer failed at it
+    RELEASED = "released"  # the consumer did not try it
+    TIMED_OUT = "timed out"
+    DISCONNECTED = "disconnected"  # the connection was lost
+    CLOSED = "closed"  # the consumer had announced its end, or the broker stops
+    RESTARTED = "restarted"  # the broker was
+    CLAIMED = "claimed"  # an operator took it from its holder
+    RETURNED = "returned"  # an operator undid that it was finished
+
+
+_BEHIND: Final = frozenset({Reason.REQUEUED, Reason.RELEASED, Reason.TIMED_OUT})  # wait behind what waits already
+
+
+class Pending:
+    """Leases, holders, and the messages that wait to be delivered again."""
+
+    def __init__(
+        self, side_logged: SideLogged, latencies: Latencies | None, *, max_timeout: int, journaled: bool
+    ) -> None:
+        self.leases = Leases(max_timeout)
+        self.holders: dict[Holder, None] = {}
+        self.named: dict[str, Holder] = {}
+        self.requeued = Requeued()
+        self.deferred = Deferred(told=journaled)
+        self.attempts: dict[int, int] = {}  # deliveries so far, of messages that are not on their first one
+        self.side_logged = side_logged
+        self._latencies = latencies
+        self._stamps: Collection[int] = latencies.stamps.keys() if latencies is not None else ()
+
+    # --- who holds what ----------------------------------------------------------------------------------------
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages are in flight."""
+        return sum(len(holder.in_flight) for holder in self.holders)
+
+    def in_flight_or_requeued(self) -> list[int]:
+        """Return the sequences of all messages that are not deferred, in no order."""
+        sequences = list(self.requeued)
+        for holder in self.holders:
+            sequences.extend(holder.in_flight)
+        return sequences
+
+    def sequences(self) -> list[int]:
+        """Return the sequences of all pending messages, in no order."""
+        return self.in_flight_or_requeued() + self.deferred.sequences()
+
+    def lowest(self) -> int | None:
+        """Return the lowest sequence that is pending."""
+        lows = [min(holder.in_flight) for holder in self.holders if holder.in_flight]
+        lows += [min(each) for each in (self.requeued, self.deferred.sequences()) if each]
+        return min(lows, default=None)
+
+    def holder_of(self, sequence: int) -> Holder | None:
+        """Return who holds a message."""
+        for holder in self.holders:
+            if sequence in holder.in_flight:
+                return holder
+        return None
+
+    def check_holder(self, sequence: int, holder: Holder) -> None:
+        """Raise `NotOwner` or `NotInFlight` unless `holder` holds the message."""
+        if sequence not in holder.in_flight:
+            raise NotOwner if self.holder_of(sequence) else NotInFlight
+
+    def attach(self, holder: Holder) -> None:
+        """Add a holder, or a further subscription of one."""
+        holder.attached += 1
+        self.holders[holder] = None
+
+    def detach(self, holder: Holder) -> None:
+        """Note that a subscription of the holder has ended."""
+        holder.attached -= 1
+        if not holder.attached:
+            holder.lease = None  # nothing joins it any more
+        self._drop_if_gone(holder)
+
+    def named_holder(self, name: str) -> Holder:
+        """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
+        holder = self.named.get(name)
+        if holder is None:
+            holder = self.named[name] = Holder(name, named=True)
+            self.holders[holder] = None
+        return holder
+
+    def drop_holder(self, name: str, *, now: int) -> int:
+        """Remove a named holder, and finish everything it holds; return how many messages that were."""
+        holder = self.named.pop(name)
+        finished = self.finish(list(holder.in_flight), now=now)
+        holder.named = False
+        self._drop_if_gone(holder)
+        return len(finished)
+
+    def _drop_if_gone(self, holder: Holder) -> None:
+        if holder.gone:
+            self.holders.pop(holder, None)
+
+    # --- finishing ---------------------------------------------------------------------------------------------
+
+    def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
+        """Finish messages, whoever holds them; return those that were pending, in no order."""
+        wanted = set(sequences)
+        finished: list[int] = []
+        for holder in list(self.holders):
+            held = holder.in_flight
+            mine = held.keys() & wanted
+            for sequence in mine:
+                del held[sequence]
+            holder.finished_count += len(mine)
+            finished += mine
+            self._drop_if_gone(holder)
+        for sequence in wanted.difference(finished):
+            if self.requeued.remove(sequence) or self.deferred.remove(sequence):
+                finished.append(sequence)
+        for sequence in finished:
+            self.attempts.pop(sequence, None)
+        self._finished(finished, now)
+        return finished
+
+    def finish_run(self, block: bytes, base: int, holder: Holder, *, now: int) -> list[bytes]:
+        """Finish the messages that a run of FINs names, as far as `holder` holds them; return the other ids.
+
+        The same as `finish`, but for one holder and in one call of the kernel. The ids count from `base`.
+        """
+        held = holder.in_flight
+        before = len(held)
+        noted = self._noted(block, base, held) if self.side_logged.sequences or self._stamps else ()
+        missing = kernel.finish(block, base, held, self.attempts)
+        holder.finished_count += before - len(held)
+        if noted:
+            self._finished([sequence for sequence in noted if sequence not in held], now)
+        return missing
+
+    def _noted(self, block: bytes, base: int, held: Mapping[int, object]) -> set[int]:
+        """Return the messages in flight that a run of FINs may name and that more is known of than their lease."""
+        notes = self.side_logged.sequences, self._stamps
+        if len(block) // _FIN < min(len(held), sum(map(len, notes))):
+            named = [_number(block[at : at + 16]) - base for at in range(4, len(block), _FIN)]
+            return {each for each in named if each in held and any(each in note for note in notes)}
+        return set().union(*(held.keys() & note for note in notes))
+
+    def _finished(self, sequences: Sequence[int], now: int) -> None:
+        self.side_logged.leave(sequences)
+        if self._latencies is not None:
+            for sequence in sequences:
+                self._latencies.finished(sequence, now=now)
+
+    def drop(self, sequence: int) -> None:
+        """Drop a message that is nowhere any more: it cannot be read, or nobody wants it."""
+        self.requeued.remove(sequence)
+        self.attempts.pop(sequence, None)
+        self.side_logged.leave([sequence])
+
+    def finish_below(self, sequence: int) -> None:
+        """Finish every message below `sequence`, without counting it as anybody's."""
+        for holder in list(self.holders):
+            for held in [held for held in holder.in_flight if held < sequence]:
+                del holder.in_flight[held]
+                self._unstamp(held)
+            self._drop_if_gone(holder)
+        for waiting in [waiting for waiting in self.requeued if waiting < sequence]:
+            self.requeued.remove(waiting)
+        self.deferred.drop_below(sequence)
+        for tried in [tried for tried in self.attempts if tried < sequence]:
+            del self.attempts[tried]
+        self.side_logged.leave([each for each in self.side_logged.sequences if each < sequence])
+
+    def clear(self) -> None:
+        """Finish everything, without counting it as anybody's."""
+        for holder in list(self.holders):
+            holder.in_flight = {}
+            holder.lease = None
+            self._drop_if_gone(holder)
+        self.leases.clear()
+        self.deferred.clear()
+        self.requeued.clear()
+        self.attempts.clear()
+        if self._latencies is not None:
+            self._latencies.stamps.clear()
+        self.side_logged.leave(self.side_logged.sequences)
+
+    # --- coming back -------------------------------------------------------------------------------------------
+
+    def take(self, sequence: int, holder: Holder) -> None:
+        """Take a message from `holder`. Raises `NotOwner` or `NotInFlight`."""
+        self.check_holder(sequence, holder)
+        del holder.in_flight[sequence]
+
+    def take_all(self, holder: Holder) -> list[int]:
+        """Take all messages from `holder`, in rising order."""
+        sequences = sorted(holder.in_flight)
+        holder.in_flight = {}
+        holder.lease = None
+        self.leases.next_deadline()  # drops its leases, which refer to the holder
+        self._drop_if_gone(holder)
+        return sequences
+
+    def expire(self, now: int) -> list[int]:
+        """Take the messages from their holders whose timeout has passed, in order of delivery."""
+        late: list[int] = []
+        for holder, sequences in self.leases.expire(now):
+            late += sequences
+            self._drop_if_gone(holder)
+        return late
+
+    def give_back(
+        self, sequences: Sequence[int], reason: Reason, *, now: int, behind: int = 0, delay: int = 0
+    ) -> None:
+        """Make messages ready again, or defer them by `delay`, that were taken from their holder.
+
+        This is the only way back for a message, whatever the reason. After a failure or a timeout the messages wait
+        until the cursor has reached `behind`; otherwise they come before everything else.
+        """
+        for sequence in sequences:
+            self.attempts.setdefault(sequence, 1)
+            self._unstamp(sequence)
+        if delay > 0:
+            for sequence in sequences:
+                self.deferred.defer(sequence, until=now + delay)
+        elif reason in _BEHIND:
+            for sequence in sequences:
+                self.requeued.append(sequence, behind=behind)
+        else:
+            for sequence in reversed(sequences):
+                self.requeued.prepend(sequence)
+
+    def ripen(self, now: int, *, behind: int) -> bool:
+        """Make deferred messages ready that are due; return whether there were any."""
+        ripe = self.deferred.ripe(now)
+        for sequence in ripe:
+            self.requeued.append(sequence, behind=behind)
+        return bool(ripe)
+
+    def claim(
+        self,
+        sequences: Iterable[int],
+        to: Holder,
+        *,
+        now: int,
+        min_idle: int = 0,
+        timeout: int | None = None,
+        delivered: int | None = None,
+        counted: bool = True,
+    ) -> list[int]:
+        """Put pending messages in flight with `to`, whoever has them; return which, in the order given.
+
+        A message in flight is left with its holder for `min_idle` ns from its delivery. `delivered` is the new time of
+        delivery (now), and the claim counts as one unless `counted` is false. A former holder can no longer finish it.
+        """
+        claimed: list[int] = []
+        for sequence in dict.fromkeys(sequences):
+            holder = self.holder_of(sequence)
+            if holder is not None:
+                if now - holder.in_flight[sequence].delivered < min_idle:
+                    continue
+                del holder.in_flight[sequence]
+                if holder is not to:
+                    self._drop_if_gone(holder)
+            elif not (self.requeued.remove(sequence) or self.deferred.remove(sequence)):
+                continue
+            self._unstamp(sequence)
+            if counted:
+                self.attempts[sequence] = self.attempts.get(sequence, 1) + 1
+            else:
+                self.attempts.setdefault(sequence, 1)
+            claimed.append(sequence)
+        if claimed:
+            self.holders[to] = None
+            self.leases.hold(claimed, to, timeout=timeout, delivered=now if delivered is None else min(delivered, now))
+        return claimed
+
+    def _unstamp(self, sequence: int) -> None:
+        if self._latencies is not None:
+            self._latencies.stamps.pop(sequence, None)
+
+
+def _number(message_id: bytes) -> int:
+    try:
+        return int(message_id, 16)
+    except ValueError:
+        return -1

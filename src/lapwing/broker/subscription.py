@@ -1,0 +1,112 @@
+"""Subscriptions: how much a holder wants of a channel, and where its messages go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lapwing.broker.holder import Holder
+
+if TYPE_CHECKING:
+    from lapwing.broker.session import Session
+
+UNSENT: Final = 1 << 20  # bytes waiting for a slow socket beyond which nothing more is delivered
+
+
+class Subscription:
+    """A holder's demand at one outlet. `Window` and `Credit` are the two kinds of demand."""
+
+    __slots__ = ("_hang_up", "_send", "holder", "locality", "owner", "sample_rate", "timeout")
+
+    def __init__(
+        self,
+        holder: Holder,
+        send: Callable[[bytes], None],
+        hang_up: Callable[[], None],
+        *,
+        timeout: int | None,
+        sample_rate: int = 0,
+        locality: int = 0,
+        owner: Session | None = None,
+    ) -> None:
+        self.holder = holder
+        self.timeout = timeout  # ns that a message may stay with the holder; None: for ever
+        self.sample_rate = sample_rate  # percent; 0 means all
+        self.locality = locality  # 2 same zone as the server, 1 same region, 0 elsewhere
+        self.owner = owner  # the session, for statistics
+        self._send = send
+        self._hang_up = hang_up
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be delivered now."""
+        raise NotImplementedError
+
+    def give(self, frames: bytes, count: int) -> None:
+        """Send the frames of `count` messages that are in flight with the holder now."""
+        raise NotImplementedError
+
+    def hang_up(self) -> None:
+        """End the connection: the channel is deleted."""
+        self._hang_up()
+
+
+class Window(Subscription):
+    """A demand that renews itself: the holder may have `size` messages in flight at a time (RDY)."""
+
+    __slots__ = ("size", "unsent")
+
+    def __init__(
+        self,
+        holder: Holder,
+        send: Callable[[bytes], None],
+        hang_up: Callable[[], None],
+        *,
+        timeout: int | None,
+        sample_rate: int = 0,
+        locality: int = 0,
+        owner: Session | None = None,
+    ) -> None:
+        super().__init__(
+            holder, send, hang_up, timeout=timeout, sample_rate=sample_rate, locality=locality, owner=owner
+        )
+        self.size = 0
+        self.unsent = 0  # bytes given that the socket has not taken yet
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be delivered now: none while the socket is slow."""
+        return self.size - len(self.holder.in_flight) if self.unsent < UNSENT else 0
+
+    def give(self, frames: bytes, count: int) -> None:
+        """Send frames."""
+        self.unsent += len(frames)
+        self._send(frames)
+
+
+class Credit(Subscription):
+    """A demand that is used up: `left` more messages in all (COUNT). Such readers are served oldest first."""
+
+    __slots__ = ("left",)
+
+    def __init__(
+        self,
+        holder: Holder,
+        send: Callable[[bytes], None],
+        hang_up: Callable[[], None],
+        *,
+        count: int,
+        timeout: int | None = None,
+    ) -> None:
+        super().__init__(holder, send, hang_up, timeout=timeout)
+        self.left = count
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be delivered."""
+        return self.left
+
+    def give(self, frames: bytes, count: int) -> None:
+        """Send frames, and use up as much of the credit."""
+        self.left -= count
+        self._send(frames)
