@@ -10,11 +10,11 @@ import pytest
 from admin_stage import Cluster, start_nsqadmin, warm_up
 
 from daemons import program, until
-from lapwing.admin.access import Access, Logins, hash_password, inside, parse_networks, read_passwords
+from lapwing.admin.access import AccessRules, Logins, hash_password, inside, parse_networks, read_passwords
+from lapwing.admin.asgi import WebRoute, WebRoutes, headers_of
 from lapwing.admin.audit import Audit
 from lapwing.admin.firewall import host_allowed, same_origin
 from lapwing.admin.login import _local
-from lapwing.admin.web import Route, Routes, headers_of
 from lapwing.errors import ConfigError
 
 # ---- rules, pure ----
@@ -25,11 +25,11 @@ def visitor(access, headers=None, peer="127.0.0.1", cookies=None):
 
 
 def test_everybody_may_change_when_no_admin_is_named():
-    assert visitor(Access()).may_change
+    assert visitor(AccessRules()).may_change
 
 
 def test_the_header_counts_only_from_a_trusted_proxy():
-    access = Access(admin_users=("ann",), trusted_proxies=parse_networks(["127.0.0.1/8"]))
+    access = AccessRules(admin_users=("ann",), trusted_proxies=parse_networks(["127.0.0.1/8"]))
     named = {"x-forwarded-user": "ann"}
 
     assert visitor(access, named, "127.0.0.5").may_change
@@ -40,7 +40,7 @@ def test_the_header_counts_only_from_a_trusted_proxy():
 
 
 def test_without_named_proxies_no_header_names_a_user_or_an_address():
-    access = Access(logins=Logins({}))
+    access = AccessRules(logins=Logins({}))
     found = visitor(access, {"x-forwarded-user": "ann", "x-forwarded-for": "203.0.113.9"})
 
     assert (found.user, found.may_read, found.may_change) == ("", False, False)
@@ -48,7 +48,7 @@ def test_without_named_proxies_no_header_names_a_user_or_an_address():
 
 
 def test_the_client_is_the_last_hop_that_is_no_trusted_proxy():
-    access = Access(trusted_proxies=parse_networks(["127.0.0.1/8", "10.0.0.0/24"]))
+    access = AccessRules(trusted_proxies=parse_networks(["127.0.0.1/8", "10.0.0.0/24"]))
 
     def address(hops: str) -> str:
         return visitor(access, {"x-forwarded-for": hops}).address
@@ -67,11 +67,11 @@ def test_a_header_sent_twice_is_read_as_one():
 
 
 def test_read_only_beats_everything():
-    assert not visitor(Access(read_only=True)).may_change
+    assert not visitor(AccessRules(read_only=True)).may_change
 
 
 def test_strangers_see_nothing_where_a_user_is_required():
-    access = Access(require_user=True, trusted_proxies=parse_networks(["127.0.0.1/8"]))
+    access = AccessRules(require_user=True, trusted_proxies=parse_networks(["127.0.0.1/8"]))
 
     assert not visitor(access).may_read
     assert visitor(access, {"x-forwarded-user": "ann"}).may_read
@@ -171,7 +171,7 @@ def test_after_the_login_one_stays_here(target, safe):
 
 
 def test_routes_find_names_with_escapes():
-    routes = Routes([Route("GET", "/topics/<topic>")])
+    routes = WebRoutes([WebRoute("GET", "/topics/<topic>")])
 
     assert routes.resolve("GET", "/topics/a%2Fb%23ephemeral")[1] == {"topic": "a/b#ephemeral"}
 
@@ -467,7 +467,11 @@ def test_what_cannot_work_is_said_at_the_start(flags, status, words):
 def test_a_line_for_the_password_file_needs_a_name_and_a_password(user, typed):
     ended = subprocess.run(
         [*program("nsqadmin"), f"--hash-password={user}"],
-        input=typed, capture_output=True, text=True, timeout=60, check=False,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -1,6 +1,6 @@
 """What is worth a look, in words, and what to do about it."""
 
-from lapwing.admin.alarms import Limits, alarms
+from lapwing.admin.alarms import AlarmLimits, alarms
 from lapwing.admin.history import History
 from lapwing.client.cluster import Node, topics_of_stats
 from lapwing.client.cluster_view import ClusterView, NodeState
@@ -26,19 +26,21 @@ def topics(*channels, name="orders", depth=0, paused=False):
     return topics_of_stats([(NODE, {"topics": [raw]})], now=NOW)
 
 
-def found(picture, history=None, limits=None):
-    return alarms(picture, history or History(), limits or Limits())
+def found(cluster_view, history=None, limits=None):
+    return alarms(cluster_view, history or History(), limits or AlarmLimits())
 
 
-def only(picture, history=None):
-    [alarm] = found(picture, history)
+def only(cluster_view, history=None):
+    [alarm] = found(cluster_view, history)
     return alarm
 
 
 def test_a_healthy_cluster_has_none():
-    picture = ClusterView(at=NOW, nodes=(NodeState(NODE),), lookupds=(("l:4161", ""),), topics=topics(channel(depth=5)))
+    cluster_view = ClusterView(
+        at=NOW, nodes=(NodeState(NODE),), lookupds=(("l:4161", ""),), topics=topics(channel(depth=5))
+    )
 
-    assert found(picture) == []
+    assert found(cluster_view) == []
 
 
 def test_a_topic_without_a_channel_buffers():
@@ -93,9 +95,9 @@ def test_a_paused_topic_is_told():
 
 
 def test_an_unreachable_node_comes_before_everything():
-    picture = ClusterView(at=NOW, nodes=(NodeState(NODE, error="connection refused"),), topics=topics(depth=1))
+    cluster_view = ClusterView(at=NOW, nodes=(NodeState(NODE, error="connection refused"),), topics=topics(depth=1))
 
-    first, second = found(picture)
+    first, second = found(cluster_view)
     assert (first.severity, first.text) == ("error", "nsqd 10.0.0.1:4151 does not answer: connection refused")
     assert second.severity == "warning"
 
@@ -175,16 +177,16 @@ def pipeline(**more):
 
 
 def test_the_channel_of_a_living_query_needs_no_consumer():
-    picture = ClusterView(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(pipeline(),))
+    cluster_view = ClusterView(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(pipeline(),))
 
-    assert found(picture) == []
+    assert found(cluster_view) == []
 
 
 def test_a_silent_query_is_named_with_the_channel_it_leaves():
     silent = pipeline(updated_ms=int((NOW - 300) * 1000))
-    picture = ClusterView(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(silent,))
+    cluster_view = ClusterView(at=NOW, topics=topics(channel("lake", depth=50, clients=0)), pipelines=(silent,))
 
-    texts = [alarm.text for alarm in found(picture)]
+    texts = [alarm.text for alarm in found(cluster_view)]
     assert (
         "Pipeline lake has not reported for 5m. It leaves channel orders/lake behind, which keeps messages on disk."
         in texts

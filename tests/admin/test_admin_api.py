@@ -120,11 +120,11 @@ async def test_inactive_topics_of_our_own_nsqlookupd_take_two_requests():
     lookupd = FakeLookupd()
     lookupd.lapwing = True
     lookupd.registered = {f"t{number:04}": {"c"} for number in range(3000)}
-    queries = ClusterClient(DaemonHttp(), lookupds=[lookupd.address])
+    cluster_client = ClusterClient(DaemonHttp(), lookupds=[lookupd.address])
     try:
-        found = await queries.inactive_topics()
+        found = await cluster_client.inactive_topics()
     finally:
-        await queries.http.aclose()
+        await cluster_client.http.aclose()
         lookupd.down()
 
     assert len(found.value) == 3000
@@ -137,16 +137,15 @@ async def test_inactive_topics_of_both_kinds_of_nsqlookupd_are_joined():
     ours.lapwing = True
     ours.registered = {"a": {"x"}, "b": set()}
     theirs.registered = {"a": {"y"}, "c": {"z"}}
-    queries = ClusterClient(DaemonHttp(), lookupds=[ours.address, theirs.address])
+    cluster_client = ClusterClient(DaemonHttp(), lookupds=[ours.address, theirs.address])
     try:
-        found = await queries.inactive_topics()
+        found = await cluster_client.inactive_topics()
     finally:
-        await queries.http.aclose()
+        await cluster_client.http.aclose()
         ours.down()
         theirs.down()
 
     assert (found.value, found.message) == ({"a": ["x", "y"], "b": None, "c": ["z"]}, "")
-
 
 
 def test_a_topic_is_summed_over_its_nodes_with_keys_in_their_order(api, cluster):

@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lapwing.admin.alarms import Limits
-from lapwing.admin.flow import PAGE, FlowHistory, Past, hint
-from lapwing.admin.windows import SCALES, Scale, Window, Windows, parse
+from lapwing.admin.alarms import AlarmLimits
+from lapwing.admin.flow_history import PAGE, FlowHistory, FlowPast, hint
+from lapwing.admin.flow_windows import RANGES, FlowRange, FlowWindow, FlowWindows, parse
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.http import CallFailed, DaemonHttp
 
 NOW = 1_800_000_000  # a whole number of all the steps
-MINUTES = Scale("100m", 6000, 120, finer=())
+MINUTES = FlowRange("100m", 6000, 120, finer=())
 SECOND = 1_000_000_000
 
 
@@ -28,14 +28,16 @@ def body(start: float, topic: str = "orders", channel: str = "", *, node: int = 
     return json.dumps(told | ({"channel": channel} if channel else {}))
 
 
-def window(start: float, *, published: float = 0.0, **told) -> Window:
+def window(start: float, *, published: float = 0.0, **told) -> FlowWindow:
     found = parse(body(start, **told), published or start + 18)
     assert found is not None
     return found
 
 
-def points(*windows: Window, topic: str = "orders", channel: str = "", scale: Scale = MINUTES, now: float = NOW):
-    kept = Windows(scale)
+def points(
+    *windows: FlowWindow, topic: str = "orders", channel: str = "", scale: FlowRange = MINUTES, now: float = NOW
+):
+    kept = FlowWindows(scale)
     for each in windows:
         kept.add(each)
     return {point.at: point for point in kept.points(topic, channel, now=now)}
@@ -184,7 +186,7 @@ def test_windows_that_are_longer_than_a_step_have_their_own_rate():
 
 
 def test_little_past_is_shown_in_fine_steps_that_grow_with_it():
-    kept = Windows(SCALES[2])
+    kept = FlowWindows(RANGES[2])
     steps = {}
     for start in range(NOW - 86_400, NOW, 10):
         kept.add(window(start, messages=20))
@@ -197,7 +199,7 @@ def test_little_past_is_shown_in_fine_steps_that_grow_with_it():
     assert {point.into for point in found} == {2}
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", RANGES)
 def test_no_range_has_more_points_than_a_chart_can_show(scale):
     found = points(*(window(NOW - at, messages=1) for at in range(0, scale.span, scale.step // 3)), scale=scale)
 
@@ -205,7 +207,7 @@ def test_no_range_has_more_points_than_a_chart_can_show(scale):
 
 
 def test_what_is_older_than_the_range_or_too_much_is_let_go():
-    kept = Windows(MINUTES)
+    kept = FlowWindows(MINUTES)
     for at in range(NOW - 1200, NOW, 10):
         kept.add(window(at, messages=1))
     kept.forget(before=NOW - 600, most=1000)
@@ -258,8 +260,8 @@ def day(topics: int, *, seconds: int = 86_400, until: float = NOW) -> list[tuple
     ]
 
 
-async def read(logs: Logs, scale: Scale = SCALES[1], *, past: Past | None = None, now: float = NOW) -> Past:
-    past = past or Past(Windows(scale))
+async def read(logs: Logs, scale: FlowRange = RANGES[1], *, past: FlowPast | None = None, now: float = NOW) -> FlowPast:
+    past = past or FlowPast(FlowWindows(scale))
     await FlowHistory(logs, lambda: [*logs.brokers, "plain"], clock=lambda: now).read(past)
     return past
 
@@ -288,7 +290,7 @@ async def test_a_large_past_is_sampled_over_its_whole_range_with_the_right_rates
 
 async def test_a_window_with_more_rows_than_a_page_is_not_cut_through():
     topics = PAGE + 50
-    past = await read(Logs(a=day(topics, seconds=3600)), SCALES[0])
+    past = await read(Logs(a=day(topics, seconds=3600)), RANGES[0])
 
     for topic in ("t0", f"t{topics - 1}"):
         found = past.windows.points(topic, now=NOW)
@@ -354,27 +356,27 @@ async def test_whatever_stands_in_the_topic_does_not_end_the_reading():
 # ---- in words ----
 
 
-def picture(*, lapwing: bool = True, pipelines=()) -> ClusterView:
+def cluster_view(*, lapwing: bool = True, pipelines=()) -> ClusterView:
     node = Node("host", "127.0.0.1", 4150, 4151, "1.3.0")
     return ClusterView(at=NOW, nodes=(NodeState(node, lapwing=lapwing),), pipelines=tuple(pipelines))
 
 
-def said(past: Past, shown: ClusterView, **queries) -> tuple[str, str]:
-    found = hint(past, shown, Limits(), ClusterClient(Logs(), **(queries or {"nsqds": ["127.0.0.1:4151"]})))
+def said(past: FlowPast, shown: ClusterView, **cluster_client) -> tuple[str, str]:
+    found = hint(past, shown, AlarmLimits(), ClusterClient(Logs(), **(cluster_client or {"nsqds": ["127.0.0.1:4151"]})))
     return found.text, found.command
 
 
 def test_a_hint_says_what_is_missing_and_how_to_get_it():
-    past = Past(Windows(MINUTES), version=1)
+    past = FlowPast(FlowWindows(MINUTES), version=1)
     flow = {"name": "flow", "kind": "flow", "state": "running", "updated_ms": NOW * 1000}
-    old = Past(Windows(MINUTES), version=2)
+    old = FlowPast(FlowWindows(MINUTES), version=2)
     old.windows.add(window(NOW - 3610, messages=1))
 
-    assert "No flow pipeline runs" in said(past, picture())[0]
-    assert said(past, picture())[1] == "lapwing pipeline run flow --nsqd 127.0.0.1:4151"
-    assert said(past, picture(), lookupds=["l:4161"])[1] == "lapwing pipeline run flow --lookupd l:4161"
-    assert "keep no log" in said(past, picture(lapwing=False))[0]
-    assert "within a minute" in said(past, picture(pipelines=[flow]))[0]
-    assert "its last window ended 1h ago" in said(old, picture())[0]
-    assert said(old, picture(pipelines=[flow])) == ("", "")
-    assert "Reading" in said(Past(Windows(MINUTES)), picture())[0]
+    assert "No flow pipeline runs" in said(past, cluster_view())[0]
+    assert said(past, cluster_view())[1] == "lapwing pipeline run flow --nsqd 127.0.0.1:4151"
+    assert said(past, cluster_view(), lookupds=["l:4161"])[1] == "lapwing pipeline run flow --lookupd l:4161"
+    assert "keep no log" in said(past, cluster_view(lapwing=False))[0]
+    assert "within a minute" in said(past, cluster_view(pipelines=[flow]))[0]
+    assert "its last window ended 1h ago" in said(old, cluster_view())[0]
+    assert said(old, cluster_view(pipelines=[flow])) == ("", "")
+    assert "Reading" in said(FlowPast(FlowWindows(MINUTES)), cluster_view())[0]

@@ -30,20 +30,20 @@ async def look(poller: Poller) -> None:
 
 async def test_a_picture_has_nodes_topics_and_what_only_discovery_knows(poller, cluster):
     await look(poller)
-    picture = poller.picture
+    cluster_view = poller.cluster_view
 
-    assert [(state.node.hostname, state.lapwing, state.clients) for state in picture.nodes] == [
+    assert [(state.node.hostname, state.lapwing, state.clients) for state in cluster_view.nodes] == [
         ("node-a", True, 2),
         ("node-b", False, 1),
     ]
-    assert list(picture.topics) == ["lonely", "orders"]
-    assert picture.idle_topics == ("bare", "idle")
-    assert picture.trouble == []
+    assert list(cluster_view.topics) == ["lonely", "orders"]
+    assert cluster_view.idle_topics == ("bare", "idle")
+    assert cluster_view.trouble == []
 
 
 async def test_clients_are_asked_for_only_while_somebody_looks(poller, cluster):
     def shown():
-        return [channel["clients"] is not None for channel in poller.picture.channels()]
+        return [channel["clients"] is not None for channel in poller.cluster_view.channels()]
 
     await look(poller)
     before = shown()
@@ -62,7 +62,7 @@ async def test_a_watched_channel_comes_with_its_clients_and_nothing_else_does(po
     await look(poller)
 
     assert len(poller.channels["orders", "billing"]["clients"]) == 3
-    assert all(channel["clients"] is None for channel in poller.picture.channels())
+    assert all(channel["clients"] is None for channel in poller.cluster_view.channels())
 
 
 async def test_a_dead_node_is_trouble_and_its_numbers_are_missing(poller, cluster):
@@ -73,8 +73,8 @@ async def test_a_dead_node_is_trouble_and_its_numbers_are_missing(poller, cluste
     finally:
         cluster.b.up()
 
-    assert poller.picture.trouble == [f"nsqd {cluster.b.name} does not answer"]
-    assert poller.picture.topics["orders"]["message_count"] == 1000
+    assert poller.cluster_view.trouble == [f"nsqd {cluster.b.name} does not answer"]
+    assert poller.cluster_view.topics["orders"]["message_count"] == 1000
     assert any(alarm.about == cluster.b.name and alarm.severity == "error" for alarm in poller.alarms)
 
 
@@ -83,13 +83,13 @@ async def test_a_node_that_left_discovery_is_remembered_until_it_is_back(poller,
     cluster.lookupd.nsqds.remove(cluster.b)
     try:
         await look(poller)
-        gone = poller.picture.trouble
+        gone = poller.cluster_view.trouble
     finally:
         cluster.lookupd.nsqds.append(cluster.b)
     await look(poller)
 
     assert gone == [f"nsqd {cluster.b.name} has left"]
-    assert poller.picture.trouble == []
+    assert poller.cluster_view.trouble == []
 
 
 async def test_no_nsqlookupd_answering_keeps_what_was_known(poller, cluster):
@@ -100,8 +100,8 @@ async def test_no_nsqlookupd_answering_keeps_what_was_known(poller, cluster):
     finally:
         cluster.lookupd.up()
 
-    assert list(poller.picture.topics) == ["lonely", "orders"]
-    assert poller.picture.trouble == [f"nsqlookupd {cluster.lookupd.address} does not answer"]
+    assert list(poller.cluster_view.topics) == ["lonely", "orders"]
+    assert poller.cluster_view.trouble == [f"nsqlookupd {cluster.lookupd.address} does not answer"]
 
 
 async def test_a_pipeline_that_was_forgotten_by_its_node_is_still_named(poller, cluster):
@@ -118,7 +118,7 @@ async def test_a_pipeline_that_was_forgotten_by_its_node_is_still_named(poller, 
     cluster.a.pipelines.clear()
     await look(poller)
 
-    assert [pipeline["name"] for pipeline in poller.picture.pipelines or ()] == ["lake"]
+    assert [pipeline["name"] for pipeline in poller.cluster_view.pipelines or ()] == ["lake"]
     assert any("Pipeline lake has not reported" in alarm.text for alarm in poller.alarms)
 
 
@@ -131,9 +131,9 @@ async def test_plain_nsq_has_no_pipelines_at_all():
     await http.aclose()
     node.down()
 
-    assert poller.picture.pipelines is None
-    assert not poller.picture.lapwing
-    assert poller.picture.nodes[0].node.topics == (("t", False),)
+    assert poller.cluster_view.pipelines is None
+    assert not poller.cluster_view.lapwing
+    assert poller.cluster_view.nodes[0].node.topics == (("t", False),)
 
 
 async def test_a_direct_node_that_never_answered_is_shown_all_the_same():
@@ -142,7 +142,7 @@ async def test_a_direct_node_that_never_answered_is_shown_all_the_same():
     await look(poller)
     await http.aclose()
 
-    assert [(state.node.name, state.reachable) for state in poller.picture.nodes] == [("127.0.0.1:1", False)]
+    assert [(state.node.name, state.reachable) for state in poller.cluster_view.nodes] == [("127.0.0.1:1", False)]
 
 
 async def test_nonsense_from_a_daemon_does_not_end_the_watch(poller, cluster, monkeypatch):
@@ -151,7 +151,7 @@ async def test_nonsense_from_a_daemon_does_not_end_the_watch(poller, cluster, mo
     poller.watch(Watcher(told.set))
     running = asyncio.create_task(poller.run())
     await asyncio.wait_for(told.wait(), 10)
-    failure = poller.picture.failure
+    failure = poller.cluster_view.failure
     monkeypatch.undo()
     told.clear()
     await asyncio.wait_for(told.wait(), 10)
@@ -162,7 +162,7 @@ async def test_nonsense_from_a_daemon_does_not_end_the_watch(poller, cluster, mo
 
     assert "could not be understood" in failure
     assert alive
-    assert poller.picture.failure == ""
+    assert poller.cluster_view.failure == ""
 
 
 async def test_a_page_that_cannot_be_drawn_does_not_keep_others_from_it(poller):
@@ -174,6 +174,6 @@ async def test_a_page_that_cannot_be_drawn_does_not_keep_others_from_it(poller):
     poller.watch(Watcher(broken))
     poller.watch(Watcher(lambda: drawn.append(1)))
     await look(poller)
-    poller._tell()
+    poller._refresh_pages()
 
     assert drawn == [1]

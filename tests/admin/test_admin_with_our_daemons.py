@@ -91,9 +91,9 @@ async def test_messages_are_read_without_being_consumed(stack):
     stack.publish(stack.two, "read", b"\xff\xfe")
     http = DaemonHttp()
     try:
-        queries = ClusterClient(http, lookupds=[stack.lookupd.http])
+        cluster_client = ClusterClient(http, lookupds=[stack.lookupd.http])
         peek = Peek(http)
-        states = await peek.states((await queries.nodes()).value, "read")
+        states = await peek.states((await cluster_client.nodes()).value, "read")
         last = await newest(peek, states, "read", before={}, text="", limit=3)
         first = await oldest(peek, states, "read", begins={}, text="", limit=2)
         found = await newest(peek, states, "read", before={}, text="n: 3", limit=10)

@@ -1,1 +1,1 @@
-"""The web UI and its JSON API; talks HTTP to nsqd and nsqlookupd only."""
+"""nsqadmin: the web pages and the JSON API. Speaks only HTTP to nsqd and nsqlookupd."""

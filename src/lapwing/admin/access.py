@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: the ACL header, the built-in login, read-only mode."""
+"""The users of nsqadmin and their permissions: the ACL header, the built-in login, read-only mode."""
 
 import asyncio
 import base64
@@ -25,20 +25,20 @@ _SCRYPT: Final = {"n": 2**14, "r": 8, "p": 1}
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who asks, as far as we know them."""
+    """The sender of a request."""
 
-    user: str  # empty: nobody in particular
+    user: str  # empty: unknown
     address: str
     may_read: bool
     may_change: bool
     user_agent: str = ""
-    peer: str = ""  # the other end of the connection: a client, or a proxy
+    peer: str = ""  # the other end of the connection: the client or a proxy
     port: int = 0
-    basic_user: str = ""  # from HTTP Basic authorization: told in notifications, trusted by nobody
+    basic_user: str = ""  # from HTTP Basic authorization; goes into notifications, and gives no permission
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """The networks named in CIDR form (`127.0.0.1/8` too); raises `ConfigError`."""
+    """Return the networks given in CIDR form (`127.0.0.1/8` too). Raises `ConfigError`."""
     try:
         return tuple(ipaddress.ip_network(text.strip(), strict=False) for text in texts if text.strip())
     except ValueError as error:
@@ -46,7 +46,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def inside(networks: Iterable[Network], address: str) -> bool:
-    """Whether the IP address lies in one of the networks; a Unix socket's empty address lies in none."""
+    """Whether the IP address is in one of the networks. The empty address of a Unix socket is in none."""
     try:
         peer = ipaddress.ip_address(address)
     except ValueError:
@@ -60,7 +60,7 @@ def inside(networks: Iterable[Network], address: str) -> bool:
 
 
 def hash_password(password: str) -> str:
-    """What stands behind the user's name in a password file."""
+    """Return the hash that follows the user's name in a password file."""
     salt = secrets.token_bytes(16)
     key = hashlib.scrypt(password.encode(), salt=salt, **_SCRYPT)
     return f"scrypt${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}"
@@ -76,7 +76,7 @@ def _matches(password: str, stored: str) -> bool:
 
 
 def read_passwords(path: str) -> dict[str, str]:
-    """The users of a password file, one `name:hash` a line; raises `ConfigError`."""
+    """Return the users of a password file, one `name:hash` a line. Raises `ConfigError`."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -94,7 +94,7 @@ def read_passwords(path: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Logins:
-    """Passwords, the sessions they opened, and who guesses too much. A restart ends all sessions."""
+    """Passwords, the sessions opened with them, and wrong guesses by address. A restart ends all sessions."""
 
     passwords: dict[str, str]
     clock: Callable[[], float] = time.monotonic
@@ -103,7 +103,7 @@ class Logins:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def must_wait(self, address: str) -> bool:
-        """Whether that address has guessed wrong too often of late."""
+        """Whether the address has sent too many wrong passwords in the last seconds."""
         since = self.clock() - _WAIT_SECONDS
         recent = [at for at in self._failures.get(address, ()) if at > since]
         if recent:
@@ -113,13 +113,13 @@ class Logins:
         return len(recent) >= _TRIES
 
     async def open(self, user: str, password: str, address: str) -> str | None:
-        """A new session's token, or None: wrong name or password, or too many tries."""
+        """Return the token of a new session, or None for a wrong name or password, or after too many tries."""
         for other in list(self._failures):
-            self.must_wait(other)  # forgets what is long ago, so that strangers cannot fill our memory
-        async with self._one_at_a_time:  # each try costs 16 MiB and some 50 ms: never many at once
+            self.must_wait(other)  # drops old failures, so that strangers cannot fill the memory
+        async with self._one_at_a_time:  # a try costs 16 MiB and 50 ms
             if self.must_wait(address):
                 return None
-            # an unknown name costs the same time, so that names cannot be told by the clock
+            # an unknown name takes the same time, so that timing does not reveal names
             stored = self.passwords.get(user, "scrypt$AAAAAAAAAAAAAAAAAAAAAA==$AAAA")
             if not await asyncio.to_thread(_matches, password, stored):
                 self._failures.setdefault(address, []).append(self.clock())
@@ -132,7 +132,7 @@ class Logins:
         return token
 
     def user(self, token: str) -> str:
-        """Whose session that is; empty when it is none."""
+        """Return the user of a session, or the empty string if there is no such session."""
         user, until = self._sessions.get(token, ("", 0.0))
         return user if until > self.clock() else ""
 
@@ -145,7 +145,7 @@ class Logins:
 
 
 @dataclass(slots=True)
-class Access:
+class AccessRules:
     """The rules that name the user of a request and what that user may do."""
 
     acl_header: str = "X-Forwarded-User"
@@ -189,7 +189,7 @@ class Access:
         )
 
     def _client_address(self, hops: str, peer: str) -> str:
-        """The last hop that is no trusted proxy: everything before it was written by the client itself."""
+        """Return the last hop that is no trusted proxy: the client may have written everything before it."""
         address = peer
         for hop in reversed([each.strip() for each in hops.split(",") if each.strip()]):
             address = hop

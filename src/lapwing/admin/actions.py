@@ -1,4 +1,7 @@
-"""A change as somebody's deed: may they, do it, note it, tell others. The API and the pages both act through here."""
+"""Changes that visitors make: check the permission, carry the change out, write it to the audit, announce it.
+
+The API and the pages change the cluster only through this module.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from lapwing.client.cluster_client import UpstreamFailed
 from lapwing.client.format import duration, size
 from lapwing.errors import LapwingError
 
-KINDS: Final = frozenset(
+ANNOUNCED: Final = frozenset(
     {
         "create_topic",
         "create_channel",
@@ -25,19 +28,17 @@ KINDS: Final = frozenset(
         "unpause_channel",
         "tombstone_topic_producer",
     }
-)
-
-
+)  # the actions that NSQ's nsqadmin announces
 _REFUSED: Final = "refused: may not change anything"
 
 
 class Forbidden(LapwingError):
-    """The visitor may look, not touch."""
+    """The visitor may read, but not change anything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """One change: of `KINDS`, to a topic, perhaps a channel of it, perhaps on one node only."""
+class Action:
+    """One change to a topic or a channel, on one node or on all."""
 
     kind: str
     topic: str
@@ -46,14 +47,14 @@ class Deed:
 
 
 class Announce(Protocol):
-    """Tells the outside world of a deed."""
+    """Announce an action to the endpoint for notifications."""
 
-    def __call__(self, deed: Deed, visitor: Visitor, url: str) -> None:
-        """Never waits, never fails."""
+    def __call__(self, action: Action, visitor: Visitor, url: str) -> None:
+        """Return at once and raise nothing."""
 
 
 class Actions:
-    """Carries deeds out for visitors who may, and keeps account of all of them, the refused ones too."""
+    """Carry out the changes of visitors. Refused changes are written to the audit too."""
 
     def __init__(self, changes: ClusterChanges, audit: Audit, announce: Announce | None = None) -> None:
         self._changes = changes
@@ -63,60 +64,60 @@ class Actions:
     async def create(
         self, visitor: Visitor, topic: str, channel: str = "", *, node: str = "", url: str = ""
     ) -> Outcome:
-        """Create a topic, and a channel of it."""
-        deeds = [Deed("create_topic", topic, "", node)]
+        """Create a topic, and a channel of it if one is named."""
+        actions = [Action("create_topic", topic, "", node)]
         if channel:
-            deeds.append(Deed("create_channel", topic, channel, node))
-        return await self._perform(visitor, deeds, lambda: self._changes.create(topic, channel, node=node), url)
+            actions.append(Action("create_channel", topic, channel, node))
+        return await self._perform(visitor, actions, lambda: self._changes.create(topic, channel, node=node), url)
 
     async def act(
-        self, visitor: Visitor, action: str, topic: str, channel: str = "", *, node: str = "", url: str = ""
+        self, visitor: Visitor, verb: str, topic: str, channel: str = "", *, node: str = "", url: str = ""
     ) -> Outcome:
-        """Pause, unpause or empty."""
-        deed = Deed(f"{action}_{'channel' if channel else 'topic'}", topic, channel, node)
+        """Pause, unpause or empty a topic or channel."""
+        action = Action(f"{verb}_{'channel' if channel else 'topic'}", topic, channel, node)
         return await self._perform(
-            visitor, [deed], lambda: self._changes.act(action, topic, channel, node=node), url, even_if_failed=True
+            visitor, [action], lambda: self._changes.act(verb, topic, channel, node=node), url, even_if_failed=True
         )
 
     async def delete(
         self, visitor: Visitor, topic: str, channel: str = "", *, node: str = "", url: str = ""
     ) -> Outcome:
         """Delete a topic or a channel."""
-        deed = Deed("delete_channel" if channel else "delete_topic", topic, channel, node)
-        return await self._perform(visitor, [deed], lambda: self._changes.delete(topic, channel, node=node), url)
+        action = Action("delete_channel" if channel else "delete_topic", topic, channel, node)
+        return await self._perform(visitor, [action], lambda: self._changes.delete(topic, channel, node=node), url)
 
     async def tombstone(self, visitor: Visitor, topic: str, node: str, *, url: str = "") -> Outcome:
-        """Take a topic away from one node."""
-        deed = Deed("tombstone_topic_producer", topic, "", node)
-        return await self._perform(visitor, [deed], lambda: self._changes.tombstone(topic, node), url)
+        """Hide the topic of one node from discovery, and delete it there."""
+        action = Action("tombstone_topic_producer", topic, "", node)
+        return await self._perform(visitor, [action], lambda: self._changes.tombstone(topic, node), url)
 
     async def publish(
         self, visitor: Visitor, topic: str, body: bytes, *, node: str, headers: dict[str, str], defer: int = 0
     ) -> Outcome:
         """Publish one message to one node; `defer` in milliseconds."""
-        deed = Deed("publish_message", topic, "", node)
+        action = Action("publish_message", topic, "", node)
         detail = f"{size(len(body))}" + (f", deferred {duration(defer / 1000)}" if defer else "")
         return await self._perform(
             visitor,
-            [deed],
+            [action],
             lambda: self._changes.publish(topic, body, node=node, headers=headers, defer=defer),
             "",
             detail=detail,
         )
 
-    def set_option(self, visitor: Visitor, key: str, text: str, put: Callable[[str, str], object]) -> None:
-        """Change an option of this nsqadmin with `put`, which raises for an unknown key or a bad value."""
-        deed, detail = Deed("set_option", ""), f"{key}={text[:200]}"
+    def set_option(self, visitor: Visitor, key: str, text: str, change: Callable[[str, str], object]) -> None:
+        """Change an option of this nsqadmin with `change`, which raises for an unknown key or a bad value."""
+        action, detail = Action("set_option", ""), f"{key}={text[:200]}"
         if not visitor.may_change:
-            self._note(visitor, deed, _REFUSED, detail)
+            self._write(visitor, action, _REFUSED, detail)
             raise Forbidden
-        put(key, text)
-        self._note(visitor, deed, "", detail)
+        change(key, text)
+        self._write(visitor, action, "", detail)
 
     async def _perform(
         self,
         visitor: Visitor,
-        deeds: list[Deed],
+        actions: list[Action],
         change: Callable[[], Awaitable[Outcome]],
         url: str,
         *,
@@ -124,34 +125,34 @@ class Actions:
         detail: str = "",
     ) -> Outcome:
         if not visitor.may_change:
-            for deed in deeds:
-                self._note(visitor, deed, _REFUSED, detail)
+            for action in actions:
+                self._write(visitor, action, _REFUSED, detail)
             raise Forbidden
         try:
             outcome = await change()
         except LapwingError as error:
-            for deed in deeds:
-                self._note(visitor, deed, str(error) or type(error).__name__, detail)
+            for action in actions:
+                self._write(visitor, action, str(error) or type(error).__name__, detail)
                 if even_if_failed and isinstance(error, UpstreamFailed):
-                    self._tell(deed, visitor, url)
+                    self._announce_change(action, visitor, url)
             raise
-        for deed in deeds:
-            self._note(visitor, deed, outcome.message, detail)
-            self._tell(deed, visitor, url)
+        for action in actions:
+            self._write(visitor, action, outcome.message, detail)
+            self._announce_change(action, visitor, url)
         return outcome
 
-    def _note(self, visitor: Visitor, deed: Deed, outcome: str, detail: str = "") -> None:
+    def _write(self, visitor: Visitor, action: Action, outcome: str, detail: str = "") -> None:
         self.audit.write(
             visitor.user,
             visitor.address,
-            deed.kind,
-            topic=deed.topic,
-            channel=deed.channel,
-            node=deed.node,
+            action.kind,
+            topic=action.topic,
+            channel=action.channel,
+            node=action.node,
             outcome=outcome,
             detail=detail,
         )
 
-    def _tell(self, deed: Deed, visitor: Visitor, url: str) -> None:
-        if self._announce is not None and deed.kind in KINDS:
-            self._announce(deed, visitor, url)
+    def _announce_change(self, action: Action, visitor: Visitor, url: str) -> None:
+        if self._announce is not None and action.kind in ANNOUNCED:
+            self._announce(action, visitor, url)

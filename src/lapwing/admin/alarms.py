@@ -1,4 +1,4 @@
-"""What somebody should look at, in words, and what to do about it: pure rules over one picture and its history."""
+"""Alarms: pure rules over a view of the cluster and its history. Each alarm has a text and an advice."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _ORDER: Final = {"error": 0, "warning": 1, "info": 2}
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One thing: how bad, what it is about, what was seen, what to do, and where to look."""
+    """One problem: its severity, its subject, what was seen, what to do, and the page that shows it."""
 
     severity: Severity
     about: str
@@ -27,50 +27,50 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """From when on something counts."""
+class AlarmLimits:
+    """The limits beyond which a figure becomes an alarm."""
 
     age: float = 300.0  # seconds the oldest message may wait
-    depth: int = 100  # messages a growing channel may hold before anybody is told
+    depth: int = 100  # messages below which a growing channel is no alarm
     growing: float = 300.0  # seconds of growth
     stuck: float = 120.0  # seconds without a message finished
     stale: float = 60.0  # seconds since a pipeline last reported
 
 
 def topic_link(topic: str, channel: str = "") -> str:
-    """Where the UI shows a topic or a channel."""
+    """Return the path of the page of a topic or channel."""
     path = f"/topics/{quote(topic, safe='')}"
     return f"{path}/{quote(channel, safe='')}" if channel else path
 
 
 def node_link(name: str) -> str:
-    """Where the UI shows a node."""
+    """Return the path of the page of a node."""
     return f"/nodes/{quote(name, safe='[]:')}"
 
 
-def alarms(picture: ClusterView, history: History, limits: Limits) -> list[Alarm]:
-    """All that is worth a look, worst first."""
-    found = [*_of_daemons(picture), *_of_pipelines(picture, limits)]
-    fed = pipeline_channels(picture, limits)
-    for topic in picture.topics.values():
+def alarms(cluster_view: ClusterView, history: History, limits: AlarmLimits) -> list[Alarm]:
+    """Return all alarms, the worst first."""
+    found = [*_of_daemons(cluster_view), *_of_pipelines(cluster_view, limits)]
+    fed = pipeline_channels(cluster_view, limits)
+    for topic in cluster_view.topics.values():
         if names.own(topic["topic_name"]):
-            continue  # nobody has to consume them; of the pipelines that work with them we know how they are
+            continue  # lapwing's own topics need no consumer, and their pipelines have alarms of their own
         found += _of_topic(topic)
         for channel in topic["channels"]:
-            found += _of_channel(channel, picture, history, limits, fed)
+            found += _of_channel(channel, cluster_view, history, limits, fed)
     return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
 
 
-def _of_daemons(picture: ClusterView) -> Iterator[Alarm]:
-    if picture.failure:
+def _of_daemons(cluster_view: ClusterView) -> Iterator[Alarm]:
+    if cluster_view.failure:
         yield Alarm(
             "error",
             "cluster",
-            f"Nobody answers: {picture.failure}",
+            f"Nobody answers: {cluster_view.failure}",
             "Check that the daemons run and that this host may reach their HTTP ports.",
             "/nodes",
         )
-    for address, error in picture.lookupds:
+    for address, error in cluster_view.lookupds:
         if error:
             yield Alarm(
                 "error",
@@ -79,7 +79,7 @@ def _of_daemons(picture: ClusterView) -> Iterator[Alarm]:
                 "Consumers that ask it find no producers. Check the process and the network between.",
                 "/lookup",
             )
-    if not picture.nodes and any(not error for _, error in picture.lookupds):
+    if not cluster_view.nodes and any(not error for _, error in cluster_view.lookupds):
         yield Alarm(
             "error",
             "cluster",
@@ -87,8 +87,8 @@ def _of_daemons(picture: ClusterView) -> Iterator[Alarm]:
             "Start nsqd with --lookupd-tcp-address=<nsqlookupd's TCP address>; if it runs, look at its log.",
             "/nodes",
         )
-    for state in picture.nodes:
-        yield from _of_node(state, picture.at)
+    for state in cluster_view.nodes:
+        yield from _of_node(state, cluster_view.at)
 
 
 def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
@@ -149,11 +149,11 @@ def _of_topic(topic: Json) -> Iterator[Alarm]:
 
 
 def _of_channel(
-    channel: Json, picture: ClusterView, history: History, limits: Limits, fed: set[tuple[str, str]]
+    channel: Json, cluster_view: ClusterView, history: History, limits: AlarmLimits, fed: set[tuple[str, str]]
 ) -> Iterator[Alarm]:
     depth, clients = channel["depth"], channel["client_count"]
     if not (depth or channel["in_flight_count"] or channel["paused"]):
-        return  # nothing to look at, as with most channels of a large cluster
+        return  # most channels of a large cluster
     key = (channel["topic_name"], channel["channel_name"])
     name, link = "/".join(key), topic_link(*key)
     if channel["paused"]:
@@ -162,7 +162,7 @@ def _of_channel(
             "info", name, f"Channel {name} is paused{waits}.", "Its consumers get nothing until it is unpaused.", link
         )
         return
-    if depth > 0 and clients == 0 and key not in fed and not history.moving(key, picture.at, over=limits.stuck):
+    if depth > 0 and clients == 0 and key not in fed and not history.moving(key, cluster_view.at, over=limits.stuck):
         yield Alarm(
             "warning",
             name,
@@ -171,7 +171,7 @@ def _of_channel(
             link,
         )
         return
-    if _stuck(channel, history, key, picture.at, limits):
+    if _stuck(channel, history, key, cluster_view.at, limits):
         yield Alarm(
             "warning",
             name,
@@ -181,7 +181,7 @@ def _of_channel(
             link,
         )
         return
-    growth = history.growth(key, picture.at, over=limits.growing)
+    growth = history.growth(key, cluster_view.at, over=limits.growing)
     if growth is not None and growth > 0 and depth >= limits.depth:
         yield Alarm(
             "warning",
@@ -192,7 +192,7 @@ def _of_channel(
             link,
         )
         return
-    age = history.age(channel, picture.at)
+    age = history.age(channel, cluster_view.at)
     if depth > 0 and age is not None and age.seconds >= limits.age:
         yield Alarm(
             "warning",
@@ -204,11 +204,11 @@ def _of_channel(
 
 
 def spoken_age(age: Age) -> str:
-    """`5m 3s`, or `more than 5m 3s` when it is older than our history."""
+    """Return `5m 3s`, or `more than 5m 3s` if the message is older than the history."""
     return f"more than {duration(age.seconds)}" if age.at_least else duration(age.seconds)
 
 
-def _stuck(channel: Json, history: History, key: tuple[str, str], now: float, limits: Limits) -> bool:
+def _stuck(channel: Json, history: History, key: tuple[str, str], now: float, limits: AlarmLimits) -> bool:
     return channel["in_flight_count"] > 0 and channel["client_count"] > 0 and history.quiet(key, now, over=limits.stuck)
 
 
@@ -216,29 +216,30 @@ def _stuck(channel: Json, history: History, key: tuple[str, str], now: float, li
 
 
 def pipeline_age(pipeline: Json, now: float) -> float:
-    """Seconds since a pipeline last told how it is."""
+    """Return the seconds since a pipeline's last report."""
     return max(0.0, now - float(pipeline.get("updated_ms") or 0) / 1000)
 
 
-def stale(pipeline: Json, now: float, limits: Limits) -> bool:
-    """Whether a pipeline that should report does not."""
+def stale(pipeline: Json, now: float, limits: AlarmLimits) -> bool:
+    """Whether a pipeline should have reported by now."""
     if pipeline.get("state") == "silent":  # nsqd says so
         return True
     return pipeline.get("state") not in ("stopped", "finished") and pipeline_age(pipeline, now) > limits.stale
 
 
-def pipeline_channels(picture: ClusterView, limits: Limits) -> set[tuple[str, str]]:
-    """Channels that a living pipeline moves: Spark reads the log, so they have no connected consumer."""
+def pipeline_channels(cluster_view: ClusterView, limits: AlarmLimits) -> set[tuple[str, str]]:
+    """Return the channels that a running pipeline moves: Spark reads the log, so they have no consumers."""
     return {
         (topic, pipeline.get("channel", ""))
-        for pipeline in picture.pipelines or ()
-        if not stale(pipeline, picture.at, limits) and pipeline.get("state") not in ("stopped", "finished", "failed")
+        for pipeline in cluster_view.pipelines or ()
+        if not stale(pipeline, cluster_view.at, limits)
+        and pipeline.get("state") not in ("stopped", "finished", "failed")
         for topic in pipeline.get("topics") or ()
     }
 
 
-def _of_pipelines(picture: ClusterView, limits: Limits) -> Iterator[Alarm]:
-    for pipeline in picture.pipelines or ():
+def _of_pipelines(cluster_view: ClusterView, limits: AlarmLimits) -> Iterator[Alarm]:
+    for pipeline in cluster_view.pipelines or ():
         name = str(pipeline.get("name", ""))
         link = f"/pipelines?name={quote(name, safe='')}"
         if pipeline.get("error"):
@@ -249,23 +250,23 @@ def _of_pipelines(picture: ClusterView, limits: Limits) -> Iterator[Alarm]:
                 "Read the error, repair the cause, start the query again: it goes on from its checkpoint.",
                 link,
             )
-        elif stale(pipeline, picture.at, limits):
+        elif stale(pipeline, cluster_view.at, limits):
             kept = [
                 f"{topic}/{pipeline['channel']}"
                 for topic in pipeline.get("topics") or ()
-                if pipeline.get("channel") and picture.channel(topic, pipeline["channel"]) is not None
+                if pipeline.get("channel") and cluster_view.channel(topic, pipeline["channel"]) is not None
             ]
             leaves = f" It leaves channel {', '.join(kept)} behind, which keeps messages on disk." if kept else ""
             yield Alarm(
                 "warning",
                 name,
-                f"Pipeline {name} has not reported for {duration(pipeline_age(pipeline, picture.at))}.{leaves}",
+                f"Pipeline {name} has not reported for {duration(pipeline_age(pipeline, cluster_view.at))}.{leaves}",
                 "Start the query again, or delete its channel if it is not coming back.",
                 link,
             )
 
 
 def first_line(text: str) -> str:
-    """The first line of a long error, cut to a length that can be read at a glance."""
+    """Return the first line of an error, cut to 200 characters."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= 200 else line[:199] + "…"

@@ -1,4 +1,4 @@
-"""The JSON API: NSQ's routes, each parsing, calling one function, and answering."""
+"""The JSON API: NSQ's routes and some of lapwing's own. Each route parses, calls one function, and answers."""
 
 import json
 import logging
@@ -9,12 +9,12 @@ from typing import Any, Final
 from lapwing import names
 from lapwing.admin.access import Network, inside
 from lapwing.admin.actions import Actions, Forbidden
-from lapwing.admin.flow import FlowHistory, hint
+from lapwing.admin.asgi import BodyTooBig, WebRequest, WebRoute, json_body
+from lapwing.admin.flow_history import FlowHistory, hint
+from lapwing.admin.flow_windows import RANGES
 from lapwing.admin.graphite import Graphite, GraphiteFailed
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
-from lapwing.admin.web import BodyTooBig, Request, Route, json_body
-from lapwing.admin.windows import SCALES
 from lapwing.client.cluster_changes import ACTIONS
 from lapwing.client.cluster_client import ClusterClient, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.answers import Answer, failure, plain, text, value
@@ -32,13 +32,13 @@ _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
 
 
 class Invalid(Exception):
-    """The request cannot be understood; the text is the answer's message."""
+    """The request is invalid; the text is the answer's message."""
 
 
-def translated(respond: Callable[[Request], Awaitable[Answer]]) -> Callable[[Request], Awaitable[Answer]]:
-    """The route with every domain error turned into its status: the one place where that happens."""
+def translated(respond: Callable[[WebRequest], Awaitable[Answer]]) -> Callable[[WebRequest], Awaitable[Answer]]:
+    """Return the route with domain errors turned into answers; no other place does that."""
 
-    async def answer(request: Request) -> Answer:
+    async def answer(request: WebRequest) -> Answer:
         try:
             return await respond(request)
         except UpstreamFailed as error:
@@ -54,9 +54,9 @@ def translated(respond: Callable[[Request], Awaitable[Answer]]) -> Callable[[Req
 
 @dataclass(slots=True)
 class Api:
-    """Every route below `/api`, and `/ping`, `/config`, `/render`."""
+    """The routes below `/api`, and `/ping`, `/config`, `/render`."""
 
-    queries: ClusterClient
+    cluster_client: ClusterClient
     actions: Actions
     poller: Poller
     flow: FlowHistory
@@ -64,9 +64,9 @@ class Api:
     running_options: RunningOptions
     config_from: tuple[Network, ...] | None  # None: from everywhere
 
-    def routes(self) -> list[Route]:
-        """The table."""
-        table: list[tuple[str, str, Callable[[Request], Awaitable[Answer]]]] = [
+    def routes(self) -> list[WebRoute]:
+        """Return all routes."""
+        table: list[tuple[str, str, Callable[[WebRequest], Awaitable[Answer]]]] = [
             ("GET", "/ping", self.ping),
             ("GET", "/api/topics", self.topics),
             ("POST", "/api/topics", self.create),
@@ -89,42 +89,42 @@ class Api:
         ]
         if self.graphite.proxying:
             table.append(("GET", "/render", self.render))
-        return [Route(method, path, translated(respond)) for method, path, respond in table]
+        return [WebRoute(method, path, translated(respond)) for method, path, respond in table]
 
     # ---- reading ----
 
-    async def ping(self, request: Request) -> Answer:
+    async def ping(self, request: WebRequest) -> Answer:
         return plain("OK")
 
-    async def topics(self, request: Request) -> Answer:
+    async def topics(self, request: WebRequest) -> Answer:
         if request.query.get("inactive") == "true":
-            inactive = await self.queries.inactive_topics()
+            inactive = await self.cluster_client.inactive_topics()
             return value({"topics": inactive.value, "message": inactive.message})
-        found = await self.queries.topics()
+        found = await self.cluster_client.topics()
         return value({"topics": found.value, "message": found.message})
 
-    async def topic(self, request: Request) -> Answer:
-        found = await self.queries.topic(request.names["topic"])
+    async def topic(self, request: WebRequest) -> Answer:
+        found = await self.cluster_client.topic(request.names["topic"])
         return value({**found.value, "message": found.message})
 
-    async def channel(self, request: Request) -> Answer:
-        found = await self.queries.channel(request.names["topic"], request.names["channel"])
+    async def channel(self, request: WebRequest) -> Answer:
+        found = await self.cluster_client.channel(request.names["topic"], request.names["channel"])
         return value({**found.value, "message": found.message})
 
-    async def nodes(self, request: Request) -> Answer:
-        found = await self.queries.nodes()
+    async def nodes(self, request: WebRequest) -> Answer:
+        found = await self.cluster_client.nodes()
         return value({"nodes": [node.to_json() for node in found.value], "message": found.message})
 
-    async def node(self, request: Request) -> Answer:
-        found = await self.queries.node(request.names["node"])
+    async def node(self, request: WebRequest) -> Answer:
+        found = await self.cluster_client.node(request.names["node"])
         return value({**found.value, "message": found.message})
 
-    async def counter(self, request: Request) -> Answer:
-        found = await self.queries.counter()
+    async def counter(self, request: WebRequest) -> Answer:
+        found = await self.cluster_client.counter()
         return value({"stats": found.value, "message": found.message})
 
-    async def alarms(self, request: Request) -> Answer:
-        """lapwing's own: what the overview says, for scripts."""
+    async def alarms(self, request: WebRequest) -> Answer:
+        """Answer with the alarms of the overview, for scripts (not in NSQ)."""
         await self.poller.fresh()
         shown = [
             {"severity": alarm.severity, "about": alarm.about, "text": alarm.text, "advice": alarm.advice}
@@ -132,17 +132,17 @@ class Api:
         ]
         return value({"alarms": shown, "message": ""})
 
-    async def past(self, request: Request) -> Answer:
-        """lapwing's own: the flow pipeline's windows, as the charts of long ranges show them."""
-        wanted = request.query.get("range", SCALES[0].name)
-        scale = next((scale for scale in SCALES if scale.name == wanted), None)
+    async def past(self, request: WebRequest) -> Answer:
+        """Answer with the windows of the flow pipeline, as the charts show them (not in NSQ)."""
+        wanted = request.query.get("range", RANGES[0].name)
+        scale = next((scale for scale in RANGES if scale.name == wanted), None)
         if scale is None:
             raise Invalid("INVALID_ARG_RANGE")
         topic, channel = request.names["topic"], request.names.get("channel", "")
-        picture = await self.poller.fresh()
+        cluster_view = await self.poller.fresh()
         past = await self.flow.fresh(scale, patience=PATIENCE)
-        points = past.windows.points(topic, channel, now=picture.at)
-        said = hint(past, picture, self.poller.limits, self.queries)
+        points = past.windows.points(topic, channel, now=cluster_view.at)
+        said = hint(past, cluster_view, self.poller.limits, self.cluster_client)
         return value(
             {
                 "topic": topic,
@@ -155,20 +155,20 @@ class Api:
             }
         )
 
-    async def rate(self, request: Request) -> Answer:
+    async def rate(self, request: WebRequest) -> Answer:
         if request.query.get("metric") != "rate":
             raise Invalid("INVALID_ARG_METRIC")
         if not (target := request.query.get("target")):
             raise Invalid("INVALID_ARG_TARGET")
         return value({"rate": await self.graphite.rate(target)})
 
-    async def render(self, request: Request) -> Answer:
+    async def render(self, request: WebRequest) -> Answer:
         status, content_type, body = await self.graphite.render(request.raw_query, client=request.peer)
         return Answer(status, body, content_type, nsq=False)
 
     # ---- changing ----
 
-    async def create(self, request: Request) -> Answer:
+    async def create(self, request: WebRequest) -> Answer:
         asked = await self._asked(request, words="decoder")
         topic, channel = _text(asked, "topic"), _text(asked, "channel")
         if not names.valid(topic):
@@ -178,7 +178,7 @@ class Api:
         outcome = await self.actions.create(request.visitor, topic, channel, node=_text(asked, "node"), url=request.url)
         return self._done(outcome.message)
 
-    async def act(self, request: Request) -> Answer:
+    async def act(self, request: WebRequest) -> Answer:
         asked = await self._asked(request, words="decoder")
         action = _text(asked, "action")
         if action not in ACTIONS:
@@ -193,14 +193,14 @@ class Api:
         )
         return self._done(outcome.message)
 
-    async def delete(self, request: Request) -> Answer:
+    async def delete(self, request: WebRequest) -> Answer:
         self._may_change(request)
         outcome = await self.actions.delete(
             request.visitor, request.names["topic"], request.names.get("channel", ""), url=request.url
         )
         return self._done(outcome.message)
 
-    async def tombstone(self, request: Request) -> Answer:
+    async def tombstone(self, request: WebRequest) -> Answer:
         asked = await self._asked(request, words="INVALID_BODY")
         topic = _text(asked, "topic")
         if not names.valid(topic):
@@ -208,11 +208,11 @@ class Api:
         outcome = await self.actions.tombstone(request.visitor, topic, request.names["node"], url=request.url)
         return self._done(outcome.message)
 
-    def _may_change(self, request: Request) -> None:
-        if not request.visitor.may_change:  # before the body is looked at
+    def _may_change(self, request: WebRequest) -> None:
+        if not request.visitor.may_change:  # before the body is read
             raise Forbidden
 
-    async def _asked(self, request: Request, *, words: str) -> dict[str, Any]:
+    async def _asked(self, request: WebRequest, *, words: str) -> dict[str, Any]:
         self._may_change(request)
         try:
             return json_body(await request.body())
@@ -225,18 +225,18 @@ class Api:
 
     # ---- /config ----
 
-    def _config_allowed(self, request: Request) -> None:
+    def _config_allowed(self, request: WebRequest) -> None:
         if self.config_from is not None and not inside(self.config_from, request.peer):
             raise Forbidden
 
-    async def read_config(self, request: Request) -> Answer:
+    async def read_config(self, request: WebRequest) -> Answer:
         self._config_allowed(request)
         try:
             return _shown(self.running_options.get(request.names["option"]))
         except KeyError as error:
             raise Invalid("INVALID_OPTION") from error
 
-    async def write_config(self, request: Request) -> Answer:
+    async def write_config(self, request: WebRequest) -> Answer:
         self._config_allowed(request)
         try:
             body = await request.body()
@@ -259,7 +259,7 @@ def _shown(setting: Any) -> Answer:
 
 
 def _text(asked: dict[str, Any], key: str) -> str:
-    """That key as text; a null or a missing one is empty; anything else is refused in words."""
+    """Return the text of a key; empty if it is null or missing. Raises `Invalid` for another type."""
     found = asked.get(key)
     if found is None:
         return ""

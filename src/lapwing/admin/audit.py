@@ -1,4 +1,4 @@
-"""Who did what, when, and how it went: kept in memory, and in a file if one is named."""
+"""The audit: every change with its user, time and outcome, in memory and in a file if one is named."""
 
 import json
 import time
@@ -13,8 +13,8 @@ KEPT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One deed."""
+class AuditEntry:
+    """One change, or one refused change."""
 
     at: float  # Unix seconds
     user: str
@@ -23,12 +23,12 @@ class Entry:
     topic: str = ""
     channel: str = ""
     node: str = ""
-    outcome: str = ""  # empty: done; otherwise what went wrong
+    outcome: str = ""  # empty: done; otherwise the error
     detail: str = ""
 
 
 class Audit:
-    """The last deeds, newest first; every one is also appended to `path` as a line of JSON.
+    """The last changes, newest first. Every change is also appended to `path` as a line of JSON.
 
     A file that cannot be opened at the start is a `ConfigError`. One that cannot be written later does not stop
     anybody: `trouble` says so, and the page shows it.
@@ -36,7 +36,7 @@ class Audit:
 
     def __init__(self, path: str = "") -> None:
         self._path = Path(path) if path else None
-        self._entries: deque[Entry] = deque(maxlen=KEPT)
+        self._entries: deque[AuditEntry] = deque(maxlen=KEPT)
         self.trouble = ""
         if self._path is not None:
             try:
@@ -56,9 +56,9 @@ class Audit:
         node: str = "",
         outcome: str = "",
         detail: str = "",
-    ) -> Entry:
-        """Note a deed that was just done, or refused."""
-        entry = Entry(time.time(), user, address, action, topic, channel, node, outcome, detail)
+    ) -> AuditEntry:
+        """Add a change that was just made, or refused."""
+        entry = AuditEntry(time.time(), user, address, action, topic, channel, node, outcome, detail)
         self._entries.appendleft(entry)
         if self._path is not None:
             try:
@@ -69,17 +69,17 @@ class Audit:
                 self.trouble = f"the audit file {self._path} cannot be written: {error.strerror}"
         return entry
 
-    def entries(self) -> list[Entry]:
-        """What is remembered, newest first."""
+    def entries(self) -> list[AuditEntry]:
+        """Return the kept entries, newest first."""
         return list(self._entries)
 
 
-def _tail(path: Path) -> list[Entry]:
-    """The last entries of an audit file, newest first; lines that are none are passed over."""
-    entries: list[Entry] = []
+def _tail(path: Path) -> list[AuditEntry]:
+    """Return the last entries of an audit file, newest first, without malformed lines."""
+    entries: list[AuditEntry] = []
     for line in reversed(_last_lines(path)):
         try:
-            entries.append(Entry(**json.loads(line)))
+            entries.append(AuditEntry(**json.loads(line)))
         except (ValueError, TypeError):
             continue
     return entries[:KEPT]

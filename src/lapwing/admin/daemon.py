@@ -13,13 +13,13 @@ from typing import Final
 
 from lapwing.admin.access import parse_networks
 from lapwing.admin.api import Api
+from lapwing.admin.asgi import AsgiApp, WebRoute, WebRoutes
 from lapwing.admin.firewall import Firewall
 from lapwing.admin.lazy_pages import LazyPages
 from lapwing.admin.login import login_routes
 from lapwing.admin.options import AdminOptions
 from lapwing.admin.services import Admin, auth_secret, build, can_name_users
 from lapwing.admin.static import static_routes
-from lapwing.admin.web import AsgiApp, Route, Routes
 from lapwing.errors import ConfigError
 from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
@@ -45,15 +45,21 @@ def application(admin: Admin, pages: AsgiApp) -> Firewall:
     options = admin.options
     config_from = parse_networks([options.allow_config_from_cidr]) if options.allow_config_from_cidr else None
     api = Api(
-        admin.queries, admin.actions, admin.poller, admin.flow, admin.graphite, admin.running_options, config_from
+        admin.cluster_client,
+        admin.actions,
+        admin.poller,
+        admin.flow,
+        admin.graphite,
+        admin.running_options,
+        config_from,
     )
     routes = [
         *api.routes(),
         *login_routes(admin.access, admin.base),
         *static_routes(options.dev_static_dir),
-        *(Route("GET", path) for path in PAGES),
+        *(WebRoute("GET", path) for path in PAGES),
     ]
-    return Firewall(pages, Routes(routes), admin.access, base=admin.base, allowed_hosts=options.allowed_hosts)
+    return Firewall(pages, WebRoutes(routes), admin.access, base=admin.base, allowed_hosts=options.allowed_hosts)
 
 
 # ---- running ----
@@ -154,7 +160,7 @@ async def _serve(admin: Admin, listener: Listener, log: Log) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # `Access` decides which of them count
+            proxy_headers=False,  # `AccessRules` decides which of them count
             timeout_graceful_shutdown=1,
             ws="websockets-sansio",
         )
@@ -183,4 +189,4 @@ async def _background(admin: Admin) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await admin.queries.http.aclose()
+        await admin.cluster_client.http.aclose()

@@ -1,4 +1,4 @@
-"""The one door: every request passes here before a route or a page sees it.
+"""Check every request before a route or a page gets it.
 
 Checked, in this order: the Host (a name of ours, so that no foreign name can be pointed at us), the Origin of whatever
 can change things (forms, scripts, websockets), who asks. Every answer leaves with the headers that tie the browser's
@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from lapwing.admin.access import Access, Visitor
-from lapwing.admin.web import (
+from lapwing.admin.access import AccessRules, Visitor
+from lapwing.admin.asgi import (
     AsgiApp,
     Receive,
-    Request,
-    Routes,
     Scope,
     Send,
+    WebRequest,
+    WebRoutes,
     cookies_of,
     headers_of,
     send_answer,
@@ -35,7 +35,7 @@ log = logging.getLogger("nsqadmin")
 VISITOR: Final = "lapwing.visitor"  # key in the ASGI scope
 _TAG: Final = re.compile(rb"<(script|style)(?=[\s>])")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN: Final = ("/ping", "/login", "/static/")  # what even strangers may ask for
+_OPEN: Final = ("/ping", "/login", "/static/")  # open to everybody
 
 HARDENING: Final = (
     ("X-Content-Type-Options", "nosniff"),
@@ -51,7 +51,7 @@ NO_SCRIPTS: Final = (
 
 
 def page_policy(nonce: str) -> str:
-    """A page's Content-Security-Policy: no inline script, no eval, nothing from elsewhere.
+    """Return a page's Content-Security-Policy: no inline script, no eval, nothing from other sites.
 
     Style attributes are allowed: charts and menus place themselves with them, and they can run nothing.
     """
@@ -64,7 +64,7 @@ def page_policy(nonce: str) -> str:
 
 
 def host_allowed(host: str, allowed: Iterable[str], own: Iterable[str]) -> bool:
-    """Whether a Host header names us. A foreign site can only make its own, dotted name point at us."""
+    """Whether a Host header names this nsqadmin. Another site can only point its own, dotted name at it."""
     name = urlsplit(f"//{host}").hostname or ""
     names = {each.lower() for each in allowed}
     if "*" in names or name in names or host.lower() in names or name in {each.lower() for each in own}:
@@ -79,7 +79,7 @@ def host_allowed(host: str, allowed: Iterable[str], own: Iterable[str]) -> bool:
 
 
 def same_origin(headers: Mapping[str, str], hosts: Iterable[str]) -> bool:
-    """Whether a request comes from a page of ours, or from no page at all (curl sends no Origin)."""
+    """Whether a request comes from a page of nsqadmin, or from no page at all (curl sends no Origin)."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
@@ -87,10 +87,10 @@ def same_origin(headers: Mapping[str, str], hosts: Iterable[str]) -> bool:
 
 
 class Firewall:
-    """An ASGI application: our own routes, and the pages of `ui` behind the same checks."""
+    """An ASGI application: the routes, and the pages of `ui` behind the same checks."""
 
     def __init__(
-        self, ui: AsgiApp, routes: Routes, access: Access, *, base: str = "", allowed_hosts: Iterable[str] = ()
+        self, ui: AsgiApp, routes: WebRoutes, access: AccessRules, *, base: str = "", allowed_hosts: Iterable[str] = ()
     ) -> None:
         self._ui = ui
         self._routes = routes
@@ -111,7 +111,7 @@ class Firewall:
     # ---- checks ----
 
     def _headers(self, scope: Scope) -> dict[str, str]:
-        """The headers that count. The others are taken from the scope too, so that no page can read them."""
+        """Return the headers that count. The others are removed from the scope too, so that no page reads them."""
         given = headers_of(scope)
         headers = self._access.believed(given, _peer(scope)[0])
         if len(headers) < len(given):
@@ -126,7 +126,7 @@ class Firewall:
         return [host for name in ("host", "x-forwarded-host") if (host := headers.get(name, ""))]
 
     def _host_allowed(self, headers: Mapping[str, str]) -> bool:
-        # the Host alone: a page that a foreign name brought here can add any other header, a forwarded host too
+        # a page of a rebound name can add any header, X-Forwarded-Host too, but it cannot change the Host
         return host_allowed(headers.get("host", ""), self._allowed, self._own)
 
     def _below_base(self, scope: Scope) -> str | None:
@@ -143,7 +143,7 @@ class Firewall:
         hosts = self._hosts(headers)
         visitor = self._visitor(scope, headers)
         ours = (self._below_base(scope) or "").startswith("/_nicegui_ws/")
-        # a browser always names the origin of a websocket: one without comes from no page of ours
+        # a browser always sends the Origin of a websocket
         if (
             ours
             and "origin" in headers
@@ -186,7 +186,7 @@ class Firewall:
             return
         peer, port = _peer(scope)
         scheme: str = headers.get("x-forwarded-proto") or scope.get("scheme", "http")
-        request = Request(
+        request = WebRequest(
             scope["method"], self._base + path, query, headers, peer, port, scheme, receive, visitor, names
         )
         began = time.monotonic()
@@ -205,7 +205,7 @@ class Firewall:
         if path is None:
             return failure(404, "NOT_FOUND")
         api = path.startswith(("/api/", "/config/", "/render", "/ping"))
-        # every browser names its language, and only browsers do; over plain HTTP that may be all that tells them
+        # browsers send a language, scripts do not; over plain HTTP a browser may send none of the other two
         from_page = any(name in headers for name in ("origin", "sec-fetch-site", "accept-language"))
         if (not api or from_page) and not self._host_allowed(headers):
             return plain(
@@ -226,7 +226,7 @@ class Firewall:
         return Answer(303, headers=(("Location", f"{self._base}/login?next={target}"),), nsq=False)
 
     def _relocated(self, answer: Answer) -> Answer:
-        """A redirect below the base path."""
+        """Move a redirect below the base path."""
         answer.headers = tuple(
             (name, self._base + value if name == "Location" else value) for name, value in answer.headers
         )
@@ -239,10 +239,10 @@ class Firewall:
     async def _pass_on(
         self, scope: Scope, receive: Receive, send: Send, visitor: Visitor, headers: Mapping[str, str]
     ) -> None:
-        """To the pages: with who asks, and with every script and style of the page marked as ours."""
+        """Have the pages answer, and mark every script and style of the answer with a nonce."""
         scope[VISITOR] = visitor
         if scope["path"] == self._base:
-            scope["path"] = scope["path"] + "/"  # where the pages' own router expects its root
+            scope["path"] = scope["path"] + "/"  # the root in the router of the pages
         from starlette.middleware.gzip import GZipMiddleware  # the pages' libraries are loaded with the first page
 
         async def marked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -252,13 +252,13 @@ class Firewall:
 
 
 def _peer(scope: Scope) -> tuple[str, int]:
-    """The address and port of the other end of the connection; empty for a Unix socket."""
+    """Return the address and port of the other end of the connection; empty for a Unix socket."""
     peer, port = scope.get("client") or ("", 0)
     return peer, port
 
 
 class _Marked:
-    """Puts the nonce into pages and the headers on everything that passes."""
+    """Add the nonce to pages, and the hardening headers to every answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -266,7 +266,7 @@ class _Marked:
         self._body = bytearray()
 
     async def send(self, message: Scope) -> None:
-        """Pass a message on, a page only when it is whole."""
+        """Send a message on; of a page only the whole."""
         if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message["headers"]}
             if b"x-nicegui-content" in names:
@@ -284,7 +284,7 @@ class _Marked:
     async def _finish(self) -> None:
         assert self._page is not None
         nonce = secrets.token_urlsafe(18)
-        # what pages show is escaped long before: a literal "<script" can only be the page's own
+        # all text of a page is escaped, so a literal "<script" is a tag of the page itself
         body = _TAG.sub(rb'<\1 nonce="' + nonce.encode() + b'"', bytes(self._body))
         kept = [(name, value) for name, value in self._page["headers"] if name.lower() != b"content-length"]  # type: ignore[attr-defined]
         extra = _encoded(

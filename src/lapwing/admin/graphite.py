@@ -1,4 +1,4 @@
-"""What Graphite knows: a rate, and graphs passed through."""
+"""Ask Graphite for a rate, and fetch its graphs."""
 
 import json
 import math
@@ -12,12 +12,12 @@ from lapwing.net.http_message import HttpFailed
 
 
 class GraphiteFailed(LapwingError):
-    """Graphite does not answer, or not with a number."""
+    """Graphite did not answer with a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graphite:
-    """One Graphite server; nothing is asked of it unless it is configured."""
+    """One Graphite server, if one is configured."""
 
     url: str = ""
     proxying: bool = False
@@ -27,7 +27,7 @@ class Graphite:
     gauge_format: str = "stats.gauges.%s"
 
     def check(self) -> None:
-        """Raise `ConfigError` for a URL that cannot be asked."""
+        """Raise `ConfigError` for a URL that is none."""
         try:
             parts = urlsplit(self.url)
             known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -39,7 +39,7 @@ class Graphite:
             raise ConfigError("--statsd-interval must be longer than 0s, as graphs are drawn by it")
 
     def link(self, name: str, *, counter: bool, base: str) -> str:
-        """The address of a large graph of a statsd name (`topic.t.depth`), summed over all nodes."""
+        """Return the URL of a large graph of a statsd name (`topic.t.depth`), summed over all nodes."""
         key = (self.counter_format if counter else self.gauge_format).replace(
             "%s", f"{self.prefix.replace('%s', '*').rstrip('.')}.{name}"
         )
@@ -62,7 +62,7 @@ class Graphite:
         return f"{base if self.proxying else self.url.rstrip('/')}/render?{urlencode(asked)}"
 
     async def rate(self, target: str) -> str:
-        """Messages a second of a `message_count` target, two decimals, `N/A` when there is no such number."""
+        """Return the messages per second of a `message_count` target with two decimals, or `N/A`."""
         interval = int(self.interval)
         query = urlencode(
             {"target": target, "from": f"-{2 * interval}sec", "until": f"-{interval}sec", "format": "json"}
@@ -76,7 +76,7 @@ class Graphite:
         return "N/A" if per_second < 0 or math.isnan(per_second) else f"{per_second:.2f}"
 
     async def render(self, raw_query: str, *, client: str) -> tuple[int, str, bytes]:
-        """Status, content type and body of Graphite's own `/render`."""
+        """Return status, content type and body of Graphite's own `/render`."""
         async with HttpClient(connect_timeout=20.0, request_timeout=20.0) as http:
             try:
                 answer = await http.request("GET", self._target(raw_query), headers={"X-Forwarded-For": client})
@@ -97,5 +97,5 @@ class Graphite:
 
 
 def statsd_name(name: str) -> str:
-    """A topic's or channel's name as it stands in Graphite."""
+    """Return the name of a topic or channel as Graphite writes it."""
     return re.sub(r"[^A-Za-z0-9_.-]", "", name.replace(" ", "_").replace("/", "-"))

@@ -1,4 +1,4 @@
-"""A ring of samples: how the cluster, each topic and each channel fared since the daemon started.
+"""The figures of the cluster, each topic and each channel since the daemon started, as samples in rings.
 
 Pure: the time is an argument, in seconds. Fresh samples are kept finely for the last half hour and one in a few
 minutes for a day, in arrays of doubles, so that a thousand channels cost some 20 MB and no Graphite is needed.
@@ -14,8 +14,8 @@ from lapwing import names
 from lapwing.client.cluster import Json
 
 FINE_AND_COARSE: Final = ((2.0, 900), (60.0, 1440))  # seconds a step, steps kept: the cluster
-REMEMBERED: Final = 3600.0  # seconds that the past of what was deleted is kept
-SPARING: Final = ((10.0, 180), (300.0, 288))  # one topic or channel among thousands
+REMEMBERED: Final = 3600.0  # seconds that the past of deleted topics and channels is kept
+SPARING: Final = ((10.0, 180), (300.0, 288))  # one of thousands of topics and channels
 
 Counts = dict[tuple[str, ...], tuple[float, float]]
 
@@ -42,7 +42,7 @@ class Ring:
         self._times.append(at)
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
-        if len(self._times) > self._capacity * 5 // 4:  # trimmed in bulk: a shift per sample would cost more
+        if len(self._times) > self._capacity * 5 // 4:  # in bulk: a shift per sample would cost more
             surplus = len(self._times) - self._capacity
             del self._times[:surplus]
             for column in self._columns:
@@ -50,16 +50,16 @@ class Ring:
 
     @property
     def times(self) -> "array[float]":
-        """When, oldest first."""
+        """The times of the samples, oldest first."""
         return self._times
 
     def column(self, index: int) -> "array[float]":
-        """One field, oldest first."""
+        """Return the values of one field, oldest first."""
         return self._columns[index]
 
 
 class Track:
-    """Several fields over time, at two steps: fine for now, coarse for long ago."""
+    """Several fields over time: fine steps for the last minutes, coarse steps for a day."""
 
     __slots__ = ("_rings", "fields")
 
@@ -73,7 +73,7 @@ class Track:
             ring.add(at, values)
 
     def points(self, field: str, *, since: float = 0.0) -> list[tuple[float, float]]:
-        """(time, value) from `since` on: fine where it reaches, coarse before that."""
+        """Return (time, value) from `since` on: fine steps as far as they reach back, coarse steps before."""
         index = self.fields.index(field)
         fine, coarse = self._rings
         begin = fine.times[0] if fine.times else float("inf")
@@ -82,12 +82,12 @@ class Track:
         return old + list(zip(fine.times[first:], fine.column(index)[first:], strict=True))
 
     def last(self, field: str) -> float:
-        """The newest value, 0 before there is one."""
+        """Return the newest value, 0 without any."""
         column = self._rings[0].column(self.fields.index(field))
         return column[-1] if column else 0.0
 
     def reached(self, field: str, value: float) -> float | None:
-        """When a field that only grows had first reached `value`; None if that was before the first sample."""
+        """Return when a field that only grows reached `value`; None if that was before the first sample."""
         index = self.fields.index(field)
         for ring in self._rings:
             column = ring.column(index)
@@ -96,17 +96,17 @@ class Track:
         return None
 
     def begins(self) -> float | None:
-        """The time of the oldest sample."""
+        """Return the time of the oldest sample."""
         oldest = [ring.times[0] for ring in self._rings if ring.times]
         return min(oldest) if oldest else None
 
     def ends(self) -> float:
-        """The time of the newest sample."""
+        """Return the time of the newest sample."""
         times = self._rings[0].times
         return times[-1] if times else 0.0
 
     def value_at(self, field: str, at: float) -> float | None:
-        """The value at or before `at`, from the fine ring; None when it does not reach so far."""
+        """Return the value at or before `at` from the fine steps; None if they do not reach so far back."""
         ring = self._rings[0]
         index = bisect_right(ring.times, at) - 1
         return ring.column(self.fields.index(field))[index] if index >= 0 else None
@@ -114,29 +114,29 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """How long the oldest unfinished message has waited; `at_least` when it is older than what we saw."""
+    """The age of the oldest unfinished message; `at_least` if it is older than the history."""
 
     seconds: float
     at_least: bool = False
 
 
 @dataclass(slots=True)
-class Flow:
-    """What moved between the last two samples."""
+class FlowRates:
+    """The messages per second between the last two samples."""
 
     into: float = 0.0  # messages a second
     out: float = 0.0
 
 
 class History:
-    """Samples pictures of the cluster as they come, and answers how things went."""
+    """Keep samples of the cluster, and answer questions about the past."""
 
     def __init__(self) -> None:
         self.cluster = Track(CLUSTER_FIELDS, FINE_AND_COARSE)
         self.topics: dict[str, Track] = {}
         self.channels: dict[tuple[str, str], Track] = {}
-        self.topic_flow: dict[str, Flow] = {}
-        self.channel_flow: dict[tuple[str, str], Flow] = {}
+        self.topic_flow: dict[str, FlowRates] = {}
+        self.channel_flow: dict[tuple[str, str], FlowRates] = {}
         self.node_flow: dict[str, float] = {}
         self.part_flow: dict[tuple[str, ...], float] = {}  # (topic, node): published, (topic, channel, node): finished
         self._counts: Counts = {}  # counter, backlog at the last sample
@@ -144,7 +144,7 @@ class History:
         self._at: float | None = None
 
     def sample(self, at: float, topics: Mapping[str, Json]) -> None:
-        """Take in the topics of this moment, as `cluster.topics_of_stats` gives them."""
+        """Add the topics of this moment, as `cluster.topics_of_stats` returns them."""
         span = at - self._at if self._at is not None else 0.0
         counts: Counts = {}
         self.node_flow = {}
@@ -152,7 +152,7 @@ class History:
         flow_in = flow_out = 0.0
         waiting = ready = in_flight = deferred = 0
         for name, topic in topics.items():
-            own = names.own(name)  # watched like the others, and not counted among them
+            own = names.own(name)  # sampled like the others, but not counted in the sums
             into = out = 0.0
             for part in topic["nodes"]:
                 arrived, _ = self._moved(counts, (name, part["node"]), part["message_count"], 0)
@@ -166,8 +166,8 @@ class History:
                 backlog += channel["depth"]
                 out += self._sample_channel(at, span, channel, counts)
             rate = into / span if span > 0 else 0.0
-            self.topic_flow[name] = Flow(rate)
-            if span > 0:  # the first look has no rates yet
+            self.topic_flow[name] = FlowRates(rate)
+            if span > 0:  # the first sample has no rates yet
                 self._track(self.topics, name, TOPIC_FIELDS).add(at, (rate, topic["depth"], backlog))
             if own:
                 continue
@@ -194,14 +194,14 @@ class History:
             if span > 0:
                 self.part_flow[(*key, part["node"])] = left / span
         self._arrived[key] = self._arrived.get(key, 0.0) + came
-        flow = self.channel_flow[key] = Flow(came / span, went / span) if span > 0 else Flow()
+        flow = self.channel_flow[key] = FlowRates(came / span, went / span) if span > 0 else FlowRates()
         self._track(self.channels, key, CHANNEL_FIELDS).add(
             at, (flow.into, flow.out, channel["depth"], channel["in_flight_count"], self._arrived[key])
         )
         return flow.out
 
     def _moved(self, counts: Counts, key: tuple[str, ...], count: float, held: float) -> tuple[float, float]:
-        """What arrived and what left one queue since the last sample; nothing when it was not there, or restarted."""
+        """Return the messages that arrived and left since the last sample; 0 for a new or restarted queue."""
         counts[key] = count, held
         before = self._counts.get(key)
         if before is None or count < before[0]:
@@ -217,7 +217,7 @@ class History:
         return track
 
     def _forget(self, at: float, topics: Mapping[str, Json], counts: Counts) -> None:
-        """Let go of what is no more; its past stays for an hour, as its node may only be out of reach."""
+        """Drop deleted topics and channels. Their past stays for an hour, as a node may only be unreachable."""
         alive = {(name, channel["channel_name"]) for name, topic in topics.items() for channel in topic["channels"]}
         for name in self.topics.keys() - topics.keys():
             self.topic_flow.pop(name, None)
@@ -231,7 +231,7 @@ class History:
         self._counts = counts
 
     def age(self, channel: Json, now: float) -> Age | None:
-        """How old the channel's oldest unfinished message is, by when as many messages ago had arrived.
+        """Return the age of the channel's oldest unfinished message, from the time when that many messages had arrived.
 
         An estimate that needs no more than counters, so it holds for any nsqd: exact for a queue that is worked off in
         order, and never older than what we have seen (`at_least`). None when nothing waits.
@@ -260,7 +260,7 @@ class History:
         return oldest, lag
 
     def growth(self, key: tuple[str, str], now: float, *, over: float) -> float | None:
-        """By how many messages a channel's depth grew in the last `over` seconds; None when we do not look back so far.
+        """Return by how much a channel's depth grew in the last `over` seconds; None if the history is shorter.
 
         Growth counts only if the second half of the time added to the first: a burst being worked off is none.
         """
@@ -275,13 +275,13 @@ class History:
         return end - begin if begin < middle < end else 0.0
 
     def quiet(self, key: tuple[str, str], now: float, *, over: float) -> bool:
-        """Whether nothing left the channel in all of the last `over` seconds, as far as we watched that long."""
+        """Whether nothing left the channel in the last `over` seconds; False if the history is shorter."""
         track = self.channels.get(key)
         if track is None or track.value_at("out", now - over) is None:
             return False
         return not self.moving(key, now, over=over)
 
     def moving(self, key: tuple[str, str], now: float, *, over: float) -> bool:
-        """Whether anything left the channel in the last `over` seconds: a query that moves it is no client of it."""
+        """Whether anything left the channel in the last `over` seconds, also without a consumer (Spark)."""
         track = self.channels.get(key)
         return track is not None and any(value > 0 for _, value in track.points("out", since=now - over))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
 from lapwing.admin.services import Admin
-from lapwing.admin.web import AsgiApp, Receive, Scope, Send
 
 # python-engineio imports these for its client and for another server. Nobody uses them here, and they cost 0.4 s.
 _UNUSED: Final = ("aiohttp", "tornado")

@@ -1,10 +1,10 @@
-"""The built-in login: one plain page without a script, and the way out."""
+"""The built-in login and logout: one plain page without a script."""
 
 from html import escape
 from urllib.parse import parse_qsl
 
-from lapwing.admin.access import COOKIE, SESSION_SECONDS, Access
-from lapwing.admin.web import Request, Route, cookies_of
+from lapwing.admin.access import COOKIE, SESSION_SECONDS, AccessRules
+from lapwing.admin.asgi import WebRequest, WebRoute, cookies_of
 from lapwing.net.answers import HTML, Answer
 
 _PAGE = """<!doctype html>
@@ -19,16 +19,16 @@ _PAGE = """<!doctype html>
 """
 
 
-def login_routes(access: Access, base: str) -> list[Route]:
-    """`/login` and `/logout`; none without a password file."""
+def login_routes(access: AccessRules, base: str) -> list[WebRoute]:
+    """Return the routes of `/login` and `/logout`; none without a password file."""
     logins = access.logins
     if logins is None:
         return []
 
-    async def show(request: Request) -> Answer:
+    async def show(request: WebRequest) -> Answer:
         return _form(base, request.query.get("next", ""))
 
-    async def enter(request: Request) -> Answer:
+    async def enter(request: WebRequest) -> Answer:
         form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
         token = await logins.open(form.get("user", ""), form.get("password", ""), request.visitor.address)
         if token is None:
@@ -39,17 +39,17 @@ def login_routes(access: Access, base: str) -> list[Route]:
         cookie = f"{COOKIE}={token}; Path={base or '/'}; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict{secure}"
         return _to(_local(form.get("next", ""), base), ("Set-Cookie", cookie))
 
-    async def leave(request: Request) -> Answer:
+    async def leave(request: WebRequest) -> Answer:
         logins.close(cookies_of(request.headers).get(COOKIE, ""))
         return _to(
             f"{base}/login", ("Set-Cookie", f"{COOKIE}=; Path={base or '/'}; Max-Age=0; HttpOnly; SameSite=Strict")
         )
 
-    return [Route("GET", "/login", show), Route("POST", "/login", enter), Route("POST", "/logout", leave)]
+    return [WebRoute("GET", "/login", show), WebRoute("POST", "/login", enter), WebRoute("POST", "/logout", leave)]
 
 
 def _local(target: str, base: str) -> str:
-    """Where to go after the login: only ever below the base path of this very site."""
+    """Return the page to open after the login: always one below the base path of this site."""
     inside = target.startswith(f"{base}/") and not target.startswith("//") and "\\" not in target
     return target if inside and target.isascii() and target.isprintable() else base or "/"
 

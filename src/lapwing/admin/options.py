@@ -1,4 +1,4 @@
-"""Every setting of nsqadmin: NSQ's own, then what lapwing adds."""
+"""The options of nsqadmin: those of NSQ, then those that lapwing adds."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from lapwing.net.options import BOOLEAN, DURATION, LEVEL, STRINGS, option
 
 @dataclass(frozen=True, slots=True)
 class AdminOptions:
-    """What an operator may set; see `docs/admin.md`."""
+    """All options; see `docs/admin.md`."""
 
     acl_http_header: str = option(
         "X-Forwarded-User", "request header that names the user; ignored unless a --trusted-proxy sends it"

@@ -1,4 +1,4 @@
-"""One poller for all browsers: asks the cluster as often as somebody looks, and for no more than they look at."""
+"""Poll the cluster for all open pages together: as often as pages are open, and only for what they show."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lapwing import names
-from lapwing.admin.alarms import Alarm, Limits, alarms
+from lapwing.admin.alarms import Alarm, AlarmLimits, alarms
 from lapwing.admin.error_texts import failure_reason
 from lapwing.admin.history import History
 from lapwing.client import cluster
@@ -21,21 +21,21 @@ log = logging.getLogger("nsqadmin")
 
 WATCHED: Final = 2.0  # seconds between samples while a browser is open
 UNWATCHED: Final = 15.0  # enough for the history and the alarms
-SHARE: Final = 0.08  # of one core that the poller may use: a huge cluster is polled more slowly
-DISCOVERY: Final = 5.0  # seconds between questions to nsqlookupd
-SLOWLY: Final = 10.0  # seconds between questions about what rarely changes
+SHARE: Final = 0.08  # of one core for the poller: it polls a huge cluster less often
+DISCOVERY: Final = 5.0  # seconds between requests to nsqlookupd
+SLOWLY: Final = 10.0  # seconds between requests for what rarely changes
 GONE_FOR: Final = 3600.0  # seconds that a node which left is still shown
-PIPELINE_FOR: Final = 86400.0  # seconds that a pipeline which fell silent is still shown
+PIPELINE_FOR: Final = 86400.0  # seconds that a pipeline without reports is still shown
 
-PATIENCE: Final = 0.5  # seconds that a page waits for a new picture
-FIRST_PATIENCE: Final = 1.5  # seconds that a page waits for the first picture
+PATIENCE: Final = 0.5  # seconds that a page waits for a new view
+FIRST_PATIENCE: Final = 1.5  # seconds that a page waits for the first view
 
 EVERYWHERE: Final = "*"
 
 
 @dataclass(eq=False, slots=True)
 class Watcher:
-    """An open page: what to call with each new picture, and which details it shows."""
+    """An open page: the function that draws it again, and the details that it shows."""
 
     refresh: Callable[[], None]
     clients: str = ""  # a node whose clients are shown, or `EVERYWHERE`
@@ -44,7 +44,7 @@ class Watcher:
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of a node between polls."""
+    """What a node can do, asked once per start of the node."""
 
     started: int = -1
     lapwing: bool = False
@@ -53,18 +53,18 @@ class _Known:
 
 @dataclass(slots=True)
 class Poller:
-    """Keeps `picture`, `alarms` and `history` up to date while it runs."""
+    """Keep `cluster_view`, `alarms` and `history` up to date."""
 
-    queries: ClusterClient
+    cluster_client: ClusterClient
     history: History = field(default_factory=History)
-    limits: Limits = field(default_factory=Limits)
-    picture: ClusterView = field(default_factory=ClusterView)
+    limits: AlarmLimits = field(default_factory=AlarmLimits)
+    cluster_view: ClusterView = field(default_factory=ClusterView)
     alarms: list[Alarm] = field(default_factory=list)
-    channels: dict[tuple[str, str], Json] = field(default_factory=dict)  # watched ones, with clients
+    channels: dict[tuple[str, str], Json] = field(default_factory=dict)  # channels that pages show, with clients
     busy: float = 0.0  # seconds of CPU that the last poll took
     _watchers: set[Watcher] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _turn: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, when a poll is done
+    _turn: asyncio.Event = field(default_factory=asyncio.Event)  # set and replaced after every poll
     _nodes: dict[str, Node] = field(default_factory=dict)  # by contact
     _gone: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by contact: since when
     _known: dict[str, _Known] = field(default_factory=dict)
@@ -74,34 +74,34 @@ class Poller:
     _pipelines_kept: bool = False
     _due: dict[str, float] = field(default_factory=dict)
 
-    # ---- who looks ----
+    # ---- pages ----
 
     def watch(self, watcher: Watcher) -> None:
-        """Call `watcher.refresh` after every poll from now on; details it wants are fetched at once."""
+        """Call `watcher.refresh` after every poll from now on, and poll at once."""
         self._watchers.add(watcher)
         self.soon()
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Stop; harmless twice."""
+        """Stop calling `watcher.refresh`. Calling this twice does no harm."""
         self._watchers.discard(watcher)
 
     def soon(self) -> None:
-        """Poll now: somebody came, or changed something."""
+        """Poll at once."""
         self._wake.set()
 
     async def fresh(self, *, age: float = WATCHED) -> ClusterView:
-        """Return a picture no older than `age` seconds, or an older one when the cluster takes long to answer.
+        """Return a view no older than `age` seconds, or an older one if the cluster takes long to answer.
 
-        An open page is drawn again with the next picture, so an older one for a moment is better than a wait.
+        A page is drawn again with the next view, so an older one for a moment is better than a wait.
         """
-        if self.queries.clock() - self.picture.at > age:
+        if self.cluster_client.clock() - self.cluster_view.at > age:
             turn = self._turn
             self.soon()
             try:
-                await asyncio.wait_for(turn.wait(), PATIENCE if self.picture.at else FIRST_PATIENCE)
+                await asyncio.wait_for(turn.wait(), PATIENCE if self.cluster_view.at else FIRST_PATIENCE)
             except TimeoutError:
                 log.debug("the cluster takes its time")
-        return self.picture
+        return self.cluster_view
 
     # ---- the loop ----
 
@@ -111,17 +111,17 @@ class Poller:
             self._wake.clear()
             try:
                 await self.poll()
-            except Exception as error:  # a daemon that answers nonsense must not stop the watch over the others
+            except Exception as error:  # a malformed answer of one daemon must not end the polling
                 log.exception("a poll failed")
-                self.picture = replace(self.picture, failure=f"an answer could not be understood ({error!r})")
+                self.cluster_view = replace(self.cluster_view, failure=f"an answer could not be understood ({error!r})")
             turn, self._turn = self._turn, asyncio.Event()
             turn.set()
-            self._tell()
+            self._refresh_pages()
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait for the next turn; a page that opens, or a change, ends the wait early."""
-        fresh = self.history.cluster.ends() == 0.0  # rates need a second look
+        """Wait until the next poll is due. A page that opens, or a change, ends the wait early."""
+        fresh = self.history.cluster.ends() == 0.0  # rates need a second sample
         usual = 1.0 if fresh else WATCHED if self._watchers else UNWATCHED
         until = time.monotonic() + max(usual, self.busy / SHARE)
         soonest = time.monotonic() + max(0.1, self.busy / SHARE / 4)
@@ -131,16 +131,16 @@ class Poller:
             return
         await asyncio.sleep(max(0.0, soonest - time.monotonic()))
 
-    def _tell(self) -> None:
+    def _refresh_pages(self) -> None:
         for watcher in list(self._watchers):
             try:
                 watcher.refresh()
-            except Exception:  # one page must not keep the others from being drawn
-                log.exception("a page could not be drawn anew")
+            except Exception:  # a failing page must not keep the others from being drawn
+                log.exception("a page could not be drawn")
 
     async def poll(self) -> None:
-        """Ask once, and make a new picture."""
-        now = self.queries.clock()
+        """Ask every daemon once, and build a new view."""
+        now = self.cluster_client.clock()
         failure = await self._discover(now)
         answers, errors = await self._ask_nodes(failure)
         await self._explore_new(answers)
@@ -148,7 +148,7 @@ class Poller:
         topics = cluster.topics_of_stats(
             ((self._nodes[contact], answer) for contact, answer in answers.items()), now=now
         )
-        await asyncio.sleep(0)  # with thousands of topics each step takes long: requests have their turn between
+        await asyncio.sleep(0)  # with thousands of topics each step takes long: serve requests in between
         self.history.sample(now, topics)
         await asyncio.sleep(0)
         states = [
@@ -159,9 +159,9 @@ class Poller:
         self.busy = time.process_time() - began
         await self._details(answers, topics, now)
         began = time.process_time()
-        self.picture = ClusterView(
+        self.cluster_view = ClusterView(
             at=now,
-            direct=self.queries.direct,
+            direct=self.cluster_client.direct,
             lookupds=self._lookupds,
             nodes=tuple(sorted(states, key=lambda state: (state.node.hostname, state.node.name))),
             topics=topics,
@@ -171,19 +171,21 @@ class Poller:
             if self._pipelines_kept
             else None,
         )
-        self.alarms = alarms(self.picture, self.history, self.limits)
+        self.alarms = alarms(self.cluster_view, self.history, self.limits)
         self.busy += time.process_time() - began
 
-    # ---- who is there ----
+    # ---- discovery ----
 
     async def _discover(self, now: float) -> str:
-        if self.queries.direct:
+        if self.cluster_client.direct:
             return await self._describe_configured()
         if not self._is_due("discovery", DISCOVERY):
             return ""
-        http = self.queries.http
-        asked: Asked[Any] = await http.ask_all(self.queries.lookupds, lambda address: http.get(address, "/nodes"))
-        self._lookupds = tuple((address, _error(asked, address)) for address in self.queries.lookupds)
+        http = self.cluster_client.http
+        asked: Asked[Any] = await http.ask_all(
+            self.cluster_client.lookupds, lambda address: http.get(address, "/nodes")
+        )
+        self._lookupds = tuple((address, _error(asked, address)) for address in self.cluster_client.lookupds)
         good = asked.answers
         if asked.nobody:
             self._due.pop("discovery", None)
@@ -208,10 +210,12 @@ class Poller:
         self._nodes = nodes
 
     async def _describe_configured(self) -> str:
-        """Direct mode: each nsqd describes itself, again from time to time, and as long as it has not."""
+        """Ask the configured nsqds for their `/info`: now and then, and those that have not answered yet."""
         again = self._is_due("info", 3 * SLOWLY)
-        asking = [address for address in self.queries.nsqds if again or not self._nodes.get(address, _UNKNOWN).version]
-        http = self.queries.http
+        asking = [
+            address for address in self.cluster_client.nsqds if again or not self._nodes.get(address, _UNKNOWN).version
+        ]
+        http = self.cluster_client.http
         asked: Asked[Any] = await http.ask_all(asking, lambda address: http.get(address, "/info"))
         for address, info in asked.answers.items():
             self._nodes[address] = cluster.node_of_info(address, info)
@@ -219,7 +223,7 @@ class Poller:
             self._nodes.setdefault(address, cluster.node_of_info(address, {}))
         return ""
 
-    # ---- numbers ----
+    # ---- figures ----
 
     async def _ask_nodes(self, failure: str) -> tuple[dict[str, Json], dict[str, str]]:
         wanted = {watcher.clients for watcher in self._watchers if watcher.clients}
@@ -227,16 +231,16 @@ class Poller:
         async def stats(contact: str) -> Any:
             shown = EVERYWHERE in wanted or self._nodes[contact].name in wanted
             params = {"format": "json", "include_clients": "true" if shown else "false", "include_mem": "false"}
-            return await self.queries.http.get(contact, "/stats", params)
+            return await self.cluster_client.http.get(contact, "/stats", params)
 
-        asked: Asked[Any] = await self.queries.http.ask_all(() if failure else self._nodes, stats)
+        asked: Asked[Any] = await self.cluster_client.http.ask_all(() if failure else self._nodes, stats)
         return asked.answers, {contact: failure_reason(failure) for contact, failure in asked.failures.items()}
 
     def _state(self, contact: str, node: Node, answer: Json | None, error: str) -> NodeState:
         if answer is None:
             return NodeState(node, error=error or "no answer")
         raw = answer.get("topics") or ()
-        if self.queries.direct:
+        if self.cluster_client.direct:
             node = replace(node, topics=tuple((topic["topic_name"], False) for topic in raw))
         raw = [topic for topic in raw if not names.own(topic["topic_name"])]
         channels = [channel for topic in raw for channel in topic.get("channels") or ()]
@@ -252,7 +256,7 @@ class Poller:
             lapwing=self._known.get(contact, _Known()).lapwing,
         )
 
-    # ---- what is looked at ----
+    # ---- details ----
 
     async def _details(self, answers: dict[str, Json], topics: dict[str, Json], now: float) -> None:
         if self._is_due("pipelines", DISCOVERY):
@@ -262,7 +266,7 @@ class Poller:
         self.channels = {key: channel for key, channel in zip(wanted, found, strict=True) if channel is not None}
 
     async def _explore_new(self, answers: dict[str, Json]) -> None:
-        """Find out, once per start of a node, which of lapwing's own answers it has."""
+        """Ask new and restarted nodes which of lapwing's endpoints they have."""
         for contact, answer in answers.items():
             known = self._known.setdefault(contact, _Known())
             if known.started != answer.get("start_time", 0):
@@ -270,20 +274,20 @@ class Poller:
                 known.started = answer.get("start_time", 0)
 
     async def _explore(self, contact: str, known: _Known) -> None:
-        # a name that hardly anybody uses: a short answer
+        # hardly any topic has this name, so the answer is short
         known.lapwing = await self._has(contact, "/log/offsets", {"topic": "."})
         known.pipelines = known.lapwing and await self._has(contact, "/pipelines")
 
     async def _has(self, contact: str, path: str, params: dict[str, str] | None = None) -> bool:
         try:
-            await self.queries.http.get(contact, path, params or {})
+            await self.cluster_client.http.get(contact, path, params or {})
         except CallFailed:
             return False
         return True
 
     async def _ask_pipelines(self, answers: dict[str, Json], now: float) -> None:
         keepers = [contact for contact in answers if self._known[contact].pipelines]
-        http = self.queries.http
+        http = self.cluster_client.http
         asked: Asked[Any] = await http.ask_all(keepers, lambda contact: http.get(contact, "/pipelines"))
         for answer in asked.answers.values():
             for pipeline in answer.get("pipelines") or ():
@@ -304,8 +308,8 @@ class Poller:
         holders = {part["node"] for part in (topics.get(topic) or {}).get("nodes") or ()}
         contacts = [contact for contact in answers if self._nodes[contact].name in holders]
         params = {"format": "json", "topic": topic, "channel": channel, "include_mem": "false"}
-        asked: Asked[Any] = await self.queries.http.ask_all(
-            contacts, lambda contact: self.queries.http.get(contact, "/stats", params)
+        asked: Asked[Any] = await self.cluster_client.http.ask_all(
+            contacts, lambda contact: self.cluster_client.http.get(contact, "/stats", params)
         )
         found = cluster.topics_of_stats(
             ((self._nodes[contact], answer) for contact, answer in asked.answers.items()), now=now

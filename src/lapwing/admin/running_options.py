@@ -18,9 +18,11 @@ _URLS: Final = ("graphite_url", "notification_http_endpoint")
 class RunningOptions:
     """Read and change options. An unknown or fixed key is a `KeyError`, a bad value a `ValueError`."""
 
-    def __init__(self, options: AdminOptions, queries: ClusterClient, *, on_level: Callable[[int], None]) -> None:
+    def __init__(
+        self, options: AdminOptions, cluster_client: ClusterClient, *, on_level: Callable[[int], None]
+    ) -> None:
         self._options = options
-        self._queries = queries
+        self._queries = cluster_client
         self._on_level = on_level
 
     def get(self, key: str) -> Any:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lapwing.admin.access import Access, Logins, parse_networks, read_passwords
+from lapwing.admin.access import AccessRules, Logins, parse_networks, read_passwords
 from lapwing.admin.actions import Actions
-from lapwing.admin.alarms import Limits
+from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.audit import Audit
-from lapwing.admin.flow import FlowHistory
+from lapwing.admin.flow_history import FlowHistory
 from lapwing.admin.graphite import Graphite
-from lapwing.admin.notify import Notifier
+from lapwing.admin.notifications import Notifier
 from lapwing.admin.options import AdminOptions
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
@@ -32,11 +32,11 @@ class Admin:
     """The parts that the pages and the API share."""
 
     options: AdminOptions
-    queries: ClusterClient
+    cluster_client: ClusterClient
     poller: Poller
     flow: FlowHistory
     actions: Actions
-    access: Access
+    access: AccessRules
     graphite: Graphite
     running_options: RunningOptions
     notifier: Notifier | None
@@ -66,8 +66,8 @@ def build(options: AdminOptions, log: Log) -> Admin:
         user_agent="nsqadmin/v1.3.0",
         auth_secret=auth_secret(options),
     )
-    queries = ClusterClient(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)
-    access = Access(
+    cluster_client = ClusterClient(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)
+    access = AccessRules(
         acl_header=options.acl_http_header,
         admin_users=options.admin_users,
         trusted_proxies=parse_networks(options.trusted_proxies),
@@ -89,16 +89,16 @@ def build(options: AdminOptions, log: Log) -> Admin:
     def set_level(level: int) -> None:
         log.level = Level(level)
 
-    poller = Poller(queries, limits=Limits(age=options.alarm_age / SECOND, depth=options.alarm_depth))
+    poller = Poller(cluster_client, limits=AlarmLimits(age=options.alarm_age / SECOND, depth=options.alarm_depth))
     return Admin(
         options,
-        queries,
+        cluster_client,
         poller,
-        FlowHistory(http, lambda: [state.node.contact for state in poller.picture.nodes if state.lapwing]),
-        Actions(ClusterChanges(queries), Audit(options.audit_file), notifier),
+        FlowHistory(http, lambda: [state.node.contact for state in poller.cluster_view.nodes if state.lapwing]),
+        Actions(ClusterChanges(cluster_client), Audit(options.audit_file), notifier),
         access,
         graphite,
-        RunningOptions(options, queries, on_level=set_level),
+        RunningOptions(options, cluster_client, on_level=set_level),
         notifier,
     )
 

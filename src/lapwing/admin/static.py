@@ -1,27 +1,27 @@
-"""Static files: the stylesheet and the icon, from the package or, while developing, from a directory."""
+"""Serve static files from the package, or from a directory during development."""
 
 import mimetypes
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from lapwing.admin.web import Request, Route
+from lapwing.admin.asgi import WebRequest, WebRoute
 from lapwing.net.answers import Answer, plain
 
 PACKAGED: Final = Path(__file__).parent / "static"
 
 
-def static_routes(directory: str = "") -> list[Route]:
-    """`/static/F` and `/fonts/F`."""
+def static_routes(directory: str = "") -> list[WebRoute]:
+    """Return the routes `/static/F` and `/fonts/F`."""
     root = Path(directory) if directory else PACKAGED
     respond = partial(_file, root)
-    return [Route("GET", "/static/<file>", respond), Route("GET", "/fonts/<file>", respond)]
+    return [WebRoute("GET", "/static/<file>", respond), WebRoute("GET", "/fonts/<file>", respond)]
 
 
-async def _file(root: Path, request: Request) -> Answer:
+async def _file(root: Path, request: WebRequest) -> Answer:
     name = request.names["file"]
     path = root / name
-    # one segment, and nothing that could climb out of the directory
+    # one segment that cannot leave the directory
     if "/" in name or "\\" in name or name.startswith(".") or not path.is_file():
         return plain("NOT_FOUND", 404)
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"

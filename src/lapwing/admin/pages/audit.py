@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.audit import Entry
-from lapwing.admin.pages.columns import Column, Links, Row
+from lapwing.admin.audit import AuditEntry
+from lapwing.admin.pages.elements import Table, notice, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, frame
-from lapwing.admin.pages.parts import Table, notice, panel, say
+from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
 
 if TYPE_CHECKING:
     from lapwing.admin.services import Admin
 
 COLUMNS = (
-    Column("action", "Action", "text"),
-    Column("at", "When (UTC)", "time"),
-    Column("user", "Who", "text"),
-    Column("address", "From", "text"),
-    Column("what", "What", "link", wide=True),
-    Column("node", "Node", "text"),
-    Column("outcome", "Outcome", "labels"),
-    Column("detail", "Detail", "text", wide=True),
+    TableColumn("action", "Action", "text"),
+    TableColumn("at", "When (UTC)", "time"),
+    TableColumn("user", "Who", "text"),
+    TableColumn("address", "From", "text"),
+    TableColumn("what", "What", "link", wide=True),
+    TableColumn("node", "Node", "text"),
+    TableColumn("outcome", "Outcome", "labels"),
+    TableColumn("detail", "Detail", "text", wide=True),
 )
 
 
@@ -43,7 +43,7 @@ def install(admin: "Admin") -> None:
 
             def refresh() -> None:
                 audit = admin.actions.audit
-                say(trouble, audit.trouble)
+                set_text(trouble, audit.trouble)
                 trouble.set_visibility(bool(audit.trouble))
                 entries = audit.entries()
                 table.show([_row(entry, len(entries) - index, view.links) for index, entry in enumerate(entries)])
@@ -51,7 +51,7 @@ def install(admin: "Admin") -> None:
             view.live(refresh)
 
 
-def _row(entry: Entry, number: int, links: Links) -> Row:
+def _row(entry: AuditEntry, number: int, links: PageLinks) -> Row:
     what = f"{entry.topic}/{entry.channel}" if entry.channel else entry.topic
     return [
         str(number),

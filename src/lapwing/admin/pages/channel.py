@@ -8,10 +8,10 @@ from nicegui import ui
 from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.clients import Finishing, client_table_rows
-from lapwing.admin.pages.columns import Links, channel_node_columns, channel_node_row, client_columns, quantiles
 from lapwing.admin.pages.dialogs import ask_act
-from lapwing.admin.pages.frame import PATIENCE, View, frame
-from lapwing.admin.pages.parts import Table, button, link_button, notice, panel, say
+from lapwing.admin.pages.elements import Table, button, link_button, notice, panel, set_text
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.table_rows import PageLinks, channel_node_columns, channel_node_row, client_columns, quantiles
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import Json, locality
 from lapwing.client.pipeline_status import ENDED, problem
@@ -44,7 +44,7 @@ def install(admin: "Admin") -> None:
     @ui.page("/topics/{topic}/{channel}", response_timeout=PATIENCE)
     async def page(request: Request, topic: str, channel: str) -> None:
         await admin.poller.fresh()
-        crumbs = (("Topics", f"{admin.base}/topics"), (topic, Links(admin.base).topic(topic)))
+        crumbs = (("Topics", f"{admin.base}/topics"), (topic, PageLinks(admin.base).topic(topic)))
         with frame(admin, request, channel, "/topics", crumbs=crumbs) as view:
             _buttons(view, topic, channel)
             _nodes(view, topic, channel)
@@ -53,7 +53,7 @@ def install(admin: "Admin") -> None:
             charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS, ago=ago)
 
 
-def _buttons(view: View, topic: str, channel: str) -> None:
+def _buttons(view: PageView, topic: str, channel: str) -> None:
     absent = notice("")
     spark = notice("")
     with view.buttons:
@@ -72,16 +72,16 @@ def _buttons(view: View, topic: str, channel: str) -> None:
             )
 
     def refresh() -> None:
-        found = view.picture.channel(topic, channel)
-        missing = "; one that does not answer may have it" if not view.picture.whole else ""
-        say(absent, f"No nsqd {'that answers ' if missing else ''}has this channel{missing}.")
+        found = view.cluster_view.channel(topic, channel)
+        missing = "; one that does not answer may have it" if not view.cluster_view.whole else ""
+        set_text(absent, f"No nsqd {'that answers ' if missing else ''}has this channel{missing}.")
         absent.set_visibility(found is None)
         moving = [
-            _moved_by(each, view.picture.at)
-            for each in view.picture.pipelines or ()
+            _moved_by(each, view.cluster_view.at)
+            for each in view.cluster_view.pipelines or ()
             if each.get("channel") == channel and topic in (each.get("topics") or ())
         ]
-        say(spark, " ".join(moving))
+        set_text(spark, " ".join(moving))
         spark.set_visibility(bool(moving))
         if pause is not None and unpause is not None:
             pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
@@ -100,7 +100,7 @@ def _moved_by(pipeline: Json, now: float) -> str:
     return f"Moved by the Spark query {name}: it reads the log and has no connection here."
 
 
-def _nodes(view: View, topic: str, channel: str) -> None:
+def _nodes(view: PageView, topic: str, channel: str) -> None:
     with panel("Channel", "on each nsqd"):
         table = Table(
             "nodes",
@@ -112,7 +112,7 @@ def _nodes(view: View, topic: str, channel: str) -> None:
         )
 
     def refresh() -> None:
-        found = view.picture.channel(topic, channel)
+        found = view.cluster_view.channel(topic, channel)
         if found is None:
             table.show([])
             return
@@ -138,7 +138,7 @@ def _nodes(view: View, topic: str, channel: str) -> None:
     view.live(refresh)
 
 
-def _clients(view: View, topic: str, channel: str) -> None:
+def _clients(view: PageView, topic: str, channel: str) -> None:
     with panel("Client connections"):
         table = Table(
             "clients",
@@ -154,7 +154,7 @@ def _clients(view: View, topic: str, channel: str) -> None:
         if found is None:
             return
         clients = [(client, topic, channel) for client in found["clients"] or ()]
-        rows = client_table_rows(clients, finishing, view.links, view.picture.at, where=False)
+        rows = client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=False)
         tint = {row[0]: locality(client) for row, (client, _, _) in zip(rows, clients, strict=True)}
         table.show(rows, tint=tint)
 

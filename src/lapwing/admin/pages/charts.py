@@ -6,11 +6,11 @@ from typing import Final
 
 from nicegui.element import Element
 
-from lapwing.admin.flow import Hint, Past, hint, scale_of
+from lapwing.admin.flow_history import FlowPast, Hint, hint, range_of
+from lapwing.admin.flow_windows import FlowPoint
 from lapwing.admin.history import Track
-from lapwing.admin.pages.frame import View
-from lapwing.admin.pages.parts import Chart, element, put, say
-from lapwing.admin.windows import Point
+from lapwing.admin.pages.elements import Chart, element, set_attributes, set_text
+from lapwing.admin.pages.frame import PageView
 
 SPANS: Final = ((300, "5 min"), (1800, "30 min"), (7200, "2 h"), (86400, "24 h"))
 LONG_SPANS: Final = (*SPANS[:3], (21600, "6 h"), (86400, "24 h"), (604800, "7 d"))
@@ -45,7 +45,7 @@ LATENCY: Final = Lines(
 )
 
 
-class Group:
+class ChartGroup:
     """Some charts with one span, made when they are first shown: in hiding they would not know their size."""
 
     def __init__(self, drawn: Sequence[Lines]) -> None:
@@ -77,7 +77,7 @@ class Group:
 
 
 def charts(
-    view: View, track: Callable[[], Track | None], drawn: Sequence[Lines], *, ago: LongAgo | None = None
+    view: PageView, track: Callable[[], Track | None], drawn: Sequence[Lines], *, ago: LongAgo | None = None
 ) -> None:
     """Draw these charts, live, below a choice of spans. `track` may come into being later.
 
@@ -89,7 +89,7 @@ def charts(
     def choose(seconds: int) -> None:
         span[0] = seconds
         for other, pressed in tabs:
-            put(pressed, aria_pressed="true" if other == seconds else "false")
+            set_attributes(pressed, aria_pressed="true" if other == seconds else "false")
         show(whole=True)
 
     with element("div", None, "lw-tabs", role="group", aria_label="How far back"):
@@ -100,7 +100,7 @@ def charts(
             tab.on("click", lambda seconds=seconds: choose(seconds), args=[])
             tabs.append((seconds, tab))
     past = _Past(view, ago) if ago is not None else None
-    own = _Own(view, track, Group(drawn))
+    own = _Own(view, track, ChartGroup(drawn))
 
     def show(*, whole: bool) -> None:
         long = past is not None and past.show(span[0], anew=whole)
@@ -117,7 +117,7 @@ def charts(
 class _Own:
     """What nsqadmin has seen itself."""
 
-    def __init__(self, view: View, track: Callable[[], Track | None], group: Group) -> None:
+    def __init__(self, view: PageView, track: Callable[[], Track | None], group: ChartGroup) -> None:
         self._view = view
         self._track = track
         self._group = group
@@ -131,19 +131,19 @@ class _Own:
         self._group.make(span)
         found = self._track()
         if found is not None:
-            since = self._view.picture.at - span
+            since = self._view.cluster_view.at - span
             self._group.show(lambda field: found.points(field, since=since), span=span, whole=whole)
 
 
 class _Past:
     """What the flow pipeline has counted, or how to get it."""
 
-    def __init__(self, view: View, ago: LongAgo) -> None:
+    def __init__(self, view: PageView, ago: LongAgo) -> None:
         self._view = view
         self._ago = ago
         self._drawn: tuple[int, int] | None = None  # span, version of what was drawn
         self._words = _remark("lw-notice lw-hint")
-        self._group = Group(ago.drawn)
+        self._group = ChartGroup(ago.drawn)
         self._sampled = element("p", SAMPLED, "lw-faint")
         self._latency = _remark("lw-faint")
         self.hide()
@@ -157,13 +157,13 @@ class _Past:
 
     def show(self, span: int, *, anew: bool) -> bool:
         """Show that span, if it is a long one and there are windows; whether it did."""
-        scale = scale_of(span)
+        scale = range_of(span)
         if scale is None:
             self.hide()
             return False
         admin = self._view.admin
         past = admin.flow.look(scale)
-        _put(self._words, hint(past, self._view.picture, admin.poller.limits, admin.queries))
+        _put(self._words, hint(past, self._view.cluster_view, admin.poller.limits, admin.cluster_client))
         if not past.windows.seen:
             self._group.set_visibility(False)
             self._sampled.set_visibility(False)
@@ -174,8 +174,8 @@ class _Past:
         self._group.set_visibility(True)
         return True
 
-    def _draw(self, past: Past, span: int) -> None:
-        points = past.windows.points(self._ago.topic, self._ago.channel, now=self._view.picture.at)
+    def _draw(self, past: FlowPast, span: int) -> None:
+        points = past.windows.points(self._ago.topic, self._ago.channel, now=self._view.cluster_view.at)
         self._group.show(lambda field: [(point.at, _value(point, field)) for point in points], span=span)
         self._drawn = (span, past.version)
         self._sampled.set_visibility(bool(past.windows.sampled))
@@ -183,7 +183,7 @@ class _Past:
         _put(self._latency, Hint() if measured else Hint(UNMEASURED, MEASURE))
 
 
-def _value(point: Point, field: str) -> float | None:
+def _value(point: FlowPoint, field: str) -> float | None:
     value: float | None = getattr(point, field)
     return value
 
@@ -196,13 +196,13 @@ def _remark(classes: str) -> tuple[Element, Element, Element]:
 
 def _put(remark: tuple[Element, Element, Element], told: Hint) -> None:
     box, text, command = remark
-    say(text, f"{told.text} ")
-    say(command, told.command)
+    set_text(text, f"{told.text} ")
+    set_text(command, told.command)
     command.set_visibility(bool(told.command))
     box.set_visibility(bool(told.text))
 
 
-def graphite_links(view: View, name: str) -> None:
+def graphite_links(view: PageView, name: str) -> None:
     """Links to Graphite's own graphs of a statsd name (`topic.t`), where Graphite is configured."""
     graphite = view.admin.graphite
     if graphite.url:

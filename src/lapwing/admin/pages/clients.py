@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.pages.columns import Links, Row, client_columns, client_key, client_row
+from lapwing.admin.pages.elements import Table, panel
 from lapwing.admin.pages.frame import PATIENCE, frame
-from lapwing.admin.pages.parts import Table, panel
+from lapwing.admin.pages.table_rows import PageLinks, Row, client_columns, client_key, client_row
 from lapwing.admin.poller import EVERYWHERE
 from lapwing.client.cluster import Json
 
@@ -43,7 +43,7 @@ def is_slow(client: Json, rate: float | None) -> bool:
 
 
 def client_table_rows(
-    clients: Iterable[tuple[Json, str, str]], finishing: Finishing, links: Links, at: float, *, where: bool
+    clients: Iterable[tuple[Json, str, str]], finishing: Finishing, links: PageLinks, at: float, *, where: bool
 ) -> list[Row]:
     """Rows of (client, topic, channel)."""
     rows: list[Row] = []
@@ -71,9 +71,9 @@ def install(admin: "Admin") -> None:
             def refresh() -> None:
                 clients = [
                     (client, channel["topic_name"], channel["channel_name"])
-                    for channel in view.picture.channels()
+                    for channel in view.cluster_view.channels()
                     for client in channel["clients"] or ()
                 ]
-                table.show(client_table_rows(clients, finishing, view.links, view.picture.at, where=True))
+                table.show(client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=True))
 
             view.live(refresh, clients=EVERYWHERE)

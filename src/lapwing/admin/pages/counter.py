@@ -7,8 +7,8 @@ from nicegui import ui
 
 from lapwing import names
 from lapwing.admin.pages.charts import Lines, charts
+from lapwing.admin.pages.elements import Counter, element, set_text
 from lapwing.admin.pages.frame import PATIENCE, frame
-from lapwing.admin.pages.parts import Counter, element, say
 from lapwing.client.format import rate
 
 CHANNELS: Final = (("out", "finished", "c1"),)
@@ -29,11 +29,11 @@ def install(admin: "Admin") -> None:
                 said = element("p", "")
 
             def refresh() -> None:
-                total = sum(channel["message_count"] for channel in view.picture.users_channels())
+                total = sum(channel["message_count"] for channel in view.cluster_view.users_channels())
                 flows = admin.poller.history.channel_flow.items()
                 speed = sum(flow.into for (topic, _), flow in flows if not names.own(topic))
                 counter.show(total)
-                say(said, f"messages processed, {rate(speed)} a second")
+                set_text(said, f"messages processed, {rate(speed)} a second")
 
             view.live(refresh)
             charts(view, lambda: admin.poller.history.cluster, (Lines("Messages a second", "rate", CHANNELS),))

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from lapwing.admin.error_texts import error_text
-from lapwing.admin.pages.frame import View
-from lapwing.admin.pages.parts import Dialog, Field, button, element, put, say
+from lapwing.admin.pages.elements import Dialog, Field, button, element, set_attributes, set_text
+from lapwing.admin.pages.frame import PageView
 from lapwing.client.cluster_changes import Outcome
 from lapwing.errors import LapwingError
 from lapwing.names import valid
@@ -12,7 +12,7 @@ from lapwing.names import valid
 Doing = Callable[[], Awaitable[Outcome]]
 
 
-async def carry_out(view: View, doing: Doing, done: str) -> bool:
+async def carry_out(view: PageView, doing: Doing, done: str) -> bool:
     """Do it, tell how it went, and have the numbers fetched again; whether it was done, if only in part."""
     try:
         outcome = await doing()
@@ -28,7 +28,7 @@ async def carry_out(view: View, doing: Doing, done: str) -> bool:
 
 
 def ask(
-    view: View,
+    view: PageView,
     title: str,
     text: str,
     doing: Doing,
@@ -47,14 +47,14 @@ def ask(
 
         async def go() -> None:
             if type_name and field.value != type_name:
-                say(problem, f"Type {type_name} to go on.")
+                set_text(problem, f"Type {type_name} to go on.")
                 return
             dialog.close()
             if await carry_out(view, doing, done) and then is not None:
                 then()
 
         def typed(value: str) -> None:
-            put(confirm, disabled=value != type_name)
+            set_attributes(confirm, disabled=value != type_name)
 
         if type_name:
             field = Field(f"Type the name to confirm: {type_name}", focus=True, on_change=typed, on_enter=go)
@@ -63,13 +63,19 @@ def ask(
             button("Cancel", dialog.close)
             confirm = button(yes, go, tone="kill" if type_name else "main")
             if type_name:
-                put(confirm, disabled=True)
+                set_attributes(confirm, disabled=True)
     dialog.on("hide", lambda: dialog.delete(), args=[])
     dialog.open()
 
 
 def ask_act(
-    view: View, action: str, topic: str, channel: str = "", node: str = "", *, then: Callable[[], None] | None = None
+    view: PageView,
+    action: str,
+    topic: str,
+    channel: str = "",
+    node: str = "",
+    *,
+    then: Callable[[], None] | None = None,
 ) -> None:
     """Ask about one of pause, unpause, empty, delete, tombstone on a topic or channel, everywhere or on one node."""
     actions = view.admin.actions
@@ -124,13 +130,15 @@ def ask_act(
     )
 
 
-def ask_create(view: View, *, topic: str = "", nodes: Sequence[str] = ()) -> None:
+def ask_create(view: PageView, *, topic: str = "", nodes: Sequence[str] = ()) -> None:
     """A form for a new topic or, with `topic`, a new channel of it; ahead of use, or on one node."""
     title = f"New channel of {topic}" if topic else "New topic"
     with view.client.content:
         dialog = Dialog(title)
     everywhere = (
-        [] if view.picture.direct else [("", "all: known to discovery" if not topic else "all that have the topic")]
+        []
+        if view.cluster_view.direct
+        else [("", "all: known to discovery" if not topic else "all that have the topic")]
     )
     choices = [*everywhere, *((name, f"only {name}") for name in nodes)]
     with dialog, element("div", None, "lw-dialog"):
@@ -140,7 +148,7 @@ def ask_create(view: View, *, topic: str = "", nodes: Sequence[str] = ()) -> Non
         async def go() -> None:
             names = (topic or topic_field.value, channel_field.value)
             if not valid(names[0]) or (names[1] and not valid(names[1])) or (topic and not names[1]):
-                say(problem, "A name has 1 to 64 letters, digits, dots, dashes or underscores.")
+                set_text(problem, "A name has 1 to 64 letters, digits, dots, dashes or underscores.")
                 return
             dialog.close()
             words = f"Created {'/'.join(name for name in names if name)}"

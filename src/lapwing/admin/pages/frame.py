@@ -14,12 +14,12 @@ from nicegui.events import GenericEventArguments
 
 from lapwing import names
 from lapwing.admin.access import Visitor
+from lapwing.admin.asgi import full_url
 from lapwing.admin.firewall import VISITOR
-from lapwing.admin.pages.columns import Links
-from lapwing.admin.pages.parts import element, icon, notice, put, say
+from lapwing.admin.pages.elements import element, icon, notice, set_attributes, set_text
+from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
 from lapwing.admin.static import PACKAGED
-from lapwing.admin.web import full_url
 from lapwing.client.cluster_view import ClusterView
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ class Shell(Element, component=PACKAGED / "lw_shell.js"):
 
 
 @dataclass(slots=True)
-class View:
+class PageView:
     """A page while it is drawn: who looks, and at what."""
 
     admin: "Admin"
     request: Request
     client: Client
-    links: Links
+    links: PageLinks
     heading: Element
     buttons: Element  # beside the title
     _refreshes: list[Callable[[], None]]
@@ -81,9 +81,9 @@ class View:
         return full_url(scope["scheme"], headers, scope["path"], scope["query_string"].decode("latin-1"))
 
     @property
-    def picture(self) -> ClusterView:
+    def cluster_view(self) -> ClusterView:
         """The newest picture."""
-        return self.admin.poller.picture
+        return self.admin.poller.cluster_view
 
     def live(self, refresh: Callable[[], None], *, clients: str = "", channel: tuple[str, str] | None = None) -> None:
         """Draw now, and again with every new picture; name the details that have to be fetched for it."""
@@ -123,11 +123,11 @@ def frame(
     *,
     crumbs: tuple[tuple[str, str], ...] = (),
     above: str = "",
-) -> Iterator[View]:
+) -> Iterator[PageView]:
     """The page around what is made inside; `crumbs` are names and links of what it lies in."""
     client = ui.context.client
     client.title = f"{title} · nsqadmin"
-    links = Links(admin.base)
+    links = PageLinks(admin.base)
     theme = request.cookies.get("lapwing_theme", "auto")
     theme = theme if theme in THEMES else "auto"
     ui.dark_mode(THEMES[theme])
@@ -153,7 +153,7 @@ def frame(
                         if above:
                             element("p", above, "lw-faint")
                     buttons = element("div", None, "lw-buttons")
-                view = View(admin, request, client, links, heading, buttons, refreshes, watcher)
+                view = PageView(admin, request, client, links, heading, buttons, refreshes, watcher)
                 _shell(view, shell, theme)
                 _warn(view, warnings, badge)
                 yield view
@@ -162,7 +162,7 @@ def frame(
     client.on_delete(lambda: admin.poller.unwatch(watcher))
 
 
-def _pulse(view: View) -> None:
+def _pulse(view: PageView) -> None:
     """Draw the page anew, for as long as its reader may read."""
     if view.visitor.may_read:
         view.refresh()
@@ -178,7 +178,7 @@ def _run(refreshes: list[Callable[[], None]]) -> None:
         refresh()
 
 
-def _navigation(admin: "Admin", links: Links, current: str) -> Element:
+def _navigation(admin: "Admin", links: PageLinks, current: str) -> Element:
     with element("nav", None, "lw-nav", aria_label="Pages"):
         with element("a", None, "lw-brand", href=links.page("/")):
             element("img", src=f"{links.base}/static/favicon.svg", alt="")
@@ -187,7 +187,7 @@ def _navigation(admin: "Admin", links: Links, current: str) -> Element:
         for section, pages in NAVIGATION:
             element("h2", section)
             for name, path, _, sign in pages:
-                if path == "/pipelines" and admin.poller.picture.pipelines is None and current != path:
+                if path == "/pipelines" and admin.poller.cluster_view.pipelines is None and current != path:
                     continue  # no node keeps account of any
                 with element(
                     "a", None, "lw-item", href=links.page(path), aria_current="page" if path == current else None
@@ -202,16 +202,16 @@ def _navigation(admin: "Admin", links: Links, current: str) -> Element:
     return badge
 
 
-def _shell(view: View, shell: Shell, theme: str) -> None:
+def _shell(view: PageView, shell: Shell, theme: str) -> None:
     pages = [[name, path, key] for _, pages in NAVIGATION for name, path, key, _ in pages]
     logins = view.admin.access.logins is not None
-    put(shell, base=view.links.base, theme=theme, pages=pages, user=view.visitor.user, logout=logins)
-    put(shell, found=[], sought="")
+    set_attributes(shell, base=view.links.base, theme=theme, pages=pages, user=view.visitor.user, logout=logins)
+    set_attributes(shell, found=[], sought="")
     dark = next(iter(each for each in view.client.elements.values() if isinstance(each, ui.dark_mode)))
 
     def search(event: GenericEventArguments) -> None:
         text = str(event.args)
-        put(shell, found=found(view.picture, text, view.links), sought=text)
+        set_attributes(shell, found=found(view.cluster_view, text, view.links), sought=text)
 
     def turn(event: GenericEventArguments) -> None:
         dark.value = THEMES.get(str(event.args))
@@ -227,7 +227,7 @@ def _shell(view: View, shell: Shell, theme: str) -> None:
     shell.on("seen", seen)
 
 
-def found(picture: ClusterView, text: str, links: Links) -> list[list[str]]:
+def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[str]]:
     """What fits a search: name, kind, link; names that begin with it first."""
     words = text.lower().split()
     if not words:
@@ -240,29 +240,29 @@ def found(picture: ClusterView, text: str, links: Links) -> list[list[str]]:
             fits.append((0 if low.startswith(words[0]) else 1, name, kind, href))
 
     own = words[0].startswith(names.OWN[:2])  # lapwing's own only for those who ask
-    for name, topic in (picture.topics if own else picture.users_topics()).items():
+    for name, topic in (cluster_view.topics if own else cluster_view.users_topics()).items():
         consider(name, "topic", links.topic(name))
         for channel in topic["channels"]:
             consider(f"{name}/{channel['channel_name']}", "channel", links.topic(name, channel["channel_name"]))
-    for name in picture.idle_topics:
+    for name in cluster_view.idle_topics:
         consider(name, "topic", links.topic(name))
-    for state in picture.nodes:
+    for state in cluster_view.nodes:
         consider(f"{state.node.hostname} {state.node.name}", "node", links.node(state.node.name))
-    for pipeline in picture.pipelines or ():
+    for pipeline in cluster_view.pipelines or ():
         consider(
             str(pipeline["name"]), "pipeline", links.page(f"/pipelines?name={quote(str(pipeline['name']), safe='')}")
         )
     return [[name, kind, href] for _, name, kind, href in sorted(fits)[:FOUND_AT_MOST]]
 
 
-def _warn(view: View, warnings: Element, badge: Element) -> None:
+def _warn(view: PageView, warnings: Element, badge: Element) -> None:
     def refresh() -> None:
-        trouble = view.picture.trouble
+        trouble = view.cluster_view.trouble
         text = "What follows is not all: " + "; ".join(trouble) + "." if trouble else ""
-        say(warnings, text)
+        set_text(warnings, text)
         warnings.set_visibility(bool(text))
         serious = sum(alarm.severity != "info" for alarm in view.admin.poller.alarms)
-        say(badge, str(serious))
+        set_text(badge, str(serious))
         badge.set_visibility(serious > 0)
 
     view.live(refresh)

@@ -6,20 +6,20 @@ from fastapi import Request
 from nicegui import ui
 from nicegui.element import Element
 
-from lapwing.admin.pages.columns import Column, Row
 from lapwing.admin.pages.dialogs import ask_act, ask_create
-from lapwing.admin.pages.frame import PATIENCE, View, frame
-from lapwing.admin.pages.parts import Table, button, element, notice, panel, put
+from lapwing.admin.pages.elements import Table, button, element, notice, panel, set_attributes
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.table_rows import Row, TableColumn
 from lapwing.client.cluster_client import UpstreamFailed
 
 if TYPE_CHECKING:
     from lapwing.admin.services import Admin
 
-HOSTS = (Column("host", "nsqlookupd host", "text", wide=True), Column("state", "State", "labels"))
+HOSTS = (TableColumn("host", "nsqlookupd host", "text", wide=True), TableColumn("state", "State", "labels"))
 INACTIVE = (
-    Column("topic", "Topic", "link", wide=True),
-    Column("channel", "Channel", "text"),
-    Column("actions", "Actions", "actions"),
+    TableColumn("topic", "Topic", "link", wide=True),
+    TableColumn("channel", "Channel", "text"),
+    TableColumn("actions", "Actions", "actions"),
 )
 
 
@@ -30,7 +30,7 @@ def install(admin: "Admin") -> None:
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Lookup", "/lookup") as view:
-            if view.picture.direct:
+            if view.cluster_view.direct:
                 notice("nsqadmin asks the nsqds themselves (--nsqd-http-address): there is no nsqlookupd to show.")
                 return
             with panel("nsqlookupd hosts"):
@@ -39,14 +39,14 @@ def install(admin: "Admin") -> None:
                 lambda: hosts.show(
                     [
                         [address, address, [["does not answer", "bad", error] if error else ["answers", "good", ""]]]
-                        for address, error in view.picture.lookupds
+                        for address, error in view.cluster_view.lookupds
                     ]
                 )
             )
             _inactive(view)
 
 
-def _inactive(view: View) -> None:
+def _inactive(view: PageView) -> None:
     async def change(action: str, row: str) -> None:
         topic, _, channel = row.partition("/")
         ask_act(view, action, topic, channel, then=lambda: again())
@@ -62,15 +62,15 @@ def _inactive(view: View) -> None:
 
     async def load() -> None:
         try:
-            found = await view.admin.queries.inactive_topics()
+            found = await view.admin.cluster_client.inactive_topics()
         except UpstreamFailed as error:
             failure._text = str(error)
             failure.set_visibility(True)
             failure.update()
-            put(table, empty="Not known.")
+            set_attributes(table, empty="Not known.")
             return
         failure.set_visibility(False)
-        put(table, empty="Every topic has a producer.")
+        set_attributes(table, empty="Every topic has a producer.")
         rows: list[Row] = []
         delete = [["delete", "Delete …", "danger"]] if view.visitor.may_change else []
         for topic, channels in found.value.items():
@@ -87,8 +87,8 @@ def _inactive(view: View) -> None:
     known: list[tuple[str, ...]] = [()]
 
     def refresh() -> None:
-        if view.picture.idle_topics != known[0]:  # something came or went: look closer
-            known[0] = view.picture.idle_topics
+        if view.cluster_view.idle_topics != known[0]:  # something came or went: look closer
+            known[0] = view.cluster_view.idle_topics
             if view.client.has_socket_connection:
                 with table:
                     again()

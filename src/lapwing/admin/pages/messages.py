@@ -12,10 +12,21 @@ from nicegui import background_tasks, ui
 from nicegui.element import Element
 
 from lapwing.admin.error_texts import error_text
-from lapwing.admin.pages.columns import Column, Links, Row
 from lapwing.admin.pages.dialogs import carry_out
-from lapwing.admin.pages.frame import PATIENCE, View, frame
-from lapwing.admin.pages.parts import Field, MessageView, Table, button, element, link_button, notice, panel, put, say
+from lapwing.admin.pages.elements import (
+    Field,
+    MessageView,
+    Table,
+    button,
+    element,
+    link_button,
+    notice,
+    panel,
+    set_attributes,
+    set_text,
+)
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
 from lapwing.admin.peek import LogState, Peek, newest, oldest
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, size, utc_time
@@ -33,17 +44,17 @@ WHOLE: Final = 262_144  # characters of a body in the view
 BREATH: Final = 0.7  # seconds between two looks of a live tail
 
 COLUMNS: Final = (
-    Column("sequence", "Sequence", "text"),
-    Column("published", "Published", "stamp", "In UTC"),
-    Column("node", "Node", "text"),
-    Column("size", "Size", "bytes"),
-    Column("body", "Body", "code"),
-    Column("headers", "Headers", "labels"),
+    TableColumn("sequence", "Sequence", "text"),
+    TableColumn("published", "Published", "stamp", "In UTC"),
+    TableColumn("node", "Node", "text"),
+    TableColumn("size", "Size", "bytes"),
+    TableColumn("body", "Body", "code"),
+    TableColumn("headers", "Headers", "labels"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MessageQuery:
     """What the address asks for: so every view has its link."""
 
     topic: str = ""
@@ -54,7 +65,7 @@ class Asked:
     message: str = ""
 
     @classmethod
-    def of(cls, view: View) -> "Asked":
+    def of(cls, view: PageView) -> "MessageQuery":
         """From the page's parameters."""
         return cls(
             view.asked("topic"),
@@ -65,7 +76,7 @@ class Asked:
             view.asked("message"),
         )
 
-    def href(self, links: Links) -> str:
+    def href(self, links: PageLinks) -> str:
         """The link to exactly this."""
         given = {
             "topic": self.topic,
@@ -87,8 +98,8 @@ def install(admin: "Admin") -> None:
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Messages", "/messages") as view:
-            asked = Asked.of(view)
-            if view.picture.lapwing:
+            asked = MessageQuery.of(view)
+            if view.cluster_view.lapwing:
                 _form(view, asked)
                 if asked.topic:
                     await _browse(view, asked)
@@ -98,10 +109,13 @@ def install(admin: "Admin") -> None:
                 _publish(view, asked)
 
 
-def _form(view: View, asked: Asked) -> None:
-    listed = [name for name in view.picture.topics if name == asked.topic or not own(name)]
+def _form(view: PageView, asked: MessageQuery) -> None:
+    listed = [name for name in view.cluster_view.topics if name == asked.topic or not own(name)]
     topics = [("", "choose a topic"), *((name, name) for name in listed)]
-    nodes = [("", "all nodes"), *((state.node.name, state.node.name) for state in view.picture.nodes if state.lapwing)]
+    nodes = [
+        ("", "all nodes"),
+        *((state.node.name, state.node.name) for state in view.cluster_view.nodes if state.lapwing),
+    ]
     starts = [
         ("newest", "newest first"),
         ("oldest", "oldest first"),
@@ -111,7 +125,9 @@ def _form(view: View, asked: Asked) -> None:
 
     def go() -> None:
         start = begin.value
-        wanted = Asked(topic.value, node.value, start, place.value if start in ("sequence", "time") else "", text.value)
+        wanted = MessageQuery(
+            topic.value, node.value, start, place.value if start in ("sequence", "time") else "", text.value
+        )
         view.go(wanted.href(view.links))
 
     with panel(), element("div", None, "lw-form lw-pad"):
@@ -127,7 +143,7 @@ def _form(view: View, asked: Asked) -> None:
         button("Show", go, tone="main", sign="search")
 
 
-def place_of(asked: Asked) -> tuple[int | None, int | None]:
+def place_of(asked: MessageQuery) -> tuple[int | None, int | None]:
     """(sequence, time in ns) that `at` names; raises `ValueError` with words for the user."""
     if asked.start == "sequence":
         if not asked.at.isdigit():
@@ -146,8 +162,8 @@ def place_of(asked: Asked) -> tuple[int | None, int | None]:
 class Browser:
     """What the list holds, and the live tail that adds to it."""
 
-    view: View
-    asked: Asked
+    view: PageView
+    asked: MessageQuery
     peek: Peek
     states: list[LogState]
     messages: list[Json]
@@ -156,9 +172,9 @@ class Browser:
     task: asyncio.Task[None] | None = None
 
 
-async def _browse(view: View, asked: Asked) -> None:
-    peek = Peek(view.admin.queries.http)
-    nodes = [state.node for state in view.picture.nodes if state.lapwing and asked.node in ("", state.node.name)]
+async def _browse(view: PageView, asked: MessageQuery) -> None:
+    peek = Peek(view.admin.cluster_client.http)
+    nodes = [state.node for state in view.cluster_view.nodes if state.lapwing and asked.node in ("", state.node.name)]
     try:
         sequence, at = place_of(asked)
         states = await peek.states(nodes, asked.topic, at=at)
@@ -249,7 +265,7 @@ def _list(browser: Browser) -> None:
             return
         whole.show(_cut(message))
         node, _, sequence = row.rpartition("|")
-        put(link, href=Asked(asked.topic, node, "sequence", sequence, "", row).href(view.links))
+        set_attributes(link, href=MessageQuery(asked.topic, node, "sequence", sequence, "", row).href(view.links))
         link.set_visibility(True)
 
     if asked.message:
@@ -257,7 +273,7 @@ def _list(browser: Browser) -> None:
     view.client.on_delete(lambda: browser.task.cancel() if browser.task is not None else None)
 
 
-def _turning(view: View, asked: Asked, shown: list[Json], states: list[LogState]) -> None:
+def _turning(view: PageView, asked: MessageQuery, shown: list[Json], states: list[LogState]) -> None:
     """On to the next page, where one node is looked at from a place on."""
     if len(states) == 1 and shown and asked.start != "newest" and not asked.text:
         state = states[0]
@@ -265,13 +281,15 @@ def _turning(view: View, asked: Asked, shown: list[Json], states: list[LogState]
         if first > state.first:
             link_button(
                 "Older",
-                Asked(asked.topic, state.node.name, "sequence", str(max(state.first, first - PAGE))).href(view.links),
+                MessageQuery(asked.topic, state.node.name, "sequence", str(max(state.first, first - PAGE))).href(
+                    view.links
+                ),
                 sign="chevron_left",
             )
         if last + 1 < state.next:
             link_button(
                 "Newer",
-                Asked(asked.topic, state.node.name, "sequence", str(last + 1)).href(view.links),
+                MessageQuery(asked.topic, state.node.name, "sequence", str(last + 1)).href(view.links),
                 sign="chevron_right",
             )
     elif len(states) == 1 and shown and asked.start == "newest" and not asked.text:
@@ -279,14 +297,16 @@ def _turning(view: View, asked: Asked, shown: list[Json], states: list[LogState]
         if first > state.first:
             link_button(
                 "Older",
-                Asked(asked.topic, state.node.name, "sequence", str(max(state.first, first - PAGE))).href(view.links),
+                MessageQuery(asked.topic, state.node.name, "sequence", str(max(state.first, first - PAGE))).href(
+                    view.links
+                ),
                 sign="chevron_left",
             )
 
 
 async def _fetch(browser: Browser, row: str) -> Json | None:
     node, _, sequence = row.rpartition("|")
-    known = [state.node for state in browser.view.picture.nodes if state.node.name == node]
+    known = [state.node for state in browser.view.cluster_view.nodes if state.node.name == node]
     if not known or not sequence.isdigit():
         return None
     with contextlib.suppress(CallFailed):
@@ -311,20 +331,20 @@ def _follow(browser: Browser, follow: Element, pause: Element, said: Element, ta
         browser.task = None
         follow.classes(remove="lw-on")
         pause.set_visibility(False)
-        say(said, "")
+        set_text(said, "")
         return
     follow.classes(add="lw-on")
     pause.set_visibility(True)
-    say(said, "following")
+    set_text(said, "following")
     browser.paused = False
     browser.task = background_tasks.create(_tail(browser, said, table))
 
 
 def _pause(browser: Browser, pause: Element, said: Element) -> None:
     browser.paused = not browser.paused
-    say(pause.default_slot.children[0], "play_arrow" if browser.paused else "pause")
-    say(pause.default_slot.children[1], "Resume" if browser.paused else "Pause")
-    say(said, "paused" if browser.paused else "following")
+    set_text(pause.default_slot.children[0], "play_arrow" if browser.paused else "pause")
+    set_text(pause.default_slot.children[1], "Resume" if browser.paused else "Pause")
+    set_text(said, "paused" if browser.paused else "following")
 
 
 async def _tail(browser: Browser, said: Element, table: Table) -> None:
@@ -337,7 +357,7 @@ async def _tail(browser: Browser, said: Element, table: Table) -> None:
         if end <= after:
             return []
         if browser.paused:  # nothing is read while nobody wants it: the end alone tells how much is new
-            say(said, f"paused, {count(end - after)} new")
+            set_text(said, f"paused, {count(end - after)} new")
             return []
         begin = max(after, end - KEPT)
         fresh = await browser.peek.read(state.node, topic, begin, end, limit=KEPT)
@@ -356,7 +376,7 @@ async def _tail(browser: Browser, said: Element, table: Table) -> None:
                     try:
                         fresh += task.result()
                     except CallFailed as error:
-                        say(said, error_text(error))
+                        set_text(said, error_text(error))
                         await asyncio.sleep(2.0)
                     waiting[name] = asyncio.ensure_future(one(by_name[name]))
             if wanted:
@@ -366,7 +386,7 @@ async def _tail(browser: Browser, said: Element, table: Table) -> None:
                 browser.messages = (newer + browser.messages)[:KEPT]
                 table.show([message_row(message) for message in browser.messages])
                 if not browser.paused:
-                    say(said, f"following, {count(len(browser.messages))} shown")
+                    set_text(said, f"following, {count(len(browser.messages))} shown")
     finally:
         for task in waiting.values():
             task.cancel()
@@ -387,10 +407,10 @@ def parse_headers(text: str) -> dict[str, str]:
     return headers
 
 
-def _publish(view: View, asked: Asked) -> None:
+def _publish(view: PageView, asked: MessageQuery) -> None:
     nodes = [
         (state.node.name, f"{state.node.hostname} ({state.node.name})")
-        for state in view.picture.nodes
+        for state in view.cluster_view.nodes
         if state.reachable
     ]
     with panel("Publish a message"), element("div", None, "lw-pad lw-stack"):
@@ -401,11 +421,11 @@ def _publish(view: View, asked: Asked) -> None:
         with element("div", None, "lw-two"):
             body = Field("Body", kind="textarea")
             headers = Field("Headers, one name: value a line", kind="textarea")
-            headers.set_visibility(view.picture.lapwing)
+            headers.set_visibility(view.cluster_view.lapwing)
         problem = element("p", "", role="alert")
 
         async def go() -> None:
-            say(problem, "")
+            set_text(problem, "")
             try:
                 if not valid(topic.value):
                     raise ValueError("That is no name for a topic.")
@@ -416,10 +436,10 @@ def _publish(view: View, asked: Asked) -> None:
                     raise ValueError("A delay cannot be negative.")
                 given = parse_headers(headers.value)
             except OverflowError:
-                say(problem, "That delay is too long.")
+                set_text(problem, "That delay is too long.")
                 return
             except ValueError as error:
-                say(problem, str(error))
+                set_text(problem, str(error))
                 return
             await carry_out(
                 view,

@@ -6,11 +6,11 @@ from fastapi import Request
 from nicegui import ui
 
 from lapwing.admin.pages.clients import Finishing, client_table_rows
-from lapwing.admin.pages.columns import PAUSED, Column, Links, Row, client_columns, state_labels
 from lapwing.admin.pages.dialogs import ask_act
-from lapwing.admin.pages.frame import PATIENCE, View, frame
+from lapwing.admin.pages.elements import Table, element, notice, panel, set_text, tile
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.own_topics import OwnTopics
-from lapwing.admin.pages.parts import Table, element, notice, panel, say, tile
+from lapwing.admin.pages.table_rows import PAUSED, PageLinks, Row, TableColumn, client_columns, state_labels
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, duration, rate
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from lapwing.admin.services import Admin
 
 TOPIC_COLUMNS = (
-    Column("topic", "Topic", "link", wide=True),
-    Column("depth", "Depth"),
-    Column("queue", "Memory + disk", "mem"),
-    Column("messages", "Messages"),
-    Column("channels", "Channels"),
-    Column("actions", "Actions", "actions"),
+    TableColumn("topic", "Topic", "link", wide=True),
+    TableColumn("depth", "Depth"),
+    TableColumn("queue", "Memory + disk", "mem"),
+    TableColumn("messages", "Messages"),
+    TableColumn("channels", "Channels"),
+    TableColumn("actions", "Actions", "actions"),
 )
 CHANNEL_COLUMNS = (
-    Column("channel", "Channel", "link", wide=True),
-    Column("topic", "Topic", "link"),
-    Column("depth", "Depth"),
-    Column("queue", "Memory + disk", "mem"),
-    Column("in_flight", "In flight"),
-    Column("deferred", "Deferred"),
-    Column("requeued", "Requeued"),
-    Column("timed_out", "Timed out"),
-    Column("messages", "Messages"),
-    Column("clients", "Connections"),
+    TableColumn("channel", "Channel", "link", wide=True),
+    TableColumn("topic", "Topic", "link"),
+    TableColumn("depth", "Depth"),
+    TableColumn("queue", "Memory + disk", "mem"),
+    TableColumn("in_flight", "In flight"),
+    TableColumn("deferred", "Deferred"),
+    TableColumn("requeued", "Requeued"),
+    TableColumn("timed_out", "Timed out"),
+    TableColumn("messages", "Messages"),
+    TableColumn("clients", "Connections"),
 )
 
 
@@ -60,9 +60,9 @@ def install(admin: "Admin") -> None:
             view.live(refresh)
 
 
-def _answers(view: View, name: str) -> bool:
+def _answers(view: PageView, name: str) -> bool:
     """Whether there is anything to say of the node: nothing known is not nothing there."""
-    state = view.picture.node(name)
+    state = view.cluster_view.node(name)
     return state is not None and state.reachable
 
 
@@ -71,7 +71,7 @@ def parts_of(topics: dict[str, Json], node: str) -> list[Json]:
     return [part for topic in topics.values() for part in topic["nodes"] if part["node"] == node]
 
 
-def _state(view: View, name: str) -> None:
+def _state(view: PageView, name: str) -> None:
     absent = notice("No nsqd of this name is known.", "warning")
     trouble = notice("", "error")
     with element("dl", None, "lw-tiles") as tiles:
@@ -84,22 +84,22 @@ def _state(view: View, name: str) -> None:
         clients = tile("Consumers")
 
     def refresh() -> None:
-        state = view.picture.node(name)
+        state = view.cluster_view.node(name)
         absent.set_visibility(state is None)
         tiles.set_visibility(state is not None)
         if state is None:
             trouble.set_visibility(False)
             return
         wrong = state.error or (state.health if state.health != "OK" else "")
-        say(trouble, wrong)
+        set_text(trouble, wrong)
         trouble.set_visibility(bool(wrong))
-        say(health, state_labels(state, view.picture.at)[0][0])
-        say(version, state.node.version or "-")
-        say(uptime, duration(round(view.picture.at - state.started)) if state.started else "-")
+        set_text(health, state_labels(state, view.cluster_view.at)[0][0])
+        set_text(version, state.node.version or "-")
+        set_text(uptime, duration(round(view.cluster_view.at - state.started)) if state.started else "-")
         speed = f"{rate(view.admin.poller.history.node_flow.get(name, 0.0))}/s"
         numbers = (count(state.topics), count(state.messages), speed, count(state.clients))
         for shown, number in zip((topics, messages, flow, clients), numbers, strict=True):
-            say(shown, number if state.reachable else "-")  # not known, which is not 0
+            set_text(shown, number if state.reachable else "-")  # not known, which is not 0
 
     view.live(refresh)
 
@@ -108,7 +108,7 @@ def _queue_cells(each: Json) -> Row:
     return [each["depth"], [each["memory_depth"], each["backend_depth"]]]
 
 
-def _topics(view: View, name: str, own: OwnTopics) -> None:
+def _topics(view: PageView, name: str, own: OwnTopics) -> None:
     with panel("Topics"):
         table = Table(
             "topics",
@@ -137,7 +137,7 @@ def _topics(view: View, name: str, own: OwnTopics) -> None:
     view.live(refresh)
 
 
-def _channel_row(channel: Json, links: Links) -> Row:
+def _channel_row(channel: Json, links: PageLinks) -> Row:
     topic, name = channel["topic_name"], channel["channel_name"]
     return [
         f"{topic}/{name}",
@@ -153,7 +153,7 @@ def _channel_row(channel: Json, links: Links) -> Row:
     ]
 
 
-def _channels(view: View, name: str, own: OwnTopics) -> None:
+def _channels(view: PageView, name: str, own: OwnTopics) -> None:
     with panel("Channels"):
         table = Table(
             "channels", f"Channels on {name}", CHANNEL_COLUMNS, order="topic", empty="This node has no channels."
@@ -165,7 +165,7 @@ def _channels(view: View, name: str, own: OwnTopics) -> None:
     )
 
 
-def _clients(view: View, name: str) -> None:
+def _clients(view: PageView, name: str) -> None:
     with panel("Client connections"):
         table = Table(
             "clients", f"Connections to {name}", client_columns(where=True), order="host", empty="Nobody is connected."
@@ -175,10 +175,10 @@ def _clients(view: View, name: str) -> None:
     def refresh() -> None:
         clients = [
             (client, channel["topic_name"], channel["channel_name"])
-            for part in parts_of(view.picture.topics, name)
+            for part in parts_of(view.cluster_view.topics, name)
             for channel in part["channels"]
             for client in channel["clients"] or ()
         ]
-        table.show(client_table_rows(clients, finishing, view.links, view.picture.at, where=True))
+        table.show(client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=True))
 
     view.live(refresh, clients=name)

@@ -9,9 +9,9 @@ from nicegui.element import Element
 from lapwing.admin.alarms import Alarm, spoken_age
 from lapwing.admin.history import Age
 from lapwing.admin.pages.charts import Lines, charts
-from lapwing.admin.pages.columns import channel_columns, channel_rows
-from lapwing.admin.pages.frame import PATIENCE, View, frame
-from lapwing.admin.pages.parts import Table, element, icon, panel, put, say, tile
+from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.table_rows import channel_columns, channel_rows
 from lapwing.client.format import count, rate, several
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def install(admin: "Admin") -> None:
             _busiest(view)
 
 
-def _health(view: View) -> None:
+def _health(view: PageView) -> None:
     with element("div", None, "lw-health lw-good", role="status") as box:
         sign = icon("check_circle")
         with element("div"):
@@ -61,36 +61,36 @@ def _health(view: View) -> None:
             facts = element("p", "", "lw-faint")
 
     def refresh() -> None:
-        picture, alarms = view.picture, view.admin.poller.alarms
+        cluster_view, alarms = view.cluster_view, view.admin.poller.alarms
         worst = alarms[0].severity if alarms else "info"
         serious = sum(alarm.severity != "info" for alarm in alarms)
-        tone = worst if serious else "good" if picture.at else "info"
-        say(sign, {"error": "error", "warning": "warning", "info": "pending"}.get(tone, "check_circle"))
+        tone = worst if serious else "good" if cluster_view.at else "info"
+        set_text(sign, {"error": "error", "warning": "warning", "info": "pending"}.get(tone, "check_circle"))
         box.classes(replace=f"lw-health lw-{tone}")
-        say(
+        set_text(
             verdict,
             "Asking the cluster"
-            if not picture.at
+            if not cluster_view.at
             else "All is well"
             if not serious
             else "1 thing needs a look"
             if serious == 1
             else f"{serious} things need a look",
         )
-        up = sum(state.reachable for state in picture.nodes)
-        parts = [f"{up} of {len(picture.nodes)} nsqd up"]
-        if picture.lookupds:
-            answering = sum(not error for _, error in picture.lookupds)
-            parts.append(f"{answering} of {len(picture.lookupds)} nsqlookupd up")
-        topics = picture.users_topics()
+        up = sum(state.reachable for state in cluster_view.nodes)
+        parts = [f"{up} of {len(cluster_view.nodes)} nsqd up"]
+        if cluster_view.lookupds:
+            answering = sum(not error for _, error in cluster_view.lookupds)
+            parts.append(f"{answering} of {len(cluster_view.lookupds)} nsqlookupd up")
+        topics = cluster_view.users_topics()
         channels = sum(len(topic["channels"]) for topic in topics.values())
         parts += [several(len(topics), "topic"), several(channels, "channel")]
-        say(facts, " · ".join(parts))
+        set_text(facts, " · ".join(parts))
 
     view.live(refresh)
 
 
-def _tiles(view: View) -> None:
+def _tiles(view: PageView) -> None:
     with element("dl", None, "lw-tiles"):
         into = tile("Published", "Messages published a second, all topics")
         out = tile("Finished", "Messages finished a second, all channels")
@@ -102,18 +102,18 @@ def _tiles(view: View) -> None:
 
     def refresh() -> None:
         track = view.admin.poller.history.cluster
-        say(into, f"{rate(track.last('in'))}/s")
-        say(out, f"{rate(track.last('out'))}/s")
-        say(waiting, count(track.last("waiting") + track.last("ready")))
-        say(in_flight, count(track.last("in_flight")))
-        say(deferred, count(track.last("deferred")))
-        say(oldest, spoken_age(Age(round(track.last("oldest")))) if track.last("oldest") else "-")
-        say(clients, count(sum(channel["client_count"] for channel in view.picture.users_channels())))
+        set_text(into, f"{rate(track.last('in'))}/s")
+        set_text(out, f"{rate(track.last('out'))}/s")
+        set_text(waiting, count(track.last("waiting") + track.last("ready")))
+        set_text(in_flight, count(track.last("in_flight")))
+        set_text(deferred, count(track.last("deferred")))
+        set_text(oldest, spoken_age(Age(round(track.last("oldest")))) if track.last("oldest") else "-")
+        set_text(clients, count(sum(channel["client_count"] for channel in view.cluster_view.users_channels())))
 
     view.live(refresh)
 
 
-def _alarms(view: View) -> None:
+def _alarms(view: PageView) -> None:
     most = [FEW_ALARMS]
 
     def show_all() -> None:
@@ -137,14 +137,16 @@ def _alarms(view: View) -> None:
                 for alarm in shown[0]:
                     _alarm(view, alarm)
         hidden = len(alarms) - most[0]
-        say(words, f"Show {hidden} more" if most[0] < MOST_ALARMS else f"{hidden} more: GET /api/alarms has them all")
-        put(words, disabled=most[0] >= MOST_ALARMS)
+        set_text(
+            words, f"Show {hidden} more" if most[0] < MOST_ALARMS else f"{hidden} more: GET /api/alarms has them all"
+        )
+        set_attributes(words, disabled=most[0] >= MOST_ALARMS)
         more.set_visibility(hidden > 0)
 
     view.live(refresh)
 
 
-def _alarm(view: View, alarm: Alarm) -> Element:
+def _alarm(view: PageView, alarm: Alarm) -> Element:
     with element("li", None, f"lw-{alarm.severity}") as item:
         icon(SIGNS[alarm.severity])
         with element("div"):
@@ -154,18 +156,19 @@ def _alarm(view: View, alarm: Alarm) -> Element:
     return item
 
 
-def _busiest(view: View) -> None:
+def _busiest(view: PageView) -> None:
     history = view.admin.poller.history
     with panel("Deepest channels", "those with the most waiting messages"):
         columns = channel_columns([], with_topic=False)
         table = Table("deepest", "Deepest channels", columns, plain=True, empty="No channel has a message waiting.")
 
     def refresh() -> None:
-        picture = view.picture
+        cluster_view = view.cluster_view
         deep = sorted(
-            (channel for channel in picture.users_channels() if channel["depth"]), key=lambda channel: -channel["depth"]
+            (channel for channel in cluster_view.users_channels() if channel["depth"]),
+            key=lambda channel: -channel["depth"],
         )
-        rows = channel_rows(deep[:BUSIEST], history, view.links, [], picture.at)
+        rows = channel_rows(deep[:BUSIEST], history, view.links, [], cluster_view.at)
         for row, channel in zip(rows, deep, strict=False):
             row[0] = f"{channel['topic_name']}/{channel['channel_name']}"
             row[1][0] = row[0]

@@ -1,7 +1,7 @@
 """Whether lapwing's own topics are listed among the users'."""
 
-from lapwing.admin.pages.frame import View
-from lapwing.admin.pages.parts import button, icon, put, say
+from lapwing.admin.pages.elements import button, icon, set_attributes, set_text
+from lapwing.admin.pages.frame import PageView
 from lapwing.client.cluster import Json
 
 
@@ -11,7 +11,7 @@ class OwnTopics:
     `?own=true` in the address is the same as pressing it.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: PageView) -> None:
         self._view = view
         self.shown = view.asked("own") == "true"
         with view.buttons:
@@ -23,16 +23,16 @@ class OwnTopics:
 
     def topics(self) -> dict[str, Json]:
         """The topics to list."""
-        picture = self._view.picture
-        return picture.topics if self.shown else picture.users_topics()
+        cluster_view = self._view.cluster_view
+        return cluster_view.topics if self.shown else cluster_view.users_topics()
 
     def _press(self) -> None:
         self.shown = not self.shown
         self._view.refresh()
 
     def _refresh(self) -> None:
-        picture = self._view.picture
-        self._button.set_visibility(self.shown or len(picture.users_topics()) < len(picture.topics))
-        put(self._button, aria_pressed="true" if self.shown else "false")
-        put(self._button, data_address="own=" if self.shown else "own=true")  # where a click leads
-        say(self._sign, "check_box" if self.shown else "check_box_outline_blank")
+        cluster_view = self._view.cluster_view
+        self._button.set_visibility(self.shown or len(cluster_view.users_topics()) < len(cluster_view.topics))
+        set_attributes(self._button, aria_pressed="true" if self.shown else "false")
+        set_attributes(self._button, data_address="own=" if self.shown else "own=true")  # where a click leads
+        set_text(self._sign, "check_box" if self.shown else "check_box_outline_blank")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.alarms import Limits, pipeline_age, stale
-from lapwing.admin.pages.columns import Column, Label, Links, Row
-from lapwing.admin.pages.frame import PATIENCE, View, frame
-from lapwing.admin.pages.parts import Table, element, notice, panel, put, say
+from lapwing.admin.alarms import AlarmLimits, pipeline_age, stale
+from lapwing.admin.pages.elements import Table, element, notice, panel, set_attributes, set_text
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.table_rows import Label, PageLinks, Row, TableColumn
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.pipeline_status import problem
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from lapwing.admin.services import Admin
 
 COLUMNS = (
-    Column("name", "Pipeline", "text", wide=True),
-    Column("kind", "Kind", "text"),
-    Column("state", "State", "labels"),
-    Column("channels", "Channel", "links"),
-    Column("lag", "Lag", title="Messages that the query has not read yet"),
-    Column("depth", "Channel depth", title="What its channels say is left"),
-    Column("input", "Input", "rate", "Messages read a second"),
-    Column("processed", "Processed", "rate", "Messages processed a second"),
-    Column("batch", "Last batch"),
-    Column("took", "Batch took", "dur"),
-    Column("seen", "Reported", "dur", "Time since it last reported"),
+    TableColumn("name", "Pipeline", "text", wide=True),
+    TableColumn("kind", "Kind", "text"),
+    TableColumn("state", "State", "labels"),
+    TableColumn("channels", "Channel", "links"),
+    TableColumn("lag", "Lag", title="Messages that the query has not read yet"),
+    TableColumn("depth", "Channel depth", title="What its channels say is left"),
+    TableColumn("input", "Input", "rate", "Messages read a second"),
+    TableColumn("processed", "Processed", "rate", "Messages processed a second"),
+    TableColumn("batch", "Last batch"),
+    TableColumn("took", "Batch took", "dur"),
+    TableColumn("seen", "Reported", "dur", "Time since it last reported"),
 )
 
 
@@ -43,12 +43,12 @@ def install(admin: "Admin") -> None:
             _list(view)
 
             def refresh() -> None:
-                absent.set_visibility(view.picture.pipelines is None)
+                absent.set_visibility(view.cluster_view.pipelines is None)
 
             view.live(refresh)
 
 
-def _list(view: View) -> None:
+def _list(view: PageView) -> None:
     chosen = [view.asked("name")]
 
     def pick(name: str) -> None:
@@ -68,26 +68,26 @@ def _list(view: View) -> None:
         error = element("pre", "", "lw-body", tabindex=0)
 
     def refresh() -> None:
-        picture, limits = view.picture, view.admin.poller.limits
-        pipelines = picture.pipelines or ()
-        table.show([pipeline_row(pipeline, picture, limits, view.links) for pipeline in pipelines])
+        cluster_view, limits = view.cluster_view, view.admin.poller.limits
+        pipelines = cluster_view.pipelines or ()
+        table.show([pipeline_row(pipeline, cluster_view, limits, view.links) for pipeline in pipelines])
         if not chosen[0]:  # the first that failed is what one came for
-            chosen[0] = next((str(each["name"]) for each in pipelines if problem(each, now=picture.at)), "")
+            chosen[0] = next((str(each["name"]) for each in pipelines if problem(each, now=cluster_view.at)), "")
         table.choose(chosen[0])
         shown = next((pipeline for pipeline in pipelines if pipeline.get("name") == chosen[0]), None)
-        text = str((shown or {}).get("error") or "") or (problem(shown, now=picture.at) if shown else "")
-        say(error, text)
+        text = str((shown or {}).get("error") or "") or (problem(shown, now=cluster_view.at) if shown else "")
+        set_text(error, text)
         box.set_visibility(bool(text))
-        put(box, aria_label=f"Last error of {chosen[0]}")
+        set_attributes(box, aria_label=f"Last error of {chosen[0]}")
 
     view.live(refresh)
 
 
-def pipeline_row(pipeline: Json, picture: ClusterView, limits: Limits, links: Links) -> Row:
+def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits, links: PageLinks) -> Row:
     """One query."""
     channel = str(pipeline.get("channel") or "")
     topics = [str(topic) for topic in pipeline.get("topics") or ()]
-    found = [picture.channel(topic, channel) for topic in topics] if channel else []
+    found = [cluster_view.channel(topic, channel) for topic in topics] if channel else []
     channels = [
         [f"{topic}/{channel}", links.topic(topic, channel), "" if known else "warn"]
         for topic, known in zip(topics, found, strict=False)
@@ -96,24 +96,24 @@ def pipeline_row(pipeline: Json, picture: ClusterView, limits: Limits, links: Li
         pipeline["name"],
         pipeline["name"],
         str(pipeline.get("kind") or ""),
-        _state(pipeline, picture, limits),
+        _state(pipeline, cluster_view, limits),
         channels or [[topic, links.topic(topic), ""] for topic in topics],
-        None if stale(pipeline, picture.at, limits) else pipeline.get("lag"),
+        None if stale(pipeline, cluster_view.at, limits) else pipeline.get("lag"),
         sum(known["depth"] + known["in_flight_count"] for known in found if known is not None),
         round(_number(pipeline.get("input_rate")), 2),
         round(_number(pipeline.get("processed_rate")), 2),
         pipeline.get("batch_id"),
         _number(pipeline.get("batch_ms")) / 1000,
-        round(pipeline_age(pipeline, picture.at)),
+        round(pipeline_age(pipeline, cluster_view.at)),
     ]
 
 
-def _state(pipeline: Json, picture: ClusterView, limits: Limits) -> list[Label]:
+def _state(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits) -> list[Label]:
     state = str(pipeline.get("state") or "unknown")
-    trouble = problem(pipeline, now=picture.at)
+    trouble = problem(pipeline, now=cluster_view.at)
     if pipeline.get("error") or state == "failed":
         return [["failed", "bad", trouble[:300]]]
-    if stale(pipeline, picture.at, limits):
+    if stale(pipeline, cluster_view.at, limits):
         reported = str(pipeline.get("reported_state") or state)
         return [["silent", "bad", trouble], *([[reported, "", "The last it reported"]] if reported != "silent" else [])]
     if trouble:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 from fastapi import FastAPI
 from nicegui import Client, ui
 
+from lapwing.admin.asgi import cookies_of, headers_of
 from lapwing.admin.pages import (
     audit,
     channel,
@@ -23,12 +24,11 @@ from lapwing.admin.pages import (
     topics,
 )
 from lapwing.admin.static import PACKAGED
-from lapwing.admin.web import cookies_of, headers_of
 
 if TYPE_CHECKING:
-    from lapwing.admin.access import Access
+    from lapwing.admin.access import AccessRules
+    from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
     from lapwing.admin.services import Admin
-    from lapwing.admin.web import AsgiApp, Receive, Scope, Send
 
 
 def mount(admin: "Admin") -> "AsgiApp":
@@ -58,7 +58,7 @@ def mount(admin: "Admin") -> "AsgiApp":
     return site if admin.access.logins is None else while_signed_in(site, admin.access)
 
 
-def while_signed_in(site: "AsgiApp", access: "Access") -> "AsgiApp":
+def while_signed_in(site: "AsgiApp", access: "AccessRules") -> "AsgiApp":
     """The pages, deaf to those whose session has ended: an open page that still says something goes to the login."""
 
     async def serve(scope: "Scope", receive: "Receive", send: "Send") -> None:

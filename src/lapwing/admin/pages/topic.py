@@ -8,7 +8,10 @@ from nicegui import ui
 from lapwing.admin.alarms import pipeline_channels as fed_channels
 from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
-from lapwing.admin.pages.columns import (
+from lapwing.admin.pages.dialogs import ask_act, ask_create
+from lapwing.admin.pages.elements import Table, button, link_button, notice, panel, set_text
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.table_rows import (
     Row,
     channel_columns,
     channel_rows,
@@ -17,9 +20,6 @@ from lapwing.admin.pages.columns import (
     topic_node_rows,
     topic_total,
 )
-from lapwing.admin.pages.dialogs import ask_act, ask_create
-from lapwing.admin.pages.frame import PATIENCE, View, frame
-from lapwing.admin.pages.parts import Table, button, link_button, notice, panel, say
 from lapwing.client.cluster import Json, sum_topic
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def install(admin: "Admin") -> None:
             charts(view, lambda: admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo(topic, "", PAST))
 
 
-def _buttons(view: View, topic: str) -> None:
+def _buttons(view: PageView, topic: str) -> None:
     with view.buttons:
         link_button("Messages", view.links.messages(topic), sign="mail_outline")
         graphite_links(view, f"topic.{statsd_name(topic)}")
         if not view.visitor.may_change:
             return
-        nodes = [state.node.name for state in view.picture.nodes if state.reachable]
+        nodes = [state.node.name for state in view.cluster_view.nodes if state.reachable]
         button("New channel", lambda: ask_create(view, topic=topic, nodes=nodes), sign="add")
         pause = button("Pause topic", lambda: ask_act(view, "pause", topic), sign="pause")
         unpause = button("Unpause topic", lambda: ask_act(view, "unpause", topic), sign="play_arrow")
@@ -74,14 +74,14 @@ def _buttons(view: View, topic: str) -> None:
         )
 
     def refresh() -> None:
-        found = view.picture.topics.get(topic)
+        found = view.cluster_view.topics.get(topic)
         pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
         unpause.set_visibility(found is not None and found["paused"])
 
     view.live(refresh)
 
 
-def _absent(view: View, topic: str) -> None:
+def _absent(view: PageView, topic: str) -> None:
     words = notice("")
     lonely = notice(
         "This topic has no channel: messages wait in it until there is one, and the first channel gets them all.",
@@ -89,22 +89,22 @@ def _absent(view: View, topic: str) -> None:
     )
 
     def refresh() -> None:
-        found = view.picture.topics.get(topic)
-        say(words, _nowhere(view))
+        found = view.cluster_view.topics.get(topic)
+        set_text(words, _nowhere(view))
         words.set_visibility(found is None)
         lonely.set_visibility(found is not None and not found["channels"])
 
     view.live(refresh)
 
 
-def _nowhere(view: View) -> str:
-    if not view.picture.whole:
+def _nowhere(view: PageView) -> str:
+    if not view.cluster_view.whole:
         return "No nsqd that answers has this topic; one that does not answer may have it."
-    known = "" if view.picture.direct else " If nsqlookupd still knows it, it can be deleted under Lookup."
+    known = "" if view.cluster_view.direct else " If nsqlookupd still knows it, it can be deleted under Lookup."
     return f"No nsqd has this topic.{known}"
 
 
-def node_actions(view: View, topic: str, *, paused: bool, channel: str = "") -> Row:
+def node_actions(view: PageView, topic: str, *, paused: bool, channel: str = "") -> Row:
     """What may be done on one node alone."""
     if not view.visitor.may_change:
         return []
@@ -113,7 +113,7 @@ def node_actions(view: View, topic: str, *, paused: bool, channel: str = "") -> 
     return [pause, *rest] if channel else [pause, *rest, ["tombstone", "Tombstone …", "danger"]]
 
 
-def _nodes(view: View, topic: str) -> None:
+def _nodes(view: PageView, topic: str) -> None:
     with panel("Topic message queue", "on each nsqd"):
         table = Table(
             "nodes",
@@ -125,7 +125,7 @@ def _nodes(view: View, topic: str) -> None:
         )
 
     def refresh() -> None:
-        found: Json = view.picture.topics.get(topic) or sum_topic(topic, [])
+        found: Json = view.cluster_view.topics.get(topic) or sum_topic(topic, [])
         points = quantiles([found])
         table.set_columns(topic_node_columns(points))
         flow = view.admin.poller.history.topic_flow.get(topic)
@@ -142,7 +142,7 @@ def _nodes(view: View, topic: str) -> None:
     view.live(refresh)
 
 
-def _channels(view: View, topic: str) -> None:
+def _channels(view: PageView, topic: str) -> None:
     with panel("Channel message queues", "summed over all nodes"):
         table = Table(
             "channels",
@@ -153,10 +153,12 @@ def _channels(view: View, topic: str) -> None:
         )
 
     def refresh() -> None:
-        found: Json = view.picture.topics.get(topic) or sum_topic(topic, [])
+        found: Json = view.cluster_view.topics.get(topic) or sum_topic(topic, [])
         points = quantiles(found["channels"])
         table.set_columns(channel_columns(points))
-        fed = fed_channels(view.picture, view.admin.poller.limits)
-        table.show(channel_rows(found["channels"], view.admin.poller.history, view.links, points, view.picture.at, fed))
+        fed = fed_channels(view.cluster_view, view.admin.poller.limits)
+        table.show(
+            channel_rows(found["channels"], view.admin.poller.history, view.links, points, view.cluster_view.at, fed)
+        )
 
     view.live(refresh)

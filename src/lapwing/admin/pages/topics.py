@@ -6,11 +6,11 @@ from fastapi import Request
 from nicegui import ui
 
 from lapwing import names
-from lapwing.admin.pages.columns import TOPICS, topic_rows
 from lapwing.admin.pages.dialogs import ask_create
+from lapwing.admin.pages.elements import Table, button, panel
 from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.own_topics import OwnTopics
-from lapwing.admin.pages.parts import Table, button, panel
+from lapwing.admin.pages.table_rows import TOPICS, topic_rows
 
 if TYPE_CHECKING:
     from lapwing.admin.services import Admin
@@ -26,7 +26,7 @@ def install(admin: "Admin") -> None:
             own = OwnTopics(view)
             if view.visitor.may_change:
                 with view.buttons:
-                    nodes = [state.node.name for state in view.picture.nodes if state.reachable]
+                    nodes = [state.node.name for state in view.cluster_view.nodes if state.reachable]
                     button("New topic", lambda: ask_create(view, nodes=nodes), tone="main", sign="add")
             with panel():
                 table = Table(
@@ -38,8 +38,8 @@ def install(admin: "Admin") -> None:
                 )
 
             def refresh() -> None:
-                idle = [name for name in view.picture.idle_topics if own.shown or not names.own(name)]
-                away = view.picture.away_topics()
+                idle = [name for name in view.cluster_view.idle_topics if own.shown or not names.own(name)]
+                away = view.cluster_view.away_topics()
                 table.show(topic_rows(own.topics(), idle, away, admin.poller.history, view.links))
 
             view.live(refresh)

@@ -1,4 +1,4 @@
-"""Requests and answers between the ASGI server and our routes: paths, methods, bodies, compression."""
+"""Requests, routes and answers on top of ASGI: paths, methods, bodies, compression."""
 
 import json
 import zlib
@@ -20,12 +20,12 @@ LARGEST_BODY: Final = 1 << 20
 
 
 class BodyTooBig(Exception):
-    """More was sent than anybody may send."""
+    """The body of a request is larger than allowed."""
 
 
 @dataclass(slots=True)
-class Request:
-    """One HTTP request; `headers` are in lower case, `path` still has its percent signs."""
+class WebRequest:
+    """One HTTP request. The names of `headers` are in lower case; `path` is not decoded."""
 
     method: str
     path: str  # below the base path
@@ -36,20 +36,20 @@ class Request:
     scheme: str
     receive: Receive
     visitor: Visitor
-    names: dict[str, str] = field(default_factory=dict)  # what stood in the path, decoded
+    names: dict[str, str] = field(default_factory=dict)  # the variable parts of the path, decoded
 
     @property
     def query(self) -> dict[str, str]:
-        """The first value of each parameter."""
+        """The parameters of the query, each with its first value."""
         return dict(reversed(parse_qsl(self.raw_query, keep_blank_values=True)))
 
     @property
     def url(self) -> str:
-        """The full URL as the client saw it, as far as we can tell."""
+        """The URL as the client sees it, as far as the headers tell."""
         return full_url(self.scheme, self.headers, self.path, self.raw_query)
 
     async def body(self, limit: int = LARGEST_BODY) -> bytes:
-        """The whole body; raises `BodyTooBig`."""
+        """Return the whole body. Raises `BodyTooBig`."""
         parts = bytearray()
         while True:
             message = await self.receive()
@@ -63,7 +63,7 @@ class Request:
 
 
 def full_url(scheme: str, headers: Mapping[str, str], path: str, raw_query: str) -> str:
-    """The URL of a request as the client saw it, as far as we can tell; `headers` are looked up in lower case."""
+    """Return the URL as the client sees it, as far as the headers tell; their names are in lower case."""
     shown = "https" if "https" in (scheme, headers.get("x-scheme")) else "http"
     query = f"?{raw_query}" if raw_query else ""
     return f"{shown}://{headers.get('host', '')}{path}{query}"
@@ -82,7 +82,7 @@ def headers_of(scope: Scope) -> dict[str, str]:
 
 
 def cookies_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """The request's cookies; none when they cannot be read."""
+    """Return the request's cookies, or none if the header is malformed."""
     jar: SimpleCookie = SimpleCookie()
     try:
         jar.load(headers.get("cookie", ""))
@@ -93,12 +93,12 @@ def cookies_of(headers: Mapping[str, str]) -> dict[str, str]:
 
 # ---- routes ----
 
-Respond = Callable[[Request], Awaitable[Answer]]
+Respond = Callable[[WebRequest], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """One method on one path, such as `/api/topics/<topic>/<channel>`; without `respond` it is a page."""
+class WebRoute:
+    """One method on one path, such as `/api/topics/<topic>/<channel>`. Without `respond` it is a page."""
 
     method: str
     path: str
@@ -106,18 +106,18 @@ class Route:
 
     @property
     def segments(self) -> list[str]:
-        """The path, taken apart."""
+        """The segments of the path."""
         return [segment for segment in self.path.split("/") if segment]
 
 
-class Routes:
-    """Finds the route of a request, or says what is wrong with it: 404, 405, or the path that was meant."""
+class WebRoutes:
+    """Find the route of a request, or the answer that refuses or redirects it."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[WebRoute]) -> None:
         self._routes = list(routes)
 
-    def resolve(self, method: str, path: str, raw_query: str = "") -> tuple[Route, dict[str, str]] | Answer:
-        """The route and what stood in its path, or an answer that refuses or redirects. `path` is as it was sent."""
+    def resolve(self, method: str, path: str, raw_query: str = "") -> tuple[WebRoute, dict[str, str]] | Answer:
+        """Return the route and the variable parts of its path, or a 404, a 405 or a redirect. `path` is not decoded."""
         given = [segment for segment in path.split("/") if segment]
         fitting = [(route, names) for route in self._routes if (names := _fit(route.segments, given)) is not None]
         if not fitting:
@@ -164,7 +164,7 @@ def _redirect(method: str, path: str, raw_query: str) -> Answer:
 
 
 def json_body(raw: bytes) -> dict[str, Any]:
-    """A JSON object; raises `ValueError` with the decoder's words, `EOF` for nothing at all."""
+    """Return a JSON object. Raises `ValueError` with the decoder's text, `EOF` for an empty body."""
     if not raw.strip():
         raise ValueError("EOF")
     try:
@@ -177,7 +177,7 @@ def json_body(raw: bytes) -> dict[str, Any]:
 
 
 def compressed(body: bytes, accepted: str) -> tuple[bytes, str]:
-    """The body as the client likes it: gzip or raw deflate, whichever it names first; else as it is."""
+    """Compress the body with gzip or raw deflate, whichever the client names first, and return the coding too."""
     for word in accepted.split(","):
         coding = word.partition(";")[0].strip().lower()
         if coding in ("gzip", "deflate") and "q=0" not in word.replace(" ", "").split(";")[1:]:

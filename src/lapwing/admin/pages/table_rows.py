@@ -25,7 +25,7 @@ Label = list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column of a table."""
 
     key: str
@@ -40,7 +40,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class PageLinks:
     """Where things are shown, below the base path."""
 
     base: str = ""
@@ -73,10 +73,10 @@ def quantiles(objects: Iterable[Json]) -> list[float]:
     return sorted(found, reverse=True)
 
 
-def latency_columns(points: Sequence[float]) -> list[Column]:
+def latency_columns(points: Sequence[float]) -> list[TableColumn]:
     """One column per percentile."""
     return [
-        Column(
+        TableColumn(
             f"q{point}",
             quantile(point),
             "latency",
@@ -92,7 +92,7 @@ def latencies(each: Json, points: Sequence[float]) -> Row:
     return [[known[q]["average"], known[q]["min"], known[q]["max"]] if q in known else None for q in points]
 
 
-def host_cell(part: Json, links: Links, labels: list[Label]) -> Row:
+def host_cell(part: Json, links: PageLinks, labels: list[Label]) -> Row:
     """`hostname:port` linked to its node; the broadcast address too when it is another."""
     host, _, port = part["node"].rpartition(":")
     below = part["node"] if host.strip("[]") != part["hostname"] else ""
@@ -102,20 +102,22 @@ def host_cell(part: Json, links: Links, labels: list[Label]) -> Row:
 # ---- topics ----
 
 TOPICS = (
-    Column("topic", "Topic", "link", wide=True),
-    Column("depth", "Depth", title="Messages that wait in the topic itself, because it is paused or has no channel"),
-    Column("backlog", "In channels", title="Messages that wait in its channels, summed"),
-    Column("in_flight", "In flight", title="Delivered and not yet finished"),
-    Column("rate", "Rate", "rate", "Messages published a second"),
-    Column("messages", "Messages", title="Published since the nodes started"),
-    Column("channels", "Channels"),
-    Column("clients", "Connections"),
-    Column("nodes", "Nodes", title="nsqds that have the topic"),
+    TableColumn("topic", "Topic", "link", wide=True),
+    TableColumn(
+        "depth", "Depth", title="Messages that wait in the topic itself, because it is paused or has no channel"
+    ),
+    TableColumn("backlog", "In channels", title="Messages that wait in its channels, summed"),
+    TableColumn("in_flight", "In flight", title="Delivered and not yet finished"),
+    TableColumn("rate", "Rate", "rate", "Messages published a second"),
+    TableColumn("messages", "Messages", title="Published since the nodes started"),
+    TableColumn("channels", "Channels"),
+    TableColumn("clients", "Connections"),
+    TableColumn("nodes", "Nodes", title="nsqds that have the topic"),
 )
 
 
 def topic_rows(
-    topics: dict[str, Json], idle_topics: Iterable[str], away: set[str], history: History, links: Links
+    topics: dict[str, Json], idle_topics: Iterable[str], away: set[str], history: History, links: PageLinks
 ) -> list[Row]:
     """The topics, those that only nsqlookupd knows at the end; `away` are those of nsqds that do not answer."""
     rows: list[Row] = []
@@ -149,24 +151,24 @@ def topic_rows(
     return rows
 
 
-def topic_node_columns(points: Sequence[float]) -> list[Column]:
+def topic_node_columns(points: Sequence[float]) -> list[TableColumn]:
     """A topic on each of its nodes."""
     return [
-        Column("host", "NSQd host", "link", wide=True),
-        Column("depth", "Depth"),
-        Column("queue", "Memory + disk", "mem"),
-        Column("messages", "Messages"),
-        Column("rate", "Rate", "rate", "Messages published a second, over all nodes in the last row"),
-        Column("channels", "Channels"),
+        TableColumn("host", "NSQd host", "link", wide=True),
+        TableColumn("depth", "Depth"),
+        TableColumn("queue", "Memory + disk", "mem"),
+        TableColumn("messages", "Messages"),
+        TableColumn("rate", "Rate", "rate", "Messages published a second, over all nodes in the last row"),
+        TableColumn("channels", "Channels"),
         *latency_columns(points),
-        Column("actions", "Actions", "actions"),
+        TableColumn("actions", "Actions", "actions"),
     ]
 
 
 def topic_node_rows(
     topic: Json,
     rates: Mapping[tuple[str, ...], float],
-    links: Links,
+    links: PageLinks,
     points: Sequence[float],
     actions: Callable[[Json], Row],
 ) -> list[Row]:
@@ -205,13 +207,13 @@ def topic_total(topic: Json, rate: float, points: Sequence[float]) -> Row:
 # ---- channels ----
 
 _QUEUE = (
-    Column("depth", "Depth", title="Waiting; not in flight, not deferred"),
-    Column("queue", "Memory + disk", "mem"),
-    Column("in_flight", "In flight", title="Delivered and not yet finished"),
-    Column("deferred", "Deferred", title="Waiting for their time"),
-    Column("requeued", "Requeued"),
-    Column("timed_out", "Timed out"),
-    Column("messages", "Messages"),
+    TableColumn("depth", "Depth", title="Waiting; not in flight, not deferred"),
+    TableColumn("queue", "Memory + disk", "mem"),
+    TableColumn("in_flight", "In flight", title="Delivered and not yet finished"),
+    TableColumn("deferred", "Deferred", title="Waiting for their time"),
+    TableColumn("requeued", "Requeued"),
+    TableColumn("timed_out", "Timed out"),
+    TableColumn("messages", "Messages"),
 )
 
 
@@ -227,15 +229,15 @@ def _queue(channel: Json) -> Row:
     ]
 
 
-def channel_columns(points: Sequence[float], *, with_topic: bool = False) -> list[Column]:
+def channel_columns(points: Sequence[float], *, with_topic: bool = False) -> list[TableColumn]:
     """The channels of a topic, or of the whole cluster."""
     return [
-        *([Column("topic", "Topic", "link")] if with_topic else []),
-        Column("channel", "Channel", "link", wide=True),
+        *([TableColumn("topic", "Topic", "link")] if with_topic else []),
+        TableColumn("channel", "Channel", "link", wide=True),
         *_QUEUE,
-        Column("rate", "Rate", "rate", "Messages finished a second"),
-        Column("age", "Oldest", "dur", "How long the oldest unfinished message has waited, as far as we watched"),
-        Column("clients", "Connections"),
+        TableColumn("rate", "Rate", "rate", "Messages finished a second"),
+        TableColumn("age", "Oldest", "dur", "How long the oldest unfinished message has waited, as far as we watched"),
+        TableColumn("clients", "Connections"),
         *latency_columns(points),
     ]
 
@@ -243,7 +245,7 @@ def channel_columns(points: Sequence[float], *, with_topic: bool = False) -> lis
 def channel_rows(
     channels: Iterable[Json],
     history: History,
-    links: Links,
+    links: PageLinks,
     points: Sequence[float],
     now: float,
     fed: Collection[tuple[str, str]] = (),
@@ -271,21 +273,25 @@ def channel_rows(
     return rows
 
 
-def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[Column]:
+def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[TableColumn]:
     """A channel on each of its nodes."""
     return [
-        Column("host", "NSQd host", "link", wide=True),
+        TableColumn("host", "NSQd host", "link", wide=True),
         *_QUEUE,
-        Column("rate", "Rate", "rate", "Messages finished a second"),
-        Column("clients", "Connections"),
-        *([Column("delivery", "Delivery", "share", "Zone-local, region-local and other share")] if delivery else []),
+        TableColumn("rate", "Rate", "rate", "Messages finished a second"),
+        TableColumn("clients", "Connections"),
+        *(
+            [TableColumn("delivery", "Delivery", "share", "Zone-local, region-local and other share")]
+            if delivery
+            else []
+        ),
         *latency_columns(points),
-        Column("actions", "Actions", "actions"),
+        TableColumn("actions", "Actions", "actions"),
     ]
 
 
 def channel_node_row(
-    part: Json, rate: float, links: Links, points: Sequence[float], actions: Row, *, delivery: bool
+    part: Json, rate: float, links: PageLinks, points: Sequence[float], actions: Row, *, delivery: bool
 ) -> Row:
     """One nsqd's part of a channel, or the total."""
     total = part["node"] == "*"
@@ -314,21 +320,21 @@ def _share(part: Json) -> Row | None:
 # ---- clients ----
 
 
-def client_columns(*, where: bool, slow: bool = True) -> list[Column]:
+def client_columns(*, where: bool, slow: bool = True) -> list[TableColumn]:
     """The consumers of one channel, or, with `where`, of everything."""
     return [
-        Column("host", "Client host", "link", wide=True),
-        *([Column("channel", "Channel", "link")] if where else []),
-        Column("agent", "User agent", "text"),
-        Column("attributes", "Attributes", "labels"),
-        Column("node", "NSQd host", "link"),
-        Column("in_flight", "In flight"),
-        Column("ready", "Ready count", title="RDY: how many more it will take"),
-        Column("finished", "Finished"),
-        Column("requeued", "Requeued"),
-        Column("messages", "Messages"),
-        Column("rate", "Rate", "rate", "Messages finished a second since the last look"),
-        Column("connected", "Connected", "dur"),
+        TableColumn("host", "Client host", "link", wide=True),
+        *([TableColumn("channel", "Channel", "link")] if where else []),
+        TableColumn("agent", "User agent", "text"),
+        TableColumn("attributes", "Attributes", "labels"),
+        TableColumn("node", "NSQd host", "link"),
+        TableColumn("in_flight", "In flight"),
+        TableColumn("ready", "Ready count", title="RDY: how many more it will take"),
+        TableColumn("finished", "Finished"),
+        TableColumn("requeued", "Requeued"),
+        TableColumn("messages", "Messages"),
+        TableColumn("rate", "Rate", "rate", "Messages finished a second since the last look"),
+        TableColumn("connected", "Connected", "dur"),
     ]
 
 
@@ -337,7 +343,9 @@ def client_key(client: Json, topic: str, channel: str) -> str:
     return f"{client['node']} {client['remote_address']} {topic} {channel}"
 
 
-def client_row(client: Json, topic: str, channel: str, links: Links, *, where: bool, rate: float, slow: bool) -> Row:
+def client_row(
+    client: Json, topic: str, channel: str, links: PageLinks, *, where: bool, rate: float, slow: bool
+) -> Row:
     """One connection."""
     hostname, ident = client["hostname"], client["client_id"]
     port = client["remote_address"].rpartition(":")[2]
@@ -388,35 +396,35 @@ def client_attributes(client: Json) -> list[Label]:
 # ---- nodes ----
 
 
-def is_placed(picture: ClusterView) -> bool:
+def is_placed(cluster_view: ClusterView) -> bool:
     """Whether any node says where it stands."""
-    return any(state.node.region or state.node.zone for state in picture.nodes)
+    return any(state.node.region or state.node.zone for state in cluster_view.nodes)
 
 
-def node_columns(*, direct: bool, placed: bool) -> list[Column]:
+def node_columns(*, direct: bool, placed: bool) -> list[TableColumn]:
     """Every nsqd."""
     return [
-        Column("host", "Hostname", "text"),
-        Column("state", "State", "labels"),
-        Column("address", "Broadcast address", "link"),
-        Column("tcp", "TCP port", "text"),
-        Column("http", "HTTP port", "text"),
-        Column("version", "Version", "text"),
-        *([Column("place", "Region / zone", "text")] if placed else []),
-        *([] if direct else [Column("lookupds", "Lookupd conns.", "labels", "nsqlookupds that know it")]),
-        Column("uptime", "Up for", "dur"),
-        Column("depth", "Depth", title="In its topics and channels"),
-        Column("rate", "Rate", "rate", "Messages published a second"),
-        Column("clients", "Connections"),
-        Column("count", "Topics"),
-        Column("topics", "Topic names", "links"),
+        TableColumn("host", "Hostname", "text"),
+        TableColumn("state", "State", "labels"),
+        TableColumn("address", "Broadcast address", "link"),
+        TableColumn("tcp", "TCP port", "text"),
+        TableColumn("http", "HTTP port", "text"),
+        TableColumn("version", "Version", "text"),
+        *([TableColumn("place", "Region / zone", "text")] if placed else []),
+        *([] if direct else [TableColumn("lookupds", "Lookupd conns.", "labels", "nsqlookupds that know it")]),
+        TableColumn("uptime", "Up for", "dur"),
+        TableColumn("depth", "Depth", title="In its topics and channels"),
+        TableColumn("rate", "Rate", "rate", "Messages published a second"),
+        TableColumn("clients", "Connections"),
+        TableColumn("count", "Topics"),
+        TableColumn("topics", "Topic names", "links"),
     ]
 
 
 _MOST_TOPICS = 3
 
 
-def node_row(state: NodeState, picture: ClusterView, history: History, links: Links) -> Row:
+def node_row(state: NodeState, cluster_view: ClusterView, history: History, links: PageLinks) -> Row:
     """One nsqd."""
     node = state.node
     topics = sorted(node.topics)
@@ -424,22 +432,22 @@ def node_row(state: NodeState, picture: ClusterView, history: History, links: Li
     if len(topics) > _MOST_TOPICS:
         shown.append([f"{len(topics) - _MOST_TOPICS} more", links.node(node.name), "info"])
     known = node.remote_addresses or ()
-    complete = len(known) == len(picture.lookupds)
+    complete = len(known) == len(cluster_view.lookupds)
     return [
         node.name,
         node.hostname,
-        state_labels(state, picture.at),
+        state_labels(state, cluster_view.at),
         [node.broadcast_address, links.node(node.name), "", []],
         str(node.tcp_port),
         str(node.http_port),
         node.version,
-        *([" / ".join(text for text in (node.region, node.zone) if text)] if is_placed(picture) else []),
+        *([" / ".join(text for text in (node.region, node.zone) if text)] if is_placed(cluster_view) else []),
         *(
             []
-            if picture.direct
-            else [[[f"{len(known)} of {len(picture.lookupds)}", "" if complete else "warn", "\n".join(known)]]]
+            if cluster_view.direct
+            else [[[f"{len(known)} of {len(cluster_view.lookupds)}", "" if complete else "warn", "\n".join(known)]]]
         ),
-        round(picture.at - state.started) if state.started else None,
+        round(cluster_view.at - state.started) if state.started else None,
         *(
             [state.depth, round(history.node_flow.get(node.name, 0.0), 2), state.clients]
             if state.reachable

@@ -9,7 +9,7 @@ from nicegui.element import Element
 from nicegui.elements.mixins.value_element import ValueElement
 from nicegui.events import GenericEventArguments
 
-from lapwing.admin.pages.columns import Column, Row
+from lapwing.admin.pages.table_rows import Row, TableColumn
 from lapwing.admin.static import PACKAGED
 
 Click = Callable[[], Awaitable[None] | None]
@@ -27,14 +27,14 @@ def element(tag: str, text: str | None = None, classes: str = "", **attributes: 
     return made
 
 
-def say(target: Element, text: str) -> None:
+def set_text(target: Element, text: str) -> None:
     """Change an element's text, if it is another one."""
     if target._text != text:
         target._text = text
         target.update()
 
 
-def put(target: Element, **attributes: Any) -> None:
+def set_attributes(target: Element, **attributes: Any) -> None:
     """Change an element's attributes, and tell the browser only if one is another."""
     named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
     changed = {name: value for name, value in named.items() if target._props.get(name) != value}
@@ -102,7 +102,7 @@ class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(
         self,
         name: str,
         caption: str,
-        columns: Sequence[Column],
+        columns: Sequence[TableColumn],
         *,
         empty: str = "",
         order: str = "",
@@ -112,7 +112,7 @@ class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(
     ) -> None:
         """`name` stands in the address bar and in saved files; `plain`: no filter; `order`: `key` or `key:down`."""
         super().__init__()
-        put(
+        set_attributes(
             self,
             name=name,
             caption=caption,
@@ -130,15 +130,15 @@ class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(
 
     def show(self, rows: list[Row], *, total: Row | None = None, tint: dict[str, str] | None = None) -> None:
         """Show these rows from now on; nothing is sent when they are the same."""
-        put(self, rows=rows, total=total, tint=tint)
+        set_attributes(self, rows=rows, total=total, tint=tint)
 
-    def set_columns(self, columns: Sequence[Column]) -> None:
+    def set_columns(self, columns: Sequence[TableColumn]) -> None:
         """Show other columns; rows must fit them by the next `show`."""
-        put(self, columns=[column.to_json() for column in columns])
+        set_attributes(self, columns=[column.to_json() for column in columns])
 
     def choose(self, row: str) -> None:
         """Show which row is chosen."""
-        put(self, picked=row)
+        set_attributes(self, picked=row)
 
 
 class Chart(Element, component=PACKAGED / "lw_chart.js"):
@@ -151,13 +151,13 @@ class Chart(Element, component=PACKAGED / "lw_chart.js"):
         super().__init__()
         lines = [{"name": name, "colour": colour} for name, colour in series]
         empty = {"whole": True, "times": [], "values": [[] for _ in lines]}
-        put(self, title=title, unit=unit, series=lines, span=span, stack=stack, points=empty)
+        set_attributes(self, title=title, unit=unit, series=lines, span=span, stack=stack, points=empty)
 
     def show(self, columns: Sequence[Sequence[tuple[float, float | None]]], *, whole: bool, span: float) -> None:
         """All points, or the newest few: the browser joins on what it does not have yet. None is a gap."""
         times = [round(at, 1) for at, _ in columns[0]] if columns else []
         values = [[_brief(value) for _, value in column] for column in columns]
-        put(self, points={"whole": whole, "times": times, "values": values}, span=span)
+        set_attributes(self, points={"whole": whole, "times": times, "values": values}, span=span)
 
 
 def _brief(value: float | None) -> float | None:
@@ -184,7 +184,7 @@ class Field(Element, component=PACKAGED / "lw_field.js"):
         super().__init__()
         self.value = value
         self._on_change = on_change
-        put(
+        set_attributes(
             self,
             label=label,
             kind=kind,
@@ -206,11 +206,11 @@ class Field(Element, component=PACKAGED / "lw_field.js"):
     def set(self, value: str) -> None:
         """Put another value into the field."""
         self.value = value
-        put(self, value=value)
+        set_attributes(self, value=value)
 
     def set_options(self, options: Sequence[tuple[str, str]]) -> None:
         """Offer other choices."""
-        put(self, options=[list(option) for option in options])
+        set_attributes(self, options=[list(option) for option in options])
 
 
 class Counter(Element, component=PACKAGED / "lw_counter.js"):
@@ -218,7 +218,7 @@ class Counter(Element, component=PACKAGED / "lw_counter.js"):
 
     def show(self, value: int) -> None:
         """The number now."""
-        put(self, value=value)
+        set_attributes(self, value=value)
 
 
 class MessageView(Element, component=PACKAGED / "lw_message.js"):
@@ -226,7 +226,7 @@ class MessageView(Element, component=PACKAGED / "lw_message.js"):
 
     def show(self, message: dict[str, Any] | None) -> None:
         """Show this message, or none."""
-        put(self, message=message)
+        set_attributes(self, message=message)
 
 
 class Dialog(ValueElement[bool]):

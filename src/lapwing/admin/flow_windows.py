@@ -1,4 +1,4 @@
-"""What the flow pipeline counted, window by window, as points of a chart: pure.
+"""Turn the windows of the flow pipeline into points of a chart: pure.
 
 A window says what happened to one topic, or to one channel of it, on one node, in some seconds. One that is published
 again takes the place of the one before, however late it comes; nodes are added up; and a long range becomes few
@@ -22,39 +22,39 @@ NUMBERS: Final = (
 )  # fmt: skip
 LONGEST: Final = 86_400.0  # seconds of a window; more is a mistake
 AHEAD: Final = 300.0  # seconds that the clocks of a cluster may be apart
-OPEN: Final = 90.0  # seconds in which windows may still come
+OPEN: Final = 90.0  # seconds in which windows may still be published
 MOST_POINTS: Final = 180
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """How far back, and how many seconds become one point."""
+class FlowRange:
+    """The span of a chart, and the seconds of one point."""
 
     name: str
     span: int
     step: int
-    finer: tuple[int, ...] = (10, 20, 30, 60, 120, 300, 600, 1200)  # steps while there is little to show
+    finer: tuple[int, ...] = (10, 20, 30, 60, 120, 300, 600, 1200)  # shorter steps, while there is little to show
 
     def begin(self, now: float) -> int:
-        """Where the first step of the range begins."""
+        """Return the start of the first step."""
         return step_of(now - self.span, self.step)
 
     def step_of(self, at: float) -> int:
-        """Where the step begins in which `at` lies."""
+        """Return the start of the step that contains `at`."""
         return step_of(at, self.step)
 
 
 def step_of(at: float, step: int) -> int:
-    """Where the step begins in which `at` lies."""
+    """Return the start of the step that contains `at`."""
     return math.floor(at / step) * step
 
 
-SCALES: Final = (Scale("6h", 21_600, 120), Scale("24h", 86_400, 480), Scale("7d", 604_800, 3600))
+RANGES: Final = (FlowRange("6h", 21_600, 120), FlowRange("24h", 86_400, 480), FlowRange("7d", 604_800, 3600))
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """One row that the pipeline has published."""
+class FlowWindow:
+    """One row of the pipeline."""
 
     start: int  # Unix seconds
     end: int
@@ -66,8 +66,8 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One step of a chart. None: not known, or nothing to compute it from."""
+class FlowPoint:
+    """One step of a chart. None: not known."""
 
     at: int  # Unix seconds, where the step begins
     into: float | None = None  # messages published a second
@@ -85,13 +85,13 @@ class Point:
     p99: float | None = None
 
     def to_json(self) -> dict[str, float | None]:
-        """As the API tells it."""
+        """Return the point as the API shows it."""
         told = {"in" if name == "into" else name: getattr(self, name) for name in self.__slots__}
         return {name: round(value, 6) if isinstance(value, float) else value for name, value in told.items()}
 
 
-def parse(body: object, published: float) -> Window | None:
-    """A message of the pipeline's topic; None for anything else that somebody may have put there."""
+def parse(body: object, published: float) -> FlowWindow | None:
+    """Parse a message of the pipeline's topic; None for a message that is no window."""
     try:
         told = json.loads(body) if isinstance(body, str) else None
         if not isinstance(told, dict):
@@ -105,7 +105,7 @@ def parse(body: object, published: float) -> Window | None:
         return None
     if not 0 < end - start <= LONGEST or start > published + AHEAD:
         return None
-    return Window(start, end, topic, channel, node, published, numbers)
+    return FlowWindow(start, end, topic, channel, node, published, numbers)
 
 
 def _moment(text: str) -> int:
@@ -121,17 +121,17 @@ Rows = dict[tuple[int, int], tuple[float, "array[float]"]]  # (start, node): pub
 
 
 @dataclass(slots=True)
-class Windows:
+class FlowWindows:
     """The windows of one range."""
 
-    scale: Scale
+    scale: FlowRange
     topics: dict[str, dict[str, Rows]] = field(default_factory=dict)
-    seen: dict[int, int] = field(default_factory=dict)  # start and end of every window, whatever it is about
+    seen: dict[int, int] = field(default_factory=dict)  # start and end of every window, of any topic
     sampled: set[int] = field(default_factory=set)  # steps of which some windows were left out
     count: int = 0
 
-    def add(self, window: Window) -> None:
-        """Take it in; of two about the same the one that was published last counts."""
+    def add(self, window: FlowWindow) -> None:
+        """Add a window; of two with the same key the one published last counts."""
         rows = self.topics.setdefault(window.topic, {}).setdefault(window.channel, {})
         known = rows.get((window.start, window.node))
         if known is not None and known[0] > window.published:
@@ -141,7 +141,7 @@ class Windows:
         self.seen[window.start] = max(window.end, self.seen.get(window.start, 0))
 
     def forget(self, *, before: int, most: int) -> None:
-        """Let go of what began before then, and of the oldest when there is more than `most`."""
+        """Drop windows that began before then, and the oldest beyond `most`."""
         self._drop({start for start in self.seen if start < before})
         while self.count > most and len(self.seen) > 1:
             first = self.scale.step_of(min(self.seen))
@@ -166,7 +166,7 @@ class Windows:
 
     @property
     def step(self) -> int:
-        """Seconds of a point: those of the scale, or less when all was read and does not reach so far back yet."""
+        """Seconds of a point: those of the range, or fewer if there is less to show and all of it was read."""
         known = self.newest - min(self.seen, default=0)
         longest = max((end - start for start, end in self.seen.items()), default=0)
         if self.sampled:
@@ -176,11 +176,11 @@ class Windows:
 
     @property
     def newest(self) -> int:
-        """Where the last window ends; 0 without any."""
+        """The end of the last window; 0 without any."""
         return max(self.seen.values(), default=0)
 
-    def points(self, topic: str, channel: str = "", *, now: float) -> list[Point]:
-        """A topic (all its channels together), or one channel of it, oldest first, from the first window on.
+    def points(self, topic: str, channel: str = "", *, now: float) -> list[FlowPoint]:
+        """Return the points of a topic (all its channels together) or of one channel, oldest first.
 
         A step without any window has no numbers: the pipeline did not run, or nothing moved in the whole cluster. When
         it has only windows of others, nothing moved here.
@@ -192,15 +192,15 @@ class Windows:
         own = _fold((rows for name, rows in channels.items() if not name), step)
         worked = _fold((rows for name, rows in channels.items() if name and channel in ("", name)), step)
         seconds = self._seconds(step)
-        over = step_of(now - OPEN - step, step)  # steps after it may still get their windows
+        over = step_of(now - OPEN - step, step)  # later steps may still get windows
         nothing = _Sums()
         return [
-            _point(at, own.get(at, nothing), worked.get(at, nothing), seconds[at]) if at in seconds else Point(at)
+            _point(at, own.get(at, nothing), worked.get(at, nothing), seconds[at]) if at in seconds else FlowPoint(at)
             for at in range(min(seconds), max(over, max(seconds)) + 1, step)
         ]
 
     def _seconds(self, step: int) -> dict[int, float]:
-        """How many seconds the windows of each step stand for.
+        """Return the seconds that the windows of each step cover.
 
         All of the step, as a window in which nothing moved is not published; less where the range begins or ends
         within it, or only some of its windows were read.
@@ -218,18 +218,18 @@ class Windows:
 
 @dataclass(slots=True)
 class _Sums:
-    """Windows put together."""
+    """The sums of several windows."""
 
     totals: list[float] = field(default_factory=lambda: [0.0] * 5)  # messages .. timed_out
     levels: list[float] = field(default_factory=lambda: [0.0] * 3)  # depth, in_flight, deferred: the highest
-    half: float = 0.0  # p50, each as often as it had deliveries
+    half: float = 0.0  # p50 weighted by deliveries
     weight: float = 0.0
     p95: float = 0.0
     p99: float = 0.0
 
 
 def _fold(parts: Iterable[Rows], step: int) -> dict[int, _Sums]:
-    """Rows by step: counts are added, levels too within a window, and of the windows' levels the highest stands.
+    """Return the sums by step: counts add up; levels add up within a window, and the highest window counts.
 
     A percentile cannot be computed from percentiles: the middle one is averaged, of the high ones the highest stands.
     """
@@ -243,7 +243,7 @@ def _fold(parts: Iterable[Rows], step: int) -> dict[int, _Sums]:
         for index in range(3):
             level[index] += numbers[5 + index]
         p50, p95, p99 = numbers[8:]
-        if p50 or p95 or p99:  # all 0: nobody measures
+        if p50 or p95 or p99:  # all 0: nsqd does not measure latency
             weight = max(numbers[2], 1.0)
             sums.half += p50 * weight
             sums.weight += weight
@@ -256,11 +256,11 @@ def _fold(parts: Iterable[Rows], step: int) -> dict[int, _Sums]:
     return folded
 
 
-def _point(at: int, own: _Sums, worked: _Sums, seconds: float) -> Point:
+def _point(at: int, own: _Sums, worked: _Sums, seconds: float) -> FlowPoint:
     messages, size = own.totals[0], own.totals[1]
     _, _, delivered, requeued, timed_out = worked.totals
     measured = worked.weight > 0
-    return Point(
+    return FlowPoint(
         at,
         into=messages / seconds,
         out=delivered / seconds,

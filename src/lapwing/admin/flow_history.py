@@ -1,4 +1,4 @@
-"""Reads the windows of the flow pipeline from the brokers' logs: how topics and channels fared for days.
+"""Read the windows of the flow pipeline from the logs of nsqds: days of figures of topics and channels.
 
 nsqadmin's own history begins when it starts; these windows lie on the brokers' disks. What is read is bounded: so many
 pages of so many messages a range, however much there is. A page that does not reach the end of its step is the only
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapwing.admin.alarms import Limits, stale
-from lapwing.admin.windows import SCALES, Scale, Window, Windows, parse
+from lapwing.admin.alarms import AlarmLimits, stale
+from lapwing.admin.flow_windows import RANGES, FlowRange, FlowWindow, FlowWindows, parse
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.cluster_view import ClusterView
@@ -26,39 +26,39 @@ log = logging.getLogger("nsqadmin")
 TOPIC: Final = "_lapwing_flow"
 PAGE: Final = 300  # windows
 PAGE_BYTES: Final = 1 << 20
-PAGES_A_STEP: Final = 4  # until at least one window is there with all its topics and channels
+PAGES_A_STEP: Final = 4  # read until one window is complete with all its topics and channels
 MOST: Final = 60_000  # windows kept of one range, some 20 MB
-EVERY: Final = 10.0  # seconds between two looks for new ones: the pipeline's usual window
-UNWANTED: Final = 600.0  # seconds after which a range that nobody looks at is let go
-BEHIND: Final = 20.0  # seconds from the beginning of a window to its publishing, as the pipeline usually has it
-SILENT: Final = 120.0  # seconds without a window after which something is amiss, unless the pipeline reports
+EVERY: Final = 10.0  # seconds between reads: the usual length of a window
+UNWANTED: Final = 600.0  # seconds after which a range that no page shows is dropped
+BEHIND: Final = 20.0  # seconds from the start of a window to its publish, usually
+SILENT: Final = 120.0  # seconds without a window after which the pipeline counts as stopped, unless it reports
 ALIVE: Final = ("starting", "running")
 SECOND: Final = 1_000_000_000
-GONE: Final = (409, 416)  # the log was made anew, or has been shortened
+GONE: Final = (409, 416)  # the log was created again, or the range is no longer kept
 
 
 @dataclass(slots=True)
-class Place:
-    """Up to where a broker's log has been read."""
+class LogPosition:
+    """The end of what has been read of a broker's log."""
 
     log_id: str = ""
     next: int = 0
 
 
 @dataclass(slots=True)
-class Past:
-    """One range, as far as it has been read."""
+class FlowPast:
+    """The windows of one range that have been read so far."""
 
-    windows: Windows
-    places: dict[str, Place] = field(default_factory=dict)  # by broker
+    windows: FlowWindows
+    places: dict[str, LogPosition] = field(default_factory=dict)  # by broker
     version: int = 0  # changes with each reading; 0: not read yet
-    wanted: float = 0.0  # monotonic, when somebody last looked
+    wanted: float = 0.0  # monotonic time of the last look
     due: float = 0.0  # monotonic
     read: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, after a reading
 
 
 class FlowHistory:
-    """Keeps those ranges up to date that somebody looks at, while it runs.
+    """Keep the ranges up to date that an open page shows.
 
     A broker that is away, has no such topic, or is plain NSQ simply adds nothing.
     """
@@ -69,19 +69,19 @@ class FlowHistory:
         self._http = http
         self._brokers = brokers
         self._clock = clock
-        self._past: dict[str, Past] = {}
+        self._past: dict[str, FlowPast] = {}
         self._wake = asyncio.Event()
 
-    def look(self, scale: Scale) -> Past:
-        """The range as it is known now; it is read, or read on, soon after."""
-        past = self._past.setdefault(scale.name, Past(Windows(scale)))
+    def look(self, scale: FlowRange) -> FlowPast:
+        """Return the range as it is known now, and have it read on soon."""
+        past = self._past.setdefault(scale.name, FlowPast(FlowWindows(scale)))
         past.wanted = time.monotonic()
         if past.wanted >= past.due:
             self._wake.set()
         return past
 
-    async def fresh(self, scale: Scale, *, patience: float) -> Past:
-        """The range read up to now, or as far as it is known when that takes longer than `patience` seconds."""
+    async def fresh(self, scale: FlowRange, *, patience: float) -> FlowPast:
+        """Return the range read up to now, or as it is known after `patience` seconds."""
         past = self.look(scale)
         if past.wanted >= past.due:
             try:
@@ -91,7 +91,7 @@ class FlowHistory:
         return past
 
     async def run(self) -> None:
-        """Read what is looked at until cancelled."""
+        """Read the ranges that pages show, until cancelled."""
         while True:
             try:
                 await asyncio.wait_for(self._wake.wait(), UNWANTED)
@@ -104,18 +104,18 @@ class FlowHistory:
                 if past.due <= past.wanted:
                     await self._read(past)
 
-    async def _read(self, past: Past) -> None:
+    async def _read(self, past: FlowPast) -> None:
         try:
             await self.read(past)
-        except Exception:  # whatever stands in that topic must not end the reading for good
+        except Exception:  # a malformed message must not stop the reading for good
             log.exception("the flow windows could not be read")
         past.due = time.monotonic() + EVERY
         past.version += 1
         done, past.read = past.read, asyncio.Event()
         done.set()
 
-    async def read(self, past: Past) -> None:
-        """Read on, on all brokers at the same time."""
+    async def read(self, past: FlowPast) -> None:
+        """Read on, on all nsqds at the same time."""
         now = self._clock()
         begin = past.windows.scale.begin(now)
         asked: Asked[Any] = await self._http.ask_all(
@@ -128,20 +128,20 @@ class FlowHistory:
                 log.debug("no flow windows from %s: %s", broker, failure)
         past.windows.forget(before=begin, most=MOST)
 
-    async def _read_on(self, past: Past, broker: str, begin: int, now: float) -> None:
+    async def _read_on(self, past: FlowPast, broker: str, begin: int, now: float) -> None:
         scale = past.windows.scale
         place = past.places.get(broker)
         ask = {"from": str(place.next), "log_id": place.log_id} if place else {"time_from": str(begin * SECOND)}
         visit = Visit(past.windows, begin)
         for _ in range(scale.span // scale.step * PAGES_A_STEP):
             answer = await self._page(broker, ask, begin)
-            place = past.places[broker] = Place(str(answer["log_id"]), int(answer["resume"]))
+            place = past.places[broker] = LogPosition(str(answer["log_id"]), int(answer["resume"]))
             ask = {"from": str(place.next), "log_id": place.log_id}
             ended = place.next >= int(answer["next"])
             if visit.page(answer.get("messages") or [], ended=ended):
                 ask = {"time_from": str(int((visit.step + BEHIND) * SECOND))}
                 ended = visit.step + BEHIND > now
-                if ended:  # the present step is a sample too: go on with what comes
+                if ended:  # the last step is sampled too: continue with new windows
                     place.next = int(answer["next"])
             if ended:
                 return
@@ -159,16 +159,16 @@ class FlowHistory:
 
 
 class Visit:
-    """Pages of one log, read on and on while they lead from step to step, left for the next step where they do not."""
+    """Decides after each page of a log whether to read on, or to skip to the next step of the chart."""
 
-    def __init__(self, windows: Windows, step: int) -> None:
-        self.step = step  # where we are, as publish times tell
+    def __init__(self, windows: FlowWindows, step: int) -> None:
+        self.step = step  # start of the current step, by publish times
         self._windows = windows
         self._pages = 0
-        self._held: list[Window] = []  # of a step that we may leave before its end
+        self._held: list[FlowWindow] = []  # windows of a step that may be skipped before its end
 
     def page(self, messages: list[Json], *, ended: bool) -> bool:
-        """Take in a page; whether to jump to `step` instead of reading on. `ended`: it was the last."""
+        """Add a page, and return whether to skip to `step` instead of reading on. `ended`: the page was the last."""
         for message in messages:
             window = parse(message.get("body"), int(message["timestamp"]) / SECOND)
             if window is not None:
@@ -183,7 +183,7 @@ class Visit:
         starts = {window.start for window in self._held}
         if len(starts) < 2 and self._pages < PAGES_A_STEP:
             return False
-        # the last window may be cut through by the end of the page: topics that come later in it would seem idle
+        # the page may end inside the last window: the topics that follow in it would seem idle
         cut = max(starts) if len(starts) > 1 else None
         self._take([window for window in self._held if window.start != cut])
         left, self.step = self.step, self.step + scale.step
@@ -191,14 +191,14 @@ class Visit:
         self._held, self._pages = [], 0
         return True
 
-    def _take(self, windows: list[Window]) -> None:
+    def _take(self, windows: list[FlowWindow]) -> None:
         for window in windows:
             self._windows.add(window)
 
 
-def scale_of(seconds: float) -> Scale | None:
-    """The scale with that span."""
-    return next((scale for scale in SCALES if scale.span == seconds), None)
+def range_of(seconds: float) -> FlowRange | None:
+    """Return the range with that span in seconds, if there is one."""
+    return next((scale for scale in RANGES if scale.span == seconds), None)
 
 
 # ---- in words ----
@@ -206,27 +206,29 @@ def scale_of(seconds: float) -> Scale | None:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What to know about a range, and the command that would help, if one would."""
+    """A hint about a range, and the command that helps, if there is one."""
 
     text: str = ""
     command: str = ""
 
 
-def hint(past: Past, picture: ClusterView, limits: Limits, queries: ClusterClient) -> Hint:
-    """Why there is no history, or none of late; empty when all is as it should be."""
-    if not picture.lapwing:
+def hint(past: FlowPast, cluster_view: ClusterView, limits: AlarmLimits, cluster_client: ClusterClient) -> Hint:
+    """Return why there is no history, or none of the last minutes; empty if nothing is wrong."""
+    if not cluster_view.lapwing:
         return Hint("These nsqds keep no log to read the past from: this is what nsqadmin has seen itself.")
     if past.version == 0:
         return Hint("Reading the history …")
     newest = past.windows.newest
-    if picture.at - newest < SILENT or any(
-        pipeline.get("kind") == "flow" and not stale(pipeline, picture.at, limits) and pipeline.get("state") in ALIVE
-        for pipeline in picture.pipelines or ()
+    if cluster_view.at - newest < SILENT or any(
+        pipeline.get("kind") == "flow"
+        and not stale(pipeline, cluster_view.at, limits)
+        and pipeline.get("state") in ALIVE
+        for pipeline in cluster_view.pipelines or ()
     ):
         return Hint() if newest else Hint("The flow pipeline has begun: its first windows come within a minute.")
-    command = " ".join(["lapwing pipeline run flow", *_whom(picture, queries)])
+    command = " ".join(["lapwing pipeline run flow", *_whom(cluster_view, cluster_client)])
     if newest:
-        ago = duration(round(picture.at - newest))
+        ago = duration(round(cluster_view.at - newest))
         return Hint(f"The flow pipeline does not run: its last window ended {ago} ago. Start it again:", command)
     return Hint(
         "No flow pipeline runs, so this is only what nsqadmin has seen itself. "
@@ -235,7 +237,7 @@ def hint(past: Past, picture: ClusterView, limits: Limits, queries: ClusterClien
     )
 
 
-def _whom(picture: ClusterView, queries: ClusterClient) -> list[str]:
-    if not queries.direct:
-        return [f"--lookupd {address}" for address in queries.lookupds]
-    return [f"--nsqd {state.node.contact}" for state in picture.nodes if state.lapwing]
+def _whom(cluster_view: ClusterView, cluster_client: ClusterClient) -> list[str]:
+    if not cluster_client.direct:
+        return [f"--lookupd {address}" for address in cluster_client.lookupds]
+    return [f"--nsqd {state.node.contact}" for state in cluster_view.nodes if state.lapwing]
