@@ -40,6 +40,13 @@ def _durability(text: object) -> Durability:
     return text
 
 
+def _transport(text: object) -> str:
+    if text not in ("auto", "epoll", "asyncio"):
+        raise ValueError("one of auto, epoll, asyncio expected")
+    return str(text)
+
+
+TRANSPORT: Final = Kind("string", _transport, _transport)
 DURABILITY: Final = Kind("string", _durability, _durability)
 
 
@@ -119,6 +126,9 @@ class Options:
     min_output_buffer_timeout: int = option("25ms", "shortest output buffer timeout of a client", kind=DURATION)
     output_buffer_timeout: int = option("250ms", "output buffer timeout that clients are told", kind=DURATION)
     max_channel_consumers: int = option(0, "most consumers of one channel; 0: no limit")
+    tcp_transport: str = option(
+        "auto", "how TCP clients are served: epoll (Linux), asyncio, or auto (epoll where there is one)", kind=TRANSPORT
+    )
     max_connections: int = option(0, "most TCP connections at a time; 0: no limit")
     max_topics: int = option(0, "most topics; 0: no limit")
     max_channels: int = option(0, "most channels of one topic; 0: no limit")

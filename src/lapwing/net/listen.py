@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from lapwing.net.polled import PolledConnections
+
 _BACKLOG: Final = 1024
 _LOOPBACK: Final = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
@@ -76,6 +78,7 @@ class Listener:
     sockets: list[socket.socket]
     address: str  # `host:port` as it is bound, or the path of a Unix socket
     port: int  # -1 for a Unix socket
+    _polled: PolledConnections | None = None
     _servers: list[asyncio.AbstractServer] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _handshakes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -96,6 +99,12 @@ class Listener:
                 self._servers.append(await loop.create_unix_server(factory, sock=listening, backlog=_BACKLOG))
             else:
                 self._servers.append(await loop.create_server(factory, sock=listening, backlog=_BACKLOG))
+
+    def serve_polled(self, connections: PolledConnections, factory: Callable[[], asyncio.Protocol]) -> None:
+        """Take connections from now on, into one epoll set."""
+        self._polled = connections
+        for listening in self.sockets:
+            connections.accept(listening, factory)
 
     async def _accept_tls(self, listening: socket.socket, factory: Factory, tls: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
@@ -118,6 +127,8 @@ class Listener:
         """Stop listening."""
         for task in (*self._tasks, *self._handshakes):
             task.cancel()
+        if self._polled is not None:
+            self._polled.stop_accepting()
         for server in self._servers:
             server.close()
         for listening in self.sockets:

@@ -23,6 +23,7 @@ except ImportError:  # not Linux, or no compiler where this was installed
 __all__ = ["LIMIT", "PolledConnections", "PolledTransport", "available"]
 
 _ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
+_NO_PROTOCOL: Final = asyncio.Protocol()
 _PAUSE: Final = 0.1  # seconds without accepting when there are no descriptors left
 
 
@@ -51,7 +52,12 @@ class PolledConnections:
         self._begin()
         try:
             for transport, what in self.sockets.receive():
-                transport.received(what)
+                try:
+                    transport.received(what)
+                except Exception as error:  # as the event loop does: the others must get what came for them
+                    message = "a protocol failed on what it received"
+                    self.loop.call_exception_handler({"message": message, "exception": error, "transport": transport})
+                    transport.abort()
         finally:
             self._end()
 
@@ -155,6 +161,7 @@ class PolledTransport(asyncio.Transport):
         try:
             self._protocol.connection_lost(error)
         finally:
+            self._protocol = _NO_PROTOCOL  # break the reference cycle with the protocol
             self._socket.close()
 
     # --- reading -----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from lapwing.broker.options import VERSION, Options
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import ConfigError, LogError
 from lapwing.log.nsq_queues import undrained
+from lapwing.net import polled
 from lapwing.net.http import HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
@@ -133,8 +134,7 @@ class Daemon:
             await self._serve_http(self.http, plain, None)
         if self.https is not None:
             await self._serve_http(self.https, table, tls)
-        assert self.tcp is not None
-        await self.tcp.serve(lambda: Connection(door))
+        await self._serve_tcp(lambda: Connection(door))
         self._every(options.checkpoint_interval / 1e9, self._checkpoint)
         self._every(_TRIM, self._trim)
         self._every(_TRIM_ALL, self._trim_all)
@@ -154,6 +154,16 @@ class Daemon:
         await self.peers.start()
         self.turn.on_changes = self.peers.tell
         self._stopping.append(self.peers.stop)
+
+    async def _serve_tcp(self, factory: Callable[[], Connection]) -> None:
+        assert self.tcp is not None
+        if self.options.tcp_transport == "asyncio" or not polled.available:
+            await self.tcp.serve(factory)
+            return
+        turn = self.turn
+        self.tcp.serve_polled(
+            polled.PolledConnections(asyncio.get_running_loop(), begin=turn.begin, end=turn.end), factory
+        )
 
     async def _serve_http(self, listener: Listener, table: Table, tls: ssl.SSLContext | None) -> None:
         server = HttpServer(table, log=self.log.info, broken=self._broken)
@@ -288,6 +298,8 @@ class Daemon:
 
 
 def _check(options: Options) -> None:
+    if options.tcp_transport == "epoll" and not polled.available:
+        raise ConfigError("--tcp-transport=epoll needs Linux and an installation with a C compiler: use auto")
     """Refuse what cannot work. Raises `ConfigError`."""
     if not 1 <= options.max_deflate_level <= 9:
         raise ConfigError("--max-deflate-level must be [1,9]")

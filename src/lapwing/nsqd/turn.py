@@ -37,6 +37,10 @@ class Turn:
             self._stirred = True
             self._loop.call_soon(self.end)
 
+    def begin(self) -> None:
+        """Note that the caller ends this round itself, with `end`."""
+        self._stirred = True
+
     def add(self, talker: Talker) -> None:
         """Have a connection flushed at the end of this round."""
         self._talkers[talker] = None
