@@ -10,9 +10,9 @@ import daemons
 from daemons import Daemon
 
 
-@pytest.fixture(scope="module")
-def nsqd() -> Iterator[Daemon]:
-    with daemons.nsqd() as daemon:
+@pytest.fixture(scope="module", params=["auto", "asyncio"])
+def nsqd(request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    with daemons.nsqd(f"--tcp-transport={request.param}") as daemon:
         yield daemon
 
 
