@@ -16,7 +16,7 @@ from lapwing.admin.access import hash_password
 
 pytestmark = pytest.mark.slow
 
-EVERYTHING = ["publish", "subscribe", "admin"]
+EVERYTHING = ["publish", "subscribe"]
 
 
 class AuthServer(BaseHTTPRequestHandler):
@@ -25,7 +25,8 @@ class AuthServer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         secret = parse_qs(urlsplit(self.path).query).get("secret", [""])[0]
         permissions = {"open sesame": EVERYTHING, "half": ["publish"]}.get(secret)
-        granted = [{"topic": ".*", "channels": [".*"], "permissions": permissions}] if permissions else []
+        admin = permissions == EVERYTHING
+        granted = [{"topic": ".*", "channels": [".*"], "permissions": permissions, "admin": admin}] if permissions else []
         body = json.dumps({"ttl": 60, "identity": "admin", "authorizations": granted}).encode()
         self.send_response(200 if permissions else 403)
         self.send_header("Content-Length", str(len(body)))

@@ -16,8 +16,7 @@ from daemons import Daemon, start_nsqd
 
 VECTORS = (Path(__file__).parent.parent / "vectors" / "nsqd-vectors.json").read_text()
 
-# NSQ knows no permission `admin` and refuses the auth server's whole answer; lapwing does (docs/differences.md).
-CASES: list[dict[str, Any]] = json.loads(VECTORS.replace('"admin"', '"unknown"'))
+CASES: list[dict[str, Any]] = json.loads(VECTORS)
 
 # What a vanished consumer held is ready again at once with us; this flag brings NSQ's way back (docs/differences.md).
 ALSO = {"disconnect_keeps_in_flight": ["--requeue-on-disconnect=false"]}

@@ -13,12 +13,14 @@ import pytest
 from daemons import Daemon, nsqd
 from http_double import HttpDouble, reply
 
-EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish", "admin"]}
+EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"], "admin": True}
 ORDERS = "^orders$"
 
 
 def grants(*permissions: str, topic: str = ORDERS, channels: tuple[str, ...] = (".*",)) -> dict[str, Any]:
-    return {"topic": topic, "channels": list(channels), "permissions": list(permissions)}
+    """An authorization as the auth server gives it: `admin` is a member of its own beside NSQ's permissions."""
+    known = [permission for permission in permissions if permission != "admin"]
+    return {"topic": topic, "channels": list(channels), "permissions": known, "admin": "admin" in permissions}
 
 
 SECRETS = {

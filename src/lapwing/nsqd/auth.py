@@ -14,7 +14,8 @@ from lapwing.net.http_client import HttpClient
 from lapwing.net.http_message import HttpFailed
 from lapwing.nsqd.outgoing_http import http_client
 
-PERMISSIONS: Final = ("subscribe", "publish", "admin")
+PERMISSIONS: Final = ("subscribe", "publish")  # NSQ refuses an answer with any other one, and so do we
+ADMIN: Final = "admin"  # granted by a member of its own, which NSQ ignores: one auth server serves both
 
 _SECOND: Final = 1_000_000_000
 
@@ -97,6 +98,11 @@ def _grant(entry: Any) -> Grant:
     for permission in permissions:
         if permission not in PERMISSIONS:
             raise AuthFailed(f"unknown permission {permission!r}")
+    admin = entry.get(ADMIN, False)
+    if not isinstance(admin, bool):
+        raise AuthFailed(f"admin {admin!r}, true or false needed")
+    if admin:
+        permissions = [*permissions, ADMIN]
     return Grant(
         topic=_compiled(_text(entry, "topic")),
         channels=tuple(_compiled(pattern) for pattern in _texts(entry, "channels")),
