@@ -25,8 +25,8 @@ class AuthServer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         secret = parse_qs(urlsplit(self.path).query).get("secret", [""])[0]
         permissions = {"open sesame": EVERYTHING, "half": ["publish"]}.get(secret)
-        admin = permissions == EVERYTHING
-        granted = [{"topic": ".*", "channels": [".*"], "permissions": permissions, "admin": admin}] if permissions else []
+        everywhere = {"topic": ".*", "channels": [".*"], "permissions": permissions, "admin": permissions == EVERYTHING}
+        granted = [everywhere] if permissions else []
         body = json.dumps({"ttl": 60, "identity": "admin", "authorizations": granted}).encode()
         self.send_response(200 if permissions else 403)
         self.send_header("Content-Length", str(len(body)))
