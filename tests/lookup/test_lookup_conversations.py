@@ -342,3 +342,13 @@ def test_all_topics_are_told_with_their_channels_when_asked_for():
     assert {topic: sorted(channels) for topic, channels in answer["channels"].items()} == {"bare": [], "t": ["c", "d"]}
     assert sorted(as_ever["topics"]) == ["bare", "t"]
     assert list(as_ever) == ["topics"]
+
+
+def test_one_nsqd_registers_no_more_than_it_may():
+    with daemons.start_nsqlookupd("--max-registrations-per-peer=2") as daemon, Peer(daemon.tcp) as peer:
+        peer.identify()
+        assert peer.ask(b"REGISTER t c\n") == b"OK"
+        refused = peer.ask(b"REGISTER u\n")
+
+        assert refused.startswith(b"E_REGISTER_FAILED too many registrations of one nsqd (2 allowed")
+        assert peer.ended()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lapwing import names
-from lapwing.lookup.registry import NEVER, Registry, RegistryFull
+from lapwing.lookup.registry import NEVER, PeerFull, Registry, RegistryFull
 from lapwing.wire.nsq.lookup import PeerInfo
 
 SECOND = 1_000_000_000
@@ -164,6 +164,23 @@ def test_a_full_registry_refuses_what_is_new_and_takes_what_is_known():
     known.create("t", "d")
 
     assert len(known) == 2
+
+
+def test_one_producer_registers_no_more_than_it_may_and_others_are_free_to():
+    known = registry(max_per_producer=3)
+    producer, other = known.join("1:1", peer(), now=0), known.join("1:2", peer(), now=0)
+    known.register(producer, "t", "c")
+    known.register(producer, "u")
+    known.register(producer, "t", "c")
+    for topic, channel in (("v", ""), ("t", "d")):
+        with pytest.raises(PeerFull):
+            known.register(producer, topic, channel)
+    known.register(other, "v", "c")
+    known.unregister(producer, "u")
+    known.register(producer, "v")
+
+    assert known.topics == ["t", "u", "v"]
+    assert known.lookup("v", now=0) == [other, producer]
 
 
 TOPICS = st.sampled_from(["t", "u", "e#ephemeral", "*"])

@@ -1,5 +1,6 @@
 """Whoever talks to nsqd, and however badly: others are served, and memory stays bounded."""
 
+import contextlib
 import json
 import socket
 import struct
@@ -40,6 +41,30 @@ def nsqd(shared: daemons.Daemon) -> Iterator[daemons.Daemon]:
         attempts, message_id, body = witness.message()
         assert (attempts, body) == (1, b"still there?")
         witness.send(b"FIN %s\n" % message_id)
+
+
+# --- those who introduce themselves at length ----------------------------------------------------------------------
+
+
+def test_others_are_served_while_the_largest_identify_is_read(nsqd: daemons.Daemon) -> None:
+    body = b'{"client_id":"%b","x":[%b1]}' % (b"long" * 1000, b"1," * 2_500_000)
+    longest = 0.0
+    with Raw(nsqd, seconds=60) as talker, Raw(nsqd) as other:
+        talker.send(b"IDENTIFY\n" + struct.pack(">I", len(body)) + body)
+        talker.socket.settimeout(0.001)
+        answered = False
+        while not answered:
+            began = time.monotonic()
+            other.ok(pub("meanwhile", b"x"))
+            longest = max(longest, time.monotonic() - began)
+            with contextlib.suppress(TimeoutError):
+                answered = talker.socket.recv(100) == b"\0\0\0\6\0\0\0\0OK"
+        talker.socket.settimeout(20)
+        talker.subscribe("meanwhile", "c")
+        clients = topics(nsqd)["meanwhile"]["channels"]["c"]["clients"]
+
+    assert longest < 1  # all at once it takes 3 s
+    assert [client["client_id"] for client in clients] == [("long" * 1000)[:1024]]
 
 
 # --- those who take their time -------------------------------------------------------------------------------------

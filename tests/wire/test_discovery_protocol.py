@@ -106,7 +106,7 @@ def test_a_line_is_trimmed_and_split_at_single_spaces(way, line, command):
         (MAGIC + b"IDENTIFY\n" + size(0), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (MAGIC + b"IDENTIFY\n" + size(2) + b"[]", b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (MAGIC + b"IDENTIFY\n" + size(-1), b"E_BAD_BODY IDENTIFY invalid body size -1"),
-        (MAGIC + b"IDENTIFY\n" + size(2**31 - 1), b"E_BAD_BODY IDENTIFY body too big 2147483647 > 1048576"),
+        (MAGIC + b"IDENTIFY\n" + size(2**31 - 1), b"E_BAD_BODY IDENTIFY body too big 2147483647 > 65536"),
         (MAGIC + identify(), b"E_BAD_BODY IDENTIFY missing fields"),
         (
             MAGIC + identify(broadcast_address="a", tcp_port=1, http_port=0, version="1"),

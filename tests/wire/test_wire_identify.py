@@ -1,15 +1,17 @@
 """Feature negotiation: what is asked, what is granted, what is refused."""
 
 import json
+import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapwing.errors import ProtocolError
 from lapwing.wire.nsq.identify import Identity, Terms, negotiate, parse
-from lapwing.wire.nsq.json import Kind, compact_json, read_members
+from lapwing.wire.nsq.json import Kind, MemberReader, compact_json, read_members
 
 MS = 1_000_000
 TERMS = Terms(version="1.3.0")
@@ -59,6 +61,82 @@ def test_an_identity_is_read_as_go_reads_it(body, identity):
 def test_what_go_cannot_decode_is_refused(body):
     with pytest.raises(ProtocolError, match=r"^E_BAD_BODY IDENTIFY failed to decode JSON body$"):
         parse(body)
+
+
+def random_json() -> st.SearchStrategy[Any]:
+    scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+    return st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+        max_leaves=20,
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(st.text() | st.sampled_from(["msg_timeout", "hostname"]), random_json(), max_size=5),
+    st.integers(0, 3),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_every_object_of_json_is_understood_and_no_part_of_one(document, indent, share):
+    text = json.dumps(document, indent=indent or None, ensure_ascii=indent % 2 == 0)
+    found = read_members(text.encode("utf-8", "replace"), {"msg_timeout": Kind.INT64}, lenient={"msg_timeout"})
+
+    asked = document.get("msg_timeout")
+    if type(asked) is int and -(2**63) <= asked < 2**63:
+        assert found == {"msg_timeout": asked}
+    with pytest.raises(ValueError):
+        read_members(text[: int(len(text) * share)].encode("utf-8", "replace"), {})
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_what_python_reads_is_read(body):
+    try:
+        expected = isinstance(json.loads(body.decode("utf-8", "replace")), dict | None)
+    except ValueError:
+        expected = False
+    try:
+        read_members(body, {})
+        read = True
+    except ValueError:
+        read = False
+
+    assert read == expected or b"N" in body or b"I" in body  # Python knows NaN and Infinity
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{%b}" % b",".join(b'"k%06d":1' % number for number in range(100_000)),
+        b"{%b}" % b",".join(b'"k\\\\%05d":1' % number for number in range(100_000)),
+        b'{"x":[%b1]}' % (b"1," * 500_000),
+        b'{"x":[%b1]}' % (b"[1]," * 100_000),
+        b'{"x":[%b1]}' % (b'{"":{}},' * 100_000),
+        b'{"x":"%b"}' % (b"\\u0041" * 200_000),
+        b'{"client_id":"%b"}' % (b"\\n" * 500_000),
+        b'{"%b":1}' % (b"\\n" * 500_000),
+        b"{%b}" % (b" " * 1_000_000),
+    ],
+    ids=lambda body: body[:12].decode(),
+)
+def test_the_largest_body_is_read_in_small_slices(body):
+    reader = MemberReader(body, {"client_id": Kind.TEXT})
+    longest, done = 0.0, False
+    while not done:
+        began = time.process_time()
+        done = reader.advance()
+        longest = max(longest, time.process_time() - began)
+
+    assert longest < 0.1  # a few ms on an idle machine, however long the body is
+
+
+def test_of_a_text_1_kib_is_kept():
+    ending = "é" * 2_000_000
+    found = parse(json.dumps({"client_id": "x" + ending, "hostname": "\n" * 3000}, ensure_ascii=False).encode())
+
+    assert found.client_id == "x" + "é" * 511
+    assert found.hostname == "\n" * 1024
 
 
 @given(st.binary(max_size=60))

@@ -35,6 +35,7 @@ class Daemon:
             inactive_after=options.inactive_producer_timeout,
             tombstone_lifetime=options.tombstone_lifetime,
             max_registrations=options.max_registrations,
+            max_per_producer=options.max_registrations_per_peer,
             departed_lifetime=options.departed_lifetime,
         )
         self._welcome = b""

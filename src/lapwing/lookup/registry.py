@@ -20,6 +20,13 @@ class RegistryFull(LapwingError):
         super().__init__(f"registry is full ({limit} registrations)")
 
 
+class PeerFull(LapwingError):
+    """One nsqd has as many registrations as the operator allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"too many registrations of one nsqd ({limit} allowed by --max-registrations-per-peer)")
+
+
 @dataclass(slots=True, eq=False)
 class Producer:
     """One connected nsqd. Two connections are two producers, whatever they say of themselves."""
@@ -76,13 +83,20 @@ class Registry:
     """
 
     def __init__(
-        self, *, inactive_after: int, tombstone_lifetime: int, max_registrations: int = 0, departed_lifetime: int = 0
+        self,
+        *,
+        inactive_after: int,
+        tombstone_lifetime: int,
+        max_registrations: int = 0,
+        max_per_producer: int = 0,
+        departed_lifetime: int = 0,
     ) -> None:
-        """Times are ns; `max_registrations` counts topics and channels, 0: any number."""
+        """Times are ns; the limits count topics and channels, of all producers and of each; 0: any number."""
         self.departed = DepartedNodes(lifetime=departed_lifetime)
         self.inactive_after = inactive_after
         self.tombstone_lifetime = tombstone_lifetime
         self.max_registrations = max_registrations
+        self.max_per_producer = max_per_producer
         self.producers: set[Producer] = set()
         self._topics: dict[str, dict[Producer, int]] = {}  # with the time of each one's tombstone
         self._channels: dict[str, dict[str, set[Producer]]] = {}
@@ -112,7 +126,14 @@ class Registry:
         producer.channels.clear()
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> None:
-        """The producer has `topic`, and `channel` of it if one is named. A tombstone stays. Raises `RegistryFull`."""
+        """Note that the producer has `topic`, and `channel` of it if one is named. A tombstone stays.
+
+        Raises `RegistryFull` or `PeerFull`, having done nothing.
+        """
+        held = len(producer.topics) + len(producer.channels)
+        held += (topic not in producer.topics) + bool(channel and (topic, channel) not in producer.channels)
+        if 0 < self.max_per_producer < held:
+            raise PeerFull(self.max_per_producer)
         self.create(topic, channel)
         if channel:
             self._channels[topic][channel].add(producer)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lapwing.errors import ProtocolError
-from lapwing.lookup.registry import Producer, Registry, RegistryFull
+from lapwing.lookup.registry import PeerFull, Producer, Registry, RegistryFull
 from lapwing.wire.nsq import lookup
 from lapwing.wire.nsq.connection import HangUp
 from lapwing.wire.nsq.lookup import Command, Identify, LookupConnection, Ping, Register, Unregister
@@ -76,7 +76,7 @@ class Session:
         elif isinstance(command, Register) and producer is not None:
             try:
                 self._registry.register(producer, command.topic, command.channel)
-            except RegistryFull as error:
+            except (RegistryFull, PeerFull) as error:
                 raise ProtocolError("E_REGISTER_FAILED", str(error)) from error
             self._say(f"DB: client({self.remote}) REGISTER topic:{command.topic} channel:{command.channel}")
         elif isinstance(command, Unregister) and producer is not None:

@@ -28,6 +28,7 @@ _HIGH_WATER: Final = 1 << 20  # bytes a slow socket may have waiting
 _FULL: Final = 4 * _HIGH_WATER  # more than deliveries alone can leave waiting: then not even a consumer is heard
 _GOODBYE: Final = 10.0  # seconds for what was written to leave after we have hung up
 _MOST_WAITING: Final = 10_000  # answers of one client that wait for a sync before nothing more is read from it
+_LARGE_IDENTIFY: Final = 16384  # bytes of a body that is read in several turns
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
 
 
@@ -282,7 +283,21 @@ class Connection(asyncio.Protocol):
     # --- IDENTIFY ----------------------------------------------------------------------------------------------
 
     def _identify(self, command: Identify, now: int) -> None:
-        identity = identify.parse(command.body)
+        if len(command.body) > _LARGE_IDENTIFY:
+            self._wait_for(self._identify_later(command.body))
+        else:
+            self._introduce(identify.parse(command.body), now)
+
+    async def _identify_later(self, body: bytes) -> None:
+        reader = identify.IdentityReader(body)
+        identity = reader.advance()
+        while identity is None:
+            await asyncio.sleep(0)  # others get their turn
+            identity = reader.advance()
+        self._introduce(identity, self._clock.now())
+
+    def _introduce(self, identity: identify.Identity, now: int) -> None:
+        """Agree on what the client asks for, and answer its IDENTIFY."""
         settings, answer = identify.negotiate(identity, self._door.terms, self._settings)
         session, about = self._session, self._session.about
         self._agree(settings)

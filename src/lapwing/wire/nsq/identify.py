@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from lapwing.errors import ProtocolError
-from lapwing.wire.nsq.json import Kind, compact_json, read_members
+from lapwing.wire.nsq.json import Kind, MemberReader, compact_json
 
 _MILLISECOND: Final = 1_000_000  # ns
 _SECOND: Final = 1_000 * _MILLISECOND
@@ -101,12 +101,31 @@ class Settings:
     reject: bool = False
 
 
+class IdentityReader:
+    """Reads the body of an IDENTIFY, a slice at a time: a large one takes longer than others should wait."""
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, body: bytes) -> None:
+        self._reader = MemberReader(body, _MEMBERS, lenient=_OWN)
+
+    def advance(self) -> Identity | None:
+        """Read for a few milliseconds at most; return the identity when all is read, else None.
+
+        Raises `ProtocolError` when the body is not the JSON it should be.
+        """
+        try:
+            return Identity(**self._reader.found) if self._reader.advance() else None
+        except ValueError as error:
+            raise ProtocolError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from error
+
+
 def parse(body: bytes) -> Identity:
-    """What the body of an IDENTIFY says; raises `ProtocolError` when it is not the JSON it should be."""
-    try:
-        return Identity(**read_members(body, _MEMBERS, lenient=_OWN))
-    except ValueError as error:
-        raise ProtocolError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from error
+    """Return the identity in the body of an IDENTIFY. Raises `ProtocolError` when it is not the JSON it should be."""
+    reader = IdentityReader(body)
+    while (identity := reader.advance()) is None:
+        pass
+    return identity
 
 
 def negotiate(

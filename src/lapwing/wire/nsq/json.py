@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Generator, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -18,73 +18,205 @@ class Kind(Enum):
 
 _BITS: Final = {Kind.INT32: 32, Kind.INT64: 64}
 _LONGEST_INTEGER: Final = 20  # signs of the longest 64-bit one, with its minus
+_LONGEST_KEY: Final = 256  # bytes, escapes included; no member that anybody wants has a longer one
+_LONGEST_TEXT: Final = 1024  # bytes that are kept of a text
+_DEEPEST: Final = 10_000  # containers inside each other, as in Go
+_SMALL: Final = 4096  # bytes of a body in which it does not pay to look for runs
+_STEPS: Final = 500  # of one call of `MemberReader.advance`
+_BYTES: Final = 65536  # the same
+_ARRAY, _OBJECT = b"[{"
+_CLOSING: Final = {_ARRAY: b"]", _OBJECT: b"}"}
+
+_SPACE: Final = rb"[ \t\n\r]*+"
+_SIGNS: Final = rb'[^"\\\x00-\x1f]'
+_ESCAPED: Final = rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})'
+_STRING: Final = rb'"%b*+(?:%b%b*+)*+"' % (_SIGNS, _ESCAPED, _SIGNS)
+_NUMBER: Final = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
+_OTHER: Final = rb"%b|true|false|null|\[%b\]|\{%b\}" % (_NUMBER, _SPACE, _SPACE)
+_SIMPLE: Final = rb"%b(?>%b|%b)%b," % (_SPACE, _STRING, _OTHER, _SPACE)  # a value with nothing inside, and a comma
+
+_BLANK: Final = re.compile(_SPACE)
+_COLON: Final = re.compile(rb"%b:%b" % (_SPACE, _SPACE))
+_QUOTED: Final = re.compile(_STRING)
+_INNER: Final = re.compile(rb"(?:%b++|%b)++" % (_SIGNS, _ESCAPED))
+_VALUE: Final = re.compile(_OTHER)
+_RUNS: Final = {
+    _ARRAY: re.compile(rb"(?:%b){1,4096}+" % _SIMPLE),
+    _OBJECT: re.compile(rb"(?:%b%b%b:%b){1,4096}+" % (_SPACE, _STRING, _SPACE, _SIMPLE)),
+}
+_INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)")
+_START: Final = re.compile(rb'"(?:[^"\\]|\\u....|\\.){0,%d}+' % _LONGEST_TEXT)  # of a string, cut between two signs
 
 _HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 _ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
 _LONG_ESCAPES: Final = {"\\b": "\\u0008", "\\f": "\\u000c"}
 
 
-class _Members(list[tuple[str, Any]]):
-    """The members of an object in their order, duplicates and all."""
+class MemberReader:
+    """Reads the named members of a JSON object, a slice of the body at a time.
 
+    All of the body is checked. Keys match in any case, the last duplicate wins, null counts as absent (as the whole
+    body, too), other members are ignored. A number is an integer only when it is written as one. Of a text, 1 KiB is
+    kept. Bytes that are not UTF-8 become U+FFFD. A `lenient` member of the wrong kind is ignored.
+    """
 
-class _Integer(str):
-    """An integer as it is written: nobody pays for one of a million digits."""
+    __slots__ = ("_body", "_kinds", "_lenient", "_passed", "found")
 
+    def __init__(self, body: bytes, kinds: Mapping[str, Kind], *, lenient: Container[str] = frozenset()) -> None:
+        self.found: dict[str, Any] = {}
+        self._body = body
+        self._kinds = kinds
+        self._lenient = lenient
+        self._passed = self._read()
 
-class _Fraction(str):
-    """Any other number as it is written."""
+    def advance(self) -> bool:
+        """Read for a few milliseconds at most; return whether all is read.
 
+        Raises `ValueError` when the body is not an object, or a member is of the wrong kind.
+        """
+        until = -1
+        for _ in range(_STEPS):
+            at = next(self._passed, None)
+            if at is None:
+                return True
+            if until < 0:
+                until = at + _BYTES
+            elif at >= until:
+                break
+        return False
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
+    def _read(self) -> Iterator[int]:
+        """Pass the body in small steps; yield the position after each."""
+        body = self._body
+        at = _blank(body, 0)
+        if body[at : at + 1] != b"{" and body[at : at + 4] != b"null":
+            raise ValueError("not an object")
+        inside = bytearray()  # the containers around the value at hand, the outermost first
+        name: str | None = None  # of the wanted member at hand
+        # how far values are passed one by one: a small body, and a run of members that may hold a wanted one
+        one_by_one = _SMALL if len(body) <= _SMALL else 0
+        while True:
+            if inside:
+                run = _RUNS[inside[-1]].match(body, at, at + _BYTES) if at >= one_by_one else None
+                if run is not None and (len(inside) > 1 or not self._may_name(run[0])):
+                    at = run.end()
+                elif run is not None:
+                    one_by_one = run.end()
+                at = _blank(body, at)
+                if inside[-1] == _OBJECT:
+                    end = yield from self._string(at)
+                    if len(inside) == 1:
+                        name = self._name(body[at:end])
+                    colon = _COLON.match(body, end)
+                    if colon is None:
+                        raise ValueError(f"no colon at byte {end}")
+                    at = colon.end()
+            begin = at
+            if body[at : at + 1] == b'"':
+                at = yield from self._string(at)
+            elif (value := _VALUE.match(body, at)) is not None:
+                at = value.end()
+            if name is not None and len(inside) == 1:
+                self._keep(name, b"[]" if at == begin else body[begin:at])
+            if at == begin:
+                if body[at : at + 1] not in (b"[", b"{") or len(inside) >= _DEEPEST:
+                    raise ValueError(f"no value at byte {at}, or nested too deep")
+                inside.append(body[at])
+                at += 1
+                yield at
+                continue
+            while inside:
+                at = _blank(body, at) + 1
+                sign = body[at - 1 : at]
+                if sign == b",":
+                    break
+                if sign != _CLOSING[inside.pop()]:
+                    raise ValueError(f"neither a comma nor an end at byte {at - 1}")
+                yield at
+            if not inside:
+                break
+            yield at
+        if _blank(body, at) != len(body):
+            raise ValueError(f"more than one value, at byte {at}")
 
+    def _string(self, at: int) -> Generator[int, None, int]:
+        """Pass a string, a long one in several steps; return where it ends."""
+        body = self._body
+        whole = _QUOTED.match(body, at, at + _BYTES)
+        if whole is not None:
+            return whole.end()
+        if body[at : at + 1] != b'"':
+            raise ValueError(f"no string at byte {at}")
+        at += 1
+        while (part := _INNER.match(body, at, at + _BYTES)) is not None:
+            at = part.end()
+            yield at
+        if body[at : at + 1] != b'"':
+            raise ValueError(f"a string that is wrong at byte {at}")
+        return at + 1
 
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_Members, parse_int=_Integer, parse_float=_Fraction, parse_constant=_refuse
-)
+    def _name(self, key: bytes) -> str | None:
+        """Return the wanted member that `key`, with its quotes, names; None if it names none."""
+        if len(key) > _LONGEST_KEY:
+            return None
+        text = _text(key) if b"\\" in key else key[1:-1].decode("utf-8", "replace")
+        name = text.replace("\u017f", "s").lower()  # the long s, which lower() leaves alone
+        return name if name in self._kinds else None
+
+    def _may_name(self, run: bytes) -> bool:
+        """Return whether a run of members may hold a wanted one. A name may be written with escapes, or odd letters."""
+        if any(sign in run for sign in (b"\\", b"\xc5\xbf", b"\xe2\x84\xaa")):
+            return True
+        lower = run.lower()
+        return any(name.encode() in lower for name in self._kinds)
+
+    def _keep(self, name: str, value: bytes) -> None:
+        if value == b"null":
+            return
+        try:
+            self.found[name] = _member(name, value, self._kinds[name])
+        except ValueError:
+            if name not in self._lenient:
+                raise
 
 
 def read_members(
     body: bytes, kinds: Mapping[str, Kind], *, lenient: Container[str] = frozenset()
 ) -> dict[str, Any]:
-    """The named members of the object in `body`; raises `ValueError` when it is none, or a member of the wrong kind.
-
-    A `lenient` member of the wrong kind is ignored. Keys match in any case, the last duplicate wins, null counts as
-    absent (as the whole body, too), other members are ignored. A number is an integer only when it is written as one.
-    Bytes that are not UTF-8 become U+FFFD.
-    """
-    try:
-        document = _DECODER.decode(body.decode("utf-8", "replace"))
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    if document is None:
-        return {}
-    if not isinstance(document, _Members):
-        raise ValueError("not an object")
-    found: dict[str, Any] = {}
-    for key, value in document:
-        name = key.replace("\u017f", "s").lower()  # the long s, which lower() leaves alone
-        kind = kinds.get(name)
-        if kind is not None and value is not None:
-            try:
-                found[name] = _member(name, value, kind)
-            except ValueError:
-                if name not in lenient:
-                    raise
-    return found
+    """Return the named members of the object in `body`, as `MemberReader` finds them. Raises `ValueError`."""
+    reader = MemberReader(body, kinds, lenient=lenient)
+    while not reader.advance():
+        pass
+    return reader.found
 
 
-def _member(name: str, value: Any, kind: Kind) -> Any:
-    if kind is Kind.FLAG and isinstance(value, bool):
-        return value
-    if kind in _BITS and isinstance(value, _Integer) and len(value) <= _LONGEST_INTEGER:
+def _blank(body: bytes, at: int) -> int:
+    match = _BLANK.match(body, at)
+    assert match is not None  # it matches nothing, too
+    return match.end()
+
+
+def _member(name: str, value: bytes, kind: Kind) -> Any:
+    if kind is Kind.FLAG and value in (b"true", b"false"):
+        return value == b"true"
+    if kind in _BITS and len(value) <= _LONGEST_INTEGER and _INTEGER.fullmatch(value) is not None:
         number, half = int(value), 1 << (_BITS[kind] - 1)
         if -half <= number < half:
             return number
-    if kind is Kind.TEXT and isinstance(value, str) and not isinstance(value, _Integer | _Fraction):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no sign
+    if kind is Kind.TEXT and value[:1] == b'"':
+        return _text(value)
     raise ValueError(f"{name} is not a {kind.value}")
+
+
+def _text(value: bytes) -> str:
+    """Return the text of a JSON string: at most 1 KiB of it, as UTF-8 counts."""
+    if len(value) > _LONGEST_TEXT:
+        start = _START.match(value)
+        assert start is not None
+        value = start[0] + b'"'
+    text: str = json.loads(value.decode("utf-8", "replace"))
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no sign
+    return whole.encode()[:_LONGEST_TEXT].decode("utf-8", "ignore")
 
 
 def compact_json(document: Any) -> bytes:

@@ -18,7 +18,7 @@ MAGIC: Final = b"  V1"
 
 _INT32: Final = struct.Struct(">i")
 _LONGEST_LINE: Final = 16 * 1024  # bytes; NSQ has no limit, and no command comes near this one
-_LONGEST_IDENTIFY: Final = 1024 * 1024  # bytes; NSQ has no limit here either
+_LONGEST_IDENTIFY: Final = 64 * 1024  # bytes; NSQ has no limit here either
 _MEMBERS: Final = {
     "broadcast_address": Kind.TEXT,
     "hostname": Kind.TEXT,
