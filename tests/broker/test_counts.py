@@ -1,8 +1,7 @@
 """Frozen counts: what HTTP, statsd, metrics and the admin page read."""
 
-from play import SECOND, Stage, numbered
-
 from lapwing.broker import stats
+from play import SECOND, Stage, numbered
 
 
 def test_a_topic_and_its_channels_are_counted(stage: Stage) -> None:
@@ -19,7 +18,7 @@ def test_a_topic_and_its_channels_are_counted(stage: Stage) -> None:
     assert (one.name, one.depth, one.in_flight_count, one.deferred_count) == ("c", 5, 4, 1)
     assert (one.message_count, one.requeue_count, one.timeout_count, one.client_count) == (11, 1, 0, 1)
     assert (one.zone_local_count, one.region_local_count, one.global_count) == (6, 0, 0)
-    assert one.clients == (consumer.session,)
+    assert one.clients == (consumer.session.stats(),)
     assert (other.depth, other.deferred_count, other.cursor) == (10, 1, 0)
 
 
@@ -59,7 +58,7 @@ def test_producers_are_those_who_have_published(stage: Stage) -> None:
     stage.consumer()
     producer = stage.client().publish(b"a")
 
-    assert stats.producers(stage.broker) == [producer.session]
+    assert stats.producers(stage.broker) == [producer.session.stats()]
 
 
 def test_the_age_of_the_oldest_unfinished_message(stage: Stage) -> None:

@@ -5,17 +5,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from play import MINUTE, MS, SECOND, Stage, identity, numbered
 
-from lapwing import kernel
+from lapwing import ids, kernel
 from lapwing.broker.entries import Entry, State, entries
 from lapwing.broker.holder import Holder
 from lapwing.broker.pending import Pending, Reason
 from lapwing.broker.subscription import Credit
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
-from lapwing.wire.nsq import ids
 from lapwing.wire.nsq.commands import Cls
+from play import MINUTE, MS, SECOND, Stage, identity, numbered
 
 BASE = 5 << 54
 

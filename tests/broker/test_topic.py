@@ -4,13 +4,13 @@ import errno
 from pathlib import Path
 
 import pytest
-from play import MINUTE, SECOND, Stage, numbered
 
-from lapwing.broker.session import PublishSlot
 from lapwing.errors import LapwingError, PublishRefused, WriteFailed
 from lapwing.log.log import DiskLog
 from lapwing.log.memory import MemoryLog
+from lapwing.sessions.nsq import PublishSlot
 from lapwing.wire.nsq.commands import Cls, Mpub, Pub, Rdy, Sub
+from play import MINUTE, SECOND, Stage, numbered
 
 
 class Refusing:

@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lapwing import kernel
+from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
-from lapwing.broker.session import CLOSING, Session
 from lapwing.broker.storage import DiskStorage
-from lapwing.wire.nsq import ids
+from lapwing.sessions.nsq import CLOSING, Session, limits_of
 from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
 
 MS = 1_000_000
@@ -85,7 +84,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.settle()
 
     def session(self) -> Session:
-        return Session(self.broker, self.options.limits, on_ready=lambda: None, hang_up=lambda: None)
+        return Session(self.broker, limits_of(self.options), on_ready=lambda: None, hang_up=lambda: None)
 
     # --- what the model knows ----------------------------------------------------------------------------------
 

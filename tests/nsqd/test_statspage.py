@@ -6,10 +6,10 @@ import re
 import pytest
 from doors import Node, settle
 
-from lapwing.broker.session import Session
 from lapwing.broker.stats import ChannelStats, Latency, TopicStats
 from lapwing.net.answers import Stream
 from lapwing.nsqd.statspage import Snapshot, TextPage
+from lapwing.sessions.nsq import Session, limits_of
 from lapwing.wire.nsq.commands import Pub, Rdy, Sub
 
 CLIENT_KEYS = [
@@ -21,7 +21,7 @@ CLIENT_KEYS = [
 
 
 def session(node: Node, hostname: str = "c1.example", agent: str = "mycons/2.0") -> Session:
-    made = Session(node.broker, node.options.limits, on_ready=lambda: None, hang_up=lambda: None)
+    made = Session(node.broker, limits_of(node.options), on_ready=lambda: None, hang_up=lambda: None)
     about = made.about
     about.client_id = about.hostname = hostname
     about.user_agent = agent
@@ -151,14 +151,14 @@ async def test_the_text_is_laid_out_as_nsq_lays_it_out() -> None:
     producer.publish_counts = {"orders": 5}
     for each in (consumer, producer):
         each.about.connected = started // 1_000_000_000 + 20
-    channel = ChannelStats("billing", 0, 0, 3, 1, 5, 0, 0, 5, 1, 0, 1, (consumer,), False, latency, 5)
+    channel = ChannelStats("billing", 0, 0, 3, 1, 5, 0, 0, 5, 1, 0, 1, (consumer.stats(),), False, latency, 5)
     idle = ChannelStats("archive", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), True, Latency(0, None), 0)
     topics = [
         TopicStats("orders", (channel,), 0, 0, 5, 10, False, latency, 0, 0, 5),
         TopicStats("audit", (idle,), 1, 0, 1, 1, True, Latency(0, None), 0, 0, 1),
     ]
     now = started + 25_411_666_465
-    snapshot = Snapshot("1.3.0", "go1.19.8", "OK", started, now, {"heap_objects": 32064}, [producer])
+    snapshot = Snapshot("1.3.0", "go1.19.8", "OK", started, now, {"heap_objects": 32064}, [producer.stats()])
     page = TextPage()
 
     text = page.opening(snapshot, some=True) + page.topics(snapshot, topics, first=True)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapwing import ids
 from lapwing.errors import ProtocolError
-from lapwing.wire.nsq import commands, frames, ids
+from lapwing.wire.nsq import commands, frames
 from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
 from lapwing.wire.nsq.quoting import quoted
 

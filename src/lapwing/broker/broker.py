@@ -22,7 +22,7 @@ from lapwing.log.catalog import ChannelEntry, TopicEntry
 from lapwing.log.journal import ChannelState
 
 if TYPE_CHECKING:
-    from lapwing.broker.session import Session
+    from lapwing.broker.client_stats import Client
 
 PROBING: Final = 1_000_000_000  # ns between two looks at whether a disk that has refused takes anything again
 
@@ -58,7 +58,7 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.settings = SettingsStore(options, self.topics, self.save_catalog)
         self.unopened: dict[str, Unopened] = {}
-        self.sessions: dict[Session, None] = {}
+        self.clients: dict[Client, None] = {}
         self.dirty_topics: list[Topic] = []
         self.unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]] = []
         self.agenda: list[tuple[int, int, Channel]] = []
@@ -127,8 +127,8 @@ class Broker:
             self.changed("channel", name, channel, created=False)
         self.changed("topic", name, None, created=False)
         topic.channels.clear()  # which have the topic
-        for session in self.sessions:
-            session.drop_topic(topic)
+        for client in self.clients:
+            client.drop_topic(name)
 
     def delete_channel(self, topic_name: str, name: str) -> None:
         """Drop a channel; the last one of an ephemeral topic takes the topic with it."""

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from lapwing import ids
 from lapwing.log.log import LogOptions
 from lapwing.log.options import Durability
 from lapwing.net.options import (
@@ -22,8 +23,6 @@ from lapwing.net.options import (
     Kind,
     option,
 )
-from lapwing.wire.nsq import ids
-from lapwing.wire.nsq.limits import Limits
 
 VERSION: Final = "1.3.0"  # of the NSQ whose behaviour this is; clients look at it
 
@@ -168,17 +167,6 @@ class Options:
     def max_batch_count(self) -> int:
         """How many messages an MPUB may hold."""
         return (self.max_body_size - 4) // 5
-
-    @property
-    def limits(self) -> Limits:
-        """What the parser of the protocol refuses to go beyond."""
-        return Limits(
-            max_message=self.max_msg_size,
-            max_body=self.max_body_size,
-            max_rdy=self.max_rdy_count,
-            max_req_timeout=self.max_req_timeout,
-            tls_required=self.tls_required != 0,
-        )
 
     @property
     def log_options(self) -> LogOptions:

@@ -22,7 +22,6 @@ from lapwing import kernel
 from lapwing.errors import LapwingError, LogError
 from lapwing.log.attributes import Extra
 from lapwing.log.staged import Intent, Part
-from lapwing.wire.nsq.commands import bodies
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
@@ -241,7 +240,7 @@ def _missing(topic: Topic, part: Part, begun: dict[str, Any]) -> list[int]:
     log = topic.log
     extras = {index: (defer, headers) for index, defer, headers in part.extras}
     wanted: dict[bytes, list[int]] = {}  # by body and attributes, the last index first
-    for index, body in reversed(list(enumerate(bodies(part.batch)))):
+    for index, body in reversed(list(enumerate(_bodies(part.batch)))):
         wanted.setdefault(_key(body, *extras.get(index, (0, {}))), []).append(index)
     left = part.count
     for first, count, frames in log.blocks(max(begun["next"], log.first), log.end, _BLOCK):
@@ -263,14 +262,21 @@ def _key(body: bytes, defer: int, headers: dict[str, str]) -> bytes:
     return repr((defer, sorted(headers.items()))).encode("utf-8", "surrogatepass") + body if defer or headers else body
 
 
+def _bodies(batch: bytes) -> list[bytes]:
+    """Return the bodies of a batch that was checked."""
+    frames, _ = kernel.frame_mpub(batch, 0, 0, _ANY, _ANY)
+    messages, _ = kernel.decode_messages(frames, 0, len(frames))
+    return [body for *_, body in messages]
+
+
 def _append(topic: Topic, part: Part, missing: Sequence[int], *, stamp: int) -> None:
     """Append those messages of a part to its log."""
     now = stamp - topic.skew
     topic.write_pending(now=now)  # so that the sequences are known
     first = topic.log.next
     if len(missing) < part.count:
-        all_bodies = bodies(part.batch)
-        frames = kernel.frame_bodies([all_bodies[index] for index in missing], topic.id_base + first, stamp)
+        bodies = _bodies(part.batch)
+        frames = kernel.frame_bodies([bodies[index] for index in missing], topic.id_base + first, stamp)
     else:
         frames, _ = kernel.frame_mpub(part.batch, topic.id_base + first, stamp, _ANY, _ANY)  # its limits were checked
     places = {index: first + place for place, index in enumerate(missing)} if part.extras else {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.latency import percentiles
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
     from lapwing.broker.channel import Channel
-    from lapwing.broker.session import Session
     from lapwing.broker.topic import Topic
 
 
@@ -38,7 +38,7 @@ class ChannelStats:
     requeue_count: int
     timeout_count: int
     client_count: int
-    clients: tuple[Session, ...] | None  # None when they were not asked for
+    clients: tuple[ClientStats, ...] | None  # None when they were not asked for
     paused: bool
     latency: Latency
     cursor: int
@@ -81,9 +81,9 @@ def topic_stats(
     return [_topic(each, channel, broker, now, clients) for each in chosen]
 
 
-def producers(broker: Broker) -> list[Session]:
-    """Every connection that has published anything."""
-    return [session for session in broker.sessions if session.publish_counts]
+def producers(broker: Broker) -> list[ClientStats]:
+    """Return every client that has published anything."""
+    return [client.stats() for client in broker.clients if client.has_published]
 
 
 def oldest_age(channel: Channel, *, now: int) -> int:
@@ -126,7 +126,6 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         latency = Latency(channel.latencies.count(now=now), tuple(percentiles(samples, channel.latencies.quantiles)))
     depth = channel.depth
     consumers = channel.subscriptions
-    sessions = tuple(each.owner for each in consumers if each.owner is not None)
     elsewhere, region, zone = channel.delivered
     return ChannelStats(
         name=channel.name,
@@ -141,7 +140,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         requeue_count=channel.requeue_count,
         timeout_count=channel.timeout_count,
         client_count=len(consumers),
-        clients=sessions if clients else None,
+        clients=tuple(each.client.stats() for each in consumers if each.client is not None) if clients else None,
         paused=channel.paused or channel.paused_until > now,
         latency=latency,
         cursor=channel.cursor,

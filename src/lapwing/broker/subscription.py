@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from lapwing.broker.holder import Holder
 
 if TYPE_CHECKING:
-    from lapwing.broker.session import Session
+    from lapwing.broker.client_stats import Client
 
 UNSENT: Final = 1 << 20  # bytes waiting for a slow socket beyond which nothing more is delivered
 
@@ -16,7 +16,7 @@ UNSENT: Final = 1 << 20  # bytes waiting for a slow socket beyond which nothing 
 class Subscription:
     """A holder's demand at one outlet. `Window` and `Credit` are the two kinds of demand."""
 
-    __slots__ = ("_hang_up", "_send", "holder", "locality", "owner", "sample_rate", "timeout")
+    __slots__ = ("_hang_up", "_send", "client", "holder", "locality", "sample_rate", "timeout")
 
     def __init__(
         self,
@@ -27,13 +27,13 @@ class Subscription:
         timeout: int | None,
         sample_rate: int = 0,
         locality: int = 0,
-        owner: Session | None = None,
+        client: Client | None = None,
     ) -> None:
         self.holder = holder
         self.timeout = timeout  # ns that a message may stay with the holder; None: for ever
         self.sample_rate = sample_rate  # percent; 0 means all
         self.locality = locality  # 2 same zone as the server, 1 same region, 0 elsewhere
-        self.owner = owner  # the session, for statistics
+        self.client = client  # for statistics
         self._send = send
         self._hang_up = hang_up
 
@@ -65,10 +65,10 @@ class Window(Subscription):
         timeout: int | None,
         sample_rate: int = 0,
         locality: int = 0,
-        owner: Session | None = None,
+        client: Client | None = None,
     ) -> None:
         super().__init__(
-            holder, send, hang_up, timeout=timeout, sample_rate=sample_rate, locality=locality, owner=owner
+            holder, send, hang_up, timeout=timeout, sample_rate=sample_rate, locality=locality, client=client
         )
         self.size = 0
         self.unsent = 0  # bytes given that the socket has not taken yet
@@ -97,8 +97,9 @@ class Credit(Subscription):
         *,
         count: int,
         timeout: int | None = None,
+        client: Client | None = None,
     ) -> None:
-        super().__init__(holder, send, hang_up, timeout=timeout)
+        super().__init__(holder, send, hang_up, timeout=timeout, client=client)
         self.left = count
 
     @property

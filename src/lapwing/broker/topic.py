@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lapwing import kernel, names
+from lapwing import ids, kernel, names
 from lapwing.broker import checkpoint
 from lapwing.broker.admission import Admission, admission_of
 from lapwing.broker.channel import Channel
@@ -20,7 +20,6 @@ from lapwing.broker.skips import EmptiedRuns
 from lapwing.errors import Exiting, LapwingError, PublishRefused, ReadFailed, WriteFailed
 from lapwing.log.log import Extra
 from lapwing.log.retention import RetentionLimits
-from lapwing.wire.nsq import ids
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker.session import About
 from lapwing.errors import ProtocolError
 from lapwing.net.logs import Log
+from lapwing.sessions.nsq import About
 from lapwing.wire.nsq.commands import Dpub, Mpub, Pub, Sub
 from lapwing.wire.nsq.json import compact_json
 

@@ -27,6 +27,7 @@ from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.tcp import Connection
 from lapwing.nsqd.turn import Turn
+from lapwing.sessions.nsq import limits_of
 from lapwing.wire.nsq.identify import Terms
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
@@ -112,8 +113,9 @@ class Daemon:
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
         door = ListenerContext(
-            broker, turn, options, options.limits, self._terms(tls), self.log, tls, auth, self._connections, self.peers
-        )
+            broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
+            self.peers,
+        )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.stir, self._about)
         turn.watchers.append(log_api.look)

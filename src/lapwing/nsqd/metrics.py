@@ -169,7 +169,7 @@ class Metrics:
             ("start_time_seconds", "gauge", "When the broker was started.", self._started / _SECOND),
             ("topics", "gauge", "Topics.", len(broker.topics)),
             ("channels", "gauge", "Channels.", sum(len(topic.channels) for topic in broker.topics.values())),
-            ("clients", "gauge", "TCP connections.", len(broker.sessions)),
+            ("clients", "gauge", "TCP connections.", len(broker.clients)),
             ("producers", "gauge", "TCP connections that have published.", len(stats.producers(broker))),
             ("gc_pause_max_seconds", "gauge", "Longest of the last collections.", self._pauses.percentile(1.0) / 1e6),
         )

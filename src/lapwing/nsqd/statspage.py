@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from lapwing.broker.session import Session
+from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.stats import ChannelStats, Latency, TopicStats
 from lapwing.net import durations
 from lapwing.net.answers import JSON, TEXT, compact
@@ -33,7 +33,7 @@ class Snapshot:
     started: int  # Unix ns
     now: int  # Unix ns
     memory: Mapping[str, int] | None  # None: not asked for
-    producers: Sequence[Session]
+    producers: Sequence[ClientStats]
     topic: str = ""  # the filter
     drain: Mapping[str, Any] | None = None  # how far a drain has come
 
@@ -73,7 +73,7 @@ class JsonPage:
 
     def closing(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
         """All behind the topics."""
-        producers = [client_object(session, topic=snapshot.topic) for session in snapshot.producers]
+        producers = [client_object(client, topic=snapshot.topic) for client in snapshot.producers]
         end: dict[str, Any] = {} if snapshot.memory is None else {"memory": dict(snapshot.memory)}
         end["producers"] = producers if producers and some is not None else None
         if snapshot.drain is not None:
@@ -116,7 +116,7 @@ def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
         "client_count": channel.client_count,
-        "clients": None if clients is None else [client_object(session, topic=chosen) for session in clients],
+        "clients": None if clients is None else [client_object(client, topic=chosen) for client in clients],
         "paused": channel.paused,
         "e2e_processing_latency": _latency_object(channel.latency),
     }
@@ -131,52 +131,48 @@ def _latency_object(latency: Latency) -> dict[str, Any]:
     }
 
 
-def client_object(session: Session, *, topic: str = "") -> dict[str, Any]:
-    """One element of `clients` or `producers`; of what it published, only to `topic` if one is given."""
-    about, subscription = session.about, session.subscription
+def client_object(client: ClientStats, *, topic: str = "") -> dict[str, Any]:
+    """Return one element of `clients` or `producers`; of what it published, only to `topic` if one is given."""
     found: dict[str, Any] = {
-        "client_id": about.client_id,
-        "hostname": about.hostname,
-        "version": "V2",
-        "remote_address": about.remote_address,
-        "state": session.state,
-        "ready_count": subscription.size if subscription else 0,
-        "in_flight_count": len(subscription.holder.in_flight) if subscription else 0,
-        "message_count": subscription.holder.delivered_count if subscription else 0,
-        "finish_count": subscription.holder.finished_count if subscription else 0,
-        "requeue_count": subscription.holder.requeued_count if subscription else 0,
-        "connect_ts": about.connected,
-        "sample_rate": session.sample_rate,
-        "deflate": about.deflate,
-        "snappy": about.snappy,
-        "user_agent": about.user_agent,
+        "client_id": client.client_id,
+        "hostname": client.hostname,
+        "version": client.protocol,
+        "remote_address": client.remote_address,
+        "state": client.state,
+        "ready_count": client.ready_count,
+        "in_flight_count": client.in_flight_count,
+        "message_count": client.message_count,
+        "finish_count": client.finish_count,
+        "requeue_count": client.requeue_count,
+        "connect_ts": client.connected,
+        "sample_rate": client.sample_rate,
+        "deflate": client.deflate,
+        "snappy": client.snappy,
+        "user_agent": client.user_agent,
     }
-    if about.authed:
+    if client.authed:
         found["authed"] = True
-    if about.auth_identity:
-        found["auth_identity"] = about.auth_identity
-    if about.auth_identity_url:
-        found["auth_identity_url"] = about.auth_identity_url
-    found["topology_zone"] = about.topology_zone
-    found["topology_region"] = about.topology_region
-    counts = published(session, topic)
+    if client.auth_identity:
+        found["auth_identity"] = client.auth_identity
+    if client.auth_identity_url:
+        found["auth_identity_url"] = client.auth_identity_url
+    found["topology_zone"] = client.topology_zone
+    found["topology_region"] = client.topology_region
+    counts = published(client, topic)
     if counts:
         found["pub_counts"] = [{"topic": name, "count": count} for name, count in counts]
     return found | {
-        "tls": about.tls,
-        "tls_cipher_suite": _CIPHERS.get(about.tls_cipher, about.tls_cipher),
-        "tls_version": about.tls_version,
-        "tls_negotiated_protocol": about.tls_protocol,
-        "tls_negotiated_protocol_is_mutual": about.tls,
+        "tls": client.tls,
+        "tls_cipher_suite": _CIPHERS.get(client.tls_cipher, client.tls_cipher),
+        "tls_version": client.tls_version,
+        "tls_negotiated_protocol": client.tls_protocol,
+        "tls_negotiated_protocol_is_mutual": client.tls,
     }
 
 
-def published(session: Session, topic: str = "") -> list[tuple[str, int]]:
-    """How much the client has published where: to every topic by name, or to `topic` alone."""
-    counts = session.publish_counts
-    if topic:
-        return [(topic, counts[topic])] if topic in counts else []
-    return sorted(counts.items())
+def published(client: ClientStats, topic: str = "") -> list[tuple[str, int]]:
+    """Return how many messages the client has published: to every topic by name, or to `topic` alone."""
+    return [(name, count) for name, count in client.published if not topic or name == topic]
 
 
 # --- text ------------------------------------------------------------------------------------------------------
@@ -215,7 +211,7 @@ class TextPage:
         """The producers."""
         producers = snapshot.producers if some is not None else ()
         lines = ["", "Producers:" if producers else "Producers: None"]
-        return _text(lines + [f"   {_client_line(session, snapshot)}" for session in producers])
+        return _text(lines + [f"   {_client_line(client, snapshot)}" for client in producers])
 
 
 def _text(lines: Iterable[str]) -> bytes:
@@ -234,27 +230,22 @@ def _topic_lines(topic: TopicStats, snapshot: Snapshot) -> Iterable[str]:
             f"def: {channel.deferred_count:<4} re-q: {channel.requeue_count:<5} "
             f"timeout: {channel.timeout_count:<5} msgs: {channel.message_count:<8} e2e%: {_latencies(channel.latency)}"
         )
-        for session in channel.clients or ():
-            yield f"        {_client_line(session, snapshot)}"
+        for client in channel.clients or ():
+            yield f"        {_client_line(client, snapshot)}"
 
 
-def _client_line(session: Session, snapshot: Snapshot) -> str:
-    about, subscription = session.about, session.subscription
-    port = about.remote_address.rpartition(":")[2]
-    who = f"{about.hostname}:{port} {about.user_agent}"
-    connected = durations.show(max(snapshot.now // _SECOND - about.connected, 0) * _SECOND)
-    counts = published(session, snapshot.topic)
+def _client_line(client: ClientStats, snapshot: Snapshot) -> str:
+    port = client.remote_address.rpartition(":")[2]
+    who = f"{client.protocol} {f'{client.hostname}:{port} {client.user_agent}':<21}"
+    connected = durations.show(max(snapshot.now // _SECOND - client.connected, 0) * _SECOND)
+    counts = published(client, snapshot.topic)
     if counts:
         topics = ",".join(f"{name}={count}" for name, count in counts)
-        return f"[V2 {who:<21}] msgs: {sum(count for _, count in counts):<8} topics: {topics} connected: {connected}"
-    in_flight = ready = finished = requeued = sent = 0
-    if subscription is not None:
-        holder = subscription.holder
-        in_flight, ready, sent = len(holder.in_flight), subscription.size, holder.delivered_count
-        finished, requeued = holder.finished_count, holder.requeued_count
+        return f"[{who}] msgs: {sum(count for _, count in counts):<8} topics: {topics} connected: {connected}"
     return (
-        f"[V2 {who:<21}] state: {session.state} inflt: {in_flight:<4} rdy: {ready:<4} fin: {finished:<8} "
-        f"re-q: {requeued:<8} msgs: {sent:<8} connected: {connected}"
+        f"[{who}] state: {client.state} inflt: {client.in_flight_count:<4} rdy: {client.ready_count:<4} "
+        f"fin: {client.finish_count:<8} re-q: {client.requeue_count:<8} msgs: {client.message_count:<8} "
+        f"connected: {connected}"
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from lapwing.broker.broker import Change
-from lapwing.broker.session import Session
 from lapwing.broker.subscription import UNSENT
 from lapwing.errors import ProtocolError
 from lapwing.net.listen import far_end
@@ -16,6 +15,7 @@ from lapwing.nsqd.authorization import Gate, Guarded
 from lapwing.nsqd.heartbeat import Patience
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.upgrade import Compressed, Encrypted, Layers
+from lapwing.sessions.nsq import Session
 from lapwing.wire.nsq import frames, identify
 from lapwing.wire.nsq.commands import Auth, Command, Identify
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp

@@ -7,6 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from lapwing import names
 from lapwing.errors import ProtocolError
+from lapwing.ids import LENGTH as ID_LENGTH
 from lapwing.wire.nsq.commands import (
     WORDS,
     Auth,
@@ -25,7 +26,6 @@ from lapwing.wire.nsq.commands import (
     Touch,
     shorten,
 )
-from lapwing.wire.nsq.ids import LENGTH as ID_LENGTH
 from lapwing.wire.nsq.json import Kind, read_members
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed

@@ -12,9 +12,10 @@ from typing import Final
 from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
+from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.holder import Holder
+from lapwing.broker.options import Options
 from lapwing.broker.pending import Reason
-from lapwing.broker.replies import Replies, Slot
 from lapwing.broker.subscription import Window
 from lapwing.broker.topic import Topic
 from lapwing.errors import (
@@ -24,15 +25,28 @@ from lapwing.errors import (
     ProtocolError,
     PublishRefused,
 )
+from lapwing.sessions.replies import Replies, Slot
 from lapwing.wire.nsq import frames, parse_mpub
 from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
 from lapwing.wire.nsq.limits import Limits
 
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # as NSQ's stats number them
 
+
+def limits_of(options: Options) -> Limits:
+    """Return what the parser of the protocol refuses to go beyond."""
+    return Limits(
+        max_message=options.max_msg_size,
+        max_body=options.max_body_size,
+        max_rdy=options.max_rdy_count,
+        max_req_timeout=options.max_req_timeout,
+        tls_required=options.tls_required != 0,
+    )
+
+
 @dataclass(slots=True)
 class About:
-    """Who is at the other end: what it said of itself, and how the connection is made."""
+    """The client: what it said of itself in IDENTIFY, and how the connection is made."""
 
     client_id: str = ""
     hostname: str = ""
@@ -101,7 +115,7 @@ class Session:
         self._run_topic: Topic | None = None  # of the last PUB or MPUB, whose line and word follow
         self._run_line = b""
         self._run_word = ""
-        broker.sessions[self] = None
+        broker.clients[self] = None
 
     @property
     def name(self) -> str:
@@ -180,10 +194,46 @@ class Session:
         counts = self.publish_counts
         counts[topic.name] = counts.get(topic.name, 0) + count
 
-    def drop_topic(self, topic: Topic) -> None:
+    @property
+    def has_published(self) -> bool:
+        """Whether the client has published anything."""
+        return bool(self.publish_counts)
+
+    def stats(self) -> ClientStats:
+        """Return the client as it is now."""
+        about, subscription = self.about, self.subscription
+        holder = subscription.holder if subscription is not None else Holder()
+        return ClientStats(
+            client_id=about.client_id,
+            hostname=about.hostname,
+            remote_address=about.remote_address,
+            user_agent=about.user_agent,
+            state=self.state,
+            ready_count=subscription.size if subscription is not None else 0,
+            in_flight_count=len(holder.in_flight),
+            message_count=holder.delivered_count,
+            finish_count=holder.finished_count,
+            requeue_count=holder.requeued_count,
+            published=tuple(sorted(self.publish_counts.items())),
+            connected=about.connected,
+            sample_rate=self.sample_rate,
+            deflate=about.deflate,
+            snappy=about.snappy,
+            tls=about.tls,
+            tls_version=about.tls_version,
+            tls_cipher=about.tls_cipher,
+            tls_protocol=about.tls_protocol,
+            authed=about.authed,
+            auth_identity=about.auth_identity,
+            auth_identity_url=about.auth_identity_url,
+            topology_region=about.topology_region,
+            topology_zone=about.topology_zone,
+        )
+
+    def drop_topic(self, name: str) -> None:
         """Drop what is kept of a topic that is deleted: a client may publish to ever new ones."""
-        self.publish_counts.pop(topic.name, None)
-        if self._run_topic is topic:
+        self.publish_counts.pop(name, None)
+        if self._run_topic is not None and self._run_topic.name == name:
             self._run_topic = None
 
     def fail(self, slot: Slot, error: ProtocolError) -> None:
@@ -206,7 +256,7 @@ class Session:
                 timeout=self.msg_timeout,
                 sample_rate=self.sample_rate,
                 locality=self.locality,
-                owner=self,
+                client=self,
             )
             channel.subscribe(subscription)
         except LapwingError as error:
@@ -285,7 +335,7 @@ class Session:
         self.replies.close()
         self._hang_up = _nothing  # break the reference cycle with the connection
         self._run_topic = None
-        self.broker.sessions.pop(self, None)
+        self.broker.clients.pop(self, None)
         if self.channel is not None and self.subscription is not None:
             reason = Reason.CLOSED if self.state == CLOSING else Reason.DISCONNECTED
             self.broker.leave(self.channel, self.subscription, now=now, reason=reason)

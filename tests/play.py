@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lapwing import kernel
+import pytest
+
+from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.holder import Holder
 from lapwing.broker.options import Options
-from lapwing.broker.session import Session
 from lapwing.broker.storage import DiskStorage, MemoryStorage, Storage
 from lapwing.broker.subscription import Window
-from lapwing.wire.nsq import ids
+from lapwing.sessions.nsq import Session, limits_of
 from lapwing.wire.nsq.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
 
 MS = 1_000_000
@@ -36,7 +37,7 @@ class Client:
         self.hung_up = False
         self.noticed = 0
         self.session = Session(
-            stage.broker, stage.options.limits, on_ready=self._note_ready, hang_up=self._note_hang_up
+            stage.broker, limits_of(stage.options), on_ready=self._note_ready, hang_up=self._note_hang_up
         )
 
     def _note_ready(self) -> None:
@@ -194,3 +195,9 @@ def numbered(count: int, size: int = 20) -> list[bytes]:
 def drain(clients: Sequence[Client]) -> list[list[int]]:
     """What each of them has received, sorted."""
     return [sorted(client.received()) for client in clients]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    """A broker with its defaults."""
+    return Stage(tmp_path if request.param == "disk" else None)

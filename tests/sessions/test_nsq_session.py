@@ -1,11 +1,11 @@
 """One command, one call; domain errors become answers."""
 
 import pytest
-from play import MINUTE, SECOND, Stage, identity, numbered
 
-from lapwing.broker.session import CLOSING, INIT, SUBSCRIBED
 from lapwing.errors import LapwingError, ProtocolError
+from lapwing.sessions.nsq import CLOSING, INIT, SUBSCRIBED
 from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
+from play import MINUTE, SECOND, Stage, identity, numbered
 
 
 def refusal(stage: Stage, command: object) -> bytes:
@@ -154,7 +154,7 @@ def test_who_is_gone_is_forgotten(stage: Stage) -> None:
     client.leave()
     client.leave()
 
-    assert stage.broker.sessions == {}
+    assert stage.broker.clients == {}
     assert not stage.channel().subscriptions
 
 

@@ -1,0 +1,51 @@
+"""A client of the broker, whatever protocol it speaks, as statistics show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStats:
+    """One client at one moment."""
+
+    client_id: str = ""
+    hostname: str = ""
+    protocol: str = "V2"
+    remote_address: str = ""
+    user_agent: str = ""
+    state: int = 0  # as NSQ numbers it: 0 connected, 3 subscribed, 4 closing
+    ready_count: int = 0
+    in_flight_count: int = 0
+    message_count: int = 0
+    finish_count: int = 0
+    requeue_count: int = 0
+    published: tuple[tuple[str, int], ...] = ()  # messages by topic
+    connected: int = 0  # Unix seconds
+    sample_rate: int = 0  # percent; 0 means all
+    deflate: bool = False
+    snappy: bool = False
+    tls: bool = False
+    tls_version: str = ""
+    tls_cipher: str = ""
+    tls_protocol: str = ""
+    authed: bool = False
+    auth_identity: str = ""
+    auth_identity_url: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
+
+
+class Client(Protocol):
+    """A session, as the broker sees it."""
+
+    @property
+    def has_published(self) -> bool:
+        """Whether the client has published anything."""
+
+    def stats(self) -> ClientStats:
+        """Return the client as it is now."""
+
+    def drop_topic(self, name: str) -> None:
+        """Drop everything that refers to a topic, which is deleted."""
