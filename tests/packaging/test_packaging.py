@@ -1,0 +1,110 @@
+"""The files for operators name programs, flags and metrics that exist."""
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import daemons
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGING = ROOT / "packaging"
+PROGRAMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].keys()
+UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
+
+
+@pytest.fixture(scope="module")
+def metrics() -> set[str]:
+    """The names of all samples of an nsqd with a channel."""
+    with daemons.nsqd() as nsqd:
+        for call in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
+            request = urllib.request.Request(nsqd.url + call, data=b"")
+            urllib.request.urlopen(request, timeout=10).close()
+        with urllib.request.urlopen(f"{nsqd.url}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    return {match[1] for match in re.finditer(r"^([a-z_]\w*)[{ ]", text, re.MULTILINE)}
+
+
+def expressions() -> list[str]:
+    """Every expression of the dashboard and the alert rules."""
+    dashboard = json.loads((PACKAGING / "grafana" / "dashboard.json").read_text())
+    rules = yaml.safe_load((PACKAGING / "prometheus" / "alerts.yaml").read_text())
+    found = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    found += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    return found + [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_every_expression_is_about_metrics_that_nsqd_has(expression: str, metrics: set[str]) -> None:
+    used = set(re.findall(r"\b(?:lapwing|process)_\w+", expression))
+
+    assert used
+    assert used <= metrics
+    assert expression.count("(") == expression.count(")")
+
+
+def flags_of(program: str) -> str:
+    command = [*daemons.program(program), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout + done.stderr
+
+
+def check_command(words: list[str]) -> None:
+    """Fail unless a command line names a program of ours and flags that it has."""
+    program = Path(words[0]).name
+    assert program in PROGRAMS
+    usage = flags_of(program)
+    for flag in re.findall(r"--([a-z-]+)", " ".join(words[1:])):
+        assert f"-{flag}" in usage, f"{program} has no flag {flag}"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_starts_a_program_of_ours_with_flags_that_it_has(unit: Path) -> None:
+    parsed = configparser.ConfigParser(interpolation=None, strict=False)
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read(unit)
+
+    check_command(parsed["Service"]["ExecStart"].split())
+    assert unit.stem in parsed["Service"]["ExecStart"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
+    copy = tmp_path / unit.name  # with a program that exists here
+    copy.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", unit.read_text()))
+    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def services() -> dict[str, Any]:
+    compose: dict[str, Any] = yaml.safe_load((PACKAGING / "docker" / "compose.yaml").read_text())
+    return compose["services"]
+
+
+@pytest.mark.parametrize("name", services())
+def test_a_service_of_the_compose_file_is_a_program_of_ours(name: str) -> None:
+    service = services()[name]
+
+    assert service["command"][0] == name
+    check_command(service["command"])
+    assert set(service.get("depends_on", [])) <= services().keys()
+
+
+def test_the_image_is_built_from_files_that_are_there() -> None:
+    lines = (PACKAGING / "docker" / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY") and "--from" not in line]
+
+    assert [source for sources in copied for source in sources]
+    for source in [source for sources in copied for source in sources]:
+        assert (ROOT / source).exists(), source
+    check_command(json.loads(lines[-1].removeprefix("CMD ")))
