@@ -267,7 +267,7 @@ def test_mistakes_are_named_with_exit_status_2(tmp_path):
     wrong = {
         ("run", "bad.yaml"): "bad.yaml:2: unknown key triger; did you mean trigger?",
         ("run", "archive", "--set", "colour=red"): "--set colour=red: archive has no such setting",
-        ("run", "archive", "--nsqd", "127.0.0.1:1"): "no nsqd answers: 127.0.0.1:1",
+        ("run", "archive", "--nsqd", "127.0.0.1:1", "--set", "retry=0s"): "no nsqd answers: 127.0.0.1:1",
         ("run", "archive", "--out", "/proc/lake"): "/proc/lake: cannot write there: ",
         ("run", "archive", "--data", "/proc/data"): "/proc/data/archive: cannot write there: ",
         ("run", "archive", "--checkpoint", "/proc/place"): "/proc/place: cannot write there: ",

@@ -8,7 +8,9 @@ from pipeline_runs import Runs
 from test_pipeline_archive import redo_last_batch
 
 from lapwing.errors import ConfigError
+from lapwing.spark import reason
 from lapwing.spark.pipelines.flow import Counters
+from lapwing.spark.pipelines.state import Home
 
 pytestmark = pytest.mark.spark
 
@@ -151,6 +153,41 @@ def test_what_cannot_work_is_said_before_the_stream_starts(runs, broker, tmp_pat
 
     with pytest.raises(ConfigError, match=complaint.replace("?", r"\?").replace("`", "[`]")):
         runs.once(file)
+
+
+TAXED = """\
+from pyspark.sql.functions import udf
+from lapwing.spark.pipelines.python import pipeline
+
+RATES = {"de": 2}
+
+def gross(amount, country):
+    return amount * RATES[country]
+
+@udf("double")
+def with_tax(amount, country):
+    return gross(amount, country)
+
+@pipeline(topics="orders", to="gross", schema="amount double, country string", rejects="none")
+def taxed(orders):
+    return orders.select(with_tax("amount", "country").alias("gross"))
+"""
+
+
+def test_a_udf_of_a_pipeline_file_works_and_what_it_raises_is_shown_with_its_line(runs, broker, tmp_path):
+    file = written(tmp_path, TAXED, "taxed.py")
+    broker.publish("orders", b'{"amount": 10, "country": "de"}')
+    runs.once(file)
+    assert broker.bodies("gross") == ['{"gross":20.0}']
+    broker.publish("orders", b'{"amount": 10, "country": "xx"}')
+    running = runs.made(file)
+
+    assert not running.run(runs.spark, lambda progress: None)
+    assert running.jobs[0].progress.error.endswith("taxed.py:7: KeyError: 'xx'")
+    assert Home(runs.data / "taxed").status()["error"] == running.jobs[0].progress.error
+    [shown] = [each for each in broker.ask("/pipelines")["pipelines"] if each["name"] == "taxed"]
+    assert (shown["state"], shown["error"]) == ("failed", running.jobs[0].progress.error)
+    assert reason(running.jobs[0]._query.exception()) == running.jobs[0].progress.error
 
 
 def test_a_python_function_that_does_not_work_says_where(runs, broker, tmp_path):

@@ -207,7 +207,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_made_anew(script):
 
 
 def test_a_tcp_port_where_http_is_expected_is_named(broker):
-    with pytest.raises(BrokerAway, match=r"the TCP port of an nsqd; the HTTP port is needed \(4151 by default"):
+    with pytest.raises(client.WrongPort, match=r"the TCP port of an nsqd; the HTTP port is needed \(4151 by default"):
         client.call(broker.daemon.tcp, Access(), "GET", "/log/offsets")
 
 

@@ -65,6 +65,10 @@ class NotAuthorized(LapwingError):
         super().__init__(f"{address}: {request.partition('?')[0]}: {text}")
 
 
+class WrongPort(LapwingError):
+    """An address that is not that of an HTTP API; to repeat the request would not help."""
+
+
 @lru_cache(32)
 def _client(access: Access) -> BlockingHttpClient:
     """Return the client of this process for such brokers; it keeps idle connections."""
@@ -111,7 +115,10 @@ class Exchange:
         try:
             self._exchange: HttpExchange = _client(access).open(method, _url(address, access, path), body=body)
         except (HttpFailed, OSError) as error:  # OSError: a certificate that cannot be read
-            raise BrokerAway(address, _hint(error)) from error
+            if "E_BAD_PROTOCOL" in str(error):
+                hint = "this is the TCP port of an nsqd; the HTTP port is needed (4151 by default, not 4150)"
+                raise WrongPort(f"{address}: {hint}") from error
+            raise BrokerAway(address, error) from error
         if self._exchange.status >= 300:
             self._refuse()
 
@@ -148,14 +155,6 @@ class Exchange:
     def finish(self) -> None:
         """Keep the connection for the next request, or close it when the answer was not read to its end."""
         self._exchange.finish()
-
-
-def _hint(error: Exception) -> str:
-    """Return what went wrong, with a hint for the mistake that is made most often."""
-    text = str(error) or type(error).__name__
-    if "E_BAD_PROTOCOL" in text:
-        return "this is the TCP port of an nsqd; the HTTP port is needed (4151 by default, not 4150)"
-    return text
 
 
 def call(

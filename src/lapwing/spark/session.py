@@ -37,6 +37,8 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.driver.memory": "1g",
     # Java's heap grows with every burst and shrinks at such a collection only; Spark's own default is half an hour
     "spark.cleaner.periodicGC.interval": "5min",
+    # needs pandas, and without it warns at every function
+    "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     # removes a stall of 40 ms per Python task
     "spark.python.unix.domain.socket.enabled": "true",
     # avoids about 25 forked processes per micro-batch

@@ -7,6 +7,7 @@ from typing import Any, Final
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.pipelines.files import Files
 from lapwing.spark.pipelines.pipeline_settings import Settings, Transform
+from lapwing.spark.pipelines.settings import place_or_none
 
 _PINS: Final = "lapwing.json"  # beside Spark's own files; Spark leaves it alone
 
@@ -85,6 +86,8 @@ class Checkpoint:
         if not self.new:
             for key, why in fixed.items():
                 now = _plain(getattr(settings, key))
+                if key == "out" and before.get(key):
+                    before[key] = place_or_none(before[key])  # may have been noted as it was written
                 if key in before and before[key] != now:
                     raise ConfigError(
                         f"{key} was {before[key]!r} and is now {now!r}, and {why} ({self.root}). "

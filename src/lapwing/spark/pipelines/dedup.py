@@ -6,8 +6,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError
+from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.failures import analysis
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import schema_of
 from lapwing.spark.pipelines.pipeline_settings import Dedup

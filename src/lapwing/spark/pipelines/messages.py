@@ -1,10 +1,11 @@
 """Where a pipeline's messages come from and go to: the options of the data source, made from its settings."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lapwing.errors import ConfigError
 from lapwing.spark.directory import ask_all, discover
-from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, Pauses, WrongPort, call
 from lapwing.spark.options import Access, OptionError, sink_options, source_options
 from lapwing.spark.pipelines.pipeline_settings import Settings, Stream
 from lapwing.spark.pipelines.settings import ACCESS_OPTIONS
@@ -73,30 +74,53 @@ def access(settings: Settings) -> Access:
 
 
 def brokers(settings: Settings) -> tuple[str, ...]:
-    """HTTP addresses of all brokers, those of nsqlookupd in order; raises `ConfigError` when there are none.
+    """Return the HTTP addresses of all brokers, those of nsqlookupd in order.
 
-    One that does not answer is no error as long as another does: it may come back.
+    One that does not answer is no error as long as another does: it may come back. While none does, they are asked
+    again for the time of the setting `retry`; then raises `ConfigError`.
     """
     found = access(settings)
+    pauses = Pauses(replace(found, retry_seconds=settings.retry))
+    while True:
+        try:
+            return _answering(settings, found)
+        except BrokerAway as error:
+            try:
+                pauses.wait(settings.name, error)
+            except BrokerAway:
+                raise ConfigError(str(error)) from error
+
+
+def _answering(settings: Settings, found: Access) -> tuple[str, ...]:
+    """Return the brokers; raises `BrokerAway` while none of them answers, `ConfigError` for what no time mends."""
     try:
         addresses = list(settings.nsqd) or sorted(discover(found))
+        if not addresses:
+            at = ", ".join(settings.lookupd)
+            raise BrokerAway(f"nsqlookupd at {at}", "knows of no nsqd; start one, or use --nsqd")
+        answers = ask_all(addresses, lambda address: _ask(address, settings, found))
     except BrokerAway as error:
-        raise ConfigError(f"{error}; is nsqlookupd running? --lookupd names its HTTP address") from error
-    if not addresses:
-        raise ConfigError(f"nsqlookupd at {', '.join(settings.lookupd)} knows of no nsqd; start one, or use --nsqd")
-    answers = ask_all(addresses, lambda address: _ask(address, found))
+        if settings.nsqd or str(error).startswith("nsqlookupd at"):
+            raise
+        raise BrokerAway(str(error), "is nsqlookupd running? --lookupd names its HTTP address") from error
+    except (WrongPort, NotAuthorized) as error:
+        raise ConfigError(str(error)) from error
     silent = [str(answer) for _, answer in answers if isinstance(answer, Exception)]
     if len(silent) == len(addresses):
-        raise ConfigError(f"no nsqd answers: {'; '.join(silent)}; is it running? --nsqd names its HTTP address")
+        raise BrokerAway("no nsqd answers", f"{'; '.join(silent)}; is it running? --nsqd names its HTTP address")
     return tuple(addresses)
 
 
-def _ask(address: str, found: Access) -> Any:
+def _ask(address: str, settings: Settings, found: Access) -> Any:
+    topics: tuple[str, ...] = getattr(settings, "topics", ())
+    question = {"topic": topics[0] if topics else "_lapwing_none", "times": "false"}
+    if isinstance(settings, Stream) and found.secret:  # a permission may be for these alone
+        question["channel"] = settings.channel or settings.name
     try:
-        return call(address, found, "GET", "/log/offsets", {"topic": "_lapwing_none"})
+        return call(address, found, "GET", "/log/offsets", question)
     except BrokerRefused as error:
         if error.status == 404:
-            raise BrokerAway(address, "a plain NSQ server: it has no log to read from") from error
+            raise ConfigError(f"{address} is a plain NSQ server: it has no log to read from") from error
         raise
 
 

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from lapwing.errors import ConfigError
+from lapwing.spark.failures import analysis
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.options import source_options
-from lapwing.spark.pipelines.failures import analysis
 from lapwing.spark.pipelines.messages import access, stream_options
 from lapwing.spark.pipelines.pipeline_settings import Parsed
 from lapwing.spark.pipelines.run_context import Ground

@@ -70,7 +70,7 @@ class Archive(Stream):
     )
     max_messages: int = setting(s.count, 2_000_000, about="Most messages of one batch.")
     out: str = setting(
-        s.text, "", about="Where the files go (default: beside the data directory, under the pipeline's name).",
+        s.place, "", about="Where the files go (default: beside the data directory, under the pipeline's name).",
         example="./lapwing-data/archive",
         fixed="what was read is in the old place; a new place needs a new checkpoint and starts from the beginning",
     )
@@ -139,7 +139,7 @@ class Rollup(Rejecting):
         about="What to compute: count, bytes, distinct(x), p50(x) .. p99(x) or any SQL aggregate, by column name.",
     )
     out: str = setting(
-        s.text, "", about="Where Parquet files go; none leaves them out.",
+        s.place_or_none, "", about="Where Parquet files go; none leaves them out.",
         fixed="what was computed is in the old place; a new place needs a new checkpoint",
     )
     to: str = setting(s.topic, "", about="Topic for the windows as JSON.", example="orders.perminute")
@@ -163,7 +163,7 @@ class Replay(Settings):
     """Messages of an archive or of a topic's log, published again; safe to cancel and to repeat."""
 
     topics: tuple[str, ...] = setting(s.topics, (), about="Topics whose messages to replay.", example="[orders]")
-    archive: str = setting(s.text, "", about="Directory of an archive to read from, instead of the brokers' logs.")
+    archive: str = setting(s.place, "", about="Directory of an archive to read from, instead of the brokers' logs.")
     to: str = setting(s.topic, "", about="Topic to publish to.", example="orders.again")
     id: str = setting(
         s.word, "", about="What makes it this replay: one id publishes its messages once (default: from the settings)."
@@ -196,7 +196,7 @@ class Flow(Stream):
     window: float = setting(s.seconds, 10.0, about="Length of a window.", fixed=_STATE)
     watermark: float = setting(s.seconds, 5.0, about="How late a sample may be and still count.")
     out: str = setting(
-        s.text, "", about="Where Parquet files go; none leaves them out.",
+        s.place_or_none, "", about="Where Parquet files go; none leaves them out.",
         fixed="what was computed is in the old place; a new place needs a new checkpoint",
     )
     to: str = setting(s.topic, FLOW_TOPIC, about="Topic for the windows as JSON.")

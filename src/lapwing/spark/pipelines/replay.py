@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.failures import analysis, complaint
 from lapwing.spark.pipelines import archive, publish
 from lapwing.spark.pipelines import progress as told
-from lapwing.spark.pipelines.failures import analysis, complaint
 from lapwing.spark.pipelines.files import LocalFiles, is_local
 from lapwing.spark.pipelines.messages import read_options, sink_access
 from lapwing.spark.pipelines.pipeline_settings import Replay

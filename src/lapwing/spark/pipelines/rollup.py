@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, TimestampType
 
 from lapwing.errors import ConfigError
+from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.compact import Merging, compact
-from lapwing.spark.pipelines.failures import analysis
 from lapwing.spark.pipelines.files import open_files
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse, rejecting

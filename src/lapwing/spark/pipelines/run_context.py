@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lapwing.spark.pipelines import settings
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.state import Home
 from lapwing.spark.session import activate
@@ -62,7 +63,9 @@ def place_of(name: str, data: Path, *, checkpoint: str = "", out: str = "", file
 
     With `files` it also writes files; their default place is beside `data`, under the pipeline's name.
     """
-    home = Home(data / name)
+    home = Home(data.absolute() / name)
+    if checkpoint:
+        checkpoint = settings.place(checkpoint)
     if files and not out:
         out = str(data.absolute().parent / name)
     return Place(home, checkpoint or str(home.checkpoint.absolute()), "" if out == "none" else out)

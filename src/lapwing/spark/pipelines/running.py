@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.failures import analysis, complaint
 from lapwing.spark.losses import ADVICE
 from lapwing.spark.pipelines import progress as told
 from lapwing.spark.pipelines.checkpoint import Checkpoint
-from lapwing.spark.pipelines.failures import analysis, complaint
 from lapwing.spark.pipelines.files import check_writable, is_local, open_files
 from lapwing.spark.pipelines.messages import access, brokers
 from lapwing.spark.pipelines.pipeline_settings import Archive, Dedup, Flow, Replay, Rollup, Stream, Transform
@@ -141,7 +141,7 @@ class StreamJob:
     def _complaint(self, error: BaseException) -> str:
         """Return one line, which names the command that goes on where messages were lost."""
         home = self._ground.place.home.path
-        data = "" if home.parent == DATA else f" --data {home.parent}"
+        data = "" if home.parent == DATA.absolute() else f" --data {home.parent}"
         resume = f" (`lapwing pipeline resume {home.name} --accept-loss{data}` goes on from here)"
         return complaint(error).replace(ADVICE, resume)
 

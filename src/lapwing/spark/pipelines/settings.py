@@ -1,6 +1,7 @@
 """How one setting of a pipeline is read: from YAML, from Python or from `--set key=value`, always to the same value."""
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -51,6 +52,17 @@ def text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise BadSetting(f"words expected, not {value!r}")
     return value.strip()
+
+
+def place(value: Any) -> str:
+    """A directory: the path from the root, so that one place has one name; or a URL."""
+    found = text(value)
+    return found.rstrip("/") if "://" in found else os.path.abspath(os.path.expanduser(found))
+
+
+def place_or_none(value: Any) -> str:
+    """A directory, or the word none."""
+    return "none" if value == "none" else place(value)
 
 
 def word(value: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import yaml
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines.failures import raised_in
+from lapwing.spark.failures import raised_in
 from lapwing.spark.pipelines.pipeline_settings import (
     ALL_TOPICS,
     DEFAULT_NSQD,
@@ -174,7 +174,9 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> str:
 
 
 def _read_python(path: Path) -> list[_Given]:
-    """Run a Python file; the pipelines that its `@pipeline` functions describe."""
+    """Run a Python file; return the pipelines that its `@pipeline` functions describe."""
+    from pyspark import cloudpickle
+
     from lapwing.spark.pipelines import python
 
     module_spec = importlib.util.spec_from_file_location(f"lapwing_pipeline_{path.stem}", path)
@@ -182,6 +184,8 @@ def _read_python(path: Path) -> list[_Given]:
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[module_spec.name] = module
+    by_value: Callable[[Any], None] = cloudpickle.register_pickle_by_value
+    by_value(module)  # workers cannot import it: its functions are sent to them
     python.defined.clear()
     try:
         module_spec.loader.exec_module(module)

@@ -85,7 +85,7 @@ class Home:
         status: dict[str, Any] = {"name": self.name, **(found if isinstance(found, dict) else {})}
         pid = self.running()
         status["pid"] = pid
-        age = time.time() - float(status.get("updated_ms") or 0) / 1000
+        age = time.time() - float(status["updated_ms"]) / 1000 if status.get("updated_ms") else 0.0
         if pid is not None and age > _SILENT_SECONDS and status.get("state") in ("running", "stopping"):
             status["state"] = "silent"
             status["error"] = f"process {pid} has not reported for {age:.0f} s; end it and start it again"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import PySparkException
 
 from lapwing.errors import ConfigError
+from lapwing.spark.failures import analysis, raised_in
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.failures import analysis, raised_in
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse
 from lapwing.spark.pipelines.pipeline_settings import Transform

@@ -1,0 +1,89 @@
+"""The reason of a failure in one line."""
+
+import os
+
+import pytest
+
+from lapwing.errors import ConfigError
+from lapwing.spark import http, reason
+from lapwing.spark.pipelines import spec
+from lapwing.spark.pipelines.checkpoint import Checkpoint
+from lapwing.spark.pipelines.files import LocalFiles
+from lapwing.spark.pipelines.messages import brokers
+from lapwing.spark.pipelines.running import Running, Wanted
+
+HEAD = "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown: "
+TRACE = (
+    "Traceback (most recent call last):\n"
+    '  File "/x/lib/python3.11/site-packages/pyspark/worker.py", line 1, in main\n    process()\n'
+    '  File "{path}", line 7, in gross\n    return rates[country]\n           ~~~~~^^^^^^^^^\n'
+    '  File "/usr/lib/python3.11/decimal.py", line 3, in f\n    raise\n'
+)
+
+
+def test_what_a_users_function_raises_is_given_with_the_line_of_its_file():
+    text = HEAD + TRACE.format(path="/home/me/orders.py") + "KeyError: 'xx'\n SQLSTATE: 38000\n\tat org.apache.Foo(Bar)"
+
+    assert reason(Exception(text)) == "/home/me/orders.py:7: KeyError: 'xx'"
+
+
+def test_a_path_is_given_as_seen_from_here():
+    text = HEAD + TRACE.format(path=os.path.abspath("orders.py")) + "ZeroDivisionError: division by zero\n"
+
+    assert reason(Exception(text)) == "orders.py:7: ZeroDivisionError: division by zero"
+
+
+def test_of_several_traces_the_last_counts_and_one_of_our_own_errors_beats_them():
+    first = HEAD + TRACE.format(path="/a.py") + "ValueError: first\n\nDuring handling of it, another occurred:\n\n"
+    second = TRACE.format(path="/b.py") + "mine.Custom: second\n"
+
+    assert reason(Exception(first + second)) == "/b.py:7: mine.Custom: second"
+    ours = first + second + "lapwing.spark.losses.DataLoss: topic t, node 1: gone\n"
+    assert reason(Exception(ours)) == "topic t, node 1: gone"
+
+
+def test_an_error_without_a_trace_is_its_first_sentence():
+    assert reason(Exception("[TABLE_NOT_FOUND] The table is not there. SQLSTATE: 42P01")) == "The table is not there."
+    assert reason(KeyError()) == "KeyError"
+
+
+def test_a_start_waits_for_the_broker_as_long_as_retry_says(broker, tmp_path):
+    broker.daemon.kill()
+    [found] = spec.load("archive", ["retry=30s"], {"nsqd": [broker.address]})
+    paused = []
+
+    def restart(record):
+        if not paused:
+            paused.append(record.getMessage())
+            broker.daemon.restart()
+        return True
+
+    http.logger.addFilter(restart)
+    try:
+        assert brokers(found.settings) == (broker.address,)
+    finally:
+        http.logger.removeFilter(restart)
+    assert "is it running?" in paused[0]
+
+
+def test_a_tcp_port_is_named_at_once(broker, tmp_path):
+    [found] = spec.load("archive", ["retry=30s"], {"nsqd": [broker.daemon.tcp]})
+
+    with pytest.raises(ConfigError, match=r"this is the TCP port of an nsqd; the HTTP port is needed"):
+        Running([found], Wanted(tmp_path)).check()
+
+
+def test_relative_and_absolute_paths_of_one_place_are_the_same(broker, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for out in ("lake", str(tmp_path / "lake"), f"{tmp_path}/x/../lake/"):
+        [found] = spec.load("archive", [f"out={out}"], {"nsqd": [broker.address]})
+
+        assert found.settings.out == str(tmp_path / "lake")
+    checkpoint = Checkpoint(LocalFiles(tmp_path / "checkpoint"))
+    LocalFiles(tmp_path / "checkpoint").write("offsets/0", b"v1")
+    checkpoint.pin(kind="archive", settings={"out": "lake"})  # noted by an earlier version, as it was written
+    checkpoint.check(found.settings)
+    with pytest.raises(ConfigError, match=r"out was .* and is now"):
+        checkpoint.check(spec.load("archive", ["out=other"], {"nsqd": [broker.address]})[0].settings)
+    [found] = spec.load("archive", ["out=s3a://bucket/lake/"], {"nsqd": [broker.address]})
+    assert found.settings.out == "s3a://bucket/lake"
