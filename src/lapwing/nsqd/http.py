@@ -26,6 +26,7 @@ from lapwing.nsqd.http_drain import DrainApi, drain_object
 from lapwing.nsqd.http_seek import SeekApi
 from lapwing.nsqd.http_settings import SettingsApi
 from lapwing.nsqd.metrics import FsyncTimes, Metrics
+from lapwing.nsqd.node_info import NodeInfo
 from lapwing.nsqd.pipelines import Pipelines
 from lapwing.nsqd.publishing import Publishing, TopicAnnouncer, named
 from lapwing.nsqd.statspage import JsonPage, Page, Snapshot, TextPage
@@ -74,6 +75,7 @@ class Http:
         self._publishing = Publishing(node.broker, node.turn, node.log, node.peers)
         self._metrics = Metrics(node.broker, node.clock.now, times, self._pauses, started=node.started)
         self._config = Config(node.options, node.log, node.peers)
+        self._node_info = NodeInfo(node.options, node.options.data_path or ".")
         self._pipelines = Pipelines(node.clock.now)
         self._settings = SettingsApi(node.broker, node.clock.now, node.turn.stir)
         self._drain = DrainApi(node.broker, node.clock.now, node.turn.stir, node.log)
@@ -102,6 +104,7 @@ class Http:
             *self._publishing.routes(),
             *self._metrics.routes(),
             *self._config.routes(),
+            *self._node_info.routes(),
             *self._pipelines.routes(),
             *self._settings.routes(),
             *self._seek.routes(),

@@ -68,6 +68,11 @@ def open_files() -> int:
         return -1
 
 
+def most_files() -> int:
+    """Return how many file descriptors the process may hold; -1 for no limit."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def figures(pauses: GcPauses) -> dict[str, int]:
     """The figures of `/stats` and statsd, in their order.
 

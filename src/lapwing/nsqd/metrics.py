@@ -182,6 +182,7 @@ class Metrics:
             _single("process_cpu_seconds_total", "counter", "Processor time used.", memory.cpu_seconds()),
             _single("process_resident_memory_bytes", "gauge", "Physical memory held.", memory.resident()),
             _single("process_open_fds", "gauge", "Open file descriptors.", memory.open_files()),
+            _single("process_max_fds", "gauge", "File descriptors that may be open.", memory.most_files()),
             _single("process_start_time_seconds", "gauge", "When the process was started.", self._started / _SECOND),
         ]
         return "".join(family.render() for family in families)
