@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lapwing.client.consumer import Consumer
     from lapwing.client.log_reader import LogReader
-    from lapwing.client.message import Message
+    from lapwing.client.message import Hold, Message, Reject, Requeue
     from lapwing.client.producer import Producer
 
 __version__ = "0.1.0"
 
-__all__ = ["Consumer", "LogReader", "Message", "Producer", "__version__"]
+__all__ = ["Consumer", "Hold", "LogReader", "Message", "Producer", "Reject", "Requeue", "__version__"]
 
 _ROOMS = {
     "Consumer": "lapwing.client.consumer",
+    "Hold": "lapwing.client.message",
     "LogReader": "lapwing.client.log_reader",
     "Message": "lapwing.client.message",
     "Producer": "lapwing.client.producer",
+    "Reject": "lapwing.client.message",
+    "Requeue": "lapwing.client.message",
 }
 
 

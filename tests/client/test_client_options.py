@@ -1,4 +1,4 @@
-"""Settings: names, ranges, texts."""
+"""ClientSettings: names, ranges, texts."""
 
 import dataclasses
 import typing
@@ -7,14 +7,14 @@ import pytest
 
 from lapwing.client import address
 from lapwing.client.address import Address
-from lapwing.client.options import Options, Settings, parse_option
+from lapwing.client.options import ClientOptions, ClientSettings, parse_option
 from lapwing.errors import ConfigError
 
 
 def test_every_option_is_a_keyword_argument_of_the_same_type():
-    hints = typing.get_type_hints(Settings)
+    hints = typing.get_type_hints(ClientSettings)
 
-    assert hints == typing.get_type_hints(Options)
+    assert hints == typing.get_type_hints(ClientOptions)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_text_that_is_no_option_is_refused(text):
 )
 def test_what_is_out_of_range_is_refused_by_name(settings):
     with pytest.raises(ConfigError) as caught:
-        Options.of(settings)
+        ClientOptions.of(settings)
 
     assert next(iter(settings)) in str(caught.value)
 
 
 def test_the_identity_says_what_nsqd_wants_in_milliseconds():
-    options = Options(client_id="me", hostname="me.example", heartbeat_interval=5.0, output_buffer_timeout=-1)
+    options = ClientOptions(client_id="me", hostname="me.example", heartbeat_interval=5.0, output_buffer_timeout=-1)
     identity = options.identity()
 
     assert identity["client_id"] == identity["short_id"] == "me"
@@ -83,14 +83,14 @@ def test_the_identity_says_what_nsqd_wants_in_milliseconds():
 
 
 def test_changed_options_leave_the_others_alone():
-    options = Options(max_in_flight=7)
+    options = ClientOptions(max_in_flight=7)
 
     assert options.but(snappy=True) == dataclasses.replace(options, snappy=True)
 
 
 def test_tls_files_that_are_not_there_are_named():
     with pytest.raises(ConfigError, match=r"nowhere\.pem"):
-        Options(tls_v1=True, tls_root_ca_file="nowhere.pem").tls_context()
+        ClientOptions(tls_v1=True, tls_root_ca_file="nowhere.pem").tls_context()
 
 
 @pytest.mark.parametrize(

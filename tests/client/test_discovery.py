@@ -10,7 +10,7 @@ from lapwing import Consumer, Producer
 from lapwing.client.address import Address
 from lapwing.client.discovery import Discovery, addresses_in, lookup_url
 from lapwing.client.errors import Unreachable
-from lapwing.client.options import Options
+from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError
 from lapwing.wire.nsq import commands as c
 
@@ -139,7 +139,7 @@ async def test_a_vanished_address_is_kept_while_it_works_and_dropped_when_it_fai
             assert not peer.closed
 
             peer.drop()
-            await nsqd.until(lambda: not consumer._links.addresses)
+            await nsqd.until(lambda: not consumer._connections.addresses)
             assert len(nsqd.peers) == 1
 
 
@@ -187,7 +187,7 @@ async def test_garbage_from_nsqlookupd_is_told_and_survived():
     found = []
     async with LookupDouble() as lookupd:
         lookupd.answer = {"producers": ["nonsense"]}
-        discovery = Discovery([lookupd.address], Options(), found.append, topic="t")
+        discovery = Discovery([lookupd.address], ClientOptions(), found.append, topic="t")
         await discovery.start()
         await discovery.stop()
 

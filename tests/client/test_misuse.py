@@ -8,7 +8,7 @@ from nsqd_double import NsqdDouble
 
 from lapwing import Consumer, Producer
 from lapwing.client.errors import ClientError
-from lapwing.client.options import Options
+from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError
 
 NOBODY = "127.0.0.1:1"
@@ -29,7 +29,7 @@ NOBODY = "127.0.0.1:1"
         (("t", "c"), {"snappy": "yes"}, "snappy is 'yes', expected bool"),
         (("t", "c"), {"user_agent": None}, "user_agent is None, expected str"),
         (("t", "c"), {"max_inflight": 5}, "no setting is called max_inflight; is it max_in_flight?"),
-        (("t", "c"), {"options": Options(), "max_inflight": 5}, "no setting is called max_inflight"),
+        (("t", "c"), {"options": ClientOptions(), "max_inflight": 5}, "no setting is called max_inflight"),
         (("t", "c", 5), {}, "handler is 5, expected a function"),
         (("t", "c", print), {"run": "nowhere"}, "run is 'nowhere', expected one of auto, loop, threads, processes"),
         (("t", "c", asyncio.sleep), {"run": "processes"}, "a plain one is needed"),

@@ -13,10 +13,10 @@ from nsqd_double import NsqdDouble, Peer
 from lapwing import Consumer
 from lapwing.client import consumer as consuming
 from lapwing.client.connection import HANDSHAKE, connect
-from lapwing.client.options import Options
+from lapwing.client.options import ClientOptions
 from lapwing.wire.nsq import commands as c
 
-LONGEST = Options().max_reconnect_delay
+LONGEST = ClientOptions().max_reconnect_delay
 MOMENT = 1.0  # s that anything else may take, by the loop's clock
 
 
@@ -99,9 +99,9 @@ async def ten_minutes_without(nsqd, attempts, *, gone):
 def test_a_consumer_comes_back_after_ten_minutes_and_has_not_grown(tmp_path, monkeypatch, caplog, gone):
     attempts = []
 
-    async def counted(address, options):
+    async def counted(*arguments):
         attempts.append(asyncio.get_running_loop().time())
-        return await connect(address, options)
+        return await connect(*arguments)
 
     monkeypatch.setattr(consuming, "connect", counted)
     tracemalloc.start()
@@ -113,7 +113,7 @@ def test_a_consumer_comes_back_after_ten_minutes_and_has_not_grown(tmp_path, mon
     gaps = [later - earlier for earlier, later in pairwise(attempts[1:tried])]
     assert max(gaps) <= LONGEST + (0 if gone else HANDSHAKE) + MOMENT
     assert min(gaps[-10:]) >= LONGEST / 2  # nor does it hammer
-    assert attempts[1] - began <= (0 if gone else Options().read_timeout) + MOMENT + 1
+    assert attempts[1] - began <= (0 if gone else ClientOptions().read_timeout) + MOMENT + 1
     assert attempts[tried - 1] - began > 600 - LONGEST - HANDSHAKE - MOMENT
     assert late[0] == early[0]
     assert late[1] <= early[1] + 20

@@ -3,7 +3,7 @@
 import sys
 
 from lapwing.cli.flags import read
-from lapwing.tools.nsq_stat import Options, watch
+from lapwing.tools.nsq_stat import NsqStatOptions, watch
 from lapwing.tools.program import end
 
 EXAMPLE = "nsq_stat --topic=orders --channel=billing --lookupd-http-address=127.0.0.1:4161"
@@ -11,7 +11,7 @@ EXAMPLE = "nsq_stat --topic=orders --channel=billing --lookupd-http-address=127.
 
 def main() -> None:
     """The program."""
-    options = read(Options, "nsq_stat", example=EXAMPLE).options
+    options = read(NsqStatOptions, "nsq_stat", example=EXAMPLE).options
     sys.exit(end("nsq_stat", options, watch))
 
 

@@ -3,7 +3,7 @@
 import sys
 
 from lapwing.cli.flags import read
-from lapwing.tools.nsq_tail import Options, tail
+from lapwing.tools.nsq_tail import NsqTailOptions, tail
 from lapwing.tools.program import end
 
 EXAMPLE = "nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150"
@@ -11,7 +11,7 @@ EXAMPLE = "nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150"
 
 def main() -> None:
     """The program."""
-    options = read(Options, "nsq_tail", example=EXAMPLE).options
+    options = read(NsqTailOptions, "nsq_tail", example=EXAMPLE).options
     sys.exit(end("nsq_tail", options, tail))
 
 

@@ -3,7 +3,7 @@
 import sys
 
 from lapwing.cli.flags import read
-from lapwing.tools.nsq_to_file import Options, archive
+from lapwing.tools.nsq_to_file import NsqToFileOptions, archive
 from lapwing.tools.program import end
 
 EXAMPLE = "nsq_to_file --topic=orders --output-dir=archive --nsqd-tcp-address=127.0.0.1:4150"
@@ -11,7 +11,7 @@ EXAMPLE = "nsq_to_file --topic=orders --output-dir=archive --nsqd-tcp-address=12
 
 def main() -> None:
     """The program."""
-    parsed = read(Options, "nsq_to_file", example=EXAMPLE)
+    parsed = read(NsqToFileOptions, "nsq_to_file", example=EXAMPLE)
     sys.exit(end("nsq_to_file", parsed.options, lambda options: archive(options, parsed.rest)))
 
 

@@ -3,7 +3,7 @@
 import sys
 
 from lapwing.cli.flags import read
-from lapwing.tools.nsq_to_http import Options, forward
+from lapwing.tools.nsq_to_http import NsqToHttpOptions, forward
 from lapwing.tools.program import end
 
 EXAMPLE = "nsq_to_http --topic=orders --post=http://127.0.0.1:8080/orders --nsqd-tcp-address=127.0.0.1:4150"
@@ -11,7 +11,7 @@ EXAMPLE = "nsq_to_http --topic=orders --post=http://127.0.0.1:8080/orders --nsqd
 
 def main() -> None:
     """The program."""
-    parsed = read(Options, "nsq_to_http", example=EXAMPLE)
+    parsed = read(NsqToHttpOptions, "nsq_to_http", example=EXAMPLE)
     given = parsed.given("content_type")
     sys.exit(end("nsq_to_http", parsed.options, lambda options: forward(options, content_type_given=given)))
 

@@ -3,7 +3,7 @@
 import sys
 
 from lapwing.cli.flags import read
-from lapwing.tools.nsq_to_nsq import Options, republish
+from lapwing.tools.nsq_to_nsq import NsqToNsqOptions, republish
 from lapwing.tools.program import end
 
 EXAMPLE = "nsq_to_nsq --topic=orders --nsqd-tcp-address=a:4150 --destination-nsqd-tcp-address=b:4150"
@@ -11,7 +11,7 @@ EXAMPLE = "nsq_to_nsq --topic=orders --nsqd-tcp-address=a:4150 --destination-nsq
 
 def main() -> None:
     """The program."""
-    options = read(Options, "nsq_to_nsq", example=EXAMPLE).options
+    options = read(NsqToNsqOptions, "nsq_to_nsq", example=EXAMPLE).options
     sys.exit(end("nsq_to_nsq", options, republish))
 
 

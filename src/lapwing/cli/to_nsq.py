@@ -4,14 +4,14 @@ import sys
 
 from lapwing.cli.flags import read
 from lapwing.tools.program import end
-from lapwing.tools.to_nsq import Options, publish_stdin
+from lapwing.tools.to_nsq import ToNsqOptions, publish_stdin
 
 EXAMPLE = "tail -f app.log | to_nsq --topic=lines --nsqd-tcp-address=127.0.0.1:4150"
 
 
 def main() -> None:
     """The program."""
-    options = read(Options, "to_nsq", example=EXAMPLE).options
+    options = read(ToNsqOptions, "to_nsq", example=EXAMPLE).options
     sys.exit(end("to_nsq", options, publish_stdin))
 
 

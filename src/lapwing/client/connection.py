@@ -1,7 +1,7 @@
-"""One nsqd over one socket: made, negotiated, upgraded; then frames in, commands out, heartbeats answered.
+"""One connection to an nsqd: the handshake, then frames in, commands out, and heartbeats answered.
 
-Reading never waits for anybody: what arrives is handed on at once, so a slow consumer costs no heartbeat. Writing
-gathers: the FINs of one turn of the event loop leave in one write.
+Reading never waits: frames are handed on at once, so a slow consumer costs no heartbeat. Commands of one turn of the
+event loop leave in one write.
 """
 
 import asyncio
@@ -9,12 +9,14 @@ import json
 import logging
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Protocol, cast
 
 from lapwing.client.address import Address
 from lapwing.client.errors import Refused, Unreachable
-from lapwing.client.options import Options
+from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError, ProtocolError
 from lapwing.wire.nsq.commands import MAGIC, Auth, Identify
 from lapwing.wire.nsq.compression import Codec, DeflateCodec, SnappyCodec
@@ -28,8 +30,8 @@ _NOP: Final = b"NOP\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """What nsqd answered to IDENTIFY; the defaults are for servers that answer a bare OK."""
+class IdentifyAnswer:
+    """The answer to IDENTIFY; the defaults are for servers that answer a bare OK."""
 
     version: str = ""
     max_rdy_count: int = 2500
@@ -40,9 +42,11 @@ class Granted:
     deflate_level: int = 6
     snappy: bool = False
     auth_required: bool = False
+    reject: bool = False  # REJ is understood
+    max_attempts: int = 0  # failures after which the broker gives a message up; 0: it does not
 
     @classmethod
-    def of(cls, answer: dict[str, Any]) -> "Granted":
+    def of(cls, answer: dict[str, Any]) -> "IdentifyAnswer":
         return cls(
             version=str(answer.get("version", "")),
             max_rdy_count=int(answer.get("max_rdy_count", 2500)),
@@ -53,11 +57,13 @@ class Granted:
             deflate_level=int(answer.get("deflate_level", 6)),
             snappy=bool(answer.get("snappy")),
             auth_required=bool(answer.get("auth_required")),
+            reject=bool(answer.get("reject")),
+            max_attempts=int(answer.get("max_attempts") or 0),
         )
 
 
-class Owner(Protocol):
-    """Whom a connection tells what it hears. Called on the event loop; must not block."""
+class ConnectionOwner(Protocol):
+    """The user of a connection. Its methods are called on the event loop and must not block."""
 
     def messages(self, rows: list[tuple[int, int, bytes, bytes]]) -> None: ...
     def answered(self, payload: bytes) -> None: ...
@@ -67,17 +73,18 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """An open, negotiated connection; made by `connect`."""
+    """An open, negotiated connection, as `connect` returns it."""
 
-    def __init__(self, address: Address, options: Options) -> None:
+    def __init__(self, address: Address, options: ClientOptions, identity: Mapping[str, Any]) -> None:
         self.address = address
         self.options = options
-        self.granted = Granted()
-        self.owner: Owner | None = None
+        self._identity = {**options.identity(), **identity}
+        self.granted = IdentifyAnswer()
+        self.owner: ConnectionOwner | None = None
         self.thread = threading.get_ident()
-        self.heard = 0.0  # when bytes last arrived, by the loop's clock
+        self.heard = 0.0  # time of the last bytes, by the clock of the loop
         self.closed = False  # no more is sent
-        self.full = False  # the peer does not take what we send
+        self.full = False  # the write buffer is full
         self._loop = asyncio.get_running_loop()
         self._lost = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
@@ -93,10 +100,10 @@ class Connection(asyncio.Protocol):
         self._unsent = 0
         self._watch: asyncio.TimerHandle | None = None
 
-    # -- what a user of the connection calls
+    # -- called by the owner
 
-    def start(self, owner: Owner) -> None:
-        """Hand on what is heard from now on, and what came since the handshake."""
+    def start(self, owner: ConnectionOwner) -> None:
+        """Hand frames to `owner` from now on, beginning with those since the handshake."""
         self.owner = owner
         self._opening = False
         self._read()
@@ -104,14 +111,14 @@ class Connection(asyncio.Protocol):
             owner.lost(self._reason)
 
     def finish(self, message_id: bytes) -> None:
-        """Gather a FIN; it leaves with this turn of the event loop."""
+        """Queue a FIN; it is written at the end of this turn of the event loop."""
         self._fins.append(message_id)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.flush)
 
     def send(self, command: bytes) -> None:
-        """Gather any other command, in order with the FINs."""
+        """Queue any other command, in order with the FINs."""
         if self._fins:
             self._fold()
         self._out.append(command)
@@ -120,7 +127,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the queued commands."""
         self._scheduled = False
         if self._fins:
             self._fold()
@@ -131,7 +138,7 @@ class Connection(asyncio.Protocol):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Write now; what was gathered before goes first."""
+        """Write now, after the queued commands."""
         if self._out or self._fins:
             self.send(data)
             self.flush()
@@ -146,7 +153,7 @@ class Connection(asyncio.Protocol):
         self._fins.clear()
 
     async def close(self, grace: float = 2.0) -> None:
-        """Send what was gathered, then hang up; a peer that does not take it within `grace` seconds is cut off."""
+        """Write the queued commands, then close; a peer that does not read them within `grace` seconds is cut off."""
         if not self.closed:
             self.flush()
             self.closed = True
@@ -160,7 +167,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.wait([self._lost], timeout=grace)
 
     def abort(self, reason: str) -> None:
-        """Hang up at once, for a reason that the owner is told."""
+        """Close at once; the owner gets `reason`."""
         if not self.closed:
             self.closed = True
             self._reason = reason
@@ -168,11 +175,11 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     async def wait_lost(self) -> str:
-        """Why the connection ended, once it has."""
+        """Wait for the end of the connection and return its reason."""
         await asyncio.shield(self._lost)
         return self._reason
 
-    # -- what the event loop calls
+    # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of that class
@@ -247,11 +254,11 @@ class Connection(asyncio.Protocol):
         return min(1.0, self.options.read_timeout / 4, self.options.write_timeout / 4)
 
     def _look(self) -> None:
-        """Give up a peer that has gone silent, or takes nothing any more. The clock is monotonic."""
+        """Abort the connection if the peer is silent or does not read. The clock is monotonic."""
         now = self._loop.time()
         limit = self.options.read_timeout
         if self.options.heartbeat_interval > 0 and now - self.heard > limit:
-            self.abort(f"nothing heard for {limit:g} s, not even a heartbeat: the host is down or the network is cut")
+            self.abort(f"no bytes for {limit:g} s, not even a heartbeat: the host is down or the network is cut")
             return
         if self.full:
             unsent = self._buffered()
@@ -265,17 +272,17 @@ class Connection(asyncio.Protocol):
     # -- the handshake
 
     async def open(self) -> None:
-        """IDENTIFY, the upgrades it grants, AUTH; raises `Refused` or `Unreachable`."""
+        """Send IDENTIFY, make the upgrades it grants, send AUTH. Raises `Refused` or `Unreachable`."""
         options = self.options
         try:
             context = options.tls_context() if options.tls_v1 else None
         except ConfigError as error:  # a file is missing, or was replaced by a bad one since
             raise self._refusal(str(error)) from error
-        self.write(MAGIC + Identify(json.dumps(options.identity()).encode()).encode())
+        self.write(MAGIC + Identify(json.dumps(self._identity).encode()).encode())
         payload = await self._answer()
         if payload != b"OK":
             try:
-                self.granted = Granted.of(json.loads(payload))
+                self.granted = IdentifyAnswer.of(json.loads(payload))
             except (ValueError, TypeError, AttributeError) as error:
                 raise Unreachable(str(self.address), f"IDENTIFY was answered with {payload[:80]!r}") from error
         granted = self.granted
@@ -322,7 +329,7 @@ class Connection(asyncio.Protocol):
             raise self._refusal(f"upgrade was answered with {payload[:80]!r}, expected OK")
 
     async def _answer(self) -> bytes:
-        """The next answer of the handshake; heartbeats may come before it."""
+        """Return the next answer of the handshake; heartbeats before it are answered."""
         while True:
             for frame in self._wire.frames():
                 if isinstance(frame, Response):
@@ -348,14 +355,19 @@ class Connection(asyncio.Protocol):
         return Refused(str(self.address), reason)
 
 
-async def connect(address: Address, options: Options) -> Connection:
-    """A negotiated connection, or `Unreachable` (`Refused` where trying again will not help) within the deadlines."""
+async def connect(
+    address: Address, options: ClientOptions, identity: Mapping[str, Any] = MappingProxyType({})
+) -> Connection:
+    """Return a negotiated connection; `identity` is added to IDENTIFY.
+
+    Raises `Unreachable` within the deadlines, or `Refused` where trying again will not help.
+    """
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
 
     def make() -> Connection:
         nonlocal connection
-        connection = Connection(address, options)
+        connection = Connection(address, options, identity)
         return connection
 
     try:

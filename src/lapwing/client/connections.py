@@ -1,4 +1,4 @@
-"""Which nsqds to be connected to: those that were given, and those that discovery lists now; a link to each."""
+"""Keep connections to the nsqds that were given and to those that nsqlookupd lists."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -6,22 +6,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from lapwing.client.address import Address, listed, parse
 from lapwing.client.discovery import Discovery, lookup_url
 from lapwing.client.errors import Refused, Unreachable
-from lapwing.client.link import Link
-from lapwing.client.options import Options
+from lapwing.client.options import ClientOptions
+from lapwing.client.reconnection import Reconnection
 from lapwing.errors import ConfigError
 
 
-class Links:
-    """The links of one consumer or producer.
+class Connections:
+    """The connections of one consumer or producer.
 
-    `make` connects to one address, as `Link` wants it. A given address is wanted for ever, a listed one as long as it
-    is listed or works. With `eager`, being listed is a reason to try again at once.
+    `make` connects to one address, as for `Reconnection`. A given address is kept for ever, a listed one as long as it
+    is listed or connected. With `eager`, an address that is listed again is tried at once.
     """
 
     def __init__(
         self,
         make: Callable[[Address], Awaitable[Awaitable[str]]],
-        options: Options,
+        options: ClientOptions,
         *,
         nsqd: str | Iterable[str],
         lookupd: str | Iterable[str],
@@ -33,7 +33,7 @@ class Links:
         self.given = [*dict.fromkeys(parse(text) for text in listed(nsqd))]
         self.lookupds = listed(lookupd)
         for text in self.lookupds:
-            lookup_url(text, topic=topic)  # what cannot be asked is refused now rather than at the start
+            lookup_url(text, topic=topic)  # refuses a bad address now instead of at the start
         if not self.given and not self.lookupds:
             raise ConfigError("nsqd or lookupd addresses required")
         self._make = make
@@ -42,13 +42,13 @@ class Links:
         self._label = label
         self._admits = admits
         self._eager = eager
-        self._links: dict[Address, Link] = {}
+        self._attempts: dict[Address, Reconnection] = {}
         self._listed: set[Address] = set()
         self._discovery: Discovery | None = None
         self._held = False
 
     async def start(self) -> None:
-        """Begin to connect, and return after discovery's first answers."""
+        """Begin to connect, and return after the first answers of nsqlookupd."""
         for address in self.given:
             self._add(address)
         if self.lookupds:
@@ -56,44 +56,44 @@ class Links:
             await self._discovery.start()
 
     async def first_failures(self, addresses: Iterable[Address]) -> list[Unreachable]:
-        """Why the first attempts at `addresses` failed, once all were made; refusals, which do not heal, come first."""
-        results = await asyncio.gather(*(self._links[address].first_attempt() for address in addresses))
+        """Wait for the first attempts at `addresses` and return their errors, refusals, which do not heal, first."""
+        results = await asyncio.gather(*(self._attempts[address].first_attempt() for address in addresses))
         errors = [error for error in results if error is not None]
         return sorted(errors, key=lambda error: not isinstance(error, Refused))
 
     def nobody(self) -> Unreachable:
-        """Why there is not one address to connect to, when discovery has been asked."""
+        """Return the error that there is no address to connect to."""
         return Unreachable(", ".join(self.lookupds), "; ".join(self.errors) or "nsqlookupd knows no nsqd")
 
     def hold(self) -> None:
-        """Add no more links."""
+        """Add no more connections."""
         self._held = True
 
     def hurry(self) -> None:
-        """Somebody is waiting: try again now, everywhere."""
-        for link in self._links.values():
-            link.hurry()
+        """Try again now, everywhere: a publish waits."""
+        for attempt in self._attempts.values():
+            attempt.hurry()
 
     async def stop(self) -> None:
-        """No more attempts; the connections themselves are their owner's business."""
+        """Make no more connections; the owner closes the existing ones."""
         self.hold()
         if self._discovery is not None:
             await self._discovery.stop()
-        await asyncio.gather(*(link.stop() for link in self._links.values()))
+        await asyncio.gather(*(attempt.stop() for attempt in self._attempts.values()))
 
     @property
     def addresses(self) -> list[Address]:
-        """The nsqds that are wanted."""
-        return [*self._links]
+        """The nsqds that connections are kept to."""
+        return [*self._attempts]
 
     @property
     def errors(self) -> list[str]:
-        """What keeps us from those we are not connected to, and from discovery; in words."""
-        errors = [str(link.error) for link in self._links.values() if link.error is not None]
+        """Why nsqds are not connected and nsqlookupds do not answer, as texts."""
+        errors = [str(attempt.error) for attempt in self._attempts.values() if attempt.error is not None]
         return errors + (self._discovery.errors if self._discovery is not None else [])
 
     def _add(self, address: Address) -> None:
-        self._links[address] = Link(
+        self._attempts[address] = Reconnection(
             address,
             self._make,
             longest=self._options.max_reconnect_delay,
@@ -109,7 +109,7 @@ class Links:
         if self._held:
             return
         for address in addresses:
-            known = self._links.get(address)
+            known = self._attempts.get(address)
             if known is None:
                 self._add(address)
             elif self._eager:
@@ -118,7 +118,7 @@ class Links:
     def _wanted(self, address: Address) -> bool:
         if address in self.given or address in self._listed:
             return True
-        self._links.pop(address, None)
+        self._attempts.pop(address, None)
         return False
 
     def _gone(self, address: Address) -> None:

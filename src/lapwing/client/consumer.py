@@ -1,34 +1,42 @@
-"""Subscribe: every nsqd that has the topic, shared in-flight, backoff, and a stop that leaves nothing behind."""
+"""Consume a channel on every nsqd that has the topic."""
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Literal, Unpack
 
 from lapwing.client.address import Address
-from lapwing.client.connection import HANDSHAKE, connect
-from lapwing.client.connections import Links
-from lapwing.client.errors import ClientError, Refused, Stopped, Unreachable
+from lapwing.client.connection import connect
+from lapwing.client.connections import Connections
+from lapwing.client.errors import ClientError, Stopped
 from lapwing.client.message import Message
-from lapwing.client.options import Options, Settings, check_name
-from lapwing.client.rdy import Pace
+from lapwing.client.message_queue import MessageQueue
+from lapwing.client.options import ClientOptions, ClientSettings, check_name
+from lapwing.client.rdy import RdyController
 from lapwing.client.subscription import Subscription
 from lapwing.client.timers import Timers
-from lapwing.client.workers import Handler, InProcesses, Judge, LoopWorkers, Place, ThreadWorkers, Workers, place_of
+from lapwing.client.workers import (
+    AnswerPolicy,
+    Handler,
+    InProcesses,
+    LoopWorkers,
+    RunIn,
+    ThreadWorkers,
+    Workers,
+    where_to_run,
+)
 from lapwing.errors import ConfigError
-from lapwing.wire.nsq.commands import Sub
 
 log: Final = logging.getLogger("lapwing.client")
 
-LAST_WORDS: Final = 5.0  # s that nsqd has to answer CLS
+CLOSE_WAIT: Final = 5.0  # s that nsqd has to answer CLS
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """What a consumer has done so far."""
+    """Counts of a consumer since its start."""
 
     received: int
     finished: int
@@ -36,14 +44,23 @@ class ConsumerStats:
     in_flight: int
     connections: int
 
+    def plus(self, subscription: Subscription) -> "ConsumerStats":
+        """Return the counts with those of one more subscription."""
+        return replace(
+            self,
+            received=self.received + subscription.received,
+            finished=self.finished + subscription.finished,
+            requeued=self.requeued + subscription.requeued,
+        )
+
 
 class Consumer:
-    """A channel's messages, handled or iterated.
+    """Consume the messages of a channel, with a handler or by iteration.
 
     With a handler::
 
         async def handle(message):
-            ...                                    # returning finishes, raising requeues
+            ...                                    # returning finishes, an exception fails
 
         async with Consumer("orders", "billing", handle, nsqd="127.0.0.1:4150", max_in_flight=100) as consumer:
             await consumer.wait()                  # until stop() is called
@@ -52,12 +69,12 @@ class Consumer:
 
         async with Consumer("orders", "billing", lookupd="127.0.0.1:4161") as consumer:
             async for message in consumer:
-                with message:                      # finishes; an exception requeues
+                with message:                      # finishes; an exception fails
                     ...
 
     `nsqd` are TCP addresses (or Unix socket paths), `lookupd` HTTP addresses of nsqlookupd. Coroutine handlers run on
     the event loop, `concurrency` at a time; plain functions run in that many threads, or in processes with
-    `run="processes"`, or, when they never block, on the loop with `run="loop"`. All other keywords are `Options`.
+    `run="processes"`, or, when they never block, on the loop with `run="loop"`. All other keywords are `ClientOptions`.
     """
 
     def __init__(
@@ -69,12 +86,12 @@ class Consumer:
         nsqd: str | Iterable[str] = (),
         lookupd: str | Iterable[str] = (),
         concurrency: int = 1,
-        run: Place = "auto",
+        run: RunIn = "auto",
         auto_finish: bool = True,
         on_giving_up: Callable[[Message], Any] | None = None,
         address_filter: Callable[[str], bool] | None = None,
-        options: Options | None = None,
-        **settings: Unpack[Settings],
+        options: ClientOptions | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         check_name("topic", topic)
         check_name("channel", channel)
@@ -82,8 +99,8 @@ class Consumer:
             raise ConfigError(f"concurrency is {concurrency!r}, expected a number of at least 1")
         self.topic = topic
         self.channel = channel
-        self.options = options.but(**settings) if options is not None else Options.of(settings)
-        self._links = Links(
+        self.options = options.but(**settings) if options is not None else ClientOptions.of(settings)
+        self._connections = Connections(
             self._subscribe,
             self.options,
             nsqd=nsqd,
@@ -97,35 +114,34 @@ class Consumer:
             raise ConfigError("heartbeat_interval is off: nsqd lets nobody subscribe without heartbeats")
         self._handler = handler
         self._concurrency = concurrency
-        self._place: Place = place_of(handler, run) if handler is not None else "loop"
-        self._judge = Judge(
+        self._run_in: RunIn = where_to_run(handler, run) if handler is not None else "loop"
+        self._answers = AnswerPolicy(
             max_attempts=self.options.max_attempts, auto_finish=auto_finish, giving_up=on_giving_up
         )
-        self.pace = Pace(self.options, label=f"{topic}/{channel}")
+        self.rdy = RdyController(self.options, label=f"{topic}/{channel}")
         self._processes: InProcesses | None = None
         self._workers: Workers | None = None
-        self._queue: deque[Message] = deque()  # for iteration
-        self._readers: deque[asyncio.Future[None]] = deque()
+        self._queue = MessageQueue()  # for iteration
         self._subscriptions: set[Subscription] = set()
         self._past = ConsumerStats(0, 0, 0, 0, 0)
         self._started = False
         self._stopping = False
-        self._left = False  # nobody is there to take messages any more
+        self._left = False  # nobody takes messages any more
         self._reading_task: asyncio.Task[Any] | None = None
         self._stopper: asyncio.Task[None] | None = None
 
-    # -- life
+    # -- start and stop
 
     async def start(self, *, need: Literal["one", "every", "none"] = "one") -> None:
-        """Connect. Raises `Unreachable` when fewer of the given nsqds can be reached than it `need`s.
+        """Connect. Raises `Unreachable` when fewer of the given nsqds can be reached than `need` says.
 
-        After that, what fails is tried again in the background for as long as the consumer lives. Addresses from
-        nsqlookupd never fail a start: a topic may come later.
+        Connections that are lost later are made again in the background. Addresses from nsqlookupd never fail a start:
+        the topic may be created later.
         """
         if need not in ("one", "every", "none"):
             raise ConfigError(f"need is {need!r}, expected one, every or none")
         if self._stopping:
-            raise Stopped("the consumer was stopped; make a new one")
+            raise Stopped("the consumer was stopped; create a new one")
         if self._started:
             self._check_loop()
             return
@@ -133,7 +149,7 @@ class Consumer:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
         self._timers = Timers()
-        self.pace.start(self._timers)
+        self.rdy.start(self._timers)
         self._start_workers()
         try:
             await self._connect_all(need)
@@ -153,26 +169,26 @@ class Consumer:
             raise ClientError("the consumer was started on another event loop; SyncConsumer serves every thread")
 
     async def _connect_all(self, need: str) -> None:
-        links = self._links
-        await links.start()
-        errors = await links.first_failures(links.given)
-        if errors and (need == "every" or (need == "one" and len(errors) == len(links.given) and not links.lookupds)):
+        pool = self._connections
+        await pool.start()
+        errors = await pool.first_failures(pool.given)
+        if errors and (need == "every" or (need == "one" and len(errors) == len(pool.given) and not pool.lookupds)):
             raise errors[0]
 
     async def stop(self) -> None:
-        """CLS, let handlers finish (at most `stop_timeout`), give back what is left, hang up. Twice is harmless.
+        """Send CLS, wait for handlers (at most `stop_timeout`), release the rest, close. Twice is harmless.
 
-        Called by a handler, or by the task that iterates while it holds a message, it only begins the stop: waiting
-        for itself would never end.
+        Called by a handler, or by the task that iterates while a message is in flight, it only begins the stop: it
+        would wait for itself.
         """
         if self._started:
             self._check_loop()
         self._stopping = True
         if not self._started:
             return
-        self._links.hold()
+        self._connections.hold()
         self._timers.stop()
-        self.pace.stop()
+        self.rdy.stop()
         if self._stopper is None:
             self._stopper = asyncio.create_task(self._stop(), name="lapwing-consumer-stop")
         if not self._called_from_inside():
@@ -186,26 +202,26 @@ class Consumer:
         return task is self._reading_task and held and not self._left
 
     async def _stop(self) -> None:
-        self._wake_readers()
-        await self._links.stop()
+        self._queue.wake()
+        await self._connections.stop()
         subscriptions = list(self._subscriptions)
         for subscription in subscriptions:
             subscription.close_wait()
         deadline = self._loop.time() + self.options.stop_timeout
         touching = self._loop.create_task(self._touch_while_stopping()) if self.options.auto_touch else None
         try:
-            # after CLOSE_WAIT nothing more arrives
-            patience = min(LAST_WORDS, self.options.stop_timeout)
+            # no message comes after CLOSE_WAIT
+            patience = min(CLOSE_WAIT, self.options.stop_timeout)
             await _all((subscription.close_waited for subscription in subscriptions), patience)
             if self._workers is not None:
                 await _within(self._workers.idle(), deadline - self._loop.time())
                 for message in self._workers.waiting():
-                    message.requeue(0, backoff=False)
-                if not self._judge.auto_finish:  # the handler answers elsewhere, later
+                    message.release()
+                if not self._answers.auto_finish:  # the handler answers elsewhere, later
                     await self._drained(subscriptions, deadline)
                 await self._workers.stop()
             else:
-                self._give_back_waiting()
+                self._queue.release()
                 if not self._left:
                     await self._drained(subscriptions, deadline)
             self._left = True
@@ -220,12 +236,8 @@ class Consumer:
             if not self._stopped.done():
                 self._stopped.set_result(None)
 
-    def _give_back_waiting(self) -> None:
-        while self._queue:
-            self._queue.popleft().requeue(0, backoff=False)
-
     async def _drained(self, subscriptions: list[Subscription], deadline: float) -> None:
-        """Wait until no connection holds anything more."""
+        """Wait until nothing is in flight on any connection."""
         await _all((subscription.drained for subscription in subscriptions), deadline - self._loop.time())
 
     async def _touch_while_stopping(self) -> None:
@@ -235,7 +247,7 @@ class Consumer:
             await asyncio.sleep(self._touch_interval())
 
     async def wait(self) -> None:
-        """Return when the consumer has been stopped."""
+        """Wait until the consumer has stopped."""
         self._check_started()
         await asyncio.shield(self._stopped)
 
@@ -252,10 +264,10 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._handler is None:
-            # whoever iterated has left the block, and answers no more
+            # the program that iterated has left the block and answers no more messages
             self._left = True
-            if self._stopper is not None:  # it waits for answers; otherwise it is told not to, and says CLS first
-                self._give_back_waiting()
+            if self._stopper is not None:  # a stop is under way and waits for answers
+                self._queue.release()
                 for subscription in list(self._subscriptions):
                     subscription.give_back()
         await self.stop()
@@ -268,114 +280,76 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message; it is held until it is answered for. Ends when the consumer is stopped."""
-        queue = self._queue
+        """Return the next message; it is in flight until it is answered. Ends when the consumer is stopped."""
         self._reading_task = asyncio.current_task()
         while True:
-            while queue and not self._stopping:
-                message = queue.popleft()
-                if message._desk is None:
-                    continue
-                if message._row[1] > self._judge.max_attempts:
-                    self._judge.give_up(message)
-                    continue
-                return message
+            while not self._stopping and (message := self._queue.take()) is not None:
+                if not self._answers.given_up(message):
+                    return message
             if self._stopping:
                 raise StopAsyncIteration
             self._check_started()
-            reader = self._loop.create_future()
-            self._readers.append(reader)
-            await reader
+            await self._queue.wait()
 
-    def _wake_readers(self) -> None:
-        while self._readers:
-            reader = self._readers.popleft()
-            if not reader.done():
-                reader.set_result(None)
-
-    # -- what may be asked at any time
+    # -- state
 
     @property
     def max_in_flight(self) -> int:
-        """How many messages may be held at once, over all connections; 0 pauses the consumer."""
-        return self.pace.max_in_flight
+        """Messages that may be in flight at once, over all connections; 0 pauses the consumer."""
+        return self.rdy.max_in_flight
 
     @max_in_flight.setter
     def max_in_flight(self, count: int) -> None:
         if not isinstance(count, int) or count < 0:
             raise ConfigError(f"max_in_flight is {count!r}, expected a number of at least 0")
-        self.pace.resize(count)
+        self.rdy.resize(count)
 
     @property
     def starved(self) -> bool:
-        """Whether some connection has as much in flight as it may (85 % of its RDY): time to answer a batch."""
-        return self.pace.starved
+        """Whether a connection has 85 % of its RDY in flight: time to answer a batch."""
+        return self.rdy.starved
 
     @property
     def connections(self) -> list[str]:
-        """The nsqds it is subscribed at."""
+        """The nsqds that it is subscribed to."""
         return sorted(subscription.address for subscription in self._subscriptions)
 
     @property
     def addresses(self) -> list[str]:
-        """The nsqds that were given or found: subscribed at, or about to be."""
-        return sorted(map(str, self._links.addresses))
+        """The nsqds that were given or found, subscribed to or not."""
+        return sorted(map(str, self._connections.addresses))
 
     @property
     def errors(self) -> list[str]:
-        """What keeps it from those it is not connected to, and from discovery; in words."""
-        return self._links.errors
+        """Why nsqds are not connected and nsqlookupds do not answer, as texts."""
+        return self._connections.errors
 
     @property
     def stats(self) -> ConsumerStats:
         """Counts so far."""
-        now, past = self._subscriptions, self._past
-        return ConsumerStats(
-            received=past.received + sum(subscription.received for subscription in now),
-            finished=past.finished + sum(subscription.finished for subscription in now),
-            requeued=past.requeued + sum(subscription.requeued for subscription in now),
-            in_flight=sum(len(subscription.in_flight) for subscription in now),
-            connections=len(now),
-        )
+        total = self._past
+        for subscription in self._subscriptions:
+            total = total.plus(subscription)
+        in_flight = sum(len(subscription.in_flight) for subscription in self._subscriptions)
+        return replace(total, in_flight=in_flight, connections=len(self._subscriptions))
 
     # -- connections
 
     async def _subscribe(self, address: Address) -> Awaitable[str]:
-        connection = await connect(address, self.options)
-        subscription = Subscription(connection, self)
-        connection.start(subscription)
-        connection.send(Sub(self.topic, self.channel).encode())
+        identity = {"topic": self.topic, "channel": self.channel, "reject": True}
+        subscription = Subscription(await connect(address, self.options, identity), self)
         self._subscriptions.add(subscription)
-        subscription.share = self.pace.join(subscription, cap=connection.granted.max_rdy_count)
-        try:
-            async with asyncio.timeout(HANDSHAKE):
-                problem = await asyncio.shield(subscription.subscribed)
-        except BaseException as error:
-            connection.abort("SUB was not answered")
-            if isinstance(error, TimeoutError):
-                raise Unreachable(str(address), f"SUB was not answered within {HANDSHAKE:g} s") from error
-            raise
-        if problem:
-            connection.abort(problem)
-            kind = Refused if problem.startswith("E_") else Unreachable
-            raise kind(str(address), f"cannot subscribe to {self.topic}/{self.channel}: {problem}")
+        await subscription.start()
         if self._stopping:
             subscription.close_wait()
         log.info("[%s/%s] (%s) subscribed", self.topic, self.channel, address)
         return subscription.lost_future
 
     def left(self, subscription: Subscription, reason: str) -> None:
-        """A subscription's connection is gone (called by it)."""
+        """Forget a subscription whose connection is gone."""
         self._subscriptions.discard(subscription)
-        past = self._past
-        self._past = ConsumerStats(
-            past.received + subscription.received,
-            past.finished + subscription.finished,
-            past.requeued + subscription.requeued,
-            0,
-            0,
-        )
-        self.pace.leave(subscription)
+        self._past = self._past.plus(subscription)
+        self.rdy.leave(subscription)
 
     # -- messages
 
@@ -383,27 +357,25 @@ class Consumer:
         if self._handler is None:
             return
         handler = self._handler
-        if self._place == "processes":
+        if self._run_in == "processes":
             handler = self._processes = InProcesses(handler, concurrency=self._concurrency)
-        kind = ThreadWorkers if self._place == "threads" else LoopWorkers
-        self._workers = kind(handler, self._judge, concurrency=self._concurrency)
+        kind = ThreadWorkers if self._run_in == "threads" else LoopWorkers
+        self._workers = kind(handler, self._answers, concurrency=self._concurrency)
         self._workers.start()
 
     def take(self, batch: list[Message]) -> None:
-        """Messages have arrived (called by a subscription)."""
+        """Take messages that a subscription received."""
         if self._left:
             for message in batch:
-                message.requeue(0, backoff=False)
+                message.release()
             return
         if self._workers is not None:
             self._workers.take(batch)
             return
-        self._queue.extend(batch)
-        if self._readers:
-            self._wake_readers()
+        self._queue.put(batch)
 
     def default_delay(self, attempts: int) -> float:
-        """How long a failed message waits before it comes again."""
+        """Return how long a failed message waits before it is delivered again."""
         return min(self.options.default_requeue_delay * attempts, self.options.max_requeue_delay)
 
     def _touch_interval(self) -> float:

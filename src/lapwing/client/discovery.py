@@ -1,4 +1,4 @@
-"""Which nsqds there are, by asking nsqlookupd."""
+"""Ask nsqlookupd for the nsqds of a topic."""
 
 import asyncio
 import contextlib
@@ -10,21 +10,21 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from lapwing.client.address import Address
 from lapwing.client.errors import Unreachable
-from lapwing.client.options import Options
+from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError
 from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
 from lapwing.net.http_message import HttpFailed
 
 log: Final = logging.getLogger("lapwing.client")
 
-FIRST_ANSWERS: Final = 2.0  # s that a start waits for discovery
-SOON: Final = 0.05  # s; losses that come together are one reason to ask
+FIRST_ANSWERS: Final = 2.0  # s that a start waits for nsqlookupd
+SOON: Final = 0.05  # s; several losses at once cause one question
 
 
 def lookup_url(text: str, *, topic: str | None) -> str:
-    """What to GET from the nsqlookupd at `text` (`host:port` or URL); a port is required. Raises `ConfigError`.
+    """Return the URL to ask the nsqlookupd at `text` (`host:port` or URL); a port is required. Raises `ConfigError`.
 
-    With a topic that is `/lookup`, unless the URL says otherwise; without one, `/nodes`.
+    With a topic it is `/lookup` unless the URL has a path; without one, `/nodes`.
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -43,9 +43,9 @@ def lookup_url(text: str, *, topic: str | None) -> str:
 
 
 def addresses_in(answer: Any) -> set[Address]:
-    """The nsqds of one answer; entries that name none are left out."""
+    """Return the nsqds of one answer, without entries that have no address."""
     if isinstance(answer, dict) and isinstance(answer.get("data"), dict):
-        answer = answer["data"]  # how servers before 1.0 wrapped it
+        answer = answer["data"]  # the form of servers before 1.0
     producers = answer.get("producers") if isinstance(answer, dict) else None
     found: set[Address] = set()
     for producer in producers or ():
@@ -56,16 +56,16 @@ def addresses_in(answer: Any) -> set[Address]:
 
 
 class Discovery:
-    """Asks every nsqlookupd, at start, then at intervals and whenever it is poked; tells who is there.
+    """Ask every nsqlookupd at the start, at intervals, and when poked.
 
-    `found` is called with the union of the answers, after each: a discovery that is down changes nothing, and a slow
-    one keeps nobody waiting.
+    `found` is called after each answer with the union of all: an nsqlookupd that is down changes nothing, and a slow
+    one delays no other.
     """
 
     def __init__(
         self,
         lookupds: Iterable[str],
-        options: Options,
+        options: ClientOptions,
         found: Callable[[set[Address]], None],
         *,
         topic: str | None = None,
@@ -84,11 +84,11 @@ class Discovery:
         self.errors: list[str] = []  # of the last poll, in words
 
     def poke(self) -> None:
-        """Ask again soon: a connection has gone."""
+        """Ask again soon: a connection was lost."""
         self._poked.set()
 
     async def start(self) -> None:
-        """Return after the first answers; those that take longer, and all later ones, come in the background."""
+        """Return after the first answers, or after 2 s; later answers come in the background."""
         first = self._first = asyncio.create_task(self.poll(), name="lapwing-discovery-first")
         await asyncio.wait([first], timeout=FIRST_ANSWERS)
         if not self._stopped:
@@ -106,8 +106,8 @@ class Discovery:
             self._client = None
 
     async def poll(self) -> None:
-        """Ask all of them once."""
-        results = await asyncio.gather(*(self._ask_and_tell(url) for url in self._urls), return_exceptions=True)
+        """Ask every nsqlookupd once."""
+        results = await asyncio.gather(*(self._ask_and_report(url) for url in self._urls), return_exceptions=True)
         errors: list[str] = []
         failed: list[str] = []
         for url, result in zip(self._urls, results, strict=True):
@@ -120,16 +120,16 @@ class Discovery:
         self.errors = errors
         if len(failed) < len(self._urls):
             for url in failed:
-                self._answers.pop(url, None)  # the others know better than an old answer
+                self._answers.pop(url, None)  # the answers of the others are newer
 
-    async def _ask_and_tell(self, url: str) -> None:
+    async def _ask_and_report(self, url: str) -> None:
         self._answers[url] = await self._ask(url)
         self._found(set().union(*self._answers.values()))
 
     async def _keep_polling(self, first: asyncio.Task[None]) -> None:
         await first
         interval = self._options.lookupd_poll_interval
-        # spread out, so that a fleet started together does not ask together for ever
+        # jitter: consumers that start together must not ask together for ever
         wait = self._rng.random() * self._options.lookupd_poll_jitter * interval + interval
         while True:
             with contextlib.suppress(TimeoutError):

@@ -1,9 +1,9 @@
-"""What the client tells its caller went wrong: always with the address, and with what to do about it.
+"""Errors of the client; the text has the address and what to do.
 
 ClientError
 ├── Unreachable       no connection could be made; tried again by itself where that makes sense
-│   └── Refused           the server answered, and said no (AUTH, TLS, IDENTIFY, SUB): trying again will not help
-├── ConnectionLost    a connection ended; what was not answered may or may not have happened
+│   └── Refused           the server refused (AUTH, TLS, IDENTIFY, SUB): trying again will not help
+├── ConnectionLost    a connection ended; unanswered commands may or may not have been carried out
 ├── PublishFailed     the server refused a publish; nothing of it was stored
 ├── PublishTimeout    no confirmation before the deadline; it may or may not have been stored
 └── Stopped           the producer or consumer was stopped before
@@ -13,7 +13,7 @@ from lapwing.errors import LapwingError
 
 
 class ClientError(LapwingError):
-    """What the client tells its caller went wrong."""
+    """The base of all errors of the client."""
 
 
 class Unreachable(ClientError):
@@ -26,11 +26,11 @@ class Unreachable(ClientError):
 
 
 class Refused(Unreachable):
-    """The server answered and said no: trying the same again will not help."""
+    """The server refused: trying the same again will not help."""
 
 
 class ConnectionLost(ClientError):
-    """A connection ended; what was not answered may or may not have happened."""
+    """A connection ended; unanswered commands may or may not have been carried out."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")

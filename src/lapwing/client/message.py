@@ -1,42 +1,74 @@
-"""A delivered message, and the three ways to answer for it."""
+"""A delivered message and the answers to it: finish, fail, release, reject, touch."""
 
 import math
+import re
 import threading
+import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 Row = tuple[int, int, bytes, bytes]  # timestamp ns, attempts, id, body: as the kernel decodes it
 
+_FRAME: Final = re.compile(r'File "([^"]*)", line (\d+), in (\S+)')
+_LONGEST_ERROR: Final = 4096  # characters; the broker keeps 4 KiB
+
 
 class Requeue(Exception):
-    """Raised by a handler: deliver the message again, after `delay` seconds (None: the default delay).
+    """Raised by a handler: the message failed; deliver it again after `delay` seconds (None: the default delay).
 
-    With `backoff=False` the consumer does not slow down for it.
+    With `backoff=False` the consumer does not slow down for it. `error` is what went wrong, for people.
     """
 
-    def __init__(self, delay: float | None = None, *, backoff: bool = True) -> None:
+    def __init__(self, delay: float | None = None, *, backoff: bool = True, error: str = "") -> None:
         super().__init__("requeue" if delay is None else f"requeue after {delay} s")
         self.delay = delay
         self.backoff = backoff
+        self.error = error
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _requeue, (self.delay, self.backoff)
+        return _requeue, (self.delay, self.backoff, self.error)
 
 
-def _requeue(delay: float | None, backoff: bool) -> Requeue:
-    return Requeue(delay, backoff=backoff)
+def _requeue(delay: float | None, backoff: bool, error: str) -> Requeue:
+    return Requeue(delay, backoff=backoff, error=error)
 
 
-class Desk(Protocol):
-    """Where a message is answered for: the connection it came from, with its consumer behind it."""
+class Hold(Exception):
+    """Raised by a handler: not now; deliver the message again after `seconds`. It does not count as a failure."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__(f"hold for {seconds} s")
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Hold, (self.seconds,)
+
+
+class Reject(Exception):
+    """Raised by a handler: never deliver the message again. It becomes a dead letter where the channel keeps them."""
+
+    def __init__(self, reason: str, error: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error = error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Reject, (self.reason, self.error)
+
+
+class MessageSource(Protocol):
+    """The connection that a message came from; answers go there."""
 
     thread: int
     address: str
     topic: str
+    limited: bool  # the broker gives messages up after too many failures
 
     def finish(self, message: "Message") -> None: ...
-    def requeue(self, message: "Message", delay: float | None, backoff: bool) -> None: ...
+    def fail(self, message: "Message", delay: float | None, backoff: bool, error: str) -> None: ...
+    def release(self, message: "Message", delay: float) -> None: ...
+    def reject(self, message: "Message", reason: str, error: str) -> None: ...
     def touch(self, message: "Message") -> None: ...
     def deadline(self, message: "Message") -> float: ...
     def now(self) -> float: ...
@@ -44,22 +76,22 @@ class Desk(Protocol):
 
 
 class Message:
-    """One message, held by this consumer until it is answered for: finished, requeued, or its time runs out.
+    """One message, in flight with this consumer until it is answered or its time runs out.
 
-    `with message:` (or `async with`) finishes it at the end of the block and requeues it when an exception leaves the
-    block. All methods may be called from any thread.
+    `with message:` (or `async with`) finishes it at the end of the block and fails it when an exception leaves the
+    block. The first answer counts, later ones do nothing. All methods may be called from any thread.
     """
 
-    __slots__ = ("_desk", "_received", "_row")
+    __slots__ = ("_error", "_received", "_row", "_source")
 
-    def __init__(self, row: Row, desk: Desk | None, received: float) -> None:
+    def __init__(self, row: Row, source: MessageSource | None, received: float) -> None:
         self._row = row
-        self._desk = desk  # None once answered
+        self._source = source  # None once answered
         self._received = received  # monotonic, s
 
     @property
     def body(self) -> bytes:
-        """What was published."""
+        """The bytes that were published."""
         return self._row[3]
 
     @property
@@ -69,80 +101,142 @@ class Message:
 
     @property
     def attempts(self) -> int:
-        """How often it has been delivered, this time included."""
+        """Number of deliveries, this one included."""
         return self._row[1]
 
     @property
     def timestamp(self) -> int:
-        """When it was published, in ns since 1970 by the clock of the nsqd."""
+        """Time of publishing, in ns since 1970 by the clock of the nsqd."""
         return self._row[0]
 
     @property
     def topic(self) -> str:
-        """Where it was published; empty once it is answered for."""
-        return self._desk.topic if self._desk is not None else ""
+        """The topic; empty once the message is answered."""
+        return self._source.topic if self._source is not None else ""
 
     @property
     def address(self) -> str:
-        """The nsqd it came from; empty once it is answered for."""
-        return self._desk.address if self._desk is not None else ""
+        """The nsqd that delivered it; empty once the message is answered."""
+        return self._source.address if self._source is not None else ""
 
     @property
     def answered(self) -> bool:
-        """Whether it has been finished or requeued, or its connection is gone: further answers change nothing."""
-        return self._desk is None
+        """Whether it has been answered, or its connection is gone: further answers do nothing."""
+        return self._source is None
 
     @property
     def time_left(self) -> float:
-        """Seconds until nsqd gives it to somebody else; 0 when that has happened or it is answered for.
+        """Seconds until nsqd delivers it to another consumer; 0 once that has happened or it is answered.
 
-        While a consumer holds it, it is touched by itself; this runs down only at the end of what nsqd grants
+        A consumer touches its messages by itself; so this falls only at the end of what nsqd grants
         (`max_msg_timeout`), or when touching is off.
         """
-        desk = self._desk
-        return max(0.0, desk.deadline(self) - desk.now()) if desk is not None else 0.0
+        source = self._source
+        return max(0.0, source.deadline(self) - source.now()) if source is not None else 0.0
 
     @property
     def expired(self) -> bool:
-        """Whether nsqd no longer waits for our answer."""
+        """Whether nsqd no longer waits for an answer."""
         return self.time_left <= 0.0
 
+    @property
+    def error(self) -> str:
+        """What went wrong, for people: sent with `fail` and `reject` unless they are given a text of their own."""
+        return getattr(self, "_error", "")
+
+    @error.setter
+    def error(self, text: str) -> None:
+        self._error = text
+
     def finish(self) -> None:
-        """It is done; nsqd forgets it."""
-        desk = self._desk
-        if desk is None:
+        """Finish it: it is done and is not delivered again."""
+        source = self._source
+        if source is None:
             return
-        if threading.get_ident() != desk.thread:
-            desk.call(self.finish)
+        if threading.get_ident() != source.thread:
+            source.call(self.finish)
             return
-        self._desk = None
-        desk.finish(self)
+        self._source = None
+        source.finish(self)
+
+    def fail(
+        self, error: str | BaseException = "", *, delay: float | None = None, backoff: bool = True
+    ) -> None:
+        """Report a failure; it is delivered again after `delay` seconds, or becomes a dead letter after too many.
+
+        None is the delay of the channel's retry settings, or `default_requeue_delay` times the attempts where the
+        channel has none. With `backoff=False` the consumer does not slow down.
+        """
+        text = describe(error) if isinstance(error, BaseException) else error
+        self._answer(self._fail, delay, backoff, text or self.error)
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
-        """Deliver it again after `delay` seconds: 0 is at once, None the default delay times the attempts."""
-        desk = self._desk
-        if desk is None:
-            return
-        if threading.get_ident() != desk.thread:
-            desk.call(self._requeue, delay, backoff)
-            return
-        self._requeue(delay, backoff)
+        """Deliver it again after `delay` seconds; the same as `fail` without an error."""
+        self._answer(self._fail, delay, backoff, self.error)
 
-    def _requeue(self, delay: float | None, backoff: bool) -> None:
-        desk = self._desk
-        if desk is not None:
-            self._desk = None
-            desk.requeue(self, delay, backoff)
+    def release(self, delay: float = 0.0) -> None:
+        """Give it back through no fault of its own: it is delivered again, and no failure is counted."""
+        self._answer(self._release, delay)
+
+    def reject(self, reason: str, error: str | BaseException = "") -> None:
+        """Give it up for good: it becomes a dead letter at once, or is finished where there are no dead letters."""
+        text = describe(error) if isinstance(error, BaseException) else error
+        self._answer(self._reject, reason, text or self.error)
 
     def touch(self) -> None:
-        """Ask nsqd for a new full timeout; consumers do that by themselves unless told not to."""
-        desk = self._desk
-        if desk is None:
+        """Ask nsqd for a new full timeout; a consumer does that by itself unless `auto_touch` is off."""
+        source = self._source
+        if source is None:
             return
-        if threading.get_ident() != desk.thread:
-            desk.call(self.touch)
+        if threading.get_ident() != source.thread:
+            source.call(self.touch)
             return
-        desk.touch(self)
+        source.touch(self)
+
+    def answer(self, error: BaseException | None) -> None:
+        """Answer as the end of a handler means: no error finishes, `Requeue`, `Hold` and `Reject` do what they say.
+
+        Any other exception fails the message; cancellation and interrupts release it.
+        """
+        if error is None:
+            self.finish()
+        elif isinstance(error, Requeue):
+            self._answer(self._fail, error.delay, error.backoff, error.error or self.error)
+        elif isinstance(error, Hold):
+            self.release(error.seconds)
+        elif isinstance(error, Reject):
+            self.reject(error.reason, error.error)
+        elif isinstance(error, Exception):
+            self.fail(error)
+        else:
+            self.release()
+
+    def _answer(self, answer: Callable[..., None], *arguments: Any) -> None:
+        source = self._source
+        if source is None:
+            return
+        if threading.get_ident() != source.thread:
+            source.call(answer, *arguments)
+        else:
+            answer(*arguments)
+
+    def _fail(self, delay: float | None, backoff: bool, error: str) -> None:
+        source = self._source
+        if source is not None:
+            self._source = None
+            source.fail(self, delay, backoff, error)
+
+    def _release(self, delay: float) -> None:
+        source = self._source
+        if source is not None:
+            self._source = None
+            source.release(self, delay)
+
+    def _reject(self, reason: str, error: str) -> None:
+        source = self._source
+        if source is not None:
+            self._source = None
+            source.reject(self, reason, error)
 
     def __enter__(self) -> "Message":
         return self
@@ -150,14 +244,7 @@ class Message:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.finish()
-        elif isinstance(error, Requeue):
-            self.requeue(error.delay, backoff=error.backoff)
-        elif isinstance(error, Exception):
-            self.requeue()
-        else:  # cancelled or interrupted: nothing is wrong with the message
-            self.requeue(0, backoff=False)
+        self.answer(error)
 
     async def __aenter__(self) -> "Message":
         return self
@@ -165,7 +252,7 @@ class Message:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, trace)
+        self.answer(error)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _copy, (self._row, self.topic, self.address, self._received)
@@ -176,37 +263,59 @@ class Message:
         return f"<Message {self.id.decode('latin-1')} attempts={self.attempts} {shown!r}{more}>"
 
 
-class Away:
-    """The desk of a copy in a worker process: the message is answered for by what its handler returns or raises."""
+class DetachedSource:
+    """The source of a copy in a worker process: an answer leaves the handler as an exception."""
 
-    thread = -1  # nobody's: every answer goes through `call`
+    thread = -1  # no thread: every answer goes through `call`
+    limited = True  # the consumer counts attempts
 
     def __init__(self, topic: str, address: str) -> None:
         self.topic = topic
         self.address = address
 
     def call(self, what: Callable[..., None], *arguments: Any) -> None:
-        """Have a requeue leave the handler; it finishes by returning, and its consumer touches."""
+        """Raise the answer. Finishing and touching, which have no arguments, are left to the consumer."""
         if arguments:
-            delay, backoff = arguments
-            raise Requeue(delay, backoff=backoff)
+            what(*arguments)
 
     def deadline(self, message: Message) -> float:
-        """Its consumer knows, and keeps it alive."""
+        """The consumer knows the deadline and touches the message."""
         return math.inf
 
     def now(self) -> float:
         return 0.0
 
     def finish(self, message: Message) -> None:
-        """Returning does."""
+        """Returning from the handler finishes."""
 
-    def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Raising does."""
+    def fail(self, message: Message, delay: float | None, backoff: bool, error: str) -> None:
+        raise Requeue(delay, backoff=backoff, error=error)
+
+    def release(self, message: Message, delay: float) -> None:
+        raise Hold(delay)
+
+    def reject(self, message: Message, reason: str, error: str) -> None:
+        raise Reject(reason, error)
 
     def touch(self, message: Message) -> None:
-        """Its consumer does."""
+        """The consumer touches."""
 
 
 def _copy(row: Row, topic: str, address: str, received: float) -> Message:
-    return Message(row, Away(topic, address), received)
+    return Message(row, DetachedSource(topic, address), received)
+
+
+def describe(error: BaseException) -> str:
+    """Return type, text and place of an exception: `ValueError: no such card (shop.py:42 in bill)`."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    place = ""
+    if error.__cause__ is not None and type(error.__cause__).__name__ == "_RemoteTraceback":  # of a worker process
+        found = _FRAME.findall(str(error.__cause__))
+        frames = traceback.StackSummary()
+        if found:
+            place = f" ({found[-1][0].rpartition('/')[2]}:{found[-1][1]} in {found[-1][2]})"
+    if frames:
+        last = frames[-1]
+        place = f" ({last.filename.rpartition('/')[2]}:{last.lineno} in {last.name})"
+    return text[: _LONGEST_ERROR - len(place)] + place

@@ -28,8 +28,8 @@ TLS_VERSIONS: Final = {
 }
 
 
-class Settings(TypedDict, total=False):
-    """The keyword arguments of `Consumer` and `Producer`; `Options` says what each is for."""
+class ClientSettings(TypedDict, total=False):
+    """The keyword arguments of `Consumer` and `Producer`; `ClientOptions` says what each is for."""
 
     dial_timeout: float
     read_timeout: float
@@ -87,7 +87,7 @@ def _seconds(default: float, low: float | None = 0, high: float | None = None) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ClientOptions:
     """Checked settings; raises `ConfigError` for what is out of range."""
 
     dial_timeout: float = _seconds(5.0, 0.001)  # a busy machine needs more than NSQ's one
@@ -160,11 +160,11 @@ class Options:
             raise ConfigError("snappy and deflate are both on, choose one")
 
     @classmethod
-    def of(cls, settings: Settings) -> "Options":
+    def of(cls, settings: ClientSettings) -> "ClientOptions":
         """The options that keyword arguments mean; an unknown one is a `ConfigError`."""
         return cls().but(**settings)
 
-    def but(self, **settings: Unpack[Settings]) -> "Options":
+    def but(self, **settings: Unpack[ClientSettings]) -> "ClientOptions":
         """The same with some settings changed; an unknown one is a `ConfigError`."""
         known = [spec.name for spec in dataclasses.fields(self)]
         for name in settings:
@@ -251,7 +251,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     """A setting and its value from `name,value` (or `name` alone for true); raises `ConfigError`."""
     name, _, value = text.partition(",")
     name = name.strip().replace("-", "_")
-    specs = {spec.name: spec for spec in dataclasses.fields(Options)}
+    specs = {spec.name: spec for spec in dataclasses.fields(ClientOptions)}
     if name not in specs:
         raise ConfigError(f"invalid option {name}")
     spec = specs[name]

@@ -1,4 +1,4 @@
-"""Publishes on their way: gathered into batches, split where nsqd's limits want it. Pure but for the futures."""
+"""Batches of publishes: gathered, and split by the limits of nsqd. Pure except for the futures."""
 
 import asyncio
 import re
@@ -19,13 +19,13 @@ _TRY_ELSEWHERE: Final = ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED")
 
 @dataclass(slots=True)
 class Limits:
-    """What nsqd takes in one message and in one MPUB; the guesses are corrected by what it says."""
+    """The largest message and MPUB that nsqd takes; refusals correct the assumed values."""
 
     message: int  # 0: unknown
     body: int
 
     def learn(self, reason: str) -> str:
-        """What was too big, by nsqd's refusal: "message", "body", or nothing of the kind."""
+        """Learn a limit from a refusal; return what was too big: "message", "body" or ""."""
         if match := _MESSAGE_TOO_BIG.match(reason):
             self.message = int(match[1])
             return "message"
@@ -36,8 +36,8 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Parcel:
-    """Bodies that travel as one command, and whom to tell when it is answered."""
+class PublishBatch:
+    """Bodies that are sent as one command, and the futures that wait for its answer."""
 
     topic: str
     deadline: float  # s, by the event loop's clock
@@ -50,7 +50,7 @@ class Parcel:
     refused_by: set[str] = field(default_factory=set)
 
     def fits(self, body: bytes, deadline: float, limits: Limits) -> bool:
-        """Whether one more may come along."""
+        """Return whether one more body may join."""
         return (
             deadline - self.deadline <= TOGETHER
             and len(self.bodies) < BATCH_COUNT
@@ -64,7 +64,7 @@ class Parcel:
         self.size += len(body) + 4
 
     def encode(self) -> bytes:
-        """The command that publishes all of it."""
+        """Return the command that publishes the batch."""
         if self.delay:
             return Dpub(self.topic, self.delay, self.bodies[0]).encode()
         if len(self.bodies) == 1:
@@ -73,7 +73,7 @@ class Parcel:
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody still waits for the answer."""
+        """Whether a caller still waits for the answer."""
         return any(not future.done() for future in self.futures)
 
     def confirm(self) -> None:
@@ -84,11 +84,11 @@ class Parcel:
     def fail(self, error: Callable[[], Exception]) -> None:
         for future in self.futures:
             if not future.done():
-                future.set_exception(error())  # one each: a shared one would gather everybody's traceback
+                future.set_exception(error())  # one each: a shared one would collect all tracebacks
 
-    def without_larger(self, limit: int) -> "tuple[Parcel, list[asyncio.Future[None]]]":
-        """What is left without the bodies that are larger than `limit`, and who waits for those."""
-        rest = Parcel(self.topic, self.deadline)
+    def without_larger(self, limit: int) -> "tuple[PublishBatch, list[asyncio.Future[None]]]":
+        """Return the batch without bodies larger than `limit`, and the futures of those."""
+        rest = PublishBatch(self.topic, self.deadline)
         large: list[asyncio.Future[None]] = []
         for body, future in zip(self.bodies, self.futures, strict=True):
             if len(body) > limit:
@@ -97,18 +97,44 @@ class Parcel:
                 rest.add(body, future)
         return rest, large
 
-    def halves(self) -> "Iterator[Parcel]":
-        """The batch in two, for one that was too big as a whole."""
+    def halves(self) -> "Iterator[PublishBatch]":
+        """Yield the batch in two halves."""
         middle = len(self.bodies) // 2
         for part in (slice(None, middle), slice(middle, None)):
-            parcel = Parcel(self.topic, self.deadline)
+            batch = PublishBatch(self.topic, self.deadline)
             for body, future in zip(self.bodies[part], self.futures[part], strict=True):
                 if not future.done():
-                    parcel.add(body, future)
-            if parcel.bodies:
-                yield parcel
+                    batch.add(body, future)
+            if batch.bodies:
+                yield batch
 
 
 def elsewhere(reason: str) -> bool:
-    """Whether another nsqd may take what this one refused: its disk is full, or it is going down."""
+    """Return whether another nsqd may take what this one refused: its disk is full, or it is stopping."""
     return reason.startswith(_TRY_ELSEWHERE)
+
+
+def pack(topic: str, bodies: list[bytes], deadline: float, limits: Limits) -> list[PublishBatch]:
+    """Return `bodies` as few batches, each all or nothing, without futures yet."""
+    limit = limits.body or 1 << 31
+    batch = PublishBatch(topic, deadline, whole=True)
+    batches = [batch]
+    for body in bodies:
+        if batch.bodies and batch.size + len(body) + 4 > limit:
+            batch = PublishBatch(topic, deadline, whole=True)
+            batches.append(batch)
+        batch.bodies.append(body)
+        batch.size += len(body) + 4
+    return batches
+
+
+def checked(topic: str, body: bytes) -> bytes:
+    """Return the body as bytes. Raises `TypeError` for another type and `ValueError` for an empty body."""
+    if not isinstance(body, bytes):
+        if not isinstance(body, (bytearray, memoryview)):
+            advice = ": encode it" if isinstance(body, str) else ""
+            raise TypeError(f"{topic}: a message body is bytes, not {type(body).__name__}{advice}")
+        body = bytes(body)
+    if not body:
+        raise ValueError(f"{topic}: the message is empty, which nsqd refuses")
+    return body

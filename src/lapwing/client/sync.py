@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, Unpack
 from lapwing.client.consumer import Consumer
 from lapwing.client.errors import ClientError
 from lapwing.client.message import Message
-from lapwing.client.options import Settings
+from lapwing.client.options import ClientSettings
 from lapwing.client.producer import Producer
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class SyncProducer:
     """
 
     def __init__(
-        self, nsqd: str | Iterable[str] = (), *, lookupd: str | Iterable[str] = (), **settings: Unpack[Settings]
+        self, nsqd: str | Iterable[str] = (), *, lookupd: str | Iterable[str] = (), **settings: Unpack[ClientSettings]
     ) -> None:
         self._producer = Producer(nsqd, lookupd=lookupd, **settings)
         self._thread = LoopThread("lapwing-producer")
@@ -127,7 +127,7 @@ class SyncConsumer:
         *,
         nsqd: str | Iterable[str] = (),
         lookupd: str | Iterable[str] = (),
-        **settings: Unpack[Settings],
+        **settings: Unpack[ClientSettings],
     ) -> None:
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._held: dict[bytes, Message] = {}

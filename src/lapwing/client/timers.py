@@ -1,11 +1,11 @@
-"""What is to happen later, once or again and again, until everything is called off."""
+"""Timers on the event loop that can all be cancelled at once."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Timers:
-    """Calls on the event loop, by its monotonic clock."""
+    """Scheduled calls, by the monotonic clock of the loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -13,7 +13,7 @@ class Timers:
         self._over = False
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call once, so many seconds from now."""
+        """Call once, after `seconds`."""
 
         def ring() -> None:
             self._timers.discard(timer)
@@ -24,7 +24,7 @@ class Timers:
         self._timers.add(timer)
 
     def every(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call again and again."""
+        """Call every `seconds`."""
 
         def again() -> None:
             call()
@@ -33,7 +33,7 @@ class Timers:
         self.after(seconds, again)
 
     def stop(self) -> None:
-        """Call nothing any more."""
+        """Cancel all calls."""
         self._over = True
         for timer in self._timers:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""Where handlers run: on the event loop, in threads, or in processes. None of them ever holds up a connection."""
+"""Run handlers on the event loop, in threads, or in processes. A handler never delays a connection."""
 
 import asyncio
 import contextlib
@@ -15,19 +15,19 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, Literal, Protocol, get_args
 
-from lapwing.client.message import Message, Requeue
+from lapwing.client.message import Hold, Message, Reject, Requeue
 from lapwing.errors import ConfigError
 
 log: Final = logging.getLogger("lapwing.client")
 
-Place = Literal["auto", "loop", "threads", "processes"]
+RunIn = Literal["auto", "loop", "threads", "processes"]
 Handler = Callable[[Message], Any]
 
-SLICE: Final = 0.005  # s that handlers may run before the event loop gets its turn
+SLICE: Final = 0.005  # s that handlers may run before the event loop goes on
 
 
 class Workers(Protocol):
-    """A set of workers and the messages that wait for them."""
+    """Some workers and the messages that wait for them."""
 
     def take(self, batch: list[Message]) -> None: ...
     def start(self) -> None: ...
@@ -36,17 +36,25 @@ class Workers(Protocol):
     async def stop(self) -> None: ...
 
 
-class Judge:
-    """Turns what became of a handler into the answer for its message."""
+class AnswerPolicy:
+    """Answer messages by the outcome of their handlers."""
 
     def __init__(self, *, max_attempts: int, auto_finish: bool, giving_up: Callable[[Message], Any] | None) -> None:
         self.max_attempts = max_attempts or 1 << 62
         self.auto_finish = auto_finish
         self._giving_up = giving_up
-        self._telling: set[asyncio.Future[Any]] = set()
+        self._informing: set[asyncio.Future[Any]] = set()
+
+    def given_up(self, message: Message) -> bool:
+        """Give a message up that was delivered too often, unless the broker does that; return whether it was."""
+        source = message._source
+        if message._row[1] <= self.max_attempts or source is None or source.limited:
+            return False
+        self.give_up(message)
+        return True
 
     def give_up(self, message: Message) -> None:
-        """Too many attempts: finish it unseen, and tell whoever wants to know."""
+        """Finish a message that was delivered too often, after `on_giving_up` has seen it."""
         log.warning(
             "[%s] (%s) message %s attempted %d times, giving up",
             message.topic, message.address, message.id.decode("latin-1"), message.attempts,
@@ -57,49 +65,45 @@ class Judge:
         try:
             result = self._giving_up(message)
         except Exception as error:
-            self._not_told(message, error)
+            self._not_informed(message, error)
             return
         if not inspect.isawaitable(result):
             message.finish()
             return
-        telling = asyncio.ensure_future(result)
-        self._telling.add(telling)
-        telling.add_done_callback(functools.partial(self._told, message))
+        informing = asyncio.ensure_future(result)
+        self._informing.add(informing)
+        informing.add_done_callback(functools.partial(self._informed, message))
 
-    def _told(self, message: Message, telling: "asyncio.Future[Any]") -> None:
-        self._telling.discard(telling)
-        if telling.cancelled():
+    def _informed(self, message: Message, informing: "asyncio.Future[Any]") -> None:
+        self._informing.discard(informing)
+        if informing.cancelled():
             message.requeue(0, backoff=False)
-        elif (error := telling.exception()) is not None:
-            self._not_told(message, error)
+        elif (error := informing.exception()) is not None:
+            self._not_informed(message, error)
         else:
             message.finish()
 
-    def _not_told(self, message: Message, error: BaseException) -> None:
+    def _not_informed(self, message: Message, error: BaseException) -> None:
         log.error("on_giving_up failed for message %s", message.id.decode("latin-1"), exc_info=error)
         message.requeue()
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """The handler raised."""
-        if isinstance(error, Requeue):
-            message.requeue(error.delay, backoff=error.backoff)
-        elif isinstance(error, asyncio.CancelledError):
-            message.requeue(0, backoff=False)
-        else:
+        """Answer a message whose handler raised."""
+        if isinstance(error, Exception) and not isinstance(error, (Requeue, Hold, Reject)):
             log.error(
                 "[%s] (%s) handler failed for message %s: %s: %s",
                 message.topic, message.address, message.id.decode("latin-1"), type(error).__name__, error,
                 exc_info=error,
             )  # fmt: skip
-            message.requeue()
+        message.answer(error)
 
 
 class LoopWorkers:
     """Workers that are tasks of the event loop; a handler that does not wait costs no task switch."""
 
-    def __init__(self, handler: Handler, judge: Judge, *, concurrency: int) -> None:
+    def __init__(self, handler: Handler, answers: AnswerPolicy, *, concurrency: int) -> None:
         self._handler = handler
-        self._judge = judge
+        self._answers = answers
         self._concurrency = concurrency
         self._waiting: deque[Message] = deque()
         self._sleepers: deque[asyncio.Future[None]] = deque()
@@ -121,13 +125,13 @@ class LoopWorkers:
         ]
 
     def waiting(self) -> list[Message]:
-        """Take back what no handler has begun."""
+        """Return the messages that no handler has begun, and forget them."""
         rest = list(self._waiting)
         self._waiting.clear()
         return rest
 
     async def idle(self) -> None:
-        """Return when every handler is done and nothing waits, or nobody is left to do it."""
+        """Return when every handler is done and no message waits, or all workers have ended."""
         while (self._busy or self._waiting) and not all(task.done() for task in self._tasks):
             self._calm = asyncio.get_running_loop().create_future()
             await self._calm
@@ -145,8 +149,8 @@ class LoopWorkers:
         loop = asyncio.get_running_loop()
         worker = asyncio.current_task()
         assert worker is not None
-        waiting, handler, judge = self._waiting, self._handler, self._judge
-        max_attempts, auto_finish, clock = judge.max_attempts, judge.auto_finish, time.monotonic
+        waiting, handler, answers = self._waiting, self._handler, self._answers
+        max_attempts, auto_finish, clock = answers.max_attempts, answers.auto_finish, time.monotonic
         slice_end = clock() + SLICE
         while True:
             if not waiting:
@@ -158,11 +162,11 @@ class LoopWorkers:
                 slice_end = clock() + SLICE
                 continue
             message = waiting.popleft()
-            desk = message._desk
-            if desk is None:
-                continue  # its connection is gone, nsqd delivers it again
-            if message._row[1] > max_attempts:
-                judge.give_up(message)
+            source = message._source
+            if source is None:
+                continue  # its connection is gone; nsqd delivers the message again
+            if message._row[1] > max_attempts and not source.limited:
+                answers.give_up(message)
                 continue
             self._busy += 1
             try:
@@ -170,31 +174,31 @@ class LoopWorkers:
                 if result is not None and inspect.isawaitable(result):
                     await result
             except asyncio.CancelledError as error:
-                judge.failed(message, error)
+                answers.failed(message, error)
                 if worker.cancelling():
                     raise
                 # otherwise only something that the handler waited for was cancelled
             except BaseException as error:
-                judge.failed(message, error)
+                answers.failed(message, error)
                 if not isinstance(error, Exception):
                     raise
             else:
-                if auto_finish and message._desk is not None:
-                    message._desk = None
-                    desk.finish(message)
+                if auto_finish and message._source is not None:
+                    message._source = None
+                    source.finish(message)
             finally:
                 self._busy -= 1
             if clock() > slice_end:
-                await asyncio.sleep(0)  # heartbeats, new messages and our own FINs want their turn
+                await asyncio.sleep(0)  # let heartbeats, new messages and FINs pass
                 slice_end = clock() + SLICE
 
 
 class ThreadWorkers:
-    """Threads that each take the next message; for handlers that block. Nothing is handed over per message but it."""
+    """Threads that each take the next message, for handlers that block."""
 
-    def __init__(self, handler: Handler, judge: Judge, *, concurrency: int) -> None:
+    def __init__(self, handler: Handler, answers: AnswerPolicy, *, concurrency: int) -> None:
         self._handler = handler
-        self._judge = judge
+        self._answers = answers
         self._concurrency = concurrency
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._done: deque[tuple[Message, BaseException | None]] = deque()
@@ -219,7 +223,7 @@ class ThreadWorkers:
             thread.start()
 
     def waiting(self) -> list[Message]:
-        """Take back what no handler has begun."""
+        """Return the messages that no handler has begun, and forget them."""
         rest: list[Message] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -230,7 +234,7 @@ class ThreadWorkers:
         return rest
 
     async def idle(self) -> None:
-        """Return when every handler is done and nothing waits."""
+        """Return when every handler is done and no message waits."""
         while self._pending:
             self._calm = self._loop.create_future()
             await self._calm
@@ -241,10 +245,11 @@ class ThreadWorkers:
 
     def _work(self) -> None:
         get, handler, done = self._queue.get, self._handler, self._done
-        max_attempts = self._judge.max_attempts
+        max_attempts = self._answers.max_attempts
         while (message := get()) is not None:
             outcome: BaseException | None = None
-            if message._desk is not None and message._row[1] <= max_attempts:
+            source = message._source
+            if source is not None and (message._row[1] <= max_attempts or source.limited):
                 try:
                     result = handler(message)
                     if result is not None and inspect.isawaitable(result):  # as of `lambda message: work(message)`
@@ -256,22 +261,23 @@ class ThreadWorkers:
                 self._scheduled = True
                 try:
                     self._loop.call_soon_threadsafe(self._settle)
-                except RuntimeError:  # the loop was closed under us: nobody is left to answer to
+                except RuntimeError:  # the loop was closed: no answer can be sent
                     return
 
     def _settle(self) -> None:
-        self._scheduled = False  # before looking: what is added after the look is told again
-        done, judge = self._done, self._judge
+        self._scheduled = False  # before looking: later additions schedule again
+        done, answers = self._done, self._answers
         while done:
             message, error = done.popleft()
             self._pending -= 1
-            if message._desk is None:
+            source = message._source
+            if source is None:
                 continue
             if error is not None:
-                judge.failed(message, error)
-            elif message._row[1] > judge.max_attempts:
-                judge.give_up(message)
-            elif judge.auto_finish:
+                answers.failed(message, error)
+            elif message._row[1] > answers.max_attempts and not source.limited:
+                answers.give_up(message)
+            elif answers.auto_finish:
                 message.finish()
         if not self._pending and self._calm is not None and not self._calm.done():
             self._calm.set_result(None)
@@ -282,10 +288,10 @@ async def _awaited(result: Awaitable[Any]) -> None:
 
 
 class InProcesses:
-    """Wraps a handler so that it runs in a pool of processes; it gets the message without its desk.
+    """Run a handler in a pool of processes, with a copy of the message.
 
-    What it returns finishes the message, what it raises (`Requeue` too) requeues it. A process that dies costs the
-    messages it had one attempt each; the pool is made anew.
+    Returning finishes the message; an exception answers it as it does elsewhere. A process that dies costs its messages
+    one attempt each, and a new pool is started.
     """
 
     def __init__(self, handler: Handler, *, concurrency: int) -> None:
@@ -313,20 +319,20 @@ class InProcesses:
             self._pool = None
 
 
-def place_of(handler: Handler, place: Place) -> Place:
-    """Where `handler` runs by default: coroutine functions on the loop, plain ones, which may block, in threads.
+def where_to_run(handler: Handler, run: RunIn) -> RunIn:
+    """Return where `handler` runs: by default coroutine functions on the loop, others, which may block, in threads.
 
-    Raises `ConfigError` for what is no handler, or no place.
+    Raises `ConfigError` for a handler that cannot be called, or an unknown `run`.
     """
     if not callable(handler):
         raise ConfigError(f"handler is {handler!r}, expected a function or coroutine function of a message")
-    if place not in get_args(Place):
-        raise ConfigError(f"run is {place!r}, expected one of {', '.join(get_args(Place))}")
+    if run not in get_args(RunIn):
+        raise ConfigError(f"run is {run!r}, expected one of {', '.join(get_args(RunIn))}")
     waits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-    if waits and place == "processes":
+    if waits and run == "processes":
         raise ConfigError("run is 'processes', where no event loop runs a coroutine function: a plain one is needed")
-    if place != "auto":
-        return place
+    if run != "auto":
+        return run
     return "loop" if waits else "threads"
 
 

@@ -21,7 +21,7 @@ UNLIMITED: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqStatOptions:
     """The flags of nsq_stat."""
 
     channel: str = option("", "NSQ channel")
@@ -65,7 +65,7 @@ def line_of(now: Counts, before: Counts, interval: float) -> str:
     )
 
 
-def watch(options: Options) -> int:
+def watch(options: NsqStatOptions) -> int:
     """Print until enough is printed or the operator ends it; the exit status."""
     check(options.topic and options.channel, "--topic and --channel are required")
     check(names.valid(options.topic) and names.valid(options.channel), "--topic or --channel is not a valid name")
@@ -81,7 +81,7 @@ def watch(options: Options) -> int:
     return run(lambda signals: _watch(options, signals))
 
 
-async def _watch(options: Options, signals: Signals) -> int:
+async def _watch(options: NsqStatOptions, signals: Signals) -> int:
     http = DaemonHttp(
         connect_timeout=options.http_client_connect_timeout / 1e9,
         request_timeout=options.http_client_request_timeout / 1e9,
@@ -94,7 +94,7 @@ async def _watch(options: Options, signals: Signals) -> int:
     return 0
 
 
-async def _print_lines(options: Options, http: DaemonHttp) -> None:
+async def _print_lines(options: NsqStatOptions, http: DaemonHttp) -> None:
     interval = options.interval / 1e9
     loop = asyncio.get_running_loop()
     before: Counts | None = None
@@ -115,7 +115,7 @@ async def _print_lines(options: Options, http: DaemonHttp) -> None:
         poll += 1
 
 
-async def _poll(options: Options, http: DaemonHttp) -> Counts:
+async def _poll(options: NsqStatOptions, http: DaemonHttp) -> Counts:
     try:
         nsqds = await _nsqds(options, http)
     except CallFailed as error:
@@ -133,7 +133,7 @@ async def _poll(options: Options, http: DaemonHttp) -> Counts:
     return _sum(options, list(asked.answers.values()))
 
 
-async def _nsqds(options: Options, http: DaemonHttp) -> list[str]:
+async def _nsqds(options: NsqStatOptions, http: DaemonHttp) -> list[str]:
     if options.nsqd_http_address:
         return list(dict.fromkeys(options.nsqd_http_address))
     found: dict[str, None] = {}
@@ -144,7 +144,7 @@ async def _nsqds(options: Options, http: DaemonHttp) -> list[str]:
     return list(found)
 
 
-def _sum(options: Options, answers: Sequence[dict[str, Any]]) -> Counts:
+def _sum(options: NsqStatOptions, answers: Sequence[dict[str, Any]]) -> Counts:
     counts = Counts()
     known = False
     for answer in answers:

@@ -21,7 +21,7 @@ _LATER: Final = 1.0  # seconds until others get what we did not print: at once w
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqTailOptions:
     """The flags of nsq_tail."""
 
     channel: str = option("", "NSQ channel", shown="tail<6 digits>#ephemeral")
@@ -68,7 +68,7 @@ def _write_all(data: bytes) -> None:
         data = data[os.write(STDOUT, data) :]
 
 
-def tail(options: Options) -> int:
+def tail(options: NsqTailOptions) -> int:
     """Print until enough is printed or the operator ends it; the exit status."""
     check_addresses(options.nsqd_tcp_address, options.lookupd_http_address)
     check(options.topic, "--topic required")
@@ -79,7 +79,7 @@ def tail(options: Options) -> int:
     return run(lambda signals: _tail(options, channel, signals))
 
 
-async def _tail(options: Options, channel: str, signals: Signals) -> int:
+async def _tail(options: NsqTailOptions, channel: str, signals: Signals) -> int:
     loop = asyncio.get_running_loop()
     failures: list[OSError] = []
 

@@ -13,7 +13,7 @@ from lapwing import names
 from lapwing.client.consumer import Consumer
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.client.message import Message
-from lapwing.client.options import Options as ClientOptions
+from lapwing.client.options import ClientOptions
 from lapwing.errors import LapwingError
 from lapwing.net.logs import Level, Log, parse_level
 from lapwing.net.options import DURATION, option
@@ -40,7 +40,7 @@ _CLIENT_LEVELS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqToFileOptions:
     """The flags of nsq_to_file."""
 
     channel: str = option("nsq_to_file", "nsq channel")
@@ -75,7 +75,7 @@ class Options:
     work_dir: str = option("", "directory for in-progress files before moving to output-dir", shown="the output dir")
 
 
-def archive(options: Options, rest: list[str] | None = None) -> int:
+def archive(options: NsqToFileOptions, rest: list[str] | None = None) -> int:
     """Write until the operator ends it; the exit status."""
     check(not rest, f"unknown arguments: [{' '.join(rest or [])}]")
     try:
@@ -108,7 +108,7 @@ def archive(options: Options, rest: list[str] | None = None) -> int:
 class TopicArchive:
     """One topic: its consumer, its current file, and the messages that are written but not yet safe."""
 
-    def __init__(self, topic: str, options: Options, settings: ClientOptions) -> None:
+    def __init__(self, topic: str, options: NsqToFileOptions, settings: ClientOptions) -> None:
         self.topic = topic
         self._options = options
         output_dir = Path(options.output_dir)
@@ -216,7 +216,7 @@ class TopicArchive:
 class Archive:
     """All topics, those that are found later included."""
 
-    def __init__(self, options: Options, pattern: re.Pattern[str], log: Log) -> None:
+    def __init__(self, options: NsqToFileOptions, pattern: re.Pattern[str], log: Log) -> None:
         self._options = options
         self._pattern = pattern
         self._log = log
@@ -300,7 +300,7 @@ class Archive:
         return sorted(found)
 
 
-def _revisions(options: Options) -> bool:
+def _revisions(options: NsqToFileOptions) -> bool:
     """Whether a name may need more than one file."""
     moves = bool(options.work_dir) and Path(options.work_dir) != Path(options.output_dir)
     return bool(options.gzip or options.rotate_size > 0 or options.rotate_interval > 0 or moves)

@@ -31,7 +31,7 @@ FLOAT: Final = Kind("float", float, float, str)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqToHttpOptions:
     """The flags of nsq_to_http."""
 
     channel: str = option("nsq_to_http", "nsq channel")
@@ -63,7 +63,7 @@ def headers_of(texts: tuple[str, ...]) -> list[tuple[str, str]]:
     return pairs
 
 
-def forward(options: Options, *, content_type_given: bool = False) -> int:
+def forward(options: NsqToHttpOptions, *, content_type_given: bool = False) -> int:
     """Send until the operator ends it; the exit status."""
     headers = headers_of(options.header)
     check(options.topic and options.channel, "--topic and --channel are required")
@@ -85,7 +85,7 @@ def forward(options: Options, *, content_type_given: bool = False) -> int:
 class Sender:
     """Sends one message to the addresses that the mode says."""
 
-    def __init__(self, options: Options, client: HttpClient) -> None:
+    def __init__(self, options: NsqToHttpOptions, client: HttpClient) -> None:
         self._options = options
         self._client = client
         self._addresses = list(dict.fromkeys(options.post or options.get))
@@ -133,7 +133,7 @@ class Sender:
         return Requeue()
 
 
-def _all_headers(options: Options, given: list[tuple[str, str]]) -> dict[str, str]:
+def _all_headers(options: NsqToHttpOptions, given: list[tuple[str, str]]) -> dict[str, str]:
     """Return the operator's headers, and ours for the names that the operator did not give."""
     own = [("User-Agent", f"nsq_to_http v{VERSION}")]
     if options.post:
@@ -142,7 +142,7 @@ def _all_headers(options: Options, given: list[tuple[str, str]]) -> dict[str, st
     return dict(chosen.values())
 
 
-async def _forward(options: Options, headers: list[tuple[str, str]], signals: Signals) -> int:
+async def _forward(options: NsqToHttpOptions, headers: list[tuple[str, str]], signals: Signals) -> int:
     settings = client_options(options.consumer_opt, tool="nsq_to_http", max_in_flight=options.max_in_flight)
     async with HttpClient(
         connect_timeout=options.http_client_connect_timeout / 1e9,

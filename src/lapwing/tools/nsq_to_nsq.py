@@ -27,7 +27,7 @@ from lapwing.tools.status import Status
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqToNsqOptions:
     """The flags of nsq_to_nsq."""
 
     channel: str = option("nsq_to_nsq", "nsq channel")
@@ -47,7 +47,7 @@ class Options:
     whitelist_json_field: tuple[str, ...] = option((), "for JSON messages: pass this field")
 
 
-def republish(options: Options) -> int:
+def republish(options: NsqToNsqOptions) -> int:
     """Republish until the operator ends it; the exit status."""
     check(options.topic and options.channel, "--topic and --channel are required")
     check(all(names.valid(topic) for topic in options.topic), "--topic is invalid")
@@ -62,7 +62,7 @@ def republish(options: Options) -> int:
 class Republisher:
     """Publishes one message at the destination that the mode says."""
 
-    def __init__(self, options: Options, producers: dict[str, Producer]) -> None:
+    def __init__(self, options: NsqToNsqOptions, producers: dict[str, Producer]) -> None:
         self._destination = options.destination_topic
         self._selection = Selection(
             field=options.require_json_field, value=options.require_json_value, whitelist=options.whitelist_json_field
@@ -103,7 +103,7 @@ class Republisher:
         self._each[address].done(now - began)
 
 
-async def _republish(options: Options, signals: Signals) -> int:
+async def _republish(options: NsqToNsqOptions, signals: Signals) -> int:
     consuming = client_options(options.consumer_opt, tool="nsq_to_nsq", max_in_flight=options.max_in_flight)
     # an unreachable destination is the pool's business: it must fail soon, so that another can be tried
     producing = client_options(options.producer_opt, tool="nsq_to_nsq", publish_timeout=10.0)

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from lapwing import __version__
-from lapwing.client.options import Options as ClientOptions
-from lapwing.client.options import parse_option
+from lapwing.client.options import ClientOptions, parse_option
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.net.options import Kind
 

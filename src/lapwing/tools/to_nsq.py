@@ -17,7 +17,7 @@ CHUNK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ToNsqOptions:
     """The flags of to_nsq."""
 
     delimiter: str = option("\n", "character to split input from stdin", shown='"\\n"')
@@ -100,7 +100,7 @@ class Input:
             yield chunk
 
 
-def publish_stdin(options: Options) -> int:
+def publish_stdin(options: ToNsqOptions) -> int:
     """Publish until the input ends or the operator ends it; the exit status."""
     check(options.topic, "--topic required")
     check(names.valid(options.topic), f"--topic {options.topic!r} is not a topic name")
@@ -112,7 +112,7 @@ def publish_stdin(options: Options) -> int:
     return run(lambda signals: _publish_stdin(options, delimiter, signals))
 
 
-async def _publish_stdin(options: Options, delimiter: bytes, signals: Signals) -> int:
+async def _publish_stdin(options: ToNsqOptions, delimiter: bytes, signals: Signals) -> int:
     settings = client_options(options.producer_opt, tool="to_nsq")
     producers = [Producer(address, options=settings) for address in dict.fromkeys(options.nsqd_tcp_address)]
     try:
@@ -122,7 +122,7 @@ async def _publish_stdin(options: Options, delimiter: bytes, signals: Signals) -
     return 0
 
 
-async def _copy(options: Options, splitter: Splitter, producers: list[Producer]) -> None:
+async def _copy(options: ToNsqOptions, splitter: Splitter, producers: list[Producer]) -> None:
     loop = asyncio.get_running_loop()
     await asyncio.gather(*(producer.start() for producer in producers))
     if options.rate:

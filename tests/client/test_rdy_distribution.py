@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.client.flow import Flow, Mode
+from lapwing.client.rdy_distribution import Mode, RdyDistribution
 
 
 def flow_of(max_in_flight, *keys, cap=2500, now=0.0):
-    flow = Flow(max_in_flight, rng=random.Random(7))
+    flow = RdyDistribution(max_in_flight, rng=random.Random(7))
     for key in keys:
         flow.add(key, cap=cap, now=now)
     return flow
@@ -21,7 +21,7 @@ def rdys(flow):
 
 
 def test_the_first_connection_gets_everything():
-    assert Flow(5).add("a", cap=2500, now=0) == [("a", 5)]
+    assert RdyDistribution(5).add("a", cap=2500, now=0) == [("a", 5)]
 
 
 def test_a_second_connection_halves_it_and_the_first_is_lowered_before_the_second_is_raised():
@@ -154,7 +154,7 @@ def test_a_probe_of_the_only_connection_stays_there():
 
 
 def test_a_probe_without_connections_orders_nothing():
-    flow = Flow(10)
+    flow = RdyDistribution(10)
     flow.hold(now=1)
 
     assert flow.probe(now=2) == []
@@ -173,7 +173,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, start=st.integers(0, 12), seed=st.integers(0, 5))
 def test_the_sum_never_exceeds_max_in_flight_at_any_moment(steps, start, seed):
-    flow = Flow(start, rng=random.Random(seed))
+    flow = RdyDistribution(start, rng=random.Random(seed))
     actual = {}
     for now, (step, value, cap) in enumerate(steps):
         allowed_before = flow.max_in_flight

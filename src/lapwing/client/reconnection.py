@@ -12,15 +12,15 @@ from lapwing.client.errors import Refused, Unreachable
 
 log: Final = logging.getLogger("lapwing.client")
 
-SETTLED: Final = 5.0  # s; a connection that lived so long has worked
+SETTLED: Final = 5.0  # s; a connection that lasted so long has worked
 RARELY: Final = 0.5  # s; the least between two attempts that were asked for
 
 
-class Link:
-    """The standing wish to be connected to `address`.
+class Reconnection:
+    """Keep a connection to `address`: connect, and connect again whenever it is lost.
 
-    `make` connects and returns what to wait for: a future that is done when the connection is lost. All waiting is
-    by the event loop's monotonic clock, so a wall clock that jumps changes nothing.
+    `make` connects and returns a future that is done when the connection is lost. Waiting goes by the monotonic clock
+    of the event loop, so a wall clock that jumps changes nothing.
     """
 
     def __init__(
@@ -47,20 +47,20 @@ class Link:
         self._task = asyncio.create_task(self._keep(), name=f"lapwing-link-{address}")
 
     async def first_attempt(self) -> Unreachable | None:
-        """What the first attempt gave: None for a connection, and when it was stopped before it gave anything."""
+        """Wait for the first attempt and return its error; None if it worked or was stopped."""
         await asyncio.wait([self._first, self._task], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done() and not self._task.cancelled():
-            self._task.result()  # what nobody thought of must not be waited for
+            self._task.result()  # an unexpected error must not be lost
         return self.error
 
     def hurry(self) -> None:
-        """Somebody is waiting: try again now rather than after the pause."""
+        """Try again now instead of after the pause."""
         self._hurry.set()
 
     async def stop(self) -> None:
-        """No more attempts; the connection itself is its owner's business."""
+        """Make no more attempts; the owner closes the connection."""
         self._task.cancel()
-        self._attempted()  # whoever waits for the first attempt waits for nothing now
+        self._attempted()  # release a caller that waits for the first attempt
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
@@ -71,7 +71,7 @@ class Link:
                 lost = await self._make(self.address)
             except Unreachable as error:
                 self.error = error
-                self._tell(error)
+                self._log(error)
             else:
                 self.error = None
                 self.connected = True
@@ -95,8 +95,8 @@ class Link:
         if not self._first.done():
             self._first.set_result(None)
 
-    def _tell(self, error: Unreachable) -> None:
-        # a refusal repeats itself until somebody acts; an outage is told when it begins, then now and then
+    def _log(self, error: Unreachable) -> None:
+        # a refusal is logged each time, as somebody has to act; an outage when it begins, then every tenth time
         if isinstance(error, Refused) or self._delays.failures % 10 == 0:
             log.error("%s %s", self._label, error.reason)
         else:

@@ -1,7 +1,7 @@
-"""Shares max_in_flight out over the connections. Pure: the clock and the dice are arguments.
+"""Distribute max_in_flight over connections. Pure: the time and the random numbers are arguments.
 
-Every change comes back as orders, `(key, RDY)`, lowered ones first: carried out in that order, the sum over all
-connections never exceeds what is allowed.
+Every change returns orders `(key, RDY)`, lower values first: sent in this order, the sum over all connections never
+exceeds the limit.
 """
 
 import enum
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
-Orders = list[tuple[Key, int]]
+RdyOrders = list[tuple[Key, int]]
 
 
 class Mode(enum.Enum):
-    """How much may flow."""
+    """How many messages may be in flight."""
 
     NORMAL = "normal"  # all of max_in_flight
     HELD = "held"  # nothing: a backoff pause
@@ -24,15 +24,15 @@ class Mode(enum.Enum):
 
 @dataclass(slots=True)
 class Share:
-    """One connection's part."""
+    """The RDY of one connection."""
 
     cap: int  # max_rdy_count of its nsqd
     rdy: int
     rdy_set: float  # when RDY was last changed, s
-    last_message: float  # s; written by whoever receives
+    last_message: float  # s; set by the receiver
 
 
-class Flow(Generic[Key]):
+class RdyDistribution(Generic[Key]):
     """The RDY of every connection of one consumer."""
 
     def __init__(
@@ -50,13 +50,13 @@ class Flow(Generic[Key]):
         self._low_rdy = low_rdy
         self._rng = rng or random.Random()
 
-    def add(self, key: Key, *, cap: int, now: float) -> Orders[Key]:
-        """A connection has subscribed."""
+    def add(self, key: Key, *, cap: int, now: float) -> RdyOrders[Key]:
+        """Add a connection."""
         self.shares[key] = Share(cap, 0, now, now)
         return self._settle(now)
 
-    def remove(self, key: Key, *, now: float) -> Orders[Key]:
-        """A connection has gone, or takes no more messages; its part goes to the others at once."""
+    def remove(self, key: Key, *, now: float) -> RdyOrders[Key]:
+        """Remove a connection; the others get its RDY at once."""
         share = self.shares.pop(key, None)
         if share is None:
             return []
@@ -64,8 +64,8 @@ class Flow(Generic[Key]):
             return self.probe(now=now)
         return self._settle(now)
 
-    def resize(self, max_in_flight: int, *, now: float) -> Orders[Key]:
-        """`max_in_flight` has changed; 0 pauses everything."""
+    def resize(self, max_in_flight: int, *, now: float) -> RdyOrders[Key]:
+        """Change `max_in_flight`; 0 pauses everything."""
         self.max_in_flight = max_in_flight
         if self.mode is Mode.PROBING:
             if max_in_flight == 0:
@@ -73,28 +73,28 @@ class Flow(Generic[Key]):
             return [] if self._sum() else self.probe(now=now)
         return self._settle(now)
 
-    def hold(self, *, now: float) -> Orders[Key]:
-        """Nothing more until `probe` or `release`."""
+    def hold(self, *, now: float) -> RdyOrders[Key]:
+        """Set every RDY to 0 until `probe` or `release`."""
         self.mode = Mode.HELD
         return self._order(dict.fromkeys(self.shares, 0), now)
 
-    def probe(self, *, now: float) -> Orders[Key]:
-        """One message, from the connection that delivered last; no orders when there is none.
+    def probe(self, *, now: float) -> RdyOrders[Key]:
+        """Ask for one message from the connection that delivered last.
 
-        NSQ draws one at random, and waits long when that has no messages; the last to deliver most likely has more.
+        NSQ chooses one at random and waits long if that has no messages; the last to deliver most likely has more.
         """
         latest = max((share.last_message for share in self.shares.values()), default=0.0)
         return self._probe([key for key, share in self.shares.items() if share.last_message == latest], now)
 
-    def _probe(self, candidates: list[Key], now: float) -> Orders[Key]:
+    def _probe(self, candidates: list[Key], now: float) -> RdyOrders[Key]:
         self.mode = Mode.PROBING
         wanted = dict.fromkeys(self.shares, 0)
         if candidates and self.max_in_flight:
             wanted[self._rng.choice(candidates)] = 1
         return self._order(wanted, now)
 
-    def probe_elsewhere(self, patience: float, *, now: float) -> Orders[Key]:
-        """Probe another connection if the one that is probed has delivered nothing for so long: it may have nothing."""
+    def probe_elsewhere(self, patience: float, *, now: float) -> RdyOrders[Key]:
+        """Probe another connection if the probed one has delivered nothing for `patience` seconds."""
         if self.mode is not Mode.PROBING:
             return []
         for share in self.shares.values():
@@ -103,13 +103,13 @@ class Flow(Generic[Key]):
         others = [key for key, share in self.shares.items() if not share.rdy]
         return self._probe(others or list(self.shares), now)
 
-    def release(self, *, now: float) -> Orders[Key]:
-        """Back to normal."""
+    def release(self, *, now: float) -> RdyOrders[Key]:
+        """End a backoff."""
         self.mode = Mode.NORMAL
         return self._settle(now)
 
-    def redistribute(self, *, now: float) -> Orders[Key]:
-        """Take the turn from connections that do not use it, where there are not enough turns for all."""
+    def redistribute(self, *, now: float) -> RdyOrders[Key]:
+        """Move RDY from idle connections to others, where there is not enough for all."""
         if self.mode is Mode.HELD:
             return []
         allowed = self.max_in_flight if self.mode is Mode.NORMAL else min(1, self.max_in_flight)
@@ -120,25 +120,25 @@ class Flow(Generic[Key]):
             quiet = now - max(share.last_message, share.rdy_set)
             if share.rdy and (quiet >= self._low_rdy_idle or now - share.rdy_set >= self._low_rdy):
                 wanted[key] = 0
-                share.rdy_set = now  # drawn again below, it starts a new turn
+                share.rdy_set = now  # chosen again below, it starts a new period
         spare = max(0, allowed - sum(wanted.values()))
         waiting = [key for key, rdy in wanted.items() if rdy == 0]
         for key in self._rng.sample(waiting, min(spare, len(waiting))):
             wanted[key] = 1
         return self._order(wanted, now)
 
-    def _settle(self, now: float) -> Orders[Key]:
+    def _settle(self, now: float) -> RdyOrders[Key]:
         if self.mode is not Mode.NORMAL:
             return []
         count = len(self.shares)
         if count <= self.max_in_flight:
             each = self.max_in_flight // count if count else 0
             return self._order({key: min(each, share.cap) for key, share in self.shares.items()}, now)
-        # more connections than turns: those that have one keep it, the others take what is left
+        # more connections than max_in_flight: those with RDY keep it, the others get the rest
         by_turn = sorted(self.shares, key=lambda key: self.shares[key].rdy == 0)
         return self._order({key: int(place < self.max_in_flight) for place, key in enumerate(by_turn)}, now)
 
-    def _order(self, wanted: dict[Key, int], now: float) -> Orders[Key]:
+    def _order(self, wanted: dict[Key, int], now: float) -> RdyOrders[Key]:
         changed = [(key, rdy) for key, rdy in wanted.items() if rdy != self.shares[key].rdy]
         changed.sort(key=lambda order: order[1] > self.shares[order[0]].rdy)
         for key, rdy in changed:
