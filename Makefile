@@ -13,7 +13,7 @@ help:
 
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
-.venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx src/lapwing/kernel/_resp.pxi
+.venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx src/lapwing/kernel/_resp.pxi src/lapwing/net/_sockets.pyx
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -c 'import sys; assert sys.version_info >= (3, 11), "lapwing needs Python 3.11 or newer"'
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
@@ -82,4 +82,4 @@ lock:
 	$(BIN)/uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --python-version 3.11 --no-header -o requirements.lock
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info src/lapwing/kernel/_speed.c src/lapwing/kernel/*.so .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info src/*.egg-info src/lapwing/*/*.c src/lapwing/*/*.so .pytest_cache .mypy_cache .ruff_cache

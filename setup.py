@@ -17,6 +17,8 @@ try:
         ],
         language_level=3,
     )
+    for extension in extensions:
+        extension.optional = True  # cythonize does not keep it: without a compiler the pure kernel serves
 except ImportError:
     extensions = []
 
