@@ -223,6 +223,17 @@ def test_a_log_truncated_between_plan_and_read_is_a_loss_with_the_range(start_br
     assert list(careless.read(task)) == []
 
 
+def test_a_read_from_the_earliest_names_what_retention_has_deleted(start_broker, caplog):
+    broker = start_broker("--max-bytes-per-file=4096")
+    broker.publish("orders", b"old")
+    first = outrun(broker)
+    source = stream_reader([broker])
+    source.initialOffset()
+
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert f"retention has deleted the oldest: topic orders, node 1 begins at {first} (" in warning
+
+
 def test_a_topic_that_is_deleted_under_a_query_is_a_loss(broker, caplog):
     broker.publish("orders", b"x", b"y")
     source, careless = stream_reader([broker]), stream_reader([broker], failOnDataLoss="false", retryTimeout="500ms")

@@ -322,3 +322,16 @@ def test_every_message_is_read_once_and_in_order_while_nothing_is_lost(history, 
         continue
 
     assert {node: read[node] for node in logs} == {node: log.next for node, log in logs.items()}
+
+
+def test_logs_that_lack_what_was_asked_for_are_named():
+    by_time = {7: replace(held(5, 6), at=5), 9: replace(held(5, 9), at=6)}
+    holdings = {"t": {7: held(0, 10), 9: held(4, 10)}, "s": by_time}
+    everything = ["topic s, node 7 begins at 5 (1 messages left)", "topic s, node 9 begins at 5 (4 messages left)",
+                  "topic t, node 9 begins at 4 (6 messages left)"]  # fmt: skip
+
+    assert o.cut_by_retention(holdings, "earliest", by_time=False) == everything
+    assert o.cut_by_retention(holdings, "latest", by_time=False) == []
+    assert o.cut_by_retention(holdings, "earliest", by_time=True) == everything[:1]
+    requested = o.parse_requested('{"t": {"7": -2, "9": 5}, "s": {"9": -2, "7": 5}}')
+    assert o.cut_by_retention(holdings, requested, by_time=False) == everything[1:2]

@@ -26,6 +26,7 @@ from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
 from lapwing.net.requests import Query, Request
 from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.log_readers import LogReaders
 from lapwing.nsqd.permissions import READ, USE_CHANNEL
 from lapwing.nsqd.publishing import named
 
@@ -58,6 +59,7 @@ class LogApi:
     ) -> None:
         """`about` says who this node is: `node_id`, `broadcast_address` and `http_port`."""
         self._broker = broker
+        self._readers = LogReaders(now)
         self._now = now
         self._stir = stir
         self._about = about
@@ -69,6 +71,7 @@ class LogApi:
             Route("GET", "/log/offsets", self.offsets, logged=False, access=USE_CHANNEL),
             Route("GET", "/log/read", self.read, logged=False, access=READ),
             Route("POST", "/channel/commit", self.commit, logged=False, access=USE_CHANNEL),
+            *self._readers.routes(),
         ]
 
     # --- where logs begin and end ------------------------------------------------------------------------------

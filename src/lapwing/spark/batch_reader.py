@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
+
+_MOST_SHOWN: Final = 5
 
 
 class LogReader(DataSourceReader):
@@ -84,7 +86,16 @@ def survey_all(
 
 
 def starting_offsets(options: SourceOptions, found: Survey, *, streaming: bool = False) -> Offsets:
-    """Return where the options start in the logs that exist; a stream also waits for logs that are out of reach."""
+    """Return where the options start in the logs that exist; a stream also waits for logs that are out of reach.
+
+    Messages that retention has deleted and that the options ask for are named in the log.
+    """
+    if cut := o.cut_by_retention(found.holdings, options.starting, by_time=options.starting_timestamp is not None):
+        more = f" and {len(cut) - _MOST_SHOWN} more logs" if len(cut) > _MOST_SHOWN else ""
+        logger.warning(
+            "the brokers no longer have all messages, as their retention has deleted the oldest: %s%s",
+            "; ".join(cut[:_MOST_SHOWN]), more,
+        )  # fmt: skip
     if options.starting_timestamp is not None:
         return o.at_times(found.holdings, none_is_latest=options.none_is_latest)
     if options.starting == "channel":

@@ -122,6 +122,8 @@ def _requested(value: object) -> dict[str, dict[int, int | Position]]:
         raise OffsetError(f"an object of topics expected, not {value!r}")
     requested: dict[str, dict[int, int | Position]] = {}
     for topic, nodes in value.items():
+        if topic.startswith("#"):  # what a query keeps beside its offsets
+            continue
         if not isinstance(nodes, dict):
             raise OffsetError(f"topic {topic}: an object of nodes expected, not {nodes!r}")
         requested[topic] = {}
@@ -210,6 +212,28 @@ def _place_in(topic: str, node: int, held: Held, wanted: int | Position) -> Posi
     if wanted.log_id == held.log_id and wanted.sequence > held.next:
         raise OffsetError(f"topic {topic}, node {node}: {wanted.sequence} lies behind the end, {held.next}")
     return wanted
+
+
+def cut_by_retention(holdings: Holdings, starting: str | Requested, *, by_time: bool) -> list[str]:
+    """Return, in words, the logs whose first messages were asked for and are deleted.
+
+    With a time that is so where the log begins after its first message and the time is not after that.
+    """
+    cut = []
+    for topic, nodes in sorted(holdings.items()):
+        for node, held in sorted(nodes.items()):
+            if held.first == 0:
+                continue
+            if by_time:
+                lacks = held.at is not None and held.at <= held.first
+            elif isinstance(starting, str):
+                lacks = starting == "earliest"
+            else:
+                lacks = starting.get(topic, {}).get(node, EARLIEST) == EARLIEST
+            if lacks:
+                left = held.next - held.first
+                cut.append(f"topic {topic}, node {node} begins at {held.first} ({left} messages left)")
+    return cut
 
 
 def _place(held: Held, wanted: int) -> int:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from lapwing.spark import offsets as o
 from lapwing.spark.batch_reader import starting_offsets, survey_all
+from lapwing.spark.channel_hold import QUERY, ChannelHold
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.losses import is_tolerated, report
@@ -68,6 +69,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = schema.fieldNames()
         self._directory = Directory(options.access)
+        self._hold: ChannelHold | None = None
         self._first = FirstBatch()
         self._new_query = False
         self._committed: dict[Log, o.Position] = {}
@@ -91,8 +93,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if topic not in found.holdings:
                 logger.warning("no broker has the topic %s yet; it will be read from its first message on", topic)
         start = starting_offsets(self._options, found, streaming=True)
+        if self._options.channel is not None:
+            self._hold = ChannelHold(self._options)
+            self._hold.take(found)
         self._commit(start, found)
-        return o.to_json(start)
+        return self._to_json(start)
+
+    def _to_json(self, offsets: Offsets) -> dict[str, Any]:
+        """Return the offsets as Spark keeps them, with the name of a query that holds a channel."""
+        found: dict[str, Any] = o.to_json(offsets)
+        return found if self._hold is None else {QUERY: self._hold.name, **found}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that Spark hands back for every batch."""
@@ -117,6 +127,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = True
         position = o.from_json(start)
         found, deleted = self._look(position)
+        if self._options.channel is not None:
+            if self._hold is None:
+                self._hold = ChannelHold(self._options, start)
+            self._hold.take(found)
         self._commit(position, found)
         end = self._advance(position, found, deleted, limit)
         if end == position and self._target is None:
@@ -128,7 +142,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             self._batch_at = time.monotonic()
         self._latest = o.without(o.everywhere(found.holdings, LATEST), deleted, over=position)
-        return o.to_json(end)
+        return start if end == position else self._to_json(end)
 
     def _look(self, position: Offsets) -> tuple[Survey, frozenset[Log]]:
         """Ask the brokers what they hold, and which logs of the query are deleted.

@@ -42,7 +42,7 @@ class Checkpoint:
             if line.startswith("{"):
                 found = json.loads(line)
                 if isinstance(found, dict):
-                    return found
+                    return {topic: nodes for topic, nodes in found.items() if not topic.startswith("#")}
         raise LapwingError(f"{self.root}/offsets/{batch}: no offsets in it")
 
     @property

@@ -128,7 +128,7 @@ def lag(sources: list[Mapping[str, Any]]) -> int | None:
 
 def _offsets(value: Any) -> dict[str, Any]:
     found = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
-    return found if isinstance(found, dict) else {}
+    return {topic: nodes for topic, nodes in found.items() if topic[0] != "#"} if isinstance(found, dict) else {}
 
 
 def _number(value: Any) -> float:
