@@ -33,6 +33,7 @@ SECTIONS: Final = {
         "doctor": "Look for what would make lapwing slow or unsafe on this machine.",
         "bench": "Put load on an nsqd and measure it.",
         "log": "Look into the logs of a data path.",
+        "import-nsqd": "Bring the messages of NSQ's own nsqd into a data path.",
     },
     "Administer": {
         "topic": "Create, delete, pause, unpause and empty topics.",
@@ -84,14 +85,19 @@ class Named(Group):
         self.commands = dict.fromkeys((name for name, _ in rows), Group("", "", example=""))
 
 
+def module_of(name: str) -> str:
+    """Return the name of the module of a command."""
+    return name.replace("-", "_")
+
+
 def available(name: str) -> bool:
     """Return whether the module of a command is installed."""
-    return find_spec(f"lapwing.cli.{name}") is not None
+    return find_spec(f"lapwing.cli.{module_of(name)}") is not None
 
 
 def load(name: str) -> Command | Group:
     """Return the command of this name, from its module."""
-    found: Command | Group = import_module(f"lapwing.cli.{name}").app
+    found: Command | Group = import_module(f"lapwing.cli.{module_of(name)}").app
     return found
 
 
