@@ -63,6 +63,7 @@ class Broker:
         self.unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]] = []
         self.agenda: list[tuple[int, int, Channel]] = []
         self.changes: list[Change] = []
+        self.grown: dict[str, None] | None = None  # topics with news, while somebody asks for them
         self.problem: str | None = None  # why the last write failed, until one succeeds
         self.exiting = False
         self.drain: Drain | None = None
@@ -110,11 +111,11 @@ class Broker:
             raise NoSuchChannel(channel)
         return found
 
-    def create_channel(self, topic: Topic, name: str, *, now: int) -> Channel:
-        """The channel of that name, made if there is none."""
+    def create_channel(self, topic: Topic, name: str, *, now: int, cursor: int | None = None) -> Channel:
+        """Return the channel of that name, created if there is none, at `cursor` or where the topic stands."""
         if name not in topic.channels and 0 < self.options.max_channels <= len(topic.channels):
             raise LapwingError(f"topic {topic.name} may have {self.options.max_channels} channels and has them all")
-        return topic.create_channel(name, now=now)
+        return topic.create_channel(name, now=now, cursor=cursor)
 
     def delete_topic(self, name: str) -> None:
         """Drop a topic with its channels and files. Raises `NoSuchTopic`, or `LogError` when the disk refuses."""
@@ -192,12 +193,18 @@ class Broker:
     def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
         """Note that a topic or channel came or went, for those who tell others."""
         self.changes.append((kind, topic, channel, created))
+        if self.grown is not None:
+            self.grown[topic] = None
         if not names.ephemeral(topic) and not (channel and names.ephemeral(channel)):
             self._catalog_dirty = True
 
     def catalog_changed(self) -> None:
         """Have the catalog written at the end of this turn."""
         self._catalog_dirty = self._catalog_due = True
+
+    def journal_later(self, topic: Topic) -> None:
+        """Have the topic's state written to its journal with the next checkpoint."""
+        self._stale[topic] = None
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
@@ -208,7 +215,7 @@ class Broker:
     @property
     def restless(self) -> bool:
         """Whether `commit` has something to do."""
-        return bool(self.dirty_topics or self._touched or self._catalog_due)
+        return bool(self.dirty_topics or self._touched or self._catalog_due or self.grown)
 
     def commit(self, now: int) -> None:
         """End the turn: write each log, hand messages to channels, and deliver, until nothing is left to do.

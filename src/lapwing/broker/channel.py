@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing import names
 from lapwing.broker import checkpoint, delivery
-from lapwing.broker.holder import Holder
+from lapwing.broker.holder import FATAL, PARKED, Holder
 from lapwing.broker.latency import Latencies
 from lapwing.broker.pending import Pending, Reason
 from lapwing.broker.settings import ChannelSettings
 from lapwing.broker.side_logged import SideLogged
-from lapwing.broker.skips import SkippedRuns
-from lapwing.broker.subscription import Subscription
+from lapwing.broker.skips import SkippedRuns, runs_of, union
+from lapwing.broker.subscription import Subscription, Window
 from lapwing.errors import (
     CorruptChunk,
     CursorConflict,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lapwing.broker.options import Options
     from lapwing.broker.seek import Bookmark
     from lapwing.broker.topic import Topic
-
+    from lapwing.log.journal import HolderState
 
 
 class Channel:
@@ -69,6 +69,10 @@ class Channel:
         self.settings: dict[str, Any] = {}  # its own
         self.effective = effective  # what holds, with policies, flags and defaults
         self.paused_until = 0  # ns; the end of a pause that has one
+        self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the channel
+        self.saved_state: dict[str, Any] = {}  # what of it is in the journal
+        self.saved_holders: dict[str, HolderState] = {}  # the named holders as they are in the journal
+        self.overlap = 0  # messages from the cursor up to here may be in flight, and are taken from their holder
         self.bookmark: Bookmark | None = None  # where it stood before the last seek
         self.message_count = 0
         self.requeue_count = 0
@@ -98,8 +102,16 @@ class Channel:
     @property
     def depth(self) -> int:
         """How many messages are ready to be delivered."""
-        waiting = self.topic.fanned_out - self.reader.sequence
-        return max(waiting, 0) - self.ahead.count + len(self.pending.requeued)
+        waiting = max(self.topic.fanned_out - self.reader.sequence, 0) - self.ahead.count
+        if self.topic.deleted:
+            waiting -= self._deleted_ahead()
+        return waiting + len(self.pending.requeued)
+
+    def _deleted_ahead(self) -> int:
+        """Return how many messages that wait for their first delivery are deleted."""
+        deleted = self.topic.deleted
+        skipped = sum(deleted.count(start, stop) for start, stop in self.ahead.runs) if self.ahead.count else 0
+        return deleted.count(self.reader.sequence, self.topic.fanned_out) - skipped
 
     @property
     def in_flight_count(self) -> int:
@@ -151,9 +163,11 @@ class Channel:
 
     def accept(self, start: int, stop: int, deferrals: Iterable[tuple[int, int]], *, now: int) -> None:
         """Take [start, stop) from the topic; `deferrals` are (sequence, delay)."""
-        self.message_count += stop - start
+        cursor = self.reader.sequence
+        self.message_count += max(stop - max(start, cursor), 0)
         for sequence, delay in deferrals:
-            self.wait_first(sequence, until=now + delay)
+            if sequence >= cursor:
+                self.wait_first(sequence, until=now + delay)
         if self.ephemeral:
             self._drop_overflow(start, stop)
         self._changed()
@@ -196,6 +210,11 @@ class Channel:
     def pass_over(self) -> None:
         """Move the cursor past what it skips."""
         jumped = self.ahead.pass_over(self.reader.sequence)
+        deleted = self.topic.deleted
+        while deleted and (beyond := deleted.jump(jumped)) != jumped:
+            jumped = self.ahead.pass_over(min(beyond, max(self.topic.fanned_out, jumped)))
+            if jumped < beyond:
+                break
         if jumped != self.reader.sequence:
             self.reader.seek(jumped)
 
@@ -264,8 +283,18 @@ class Channel:
             raise TooManyConsumers(f"consumers for {self.topic.name}:{self.name} exceeds limit of {limit}")
         self.subscriptions[subscription] = None
         self.pending.attach(subscription.holder)
+        if PARKED in self.pending.named and isinstance(subscription, Window):
+            self._unpark(self.pending.named[PARKED])
         if subscription.room > 0:
             self._touched(self)
+
+    def _unpark(self, parked: Holder) -> None:
+        """Requeue the messages that wait for a claim: a consumer has come that cannot claim."""
+        attempts = self.pending.attempts
+        ready = [sequence for sequence in sorted(parked.in_flight) if attempts.get(sequence) != FATAL]
+        for sequence in ready:
+            del parked.in_flight[sequence]
+        self.give_back(ready, Reason.RELEASED, now=0)
 
     def unsubscribe(
         self, subscription: Subscription, *, now: int, reason: Reason, keep_in_flight: bool = False
@@ -352,6 +381,39 @@ class Channel:
         self.schedule(self.pending.deferred.next_due())
         self.quiet_until = 0  # the move is journaled at once
         self._changed()
+
+    def move(self, sequence: int) -> None:
+        """Move the cursor alone: pending messages stay pending, wherever it goes.
+
+        A message that is in flight and is delivered again then changes hands, as on its first delivery.
+        """
+        log, before = self.topic.log, self.cursor
+        sequence = min(max(sequence, log.first), log.end)
+        if sequence < before:
+            self.overlap = max(self.overlap, before)
+            for waiting in [waiting for waiting in self.pending.requeued if waiting >= sequence]:
+                self.pending.requeued.remove(waiting)
+            deferred = runs_of(each for each in self.pending.deferred.sequences() if sequence <= each < before)
+            self.ahead.merge(union(deferred, self.topic.emptied.since(sequence)))
+        self.reader.seek(sequence)
+        self.pass_over()
+        self.quiet_until = 0  # the move is journaled at once
+        self._changed()
+
+    def force(self, sequence: int, holder: Holder, *, delivered: int) -> None:
+        """Put a message in flight with `holder`, whatever became of it before."""
+        if sequence >= self.cursor:
+            self.overlap = max(self.overlap, sequence + 1)
+        self.pending.disown(range(sequence, sequence + 1))
+        self.pending.holders[holder] = None
+        self.pending.leases.hold([sequence], holder, timeout=None, delivered=delivered)
+        self._changed()
+
+    def drop_holder(self, name: str, *, now: int) -> int:
+        """Remove a named holder, and finish everything it holds; return how many messages that were."""
+        count = self.pending.drop_holder(name, now=now)
+        self._changed()
+        return count
 
     def _passed_over_from(self, sequence: int) -> bool:
         """Whether the cursor has only jumped over [sequence, cursor): all of it was deferred and never delivered."""

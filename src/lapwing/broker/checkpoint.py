@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from lapwing.broker import holder_records
 from lapwing.broker.pending import Reason
 from lapwing.broker.skips import runs_of
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 LATEST: Final = 2**63 - 1  # ns; what waits for longer than two centuries is written down as that
 
 TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
+
+DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a topic
 
 Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
 
@@ -32,12 +36,21 @@ def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
         attempts = pending.attempts
         deferrals = [(each, min(due + skew, LATEST), attempts.get(each, 1)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
-    unfinished = pending.in_flight_or_requeued()
+    unfinished = list(pending.requeued)
+    for holder in pending.holders:
+        if not holder.named:
+            unfinished.extend(holder.in_flight)
     tried = {sequence: pending.attempts[sequence] for sequence in unfinished if sequence in pending.attempts}
     journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
+    if pending.named or channel.saved_holders:
+        holder_records.save(channel, journal, channel.saved_holders)
+    if channel.door_state != channel.saved_state:
+        journal.note(channel.name, DOOR, json.dumps(channel.door_state).encode() if channel.door_state else b"")
+        channel.saved_state = dict(channel.door_state)
     channel.dirty = False
     if now is not None:
-        channel.quiet_until = now + len(unfinished) * TELLING
+        count = len(unfinished) + sum(len(holder.in_flight) for holder in pending.named.values())
+        channel.quiet_until = now + count * TELLING
 
 
 def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) -> None:
@@ -59,8 +72,13 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
         return (sequence >= log.first and sequence not in log.lost) or sequence in sided
 
     pending.attempts.update((each, attempts) for each, attempts in state.attempts.items() if there(each))
+    channel.saved_holders = holder_records.restore(channel, state.holders, there, now=now)
+    channel.door_state = read_note(state.notes.get(DOOR, b""))
+    channel.saved_state = dict(channel.door_state)
+    held = {sequence for holder in pending.named.values() for sequence in holder.in_flight}
     ready = {sequence for start, stop in state.unfinished for sequence in range(start, min(stop, channel.cursor))}
-    again = [sequence for sequence in sorted(ready | set(unknown) - state.deferred.keys()) if there(sequence)]
+    ready |= set(unknown) - state.deferred.keys()
+    again = [sequence for sequence in sorted(ready - held) if there(sequence)]
     pending.give_back(again, Reason.RESTARTED, now=now)
     # what has waited long enough, and of which the cursor is not past yet, is not to wait anew by another clock
     runs = [range(max(start, channel.cursor), stop) for start, stop in state.unfinished]
@@ -74,6 +92,12 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
     channel.side_logged.leave(sided.difference(pending.sequences()))
     channel.schedule(pending.deferred.next_due())
     channel.dirty = True
+
+
+def read_note(value: bytes) -> dict[str, Any]:
+    """Return the JSON object of a note; an empty one if there is none."""
+    found = json.loads(value) if value else {}
+    return found if isinstance(found, dict) else {}
 
 
 def find_skips(

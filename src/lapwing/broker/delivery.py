@@ -70,8 +70,9 @@ def _in_turn(channel: Channel, ready: list[Subscription]) -> list[Subscription]:
 def _give(channel: Channel, subscription: Subscription, count: int, now: int) -> None:
     """Deliver up to `count` messages to one subscription: requeued ones when it is their turn, else fresh ones."""
     requeued, ahead, reader = channel.pending.requeued, channel.ahead, channel.reader
+    deleted = channel.topic.deleted
     while count > 0 and subscription.room > 0:
-        if ahead.count:
+        if ahead.count or deleted:
             channel.pass_over()
         cursor = reader.sequence
         stop = channel.topic.fanned_out
@@ -83,6 +84,8 @@ def _give(channel: Channel, subscription: Subscription, count: int, now: int) ->
                 continue
             stop = min(stop, behind)
         stop = ahead.clear_until(stop)
+        if deleted:
+            stop = deleted.clear_until(cursor, stop)
         if cursor >= stop:
             return
         count -= _deliver_fresh(channel, subscription, stop, count, now)
@@ -105,6 +108,8 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
         runs = [run]
     holder, leases = subscription.holder, channel.pending.leases
     for run in runs:
+        if run.start < channel.overlap:
+            channel.pending.disown(run, holder)
         leases.deliver(run, holder, timeout=subscription.timeout, now=now)
     given = sum(map(len, runs))
     holder.delivered_count += given
@@ -133,7 +138,7 @@ def _inspect(channel: Channel, frames: bytes, run: range, sample_rate: int) -> t
 def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
     """Deliver one message again, rebuilt with its attempts; return 1, or 0 when it is gone for good."""
     pending, holder = channel.pending, subscription.holder
-    frame = channel.frame(sequence)
+    frame = channel.frame(sequence) if sequence not in channel.topic.deleted else None
     if frame is None:
         pending.drop(sequence)
         return 0

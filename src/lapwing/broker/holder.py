@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lapwing.broker.leases import Lease
+
+
+PARKED: Final = ""  # the named holder of messages that were given back and wait for a claim
+FATAL: Final = 2**63 - 1  # deliveries of a parked message that nobody is to get without a claim
 
 
 class Holder:

@@ -69,6 +69,14 @@ class Options:
     tcp_address: str = option("0.0.0.0:4150", "host:port or path of a Unix socket to listen on for TCP clients")
     http_address: str = option("0.0.0.0:4151", "address (host:port) or path of a Unix socket for HTTP; empty: none")
     https_address: str = option("0.0.0.0:4152", "address (host:port) for HTTPS, with a certificate; empty: none")
+    redis_address: str = option("", "address (host:port) or path of a Unix socket for Redis clients; empty: none")
+    redis_tls_address: str = option("", "address (host:port) for Redis over TLS, with a certificate; empty: none")
+    redis_flush: bool = option(
+        False, "let Redis clients delete every stream with FLUSHDB and FLUSHALL; false: refuse these commands"
+    )
+    redis_trim_unread: bool = option(
+        False, "let MAXLEN and MINID of Redis clients delete entries that a group has not finished; false: keep them"
+    )
     broadcast_address: str = option(
         _hostname, "address that is registered with nsqlookupd", shown="the host name", kind=STRING
     )

@@ -210,6 +210,17 @@ class Pending:
 
     # --- coming back -------------------------------------------------------------------------------------------
 
+    def disown(self, run: range, keeper: Holder | None = None) -> None:
+        """Take messages from everybody but `keeper`, as if they had never been delivered."""
+        for sequence in run:
+            for holder in list(self.holders):
+                if holder is not keeper and holder.in_flight.pop(sequence, None) is not None:
+                    self._drop_if_gone(holder)
+            if not self.requeued.remove(sequence):
+                self.deferred.remove(sequence)
+            self.attempts.pop(sequence, None)
+            self._unstamp(sequence)
+
     def take(self, sequence: int, holder: Holder) -> None:
         """Take a message from `holder`. Raises `NotOwner` or `NotInFlight`."""
         self.check_holder(sequence, holder)

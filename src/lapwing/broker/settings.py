@@ -123,6 +123,12 @@ def _read_topic(value: Any) -> str:
     return str(value)
 
 
+def _read_field(value: Any) -> str:
+    if not 0 < len(_text(value).encode()) <= names.LONGEST:
+        raise ValueError(f"the name of a field, 1 to {names.LONGEST} bytes")
+    return str(value)
+
+
 COUNT: Final = _ranged(INTEGER, 0, _LARGEST, "an integer of 0 or more")
 SPAN: Final = _ranged(
     options.DURATION, 0, 100 * 365 * 24 * 3600 * _SECOND, 'a duration such as "500ms", "30s", "15m" or "72h"',
@@ -134,6 +140,9 @@ RATE: Final = Kind("rate", _read_rate, _rate_from_json, _show_rate, _show_rate)
 TIME: Final = Kind("time", times.parse, times.parse, times.show, times.show)
 TOPIC: Final = Kind("topic", _read_topic, _read_topic)
 OVERFLOW: Final = _choice("reject", "drop-oldest", "dead")
+FIELDS: Final = _choice("pairs", "json")
+KEEP: Final = _choice("finished", "trimmed")
+FIELD: Final = Kind("text", _read_field, _read_field)
 FLAG: Final = _ranged(BOOLEAN, False, True, "true or false")
 
 
@@ -181,6 +190,15 @@ class TopicSettings:
     retention_count: int = option(0, "messages to keep for replay although every channel has finished", kind=COUNT)
     message_ttl: int = option("0s", "the same setting of channels that do not set it; 0: never", kind=SPAN)
     max_msg_size: int = option(1048576, "largest message body in bytes, up to --max-msg-size", kind=COUNT)
+    keep: str = option(
+        "finished", "keep messages until every channel has finished them, or trimmed: until a Redis client trims them",
+        kind=KEEP,
+    )  # fmt: skip
+    fields: str = option(
+        "pairs", "bodies of entries with several fields: pairs (a RESP array), or json (an object of strings)",
+        kind=FIELDS,
+    )  # fmt: skip
+    body_field: str = option("data", "field that Redis clients see the body of a message as", kind=FIELD)
 
 
 Layer = tuple[str, Mapping[str, Any]]  # where values come from (`channel`, `policy x`, ...), and the values as JSON

@@ -6,6 +6,7 @@ paused or has no channel, and a new channel begins there: the first one gets the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,6 +15,7 @@ from lapwing import ids, kernel, names
 from lapwing.broker import checkpoint
 from lapwing.broker.admission import Admission, admission_of
 from lapwing.broker.channel import Channel
+from lapwing.broker.deleted import DeletedRuns
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.side_logged import set_backlog_aside
 from lapwing.broker.skips import EmptiedRuns
@@ -69,6 +71,9 @@ class Topic:
         self.id_base = ids.base(store.log.node)
         self.fanned_out = store.log.first
         self.admission: Admission | None = None  # limits on publishes, if there are any
+        self.deleted = DeletedRuns()
+        self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the topic
+        self._saved_state: dict[str, Any] = {}  # what of it is in the journal
         self.waiting: list[tuple[Receipt, int]] = []  # of this turn, with the first sequence of each
         self.report: Callable[[str], None] = broker.report
         self._broker = broker
@@ -175,6 +180,14 @@ class Topic:
             extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
         self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)
 
+    def publish_framed(
+        self, frames: bytes, count: int, size: int, receipt: Receipt, *, now: int, extras: Sequence[Extra] = ()
+    ) -> None:
+        """Take frames that carry the ids from the log's `next` on; `size` is that of their bodies."""
+        if self.admission is not None:
+            self.admission.check(count, size, size if count == 1 else 0)
+        self._append(frames, count, size, receipt, extras, now)
+
     def publish_frames(self, frames: bytes, count: int, size: int, extras: Sequence[Extra], *, now: int) -> None:
         """Take frames that carry the ids from the log's `next` on, and write them now; raises `WriteFailed`.
 
@@ -237,6 +250,8 @@ class Topic:
             for receipt, sequence in waiting:
                 receipt.settle(sequence, error)
             raise
+        if self._broker.grown is not None:
+            self._broker.grown[self.name] = None
         if self._options.durability == "fsync" and not self.ephemeral:
             self._broker.unsynced.append((self, waiting))
         else:
@@ -291,6 +306,8 @@ class Topic:
                 raise Exiting
             start = self.fanned_out if cursor is None else cursor
             channel = self._new_channel(name, cursor=start)
+            if start < self.fanned_out:
+                checkpoint.skip(channel, checkpoint.find_skips(channel, start))
             self.channels[name] = channel
             self._broker.settings.apply_channel(channel, now=now)
             self._has_extras = True
@@ -314,6 +331,19 @@ class Topic:
         self.set_admission()
         self._broker.tell(self)
         self._broker.changed("channel", self.name, name, created=False)
+
+    def delete(self, start: int, stop: int) -> int:
+        """Delete the messages [start, stop): no reader sees them any more; return how many there were."""
+        count = self.deleted.add(start, stop)
+        if count:
+            self.changed()
+            for channel in self.channels.values():
+                self._broker.touch(channel)  # its cursor may pass them
+        return count
+
+    def changed(self) -> None:
+        """Have the state of the topic saved with the next checkpoint."""
+        self._broker.journal_later(self)
 
     def side_log(self, channel: str) -> MessageStore:
         """Where a channel keeps its stragglers."""
@@ -387,6 +417,11 @@ class Topic:
         if self.emptied.changed:
             journal.emptied(self.emptied.runs)
             self.emptied.changed = False
+        if self.deleted.changed:
+            journal.deleted(self.deleted.take_changes())
+        if self.door_state != self._saved_state:
+            journal.note("", checkpoint.DOOR, json.dumps(self.door_state).encode())
+            self._saved_state = dict(self.door_state)
         for channel in self.channels.values():
             if channel.dirty and not channel.ephemeral and (now is None or channel.quiet_until <= now):
                 checkpoint.tell(channel, journal, now=now)
@@ -404,6 +439,11 @@ class Topic:
         cursors = [channel.cursor for channel in state.channels.values()]
         self.fanned_out = min(max([known, log.first, *cursors]), log.end)
         self._restore_emptied(state.emptied)
+        self.deleted = DeletedRuns([*state.deleted, (0, state.trimmed)])
+        self.deleted.forget_below(log.first)
+        self.deleted.forget_from(log.end)
+        self.door_state = checkpoint.read_note(state.notes.get(checkpoint.DOOR, b""))
+        self._saved_state = dict(self.door_state)
         self._leave_out(log.lost)
         for name, entry in state.channels.items():
             self.bring_back(name, entry, now=now)
@@ -446,6 +486,8 @@ class Topic:
         """Delete segments that no channel needs; copy messages to a side log where they alone pin a segment."""
         log = self.log
         needed = self.fanned_out
+        if self.effective.keep == "trimmed":
+            needed = min(needed, self.deleted.jump(log.first))
         moved = False
         for channel in self.channels.values():
             low = channel.needed_from()
@@ -461,6 +503,7 @@ class Topic:
             self.tell()  # before the segment goes: a straggler that no journal knows of would look finished
         # of two clocks that disagree the earlier one: what is deleted too soon does not come back
         log.release(needed, now=now + min(self.skew, 0), limits=self._retention)
+        self.deleted.forget_below(log.first)
 
     def _is_stalled(self, channel: Channel) -> bool:
         """Return whether an ephemeral channel keeps segments that it has not been reading."""

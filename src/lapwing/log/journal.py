@@ -92,9 +92,10 @@ class Journal:
         self._add(("failed", channel), entry, grown * entries.FAILED_BYTES)
 
     def note(self, channel: str, key: str, value: bytes) -> None:
-        """Save something of a channel under a key; replaces what was saved before, empty bytes remove it.
+        """Save something of a channel under a key, or of the topic if `channel` is empty; empty bytes remove it.
 
-        Where bytes of the journal are damaged, no note from before the damage is loaded.
+        It replaces what was saved before. Where bytes of the journal are damaged, no note from before the damage is
+        loaded.
         """
         self._replace(("note", channel, key), entries.note(channel, key, value))
 
@@ -219,6 +220,9 @@ def _encoded(folded: JournalFold) -> Iterator[bytes]:
         yield entries.deleted(folded.deleted)
     if folded.trimmed:
         yield entries.trimmed(folded.trimmed)
+    for key, value in folded.notes.items():
+        if value:
+            yield entries.note("", key, value)
 
 
 def _encoded_channel(name: str, one: ChannelFold) -> Iterator[bytes]:
@@ -244,5 +248,7 @@ def _live_bytes(folded: JournalFold) -> Iterator[tuple[object, int]]:
             yield ("holder", name, holder), 64 + 2 * entries.RUN_BYTES * len(state.runs)
         for key, value in one.notes.items():
             yield ("note", name, key), 16 + len(value)
+    for key, value in folded.notes.items():
+        yield ("note", "", key), 16 + len(value)
     yield "emptied", entries.RUN_BYTES * len(folded.emptied or ())
     yield "deleted", entries.RUN_BYTES * len(folded.deleted)

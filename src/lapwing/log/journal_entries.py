@@ -251,7 +251,8 @@ def _apply(kind: str, name: str, fields: _Fields, folded: JournalFold) -> None:
             (folded.trimmed,) = fields.take(_SEQUENCE)
         case "note":
             key = fields.name()
-            folded.channel(name).notes[key] = fields.bytes(fields.take(_LENGTH)[0])
+            notes = folded.channel(name).notes if name else folded.notes
+            notes[key] = fields.bytes(fields.take(_LENGTH)[0])
 
 
 def _apply_version(fields: _Fields, folded: JournalFold) -> None:

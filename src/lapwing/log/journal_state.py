@@ -62,6 +62,7 @@ class JournalState:
     emptied: list[Run] | None = None  # runs that no channel gets; None: the journal was written before it had them
     deleted: list[Run] = field(default_factory=list)  # runs that were deleted one by one, rising
     trimmed: int = 0  # everything below is trimmed
+    notes: dict[str, bytes] = field(default_factory=dict)  # of the topic itself
 
 
 @dataclass(slots=True)
@@ -143,6 +144,7 @@ class JournalFold:
     emptied: list[Run] | None = None
     deleted: list[Run] = field(default_factory=list)
     trimmed: int = 0
+    notes: dict[str, bytes] = field(default_factory=dict)
     channels: dict[str, ChannelFold] = field(default_factory=dict)
     floor: int | None = None  # where channels may have begun that are first mentioned behind bytes that are lost
 
@@ -150,6 +152,7 @@ class JournalFold:
         """Note that bytes are lost here; with `all_before`, the first ones of the file."""
         fanned_out = self.fanned_out
         self.floor = 0 if all_before or fanned_out is None else min(fanned_out, self.floor or fanned_out)
+        self.notes.clear()  # a later one may be lost
         for one in self.channels.values():
             one.broken = True
             one.notes.clear()  # a later one may be lost
@@ -170,7 +173,8 @@ class JournalFold:
     def state(self) -> JournalState:
         """Return the topic and its channels as they were saved."""
         channels = {name: one.state() for name, one in self.channels.items()}
-        return JournalState(self.fanned_out, channels, self.emptied, self.deleted, self.trimmed)
+        notes = {key: value for key, value in self.notes.items() if value}
+        return JournalState(self.fanned_out, channels, self.emptied, self.deleted, self.trimmed, notes)
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:
