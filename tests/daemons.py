@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-LISTENING = re.compile(r"(TCP|HTTPS?): listening on (\S+)")
+LISTENING = re.compile(r"(TCP|HTTPS?|Redis): listening on (\S+)")
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 BESIDE_PYTHON = Path(sys.executable).parent
@@ -127,7 +127,8 @@ class Daemon:
 
     def restart(self) -> None:
         """Start it again after `kill` or `stop`: same command and data, and the same addresses as before."""
-        for door, flag in (("TCP", "--tcp-address"), ("HTTP", "--http-address"), ("HTTPS", "--https-address")):
+        flags = ("TCP", "--tcp-address"), ("HTTP", "--http-address"), ("HTTPS", "--https-address")
+        for door, flag in (*flags, ("Redis", "--redis-address")):
             if door in self.addresses:
                 self.command = [part for part in self.command if not part.startswith(flag + "=")]
                 self.command.append(f"{flag}={self.addresses[door]}")
@@ -171,7 +172,8 @@ def start_nsqd(
         *(f"--lookupd-tcp-address={address}" for address in lookupd_tcp_addresses),
         *flags,
     ]
-    return Daemon(command, doors=("TCP", "HTTP"), env=env)
+    redis = ["Redis"] if any(flag.startswith("--redis-address=") for flag in flags) else []
+    return Daemon(command, doors=("TCP", "HTTP", *redis), env=env)
 
 
 def start_nsqlookupd(*flags: str, env: dict[str, str] | None = None) -> Daemon:

@@ -9,7 +9,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import VERSION, Options
@@ -29,6 +29,10 @@ from lapwing.nsqd.tcp import Connection
 from lapwing.nsqd.turn import Turn
 from lapwing.sessions.nsq import limits_of
 from lapwing.wire.nsq.identify import Terms
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.auth import Authenticator
+    from lapwing.nsqd.redis import RedisConnection
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
@@ -51,10 +55,13 @@ class Daemon:
         self.tcp: Listener | None = None
         self.http: Listener | None = None
         self.https: Listener | None = None
+        self.redis: Listener | None = None
+        self.redis_tls: Listener | None = None
         self._servers: list[HttpServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections: set[Connection] = set()
+        self._redis_connections: set[RedisConnection] = set()
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -71,6 +78,8 @@ class Daemon:
             self.tcp = bind(options.tcp_address)
             self.http = bind(options.http_address) if options.http_address else None
             self.https = bind(options.https_address) if tls is not None and options.https_address else None
+            self.redis = bind(options.redis_address) if options.redis_address else None
+            self.redis_tls = bind(options.redis_tls_address) if tls is not None and options.redis_tls_address else None
             self.options = options = self._with_ports(options)
             self.broker = Broker(options, self.storage, report=self.log.error)
             self._restore()
@@ -137,6 +146,8 @@ class Daemon:
         if self.https is not None:
             await self._serve_http(self.https, table, tls)
         await self._serve_tcp(lambda: Connection(door))
+        if self.redis is not None or self.redis_tls is not None:
+            await self._serve_redis(auth, tls)
         self._every(options.checkpoint_interval / 1e9, self._checkpoint)
         self._every(_TRIM, self._trim)
         self._every(_TRIM_ALL, self._trim_all)
@@ -171,6 +182,21 @@ class Daemon:
         server = HttpServer(table, log=self.log.info, broken=self._broken)
         self._servers.append(server)
         await listener.serve(server.protocol, tls=tls)
+
+    async def _serve_redis(self, auth: Authenticator | None, tls: ssl.SSLContext | None) -> None:
+        from lapwing.nsqd.redis import RedisDoor
+
+        listener = self.redis or self.redis_tls
+        assert listener is not None
+        door = RedisDoor(
+            self.broker, self.turn, self.log, auth, self.peers, port=max(listener.port, 0), started=self.started
+        )
+        self.turn.watchers.append(door.end_turn)
+        self._redis_connections = door.connections
+        if self.redis is not None:
+            await self.redis.serve(door.connect)
+        if self.redis_tls is not None:
+            await self.redis_tls.serve(door.connect, tls=tls)
 
     def _broken(self, request: str, error: BaseException) -> None:
         self.log.error(f"{request}: {type(error).__name__}: {error}")
@@ -225,7 +251,8 @@ class Daemon:
 
     def _log_addresses(self) -> None:
         exposed = []
-        for name, listener in (("TCP", self.tcp), ("HTTP", self.http), ("HTTPS", self.https)):
+        named = ("TCP", self.tcp), ("HTTP", self.http), ("HTTPS", self.https), ("Redis", self.redis)
+        for name, listener in (*named, ("Redis over TLS", self.redis_tls)):
             if listener is not None:
                 self.log.info(f"{name}: listening on {listener.address}")
                 if not listener.local:
@@ -283,6 +310,8 @@ class Daemon:
             task.cancel()
         for connection in list(self._connections):
             connection.hang_up()
+        for client in list(self._redis_connections):
+            client.hang_up()
         self.log_api.wake()
         for server in self._servers:
             await server.shutdown(_GRACE)
@@ -294,7 +323,7 @@ class Daemon:
 
     def close_listeners(self) -> None:
         """Stop listening everywhere."""
-        for listener in (self.tcp, self.http, self.https):
+        for listener in (self.tcp, self.http, self.https, self.redis, self.redis_tls):
             if listener is not None:
                 listener.close()
 

@@ -1,0 +1,322 @@
+"""One conversation with a Redis client: one command, one handler, one reply, in order.
+
+A handler is a function of the session, the words and the time; it returns the reply, or raises `ErrorReply`. Replies
+are gathered in `replies` and leave at the end of the turn, after the log write that they depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lapwing.errors import LapwingError, LogError, ProtocolError
+from lapwing.sessions import redis_authorization, redis_handlers
+from lapwing.sessions.redis_context import Grants, RedisContext
+from lapwing.sessions.redis_replies import AddedSlot, Reply, Silence, Streamed, Transaction, write_failed
+from lapwing.sessions.replies import Replies, Slot
+from lapwing.wire.resp import commands, errors, replies
+from lapwing.wire.resp.commands import CommandSpec
+from lapwing.wire.resp.errors import ErrorReply
+from lapwing.wire.resp.requests import Oversized, Request, XaddRun, split_run
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+
+_AT_ONCE: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})  # not queued by MULTI
+_SMALL: Final = 1 << 20  # bytes of a reply in pieces that is sent as one
+
+
+@dataclass(slots=True)
+class Peer:
+    """The other end of a connection."""
+
+    address: str = ""
+    local_address: str = ""
+    name: bytes = b""
+    library: bytes = b""
+    library_version: bytes = b""
+    connected: int = 0  # ns
+    active: int = 0  # ns
+    command: str = ""
+
+
+@dataclass(slots=True)
+class Wait:
+    """A command that waits: for entries, for a time, or for an authorisation."""
+
+    slot: Slot
+    command: str
+    deadline: int | None = None  # ns
+    on_timeout: bytes = b""  # the reply then
+    attempt: Callable[[int], bytes | None] = lambda now: None  # the reply, if there is one now
+    cancel: Callable[[], None] = lambda: None
+    look_at: int | None = None  # ns when `attempt` may succeed although nothing was added
+    channels: Sequence[Channel] = ()  # whose pending entries it could claim
+
+
+class RedisSession:
+    """The broker's side of one connection.
+
+    `on_ready` is called when there is something to send that no command of this turn asked for, `on_free` when a
+    command that waited is answered and the next one can be handled, `hang_up` closes the connection.
+    """
+
+    def __init__(
+        self,
+        context: RedisContext,
+        *,
+        on_ready: Callable[[], None],
+        on_free: Callable[[], None],
+        hang_up: Callable[[], None],
+        authenticate: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.context = context
+        self.broker = context.broker
+        self.replies = Replies(on_ready)
+        self.peer = Peer()
+        self.protocol = 2
+        self.database = 0
+        self.closing = False  # the connection ends when the replies are sent
+        self.authenticate = authenticate  # None: no client needs to
+        self.grants: Grants | None = None
+        self.user = "default"
+        self.granted: Callable[[], bytes] = lambda: replies.OK  # the reply to AUTH or HELLO once it is permitted
+        self.wait: Wait | None = None
+        self.streaming: Streamed | None = None
+        self.silent = False  # CLIENT REPLY OFF
+        self.silent_next = 0  # commands that CLIENT REPLY SKIP leaves without a reply
+        self.queue: list[tuple[CommandSpec, list[bytes]]] | None = None  # since MULTI
+        self.queue_failed = False
+        self.queue_size = 0
+        self.watched: dict[tuple[int, bytes], object] = {}
+        self.in_transaction = False
+        self.sink: Replies = self.replies  # where slots of the command at hand report to
+        self.hang_up = hang_up
+        self._on_free = on_free
+        self.id = context.join(self)
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the client may say anything."""
+        return self.authenticate is None or self.grants is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next command has to wait."""
+        return self.wait is not None or self.streaming is not None
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request, *, now: int) -> None:
+        """Carry out one request."""
+        self.peer.active = now
+        if type(request) is XaddRun:
+            if not self._add_run(request, now):
+                for words in split_run(request):
+                    self._command(words, now)
+        elif isinstance(request, Oversized):
+            self.context.counts.commands += 1
+            self._answer(replies.error(errors.TOO_LONG))
+        else:
+            self._command(request, now)  # type: ignore[arg-type]  # mypy does not narrow by `type() is`
+
+    def _add_run(self, run: XaddRun, now: int) -> bool:
+        """Add the entries of a run in one call, if nothing about the connection or the topic is special."""
+        if self.queue is not None or self.silent or self.silent_next or self.authenticate is not None:
+            return False
+        self.context.counts.commands += run.count
+        self.peer.command = "xadd"
+        slot = AddedSlot(self.replies)
+        try:
+            added = self.context.create(run.key, self.database).add_run(run.block, slot, now=now)
+        except LapwingError:
+            added = None
+        if added is None:
+            self.context.counts.commands -= run.count
+            return False
+        slot.expect(*added)
+        self.replies.reserve(slot)
+        return True
+
+    def _command(self, words: list[bytes], now: int) -> None:
+        self.context.counts.commands += 1
+        try:
+            spec = commands.find(words)
+            if not self.authenticated and "no_auth" not in spec.flags:
+                raise ErrorReply(errors.NO_AUTH)
+            if self.grants is not None:
+                redis_authorization.check(self.grants, spec, words, self.database)
+            if self.queue is not None and spec.name not in _AT_ONCE:
+                self._enqueue(spec, words)
+                self._answer(replies.QUEUED)
+                return
+        except ErrorReply as error:
+            self.queue_failed = True
+            self._refuse(error)
+            return
+        self.peer.command = spec.name
+        silence = self.silent or self.silent_next > 0
+        self.sink = Silence() if silence else self.replies
+        self._answer(self.carry_out(spec, words, now))
+
+    def carry_out(self, spec: CommandSpec, words: list[bytes], now: int) -> Reply:
+        """Return the reply to one command, an error line included."""
+        try:
+            return redis_handlers.HANDLERS[spec.name](self, words, now)
+        except ErrorReply as error:
+            self.context.counts.errors += 1
+            return replies.error(error)
+        except LogError as error:
+            self.context.counts.errors += 1
+            return replies.error(write_failed(error))
+        except LapwingError as error:
+            self.context.counts.errors += 1
+            return replies.error(f"ERR {error}")
+
+    def _enqueue(self, spec: CommandSpec, words: list[bytes]) -> None:
+        assert self.queue is not None
+        self.queue_size += sum(map(len, words)) + 64 * len(words)
+        if self.queue_size > 16 * self.broker.options.max_body_size:
+            raise ErrorReply("ERR the transaction is too long: send its commands in several ones")
+        self.queue.append((spec, words))
+
+    def _refuse(self, error: ErrorReply) -> None:
+        self.context.counts.errors += 1
+        self._answer(replies.error(error))
+
+    def _answer(self, reply: Reply) -> None:
+        if self.silent or self.silent_next:
+            self.silent_next = max(self.silent_next - 1, 0)
+            return
+        if isinstance(reply, Slot):
+            if reply.answer is None:
+                self.replies.reserve(reply)
+            else:
+                self.replies.add(reply.answer)
+        elif isinstance(reply, Streamed):
+            self._stream(reply)
+        else:
+            self.replies.add(reply)
+
+    def _stream(self, reply: Streamed) -> None:
+        """Send a reply that turns out to be small at once, another one as the socket takes it."""
+        parts: list[bytes] = []
+        size = 0
+        for piece in reply.pieces:
+            parts.append(piece)
+            size += len(piece)
+            if size > _SMALL:
+                self.streaming = Streamed(_again(b"".join(parts), reply))
+                return
+        self.replies.add(b"".join(parts))
+
+    def next_piece(self) -> bytes | None:
+        """Return more of a big reply once the replies before it are sent; None if there is no more now."""
+        if self.streaming is None or self.replies.waiting:
+            return None
+        piece = next(self.streaming.pieces, None)
+        if piece is None:
+            self.streaming = None
+            self._on_free()
+        return piece
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Answer an error that ends the conversation."""
+        self.replies.add(replies.error(str(error)))
+        self.closing = True
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    def execute(self, now: int) -> Reply:
+        """Carry out what was queued since MULTI; return an array of the replies."""
+        queue, self.queue = self.queue or [], None
+        self.queue_size = 0
+        slot = Slot(self.sink)
+        transaction = Transaction(slot)
+        outer, self.sink = self.sink, transaction
+        self.in_transaction = True
+        try:
+            for spec, words in queue:
+                self.peer.command = spec.name
+                transaction.take(self.carry_out(spec, words, now))
+        finally:
+            self.in_transaction = False
+            self.sink = outer
+        transaction.close()
+        return slot
+
+    def discard(self) -> None:
+        """Forget MULTI and WATCH."""
+        self.queue = None
+        self.queue_failed = False
+        self.queue_size = 0
+        self.watched.clear()
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def begin_wait(self, wait: Wait) -> Slot:
+        """Have the command at hand answered later; nothing behind it is handled until then."""
+        self.wait = wait
+        return wait.slot
+
+    def try_again(self, now: int) -> bool:
+        """Answer the command that waits if that is possible now; return whether it was."""
+        wait = self.wait
+        if wait is None:
+            return False
+        reply = wait.attempt(now)
+        if reply is None:
+            return False
+        self.end_wait(reply)
+        return True
+
+    def end_wait(self, reply: bytes) -> None:
+        """Answer the command that waits."""
+        wait, self.wait = self.wait, None
+        assert wait is not None
+        wait.cancel()
+        wait.slot.fill(reply)
+        self._on_free()
+
+    def pass_time(self, now: int) -> None:
+        """Answer the command that waits if its time is over, or if time has brought what it waits for."""
+        wait = self.wait
+        if wait is None:
+            return
+        if wait.deadline is not None and wait.deadline <= now:
+            self.end_wait(wait.on_timeout)
+        elif wait.look_at is not None and wait.look_at <= now:
+            self.try_again(now)
+
+    @property
+    def next_due(self) -> int | None:
+        """When `pass_time` has something to do."""
+        wait = self.wait
+        if wait is None:
+            return None
+        times = [time for time in (wait.deadline, wait.look_at) if time is not None]
+        return min(times, default=None)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Release everything that the connection had: it is gone."""
+        self.closing = True
+        if self.wait is not None:
+            self.wait.cancel()
+            self.wait = None
+        self.streaming = None
+        self.replies.close()
+        self.context.leave(self)
+        self._on_free = self.hang_up = _nothing  # break the reference cycles with the connection
+        self.authenticate = None
+
+
+def _again(first: bytes, rest: Streamed) -> Iterator[bytes]:
+    yield first
+    yield from rest.pieces
+
+
+def _nothing() -> None:
+    """There is no connection any more."""

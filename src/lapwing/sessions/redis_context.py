@@ -1,0 +1,197 @@
+"""What all Redis clients of one broker share: streams by key, connections by number, and who waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from lapwing import names
+from lapwing.broker.broker import Broker
+from lapwing.broker.topic import Topic
+from lapwing.errors import LapwingError, LogError
+from lapwing.sessions.redis_group import Group
+from lapwing.sessions.redis_idempotence import IdempotenceWindow
+from lapwing.sessions.redis_replies import write_failed
+from lapwing.sessions.redis_stream import Stream
+from lapwing.wire.resp import keys
+from lapwing.wire.resp.errors import ErrorReply
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+    from lapwing.sessions.redis import RedisSession, Wait
+    from lapwing.sessions.redis_readgroup import GroupWait
+
+VERSION: Final = "8.10.0"  # of the Redis whose commands on streams are all there
+_MOST_KNOWN: Final = 10_000  # streams that are remembered by key
+
+
+@dataclass(slots=True)
+class ServerFacts:
+    """What INFO shows of the process."""
+
+    process_id: int = 0
+    port: int = 0
+    started: int = 0  # ns
+    memory: int = 0  # bytes
+    cpu_user: float = 0.0  # s
+    cpu_system: float = 0.0  # s
+    system: str = ""
+
+
+class Grants(Protocol):
+    """What an authenticated client may do."""
+
+    def allows(self, permission: str, topic: str, channel: str) -> bool:
+        """Return whether the permission covers it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Figures that INFO shows."""
+
+    connections: int = 0
+    commands: int = 0
+    errors: int = 0
+    rejected: int = 0
+
+
+class RedisContext:
+    """What all Redis clients of one broker share."""
+
+    def __init__(self, broker: Broker, *, facts: Callable[[], ServerFacts] = ServerFacts) -> None:
+        self.broker = broker
+        self.facts = facts
+        self.sessions: dict[int, RedisSession] = {}
+        self.counts = Counts()
+        self._number = 0
+        self._known: dict[tuple[int, bytes], Stream] = {}
+        self._groups: WeakKeyDictionary[Channel, Group] = WeakKeyDictionary()
+        self._windows: WeakKeyDictionary[Topic, IdempotenceWindow] = WeakKeyDictionary()
+        self._served: dict[GroupWait, None] = {}
+        self._claimable: dict[Channel, None] = {}  # channels where XNACK gave entries back in this turn
+        self._waiting: dict[str, dict[RedisSession, None]] = {}  # by topic, oldest first
+
+    def join(self, session: RedisSession) -> int:
+        """Take a connection in; return its number."""
+        self._number += 1
+        self.sessions[self._number] = session
+        self.counts.connections += 1
+        return self._number
+
+    def leave(self, session: RedisSession) -> None:
+        """Drop a connection."""
+        self.sessions.pop(session.id, None)
+
+    # --- streams ---------------------------------------------------------------------------------------------------
+
+    def find(self, key: bytes, database: int) -> Stream | None:
+        """Return the stream of a key; None if there is none."""
+        stream = self._known.get((database, key))
+        if stream is not None and not stream.topic.exiting:
+            return stream
+        name = keys.topic_of(key, database)
+        topic = self.broker.topics.get(name) if name is not None else None
+        return None if topic is None else self._remember(key, database, topic)
+
+    def create(self, key: bytes, database: int) -> Stream:
+        """Return the stream of a key, created if there is none. Raises `ErrorReply`."""
+        stream = self.find(key, database)
+        if stream is not None:
+            return stream
+        name = keys.topic_of(key, database)
+        if name is None:
+            raise ErrorReply(_unnameable(key))
+        try:
+            topic = self.broker.topic(name)
+        except LogError as error:
+            raise ErrorReply(write_failed(error)) from error
+        except LapwingError as error:
+            raise ErrorReply(f"ERR {error}") from error
+        topic.settings["keep"] = "trimmed"
+        topic.effective = self.broker.settings.of_topic(topic)
+        return self._remember(key, database, topic)
+
+    def _remember(self, key: bytes, database: int, topic: Topic) -> Stream:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        stream = self._known[database, key] = Stream(topic)
+        return stream
+
+    def group(self, stream: Stream, channel: Channel) -> Group:
+        """Return a channel as a group."""
+        group = self._groups.get(channel)
+        if group is None:
+            group = self._groups[channel] = Group(stream, channel)
+        return group
+
+    def idempotence(self, stream: Stream) -> IdempotenceWindow:
+        """Return what producers of a stream have added lately."""
+        window = self._windows.get(stream.topic)
+        if window is None:
+            window = self._windows[stream.topic] = IdempotenceWindow()
+        return window
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def follow(self, session: RedisSession, wanted: list[bytes], wait: Wait) -> None:
+        """Have a command tried again whenever one of the streams grows, is created or is deleted."""
+        topics = {keys.topic_of(key, session.database) for key in wanted}
+        for name in topics:
+            if name is not None:
+                self._waiting.setdefault(name, {})[session] = None
+        wait.cancel = lambda: self._unfollow(session, topics)
+        self.broker.grown = {}
+
+    def _unfollow(self, session: RedisSession, topics: set[str | None]) -> None:
+        for name in topics:
+            waiting = self._waiting.get(name or "")
+            if waiting is not None:
+                waiting.pop(session, None)
+                if not waiting:
+                    del self._waiting[name or ""]
+        if not self._waiting:
+            self.broker.grown = None
+
+    def serve(self, waiting: GroupWait) -> None:
+        """Have a read answered at the end of the turn: it was given entries."""
+        self._served[waiting] = None
+
+    def look_again(self, channel: Channel) -> None:
+        """Have the reads with CLAIM that wait for a channel tried again at the end of the turn."""
+        self._claimable[channel] = None
+
+    def wake(self, now: int) -> None:
+        """Answer the commands that wait for what this turn has brought; who waits longest comes first."""
+        served, self._served = self._served, {}
+        for waiting in served:
+            waiting.answer(now)
+        claimable, self._claimable = self._claimable, {}
+        if claimable:
+            for session in list(self.sessions.values()):
+                if session.wait is not None and any(each in claimable for each in session.wait.channels):
+                    session.try_again(now)
+        while self.broker.grown:
+            grown, self.broker.grown = self.broker.grown, {}
+            for name in grown:
+                for session in list(self._waiting.get(name, ())):
+                    session.try_again(now)
+
+    def streams(self, database: int) -> Iterator[tuple[bytes, Topic]]:
+        """Yield the keys of a database, with their topics; lapwing's own topics are left out."""
+        for name, topic in self.broker.topics.items():
+            if names.own(name):
+                continue
+            found = keys.key_of(name)
+            if found is not None and found[1] == database:
+                yield found[0], topic
+
+
+def _unnameable(key: bytes) -> str:
+    if not key:
+        return "ERR a key must not be empty: a stream is a topic, which has a name"
+    return (
+        f"ERR the key is too long: as the name of a topic it may have {names.LONGEST} bytes, of which every byte but "
+        "letters, digits, '.', '_' and '-' takes four"
+    )

@@ -1,0 +1,241 @@
+"""A channel as a group: consumers are named holders, pending entries are messages in flight or given back."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lapwing import kernel
+from lapwing.broker import entries as pending_entries
+from lapwing.broker.entries import Entry, State
+from lapwing.broker.holder import PARKED
+from lapwing.broker.subscription import Credit
+from lapwing.sessions.redis_stream import MS, Stream
+from lapwing.wire.resp import ids, keys
+from lapwing.wire.resp.ids import EntryId
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+    from lapwing.broker.holder import Holder
+
+_MOST_BYTES: Final = 16 << 20  # of frames that one XREADGROUP delivers, whatever its COUNT is
+_MOST_TIMES: Final = 1 << 16  # delivered entries whose times are remembered, so that XACK need not read the log
+
+
+@dataclass(slots=True)
+class PendingEntry:
+    """One pending entry, as XPENDING shows it."""
+
+    sequence: int
+    consumer: bytes  # empty: nobody
+    idle: int  # ms; -1 when nobody has it
+    deliveries: int
+
+
+class Group:
+    """One group of a stream."""
+
+    __slots__ = ("_first", "_times", "channel", "pending", "stream")
+
+    def __init__(self, stream: Stream, channel: Channel) -> None:
+        self.stream = stream
+        self.channel = channel
+        self.pending = channel.pending
+        self._first = 0  # the first sequence that `_times` is about
+        self._times = array("q")  # ms of entries that were delivered lately
+
+    # --- consumers -------------------------------------------------------------------------------------------------
+
+    def consumers(self) -> list[Holder]:
+        """Return the consumers, sorted by name."""
+        named = self.pending.named
+        return [named[name] for name in sorted(named) if name != PARKED]
+
+    def consumer(self, name: bytes, *, now: int) -> Holder:
+        """Return the consumer of that name, created if there is none; it has been seen now."""
+        holder = self.pending.named_holder(name.decode("latin-1"))
+        holder.seen = now
+        self.channel.dirty = True
+        return holder
+
+    # --- entries ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, holder: Holder, count: int, *, now: int, max_size: int = 0) -> list[bytes]:
+        """Deliver up to `count` entries that nobody has; return their frames, each part a run of sequences.
+
+        With `max_size`, no more entries once they have so many bytes.
+        """
+        if self.waits_for_id:
+            self.pass_floor()
+        parts: list[bytes] = []
+        size = 0
+        while count > 0 and size < (max_size or _MOST_BYTES):
+            credit = Credit(holder, parts.append, _nothing, count=1 if max_size else min(count, 4096))
+            wanted = credit.left
+            self.channel.deliver_to(credit, now=now)
+            given = wanted - credit.left
+            if not given:
+                break
+            count -= given
+            size = sum(map(len, parts))
+        if parts:
+            holder.active = now
+        return parts
+
+    def entries(self, parts: Iterable[bytes]) -> tuple[bytes, int]:
+        """Return frames as entries, and how many they are."""
+        replies, count = [], 0
+        for frames in parts:
+            first = self.first_of(frames)
+            replies.append(self.stream.entries(frames, 0, len(frames), first))
+            times, _ = kernel.publish_times(frames, 0, len(frames))
+            count += len(times)
+            self._remember(first, times)
+        return b"".join(replies), count
+
+    def first_of(self, frames: bytes) -> int:
+        """Return the sequence of the first frame."""
+        return int(frames[18:34], 16) - self.stream.topic.id_base
+
+    def sequences(self, parts: Iterable[bytes]) -> Iterator[int]:
+        """Yield the sequences of frames, each part a run."""
+        for frames in parts:
+            first = self.first_of(frames)
+            positions, _ = kernel.scan_frames(frames, 0, len(frames))
+            yield from range(first, first + len(positions) - 1)
+
+    def _remember(self, first: int, times: array[int]) -> None:
+        """Keep the times of entries that were delivered."""
+        end = self._first + len(self._times)
+        if first == end:
+            self._times.extend(times)
+        elif not self._first <= first < end:
+            self._first, self._times = first, times
+        if len(self._times) > _MOST_TIMES:
+            gone = len(self._times) // 2
+            del self._times[:gone]
+            self._first += gone
+
+    def known(self, words: list[bytes], start: int) -> list[int]:
+        """Return the sequences of the ids in words[start:] that the log has. Raises `ErrorReply`."""
+        times = self._times if self.stream.simple else array("q")
+        found, others = kernel.known_sequences(words, start, self._first, times)
+        for entry in [ids.parse(word) for word in others]:
+            sequence = self.stream.sequence_of(entry)
+            if sequence is not None:
+                found.append(sequence)
+        return found
+
+    # --- pending ---------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, sequences: Iterable[int], *, now: int) -> int:
+        """Finish pending entries, whoever has them; return how many."""
+        attempts = self.pending.attempts
+        wanted = (
+            sequences if not attempts else [each for each in sequences if attempts.get(each) != 0 or self._given(each)]
+        )
+        return len(self.channel.finish(wanted, now=now))
+
+    def _given(self, sequence: int) -> bool:
+        """Return whether an entry with 0 deliveries was delivered, and taken back by XNACK; else it is deferred."""
+        nobody = self.pending.named.get(PARKED)
+        return nobody is not None and sequence in nobody.in_flight
+
+    @property
+    def pending_count(self) -> int:
+        """How many entries are pending."""
+        pending = self.pending
+        untried = sum(not pending.attempts.get(each, 1) for each in pending.deferred.sequences())
+        return pending.in_flight_count + len(pending.requeued) + len(pending.deferred) - untried
+
+    def pending_entries(
+        self, start: int, stop: int, count: int, *, now: int, consumer: bytes | None = None, min_idle: int = 0
+    ) -> list[PendingEntry]:
+        """Return up to `count` pending entries of the sequences [start, stop), in order; `min_idle` is in ms."""
+        name = None if consumer is None else consumer.decode("latin-1")
+        limit = count + len(self.pending.deferred)
+        found = pending_entries.entries(
+            self.pending, now=now, holder=name, min_idle=min_idle * MS, after=start - 1, limit=limit
+        )
+        shown = [self._shown(each) for each in found if each.sequence < stop and self._was_delivered(each)]
+        return shown[:count]
+
+    def _was_delivered(self, entry: Entry) -> bool:
+        return entry.state is not State.DEFERRED or entry.deliveries > 0
+
+    def _shown(self, entry: Entry) -> PendingEntry:
+        if entry.state is not State.IN_FLIGHT or self._given(entry.sequence):
+            return PendingEntry(entry.sequence, b"", -1, entry.deliveries)
+        idle = max(entry.idle, 0) // MS
+        return PendingEntry(entry.sequence, self.shown_name(entry.holder), idle, entry.deliveries)
+
+    def shown_name(self, name: str) -> bytes:
+        """Return the consumer that a holder is shown as: NSQ clients have no name of their own."""
+        return name.encode("latin-1") if name in self.pending.named else b"nsq:" + name.encode()
+
+    def lowest_and_greatest(self) -> tuple[int, int]:
+        """Return the first and the last sequence that is pending."""
+        attempts = self.pending.attempts
+        waiting = [each for each in self.pending.deferred.sequences() if attempts.get(each, 1)]
+        found = [*self.pending.in_flight_or_requeued(), *waiting]
+        return min(found), max(found)
+
+    # --- the place of the group ------------------------------------------------------------------------------------
+
+    @property
+    def last_delivered(self) -> EntryId:
+        """The last id that was delivered, or that the group was set to."""
+        state, cursor = self.channel.door_state, self.channel.cursor
+        if state.get("at") == cursor:
+            return ids.parse(state["id"].encode())
+        return self.stream.id_at(cursor - 1) if cursor > self.stream.log.first else ids.LEAST
+
+    @property
+    def entries_read(self) -> int | None:
+        """How many entries of the stream the group has passed; None until that is known."""
+        state, cursor = self.channel.door_state, self.channel.cursor
+        if state.get("at") == cursor:
+            read: int | None = state.get("read")
+            return read
+        return self.stream.entries_added - (self.stream.log.next - cursor)
+
+    @property
+    def lag(self) -> int:
+        """How many entries wait for the group."""
+        return self.stream.count(self.channel.cursor, self.stream.log.end)
+
+    def place_at(self, entry: EntryId, entries_read: int | None) -> None:
+        """Note the id and the count that the group was set to."""
+        state = {"at": self.channel.cursor, "id": ids.encode(entry).decode(), "read": entries_read}
+        if entry > self.stream.last_id:
+            state["floor"] = True  # entries up to that id are to be passed over when they come
+        self.channel.door_state = state
+        self.channel.dirty = True
+
+    @property
+    def waits_for_id(self) -> bool:
+        """Whether the group was set to an id that the stream has not reached."""
+        return "floor" in self.channel.door_state
+
+    def pass_floor(self) -> None:
+        """Pass over the entries up to an id that the group was set to before the stream had reached it."""
+        entry = ids.parse(self.channel.door_state["id"].encode())
+        read = self.channel.door_state.get("read")
+        cursor = self.stream.behind_id(entry)
+        if cursor > self.channel.cursor:
+            self.channel.move(cursor)
+            self.place_at(entry, read)
+        elif self.stream.last_id > entry:
+            del self.channel.door_state["floor"]
+
+
+def find_channel(stream: Stream, group: bytes) -> Channel | None:
+    """Return the channel of a group; None if there is none."""
+    name = keys.channel_of(group)
+    return None if name is None else stream.topic.channels.get(name)
+
+
+def _nothing() -> None:
+    """A read that is over has no connection to close."""

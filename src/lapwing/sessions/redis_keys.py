@@ -1,0 +1,245 @@
+"""Commands about keys and transactions: TYPE, DEL, SCAN, MULTI and their kin."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from lapwing.sessions.redis_replies import Reply
+from lapwing.wire.resp import errors, replies
+from lapwing.wire.resp.errors import ErrorReply
+from lapwing.wire.resp.numbers import integer
+from lapwing.wire.resp.parse_server import parse_scan
+
+if TYPE_CHECKING:
+    from lapwing.sessions.redis import RedisSession
+
+_WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
+_NO_END: Final = (
+    "ERR a stream has no end: it is a topic, which stays until it is deleted; set retention_age or message_ttl of the "
+    "topic instead"
+)
+
+
+def _exists(session: RedisSession, key: bytes) -> bool:
+    return session.context.find(key, session.database) is not None
+
+
+def kind(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """TYPE key."""
+    return b"+stream\r\n" if _exists(session, words[1]) else b"+none\r\n"
+
+
+def exists(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """EXISTS and TOUCH key .."""
+    return replies.integer(sum(_exists(session, key) for key in words[1:]))
+
+
+def delete(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """DEL and UNLINK key .."""
+    count = 0
+    for key in words[1:]:
+        stream = session.context.find(key, session.database)
+        if stream is not None:
+            stream.topic.write_pending(now=now)  # entries of this turn were added before, and have their ids
+            session.broker.delete_topic(stream.topic.name)
+            count += 1
+    return replies.integer(count)
+
+
+def keys(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """KEYS pattern."""
+    return replies.bulks(matching(session, words[1]))
+
+
+def scan(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]: everything in one answer."""
+    asked = parse_scan(words)
+    found = matching(session, asked.pattern) if asked.type in (None, b"stream") else []
+    return replies.array([replies.bulk(b"0"), replies.bulks(found)])
+
+
+def random_key(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """RANDOMKEY."""
+    key = next((key for key, _ in session.context.streams(session.database)), None)
+    return replies.null(session.protocol) if key is None else replies.bulk(key)
+
+
+def size(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """DBSIZE."""
+    return replies.integer(sum(1 for _ in session.context.streams(session.database)))
+
+
+def time_to_live(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """TTL, PTTL, EXPIRETIME and PEXPIRETIME key."""
+    return replies.integer(-1 if _exists(session, words[1]) else -2)
+
+
+def persist(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """PERSIST key."""
+    return replies.integer(0)
+
+
+def expire(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """EXPIRE and its kin: refused."""
+    integer(words[2])
+    if not _exists(session, words[1]):
+        return replies.integer(0)
+    raise ErrorReply(_NO_END)
+
+
+def get(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """GET key."""
+    if _exists(session, words[1]):
+        raise ErrorReply(_WRONG_TYPE)
+    return replies.null(session.protocol)
+
+
+def inspect(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """OBJECT ENCODING, REFCOUNT, IDLETIME and FREQ key."""
+    if not _exists(session, words[2]):
+        return replies.null(session.protocol)
+    word = words[1].lower()
+    return replies.bulk(b"stream") if word == b"encoding" else replies.integer(1 if word == b"refcount" else 0)
+
+
+def memory_usage(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """MEMORY USAGE key [SAMPLES n]."""
+    if len(words) > 3:
+        if len(words) != 5 or words[3].upper() != b"SAMPLES":
+            raise errors.syntax_error()
+        integer(words[4])
+    stream = session.context.find(words[2], session.database)
+    if stream is None:
+        return replies.null(session.protocol)
+    stream.topic.write_pending(now=now)
+    return replies.integer(max(stream.log.bytes, 1))
+
+
+def flush(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """FLUSHDB and FLUSHALL: delete every stream, if the operator permits it."""
+    if len(words) > 2 or (len(words) == 2 and words[1].upper() not in (b"ASYNC", b"SYNC")):
+        raise errors.syntax_error()
+    if not session.broker.options.redis_flush:
+        raise ErrorReply(
+            f"ERR {words[0].decode('latin-1').upper()} is not permitted here: delete streams one by one, or start nsqd "
+            "with --redis-flush"
+        )
+    databases = [session.database] if words[0].upper() == b"FLUSHDB" else range(16)
+    for database in databases:
+        for _, topic in list(session.context.streams(database)):
+            session.broker.delete_topic(topic.name)
+    return replies.OK
+
+
+def matching(session: RedisSession, pattern: bytes | None) -> list[bytes]:
+    """Return the keys of the database that match a pattern; all of them without one."""
+    found = [key for key, _ in session.context.streams(session.database)]
+    if pattern in (None, b"*"):
+        return found
+    assert pattern is not None
+    compiled = compile_pattern(pattern)
+    return [key for key in found if compiled.fullmatch(key)]
+
+
+def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
+    """Return a pattern of KEYS as a regular expression: `*`, `?`, `[a-z]`, `[^a]` and `\\` before a plain byte."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(pattern):
+        byte = pattern[at : at + 1]
+        at += 1
+        if byte == b"*":
+            if parts[-1:] != [b".*"]:
+                parts.append(b".*")
+        elif byte == b"?":
+            parts.append(b".")
+        elif byte == b"[":
+            part, at = _bracket(pattern, at)
+            parts.append(part)
+        elif byte == b"\\" and at < len(pattern):
+            parts.append(re.escape(pattern[at : at + 1]))
+            at += 1
+        else:
+            parts.append(re.escape(byte))
+    return re.compile(b"".join(parts), re.DOTALL)
+
+
+def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
+    """Return the bytes that a bracket stands for, as a regular expression, and where the pattern goes on."""
+    negated = pattern[at : at + 1] == b"^"
+    at += negated
+    chosen: set[int] = set()
+    while at < len(pattern) and pattern[at : at + 1] != b"]":
+        if pattern[at : at + 1] == b"\\" and at + 1 < len(pattern):
+            at += 1
+        if pattern[at + 1 : at + 2] == b"-" and at + 2 < len(pattern):
+            low, high = sorted((pattern[at], pattern[at + 2]))
+            chosen.update(range(low, high + 1))
+            at += 3
+        else:
+            chosen.add(pattern[at])
+            at += 1
+    if negated:
+        chosen = set(range(256)) - chosen
+    body = b"".join(b"\\x%02x" % byte for byte in sorted(chosen))
+    return (b"[%b]" % body if body else b"(?!)"), at + 1
+
+
+# --- transactions --------------------------------------------------------------------------------------------------
+
+
+def multi(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """MULTI."""
+    if session.queue is not None:
+        raise ErrorReply("ERR MULTI calls can not be nested")
+    session.queue, session.queue_failed = [], False
+    return replies.OK
+
+
+def execute(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """EXEC."""
+    if session.queue is None:
+        raise ErrorReply("ERR EXEC without MULTI")
+    failed = session.queue_failed
+    touched = any(state(session, *watched) != before for watched, before in session.watched.items())
+    session.watched.clear()
+    if failed or touched:
+        session.discard()
+        if failed:
+            raise ErrorReply("EXECABORT Transaction discarded because of previous errors.")
+        return replies.null_array(session.protocol)
+    return session.execute(now)
+
+
+def discard(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """DISCARD."""
+    if session.queue is None:
+        raise ErrorReply("ERR DISCARD without MULTI")
+    session.discard()
+    return replies.OK
+
+
+def watch(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """WATCH key .."""
+    if session.queue is not None:
+        raise ErrorReply("ERR WATCH inside MULTI is not allowed")
+    for key in words[1:]:
+        session.watched.setdefault((session.database, key), state(session, session.database, key))
+    return replies.OK
+
+
+def unwatch(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """UNWATCH."""
+    session.watched.clear()
+    return replies.OK
+
+
+def state(session: RedisSession, database: int, key: bytes) -> object:
+    """Return something that is another thing once anybody has changed a stream."""
+    stream = session.context.find(key, database)
+    if stream is None:
+        return None
+    topic = stream.topic
+    groups = tuple((name, channel.cursor) for name, channel in topic.channels.items())
+    return topic.log.identity, topic.log.next, topic.deleted.version, groups

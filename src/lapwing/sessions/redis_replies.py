@@ -1,0 +1,96 @@
+"""Replies that are not there at once: of a publish, of a transaction that has one, and those too big for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lapwing import kernel
+from lapwing.errors import LapwingError
+from lapwing.sessions.replies import Replies, Slot
+from lapwing.wire.resp import ids, replies
+from lapwing.wire.resp.ids import EntryId
+
+
+@dataclass(slots=True)
+class Streamed:
+    """A reply in pieces, each made when the socket has room for it."""
+
+    pieces: Iterator[bytes]
+
+
+Reply = bytes | Slot | Streamed  # what a command is answered with, now or later
+
+
+class AddedSlot(Slot):
+    """The place of the replies to one or several XADDs, filled when the topic has written the entries."""
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self, parent: Replies) -> None:
+        super().__init__(parent)
+        self._first: EntryId = ids.LEAST
+        self._count = 1
+
+    def expect(self, first: EntryId, count: int = 1) -> None:
+        """Note the ids that the entries have if they are written."""
+        self._first, self._count = first, count
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Answer the ids, or the error, once for each entry."""
+        if error is None:
+            milliseconds, number = self._first
+            self.fill(kernel.id_replies(milliseconds, number, self._count))
+        else:
+            self.fill(replies.error(write_failed(error)) * self._count)
+
+
+class Transaction(Replies):
+    """The replies to the commands of one EXEC: an array, sent once all of them are there."""
+
+    __slots__ = ("_open", "_parts", "_slot")
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(_nothing)
+        self._slot = slot
+        self._parts: list[bytes | Slot] = []
+        self._open = True
+
+    def take(self, reply: Reply) -> None:
+        """Take the reply to the next command."""
+        self._parts.append(b"".join(reply.pieces) if isinstance(reply, Streamed) else reply)
+
+    def close(self) -> None:
+        """Note that there are no more commands."""
+        self._open = False
+        self.advance()
+
+    def advance(self) -> None:
+        """Fill the place of EXEC if no reply is missing."""
+        if self._open or self._slot.answer is not None:
+            return
+        answers = [part.answer if isinstance(part, Slot) else part for part in self._parts]
+        done = [answer for answer in answers if answer is not None]
+        if len(done) == len(answers):
+            self._slot.fill(replies.array(done))
+
+
+class Silence(Replies):
+    """Where replies go that the client does not want."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_nothing)
+
+    def advance(self) -> None:
+        """Send nothing."""
+
+
+def write_failed(error: LapwingError) -> str:
+    """Return the error line of an entry that could not be written."""
+    return f"MISCONF Errors writing to the AOF file: {error}"
+
+
+def _nothing() -> None:
+    """Whoever waits for the replies has them from elsewhere."""

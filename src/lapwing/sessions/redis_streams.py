@@ -1,0 +1,236 @@
+"""Commands that add, read and delete entries: XADD, XLEN, XRANGE, XREAD, XDEL, XTRIM and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from lapwing.sessions.redis_idempotence import name_of
+from lapwing.sessions.redis_replies import AddedSlot, Reply, Streamed
+from lapwing.sessions.redis_stream import Stream
+from lapwing.sessions.redis_trim import trim
+from lapwing.sessions.replies import Slot
+from lapwing.wire.resp import bodies, errors, ids, replies
+from lapwing.wire.resp.errors import ErrorReply
+from lapwing.wire.resp.ids import EntryId
+from lapwing.wire.resp.parse_reads import Position, Xread, parse_position, parse_xrange, parse_xread
+from lapwing.wire.resp.parse_writes import Xadd, parse_ids, parse_xadd, parse_xcfgset, parse_xsetid, parse_xtrim
+
+if TYPE_CHECKING:
+    from lapwing.sessions.redis import RedisSession
+
+MS: Final = 1_000_000  # ns
+EVERYTHING: Final = 1 << 62  # entries
+
+
+def find(session: RedisSession, key: bytes, now: int) -> Stream | None:
+    """Return a stream with all that was added in this turn; None if there is none."""
+    stream = session.context.find(key, session.database)
+    if stream is not None:
+        stream.topic.write_pending(now=now)
+    return stream
+
+
+# --- adding --------------------------------------------------------------------------------------------------------
+
+
+def xadd(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XADD key [options] <* | id> field value .."""
+    asked = parse_xadd(words)
+    context = session.context
+    stream = context.find(asked.key, session.database)
+    if stream is None:
+        if not asked.create:
+            return replies.null(session.protocol)
+        stream = context.create(asked.key, session.database)
+    body = bodies.to_body(asked.pairs, stream.field, as_json=stream.as_json)
+    if len(body) > stream.topic.effective.max_msg_size:
+        raise ErrorReply(errors.TOO_LONG)
+    slot = AddedSlot(session.sink)
+    if asked.producer is not None:
+        return _add_once(session, stream, asked, asked.producer, slot, now)
+    slot.expect(stream.add(asked.pairs, asked.id, slot, now=now, body=body))
+    if asked.trim is not None:
+        stream.topic.write_pending(now=now)
+        trim(stream, asked.trim, unread=session.broker.options.redis_trim_unread, now=now)
+    return slot
+
+
+def _add_once(session: RedisSession, stream: Stream, asked: Xadd, producer: bytes, slot: AddedSlot, now: int) -> Reply:
+    """Add an entry unless its producer has added it before; return the slot of the reply."""
+    window = session.context.idempotence(stream)
+    name = name_of(asked.pairs) if asked.idempotent_id is None else asked.idempotent_id
+    before = window.find(producer, name, now=now)
+    if before is not None:
+        return replies.bulk(ids.encode(before))
+    entry = stream.add(asked.pairs, asked.id, slot, now=now)
+    slot.expect(entry)
+    window.add(producer, name, entry, now=now)
+    if asked.trim is not None:
+        stream.topic.write_pending(now=now)
+        trim(stream, asked.trim, unread=session.broker.options.redis_trim_unread, now=now)
+    return slot
+
+
+def xcfgset(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n]."""
+    asked = parse_xcfgset(words)
+    stream = find(session, asked.key, now)
+    if stream is None:
+        raise ErrorReply(errors.NO_SUCH_KEY)
+    session.context.idempotence(stream).configure(duration=asked.duration, max_size=asked.max_size)
+    return replies.OK
+
+
+def xlen(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XLEN key."""
+    stream = find(session, words[1], now)
+    return replies.integer(0 if stream is None else stream.length)
+
+
+def xsetid(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XSETID key id [ENTRIESADDED n] [MAXDELETEDID id]."""
+    asked = parse_xsetid(words)
+    stream = find(session, asked.key, now)
+    if stream is None:
+        raise ErrorReply(errors.NO_SUCH_KEY)
+    deleted = stream.max_deleted
+    if asked.id < deleted:
+        raise ErrorReply("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
+    if stream.length:
+        if asked.id < stream.top_id:
+            raise ErrorReply("ERR The ID specified in XSETID is smaller than the target stream top item")
+        if asked.entries_added is not None and asked.entries_added < stream.length:
+            raise ErrorReply("ERR The entries_added specified in XSETID is smaller than the target stream length")
+    stream.set_last(asked.id, entries_added=asked.entries_added, max_deleted=asked.max_deleted)
+    return replies.OK
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def xrange(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XRANGE key start end [COUNT n] and XREVRANGE key end start [COUNT n]."""
+    asked = parse_xrange(words)
+    stream = find(session, asked.key, now)
+    if stream is None:
+        return replies.EMPTY
+    if asked.count == 0:
+        return replies.null_array(session.protocol)
+    start, stop = stream.from_id(asked.start), stream.behind_id(asked.end)
+    most = EVERYTHING if asked.count is None else asked.count
+    pieces = stream.pieces_back if asked.reverse else stream.pieces
+    count = min(stream.count(start, stop), most)
+    return Streamed(_array(count, pieces(start, stop, count)))
+
+
+def _array(count: int, pieces: Iterator[tuple[bytes, int]]) -> Iterator[bytes]:
+    """Yield an array of `count` entries in pieces."""
+    yield b"*%d\r\n" % count
+    for piece, _ in pieces:
+        yield piece
+
+
+def xread(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XREAD [COUNT n] [MAXCOUNT n] [MAXSIZE b] [BLOCK ms] STREAMS key .. id .."""
+    from lapwing.sessions.redis import Wait
+
+    asked = parse_xread(words)
+    places = [_place(session, key, word, now) for key, word in zip(asked.keys, asked.positions, strict=True)]
+    found = _news(session, asked, places, now)
+    if found:
+        return Streamed(_streams(found, session.protocol))
+    nothing = replies.null_array(session.protocol)
+    if asked.block is None or session.in_transaction:
+        return nothing
+
+    def attempt(now: int) -> bytes | None:
+        news = _news(session, asked, places, now)
+        return b"".join(_streams(news, session.protocol)) if news else None
+
+    deadline = now + asked.block * MS if asked.block else None
+    wait = Wait(Slot(session.sink), "xread", deadline, nothing, attempt)
+    session.context.follow(session, asked.keys, wait)
+    return session.begin_wait(wait)
+
+
+_Place = EntryId | None  # entries beyond that id; None: the last entry, whichever that is
+_Found = tuple[bytes, Stream, int, int, int]  # key, stream, first sequence, behind the last, entries
+
+
+def _place(session: RedisSession, key: bytes, word: bytes, now: int) -> _Place:
+    place = parse_position(word, grouped=False)
+    if isinstance(place, tuple):
+        return place
+    stream = find(session, key, now)
+    if place is Position.LAST:
+        return None
+    return stream.last_id if stream is not None else ids.LEAST
+
+
+def _news(session: RedisSession, asked: Xread, places: list[_Place], now: int) -> list[_Found]:
+    """Return what there is beyond each place, within the limits."""
+    found: list[_Found] = []
+    left = asked.max_count or EVERYTHING
+    size = asked.max_size or EVERYTHING
+    for key, place in zip(asked.keys, places, strict=True):
+        stream = find(session, key, now)
+        if stream is None or left <= 0 or size <= 0:
+            continue
+        stop = stream.log.end
+        if place is None:
+            start, most = stream.last_entry(), 1
+        elif place == ids.GREATEST:
+            continue
+        else:
+            start, most = stream.from_id(ids.following(place)), min(asked.count or EVERYTHING, left)
+        count = min(stream.count(start, stop), most)
+        if count and asked.max_size:
+            count, size = _fitting(stream, start, stop, count, size)
+        if count:
+            found.append((key, stream, start, stop, count))
+            left -= count
+    return found
+
+
+def _fitting(stream: Stream, start: int, stop: int, count: int, size: int) -> tuple[int, int]:
+    """Return how many entries fit into `size` bytes, at least one, and the bytes that are left."""
+    taken = 0
+    for sequence in stream.sequences(start, stop):
+        if taken == count or (taken and size <= 0):
+            break
+        entry = stream.entry(sequence)
+        size -= len(entry or b"")
+        taken += 1
+    return taken, size
+
+
+def _streams(found: list[_Found], protocol: int) -> Iterator[bytes]:
+    """Yield the entries of several streams in pieces."""
+    yield b"%%%d\r\n" % len(found) if protocol == 3 else b"*%d\r\n" % len(found)
+    for key, stream, start, stop, count in found:
+        if protocol == 2:
+            yield b"*2\r\n"
+        yield replies.bulk(key)
+        yield from _array(count, stream.pieces(start, stop, count))
+
+
+# --- deleting ------------------------------------------------------------------------------------------------------
+
+
+def xdel(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XDEL key id .."""
+    stream = find(session, words[1], now)
+    if stream is None:
+        return replies.integer(0)
+    sequences = [stream.sequence_of(entry) for entry in parse_ids(words, 2)]
+    return replies.integer(sum(stream.delete(sequence) for sequence in sequences if sequence is not None))
+
+
+def xtrim(session: RedisSession, words: list[bytes], now: int) -> Reply:
+    """XTRIM key <MAXLEN | MINID> .."""
+    key, asked = parse_xtrim(words)
+    stream = find(session, key, now)
+    if stream is None:
+        return replies.integer(0)
+    return replies.integer(trim(stream, asked, unread=session.broker.options.redis_trim_unread, now=now))

@@ -1,0 +1,95 @@
+"""Cut a stream down to a length or an id, and delete entries with regard to what groups need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from lapwing.sessions.redis_stream import Stream
+from lapwing.wire.resp.parse_writes import References, Trim
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+
+NODE: Final = 100  # entries that `~` deletes together, as Redis does
+_LIMIT: Final = 100 * NODE  # entries that one command with `~` deletes unless it has a LIMIT
+
+
+def trim(stream: Stream, asked: Trim, *, unread: bool, now: int) -> int:
+    """Delete the oldest entries; return how many.
+
+    Without a word about references, entries that a group has not finished are kept, unless `unread` is true.
+    """
+    references = asked.references or (References.KEEPREF if unread else References.ACKED)
+    log = stream.log
+    if asked.min_id is not None:
+        stop = stream.from_id(asked.min_id)
+        most = stream.count(log.first, stop)
+    else:
+        stop, most = log.end, stream.length - (asked.max_length or 0)
+    if asked.approximate:
+        limit = _LIMIT if asked.limit is None else asked.limit
+        most = min(most, limit or most) // NODE * NODE
+    if most <= 0:
+        return 0
+    count = 0
+    for start, end in _candidates(stream, log.first, stop, references):
+        end = min(end, start + most - count)
+        count += stream.topic.delete(start, end)
+        if references is References.DELREF:
+            release(stream, range(start, end), now=now)
+        if count >= most:
+            break
+    return count
+
+
+def _candidates(stream: Stream, start: int, stop: int, references: References) -> Iterator[tuple[int, int]]:
+    """Yield the runs of entries in [start, stop) that may be deleted, in order; safe against deleting them."""
+    runs = list(stream.topic.deleted.live(start, stop))
+    if references is not References.ACKED or not stream.topic.channels:
+        yield from runs
+        return
+    needed = Needed(stream)
+    for begin, end in runs:
+        yield from needed.free(begin, min(end, needed.cursor))
+
+
+class Needed:
+    """The entries that a group has not read, or not finished."""
+
+    def __init__(self, stream: Stream) -> None:
+        channels = stream.topic.channels.values()
+        self.cursor = min((cursor_of(channel) for channel in channels), default=stream.log.end)
+        self._pending = sorted({each for channel in channels for each in pending_of(channel) if each < self.cursor})
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence >= self.cursor or sequence in self._pending
+
+    def free(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs of [start, stop) that nobody has pending."""
+        for sequence in self._pending:
+            if sequence >= stop:
+                break
+            if sequence >= start:
+                if sequence > start:
+                    yield start, sequence
+                start = sequence + 1
+        if start < stop:
+            yield start, stop
+
+
+def cursor_of(channel: Channel) -> int:
+    """Return the first sequence that a channel has not delivered."""
+    return channel.cursor
+
+
+def pending_of(channel: Channel) -> Iterable[int]:
+    """Return the sequences that a channel has delivered, or deferred, and not finished."""
+    return channel.pending.sequences()
+
+
+def release(stream: Stream, sequences: Iterable[int], *, now: int) -> None:
+    """Take entries out of everything that groups have pending."""
+    wanted = list(sequences)
+    for channel in stream.topic.channels.values():
+        channel.finish(wanted, now=now)
