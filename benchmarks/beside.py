@@ -27,7 +27,7 @@ def main() -> None:
     chosen = options.parse_args()
     try:
         beside = named(chosen.peer)
-        settings = loads.Settings("bench", count=chosen.count)
+        settings = loads.LoadSettings("bench", count=chosen.count)
         with nsqd() as running:
             ours = LOADS[chosen.load](running.target, settings)
         peer = beside(ours, settings)

@@ -104,12 +104,12 @@ def nsqd(*flags: str) -> Iterator[Nsqd]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def cheapest(load: Callable[[loads.Target, loads.Settings], Result], runs: int, **settings: Any) -> Result:
+def cheapest(load: Callable[[loads.Target, loads.LoadSettings], Result], runs: int, **settings: Any) -> Result:
     """The run with the least server CPU per message."""
     results = []
     for _ in range(runs):
         with nsqd() as running:
-            results.append(load(running.target, loads.Settings("bench", **settings)))
+            results.append(load(running.target, loads.LoadSettings("bench", **settings)))
     return min(results, key=lambda result: result.server_us or 0.0)
 
 
@@ -159,7 +159,7 @@ def delay(size: Size) -> list[Figure]:
     results = []
     for _ in range(size.runs):
         with nsqd() as running:
-            results.append(latency.latency(running.target, loads.Settings("bench", rate=10_000, seconds=5.0)))
+            results.append(latency.latency(running.target, loads.LoadSettings("bench", rate=10_000, seconds=5.0)))
     times = min((result.latency for result in results if result.latency), key=lambda times: times.p99)
     more = f"p99.9 {times.p999:.2f} ms, max {times.max:.2f} ms"
     return [Figure("publish to delivery at 10,000 msg/s: p50", times.p50, "ms", 0.5),
@@ -168,7 +168,7 @@ def delay(size: Size) -> list[Figure]:
 
 def redis(size: Size) -> list[Figure]:
     ours = cheapest(loads.publish, size.runs, count=size(2_000_000))
-    peer = peers.named("redis")(ours, loads.Settings("bench", count=size(2_000_000)))
+    peer = peers.named("redis")(ours, loads.LoadSettings("bench", count=size(2_000_000)))
     ratio = (peer.server_us or 0) / (ours.server_us or 1)
     return [Figure("redis XADD -P 200, CPU per message over ours", ratio, "times", 4,
                    f"redis {peer.server_us:.2f} us, ours {ours.server_us:.2f} us", at_least=True)]
@@ -200,9 +200,9 @@ def backlog(size: Size) -> list[Figure]:
     with nsqd() as running:
         target = running.target
         holder = Line(target.tcp, subscribe=("bench", "channel"))
-        loads.publish(target, loads.Settings("bench", count=10_000))
+        loads.publish(target, loads.LoadSettings("bench", count=10_000))
         before = processes.resident_bytes(running.process.pid)
-        loads.publish(target, loads.Settings("bench", count=count))
+        loads.publish(target, loads.LoadSettings("bench", count=count))
         grown = (processes.resident_bytes(running.process.pid) - before) / 1e6
         holder.close()
         return [Figure(f"memory of a backlog of {count:,}", grown, "MB", 150)]
@@ -218,7 +218,8 @@ def many_topics(size: Size) -> list[Figure]:
                  for what in (f"topic/create?topic=topic{number}", f"channel/create?topic=topic{number}&channel=c"))
         began = time.perf_counter()
         # one connection: a channel must not be asked for before its topic
-        web.call_all(address, calls, connections=1, settings=loads.Settings("bench"), watch=loads.Watch(None), total=0)
+        settings = loads.LoadSettings("bench")
+        web.call_all(address, calls, connections=1, settings=settings, watch=loads.Watch(None), total=0)
         created = time.perf_counter() - began
         fresh = idle_share(running)
         running.stop()

@@ -14,10 +14,10 @@ from typing import Final
 from lapwing.client.address import Address
 from lapwing.errors import ConfigError
 from lapwing.tools.bench.line import BenchError
-from lapwing.tools.bench.loads import Settings, Target, Watch, measured
+from lapwing.tools.bench.loads import LoadSettings, Target, Watch, measured
 from lapwing.tools.bench.report import Result
 
-Beside = Callable[[Result, Settings], Result]
+Beside = Callable[[Result, LoadSettings], Result]
 
 _START: Final = 10.0  # seconds
 _PIPELINE: Final = 200
@@ -77,7 +77,7 @@ def _await_port(process: "subprocess.Popen[bytes]", name: str, port: int) -> Non
             time.sleep(0.02)
 
 
-def redis(ours: Result, settings: Settings) -> Result:
+def redis(ours: Result, settings: LoadSettings) -> Result:
     """Streams in redis, written to its append-only file without waiting for the disk, as `durability os` does."""
     with running(_redis_command) as target:
         watch = Watch(target.pid)
@@ -101,7 +101,7 @@ def _redis_command(folder: str, port: int) -> list[str]:
             "--appendonly", "yes", "--appendfsync", "no"]
 
 
-def _redis_fill(port: int, settings: Settings, messages: int, connections: int) -> None:
+def _redis_fill(port: int, settings: LoadSettings, messages: int, connections: int) -> None:
     command = ["redis-benchmark", "-p", str(port), "-n", str(messages), "-P", str(_PIPELINE), "-c", str(connections),
                "-q", "XADD", "bench", "*", "body", "x" * settings.size]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

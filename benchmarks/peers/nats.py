@@ -8,7 +8,7 @@ from typing import Final
 
 from lapwing.errors import ConfigError
 from lapwing.tools.bench.line import BenchError
-from lapwing.tools.bench.loads import Settings, Watch, measured
+from lapwing.tools.bench.loads import LoadSettings, Watch, measured
 from lapwing.tools.bench.report import Result
 from peers import running
 
@@ -18,7 +18,7 @@ _FETCH: Final = 500
 _INBOX: Final = b"_INBOX.bench"
 
 
-def nats(ours: Result, settings: Settings) -> Result:
+def nats(ours: Result, settings: LoadSettings) -> Result:
     """The same load on a nats-server with JetStream."""
     if ours.load not in ("pub", "sub"):
         raise ConfigError("nats can be measured with the loads pub and sub")
@@ -93,7 +93,7 @@ class _Line:
         config = {"durable_name": "one", "ack_policy": "explicit", "deliver_policy": "all", "max_ack_pending": 10_000}
         self._ask(b"$JS.API.CONSUMER.DURABLE.CREATE.bench.one", {"stream_name": "bench", "config": config})
 
-    def publish(self, messages: int, settings: Settings) -> None:
+    def publish(self, messages: int, settings: LoadSettings) -> None:
         """Publish with at most a window of unacknowledged messages."""
         one = b"PUB bench %b %d\r\n%b\r\n" % (_INBOX, settings.size, b"x" * settings.size)
         batch = one * settings.batch

@@ -85,7 +85,7 @@ def test_a_server_that_hangs_up_is_named(ends: Ends) -> None:
     publisher.begin()
     ends.server.close()
 
-    with pytest.raises(BenchError, match="server:1 hung up"):
+    with pytest.raises(BenchError, match="server:1 closed the connection under load"):
         publisher.readable()
 
 

@@ -14,7 +14,7 @@ from lapwing.client.format import SECOND, duration, parse_span, parse_time, shor
 from lapwing.client.log_reader import LogMessage, LogRange, Start
 from lapwing.errors import ConfigError
 from lapwing.tools import checks, processes, screens
-from lapwing.tools.checks import Limits, Verdict, judge
+from lapwing.tools.checks import CheckLimits, Verdict, judge
 from lapwing.tools.message_format import MessagePrinter, printable
 from lapwing.tools.terminal import Terminal, bar
 
@@ -93,7 +93,7 @@ def test_ages_are_read_from_metrics() -> None:
 
 
 def test_all_is_well_when_nothing_is_said_against_it() -> None:
-    report = judge(picture(0.0, channel(depth=5)), Limits())
+    report = judge(picture(0.0, channel(depth=5)), CheckLimits())
 
     assert (report.verdict, report.lag, report.channels) == (Verdict.OK, 5, 1)
 
@@ -101,14 +101,14 @@ def test_all_is_well_when_nothing_is_said_against_it() -> None:
 @pytest.mark.parametrize(
     ("limits", "verdict"),
     [
-        (Limits(lag_warning=8), Verdict.OK),
-        (Limits(lag_warning=7), Verdict.WARNING),
-        (Limits(lag_warning=1, lag_critical=7), Verdict.CRITICAL),
-        (Limits(age_warning=60.0), Verdict.WARNING),
-        (Limits(age_critical=61.0), Verdict.OK),
+        (CheckLimits(lag_warning=8), Verdict.OK),
+        (CheckLimits(lag_warning=7), Verdict.WARNING),
+        (CheckLimits(lag_warning=1, lag_critical=7), Verdict.CRITICAL),
+        (CheckLimits(age_warning=60.0), Verdict.WARNING),
+        (CheckLimits(age_critical=61.0), Verdict.OK),
     ],
 )
-def test_lag_and_age_have_limits(limits: Limits, verdict: Verdict) -> None:
+def test_lag_and_age_have_limits(limits: CheckLimits, verdict: Verdict) -> None:
     seen = picture(0.0, channel(depth=4, in_flight_count=2, deferred_count=1), ages={("t", "c"): 60.0})
 
     assert judge(seen, limits).verdict is verdict
@@ -118,27 +118,27 @@ def test_what_cannot_be_asked_is_critical_and_what_is_not_there_unknown() -> Non
     silent = ClusterView(errors=("no daemon answers",))
     sick = picture(0.0, health="NOK - disk full")
 
-    assert judge(silent, Limits()).verdict is Verdict.CRITICAL
-    assert judge(silent, Limits(), topic="x").verdict is Verdict.CRITICAL
-    assert judge(sick, Limits()).verdict is Verdict.CRITICAL
-    assert judge(picture(0.0), Limits(), topic="x").verdict is Verdict.UNKNOWN
-    assert judge(picture(0.0, channel()), Limits(), channel="x").verdict is Verdict.UNKNOWN
+    assert judge(silent, CheckLimits()).verdict is Verdict.CRITICAL
+    assert judge(silent, CheckLimits(), topic="x").verdict is Verdict.CRITICAL
+    assert judge(sick, CheckLimits()).verdict is Verdict.CRITICAL
+    assert judge(picture(0.0), CheckLimits(), topic="x").verdict is Verdict.UNKNOWN
+    assert judge(picture(0.0, channel()), CheckLimits(), channel="x").verdict is Verdict.UNKNOWN
 
 
 def test_a_server_that_reports_no_ages_is_unknown_where_ages_have_limits() -> None:
     plain = picture(0.0, channel(depth=5), lapwing=False)
 
-    report = judge(plain, Limits(age_critical=600.0))
+    report = judge(plain, CheckLimits(age_critical=600.0))
     assert report.verdict is Verdict.UNKNOWN
-    assert "n:2 does not report the age of messages" in report.text(Limits(age_critical=600.0))
-    assert "oldest=" not in report.text(Limits())
-    assert judge(plain, Limits()).verdict is Verdict.OK
-    assert "age of the oldest message unknown" in judge(plain, Limits()).text(Limits())
-    assert judge(plain, Limits(lag_critical=5, age_critical=600.0)).verdict is Verdict.CRITICAL
+    assert "n:2 does not report the age of messages" in report.text(CheckLimits(age_critical=600.0))
+    assert "oldest=" not in report.text(CheckLimits())
+    assert judge(plain, CheckLimits()).verdict is Verdict.OK
+    assert "age of the oldest message unknown" in judge(plain, CheckLimits()).text(CheckLimits())
+    assert judge(plain, CheckLimits(lag_critical=5, age_critical=600.0)).verdict is Verdict.CRITICAL
 
 
 def test_a_topic_without_a_channel_keeps_everything_and_is_told_of() -> None:
-    report = judge(picture(0.0, depth=10), Limits(lag_warning=10))
+    report = judge(picture(0.0, depth=10), CheckLimits(lag_warning=10))
 
     assert report.findings == (checks.Finding(Verdict.WARNING, "t has no channel and keeps 10 messages"),)
 
@@ -218,8 +218,8 @@ def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
 
     assert "moved by Spark" in screens.channels_table(seen, None, Terminal())[1]
     assert "no consumer" in screens.channels_table(stale, None, Terminal())[1]
-    assert "no consumer" not in judge(seen, Limits(lag_warning=1)).findings[0].text
-    assert "no consumer" in judge(stale, Limits(lag_warning=1)).findings[0].text
+    assert "no consumer" not in judge(seen, CheckLimits(lag_warning=1)).findings[0].text
+    assert "no consumer" in judge(stale, CheckLimits(lag_warning=1)).findings[0].text
 
 
 def test_a_pipeline_that_failed_or_fell_silent_is_critical_and_shown() -> None:
@@ -229,14 +229,14 @@ def test_a_pipeline_that_failed_or_fell_silent_is_critical_and_shown() -> None:
     pipelines = (told("bad", "failed", 99_000, error="no room"), told("dead", "running", 10_000),
                  told("good", "running", 99_000), told("over", "stopped", 10_000))  # fmt: skip
     seen = picture(100.0, channel(), pipelines=pipelines)
-    report = judge(seen, Limits())
+    report = judge(seen, CheckLimits())
 
     assert report.verdict.name == "CRITICAL"
     texts = [finding.text for finding in report.findings]
     assert texts[0] == "pipeline bad: failed: no room"
     assert texts[1].startswith("pipeline dead: no report for 1m 30s")
     assert len(texts) == 2
-    assert [finding.text[:13] for finding in judge(seen, Limits(), channel="bad", topic="t").findings][-1:] == [
+    assert [finding.text[:13] for finding in judge(seen, CheckLimits(), channel="bad", topic="t").findings][-1:] == [
         "pipeline bad:"]  # fmt: skip
     assert "bad: failed  dead: no report for 1m 30s  good: lag 0" in screens.one_line(seen, {})
     shown = "\n".join(screens.pipelines_table(seen, Terminal()))

@@ -35,7 +35,7 @@ Plot = Annotated[str, Option(help="Draw the result into this .svg or .png file."
 
 
 def _run(
-    load: Callable[[loads.Target, loads.Settings], report.Result], *, tcp: str, http: str, pid: int,
+    load: Callable[[loads.Target, loads.LoadSettings], report.Result], *, tcp: str, http: str, pid: int,
     as_json: bool, plot: str, topic: str, count: int | None, seconds: float, **settings: Any,
 ) -> None:
     address = parse(tcp)
@@ -44,9 +44,9 @@ def _run(
     if plot and not plot.endswith((".svg", ".png")):
         raise ConfigError(f"{plot}: the name of the picture must end in .svg or .png")
     target = loads.Target(address, http, pid or None)
-    with progress_bars(quiet=as_json) as tell:
-        chosen = loads.Settings(
-            topic=topic or loads.fresh_topic(), count=None if seconds else count, seconds=seconds or None, tell=tell,
+    with progress_bars(quiet=as_json) as bars:
+        chosen = loads.LoadSettings(
+            topic=topic or loads.fresh_topic(), count=None if seconds else count, seconds=seconds or None, report=bars,
             **settings,
         )
         try:

@@ -34,10 +34,10 @@ def app(
     cannot write), 3 unknown (no such topic or channel, a server that does not report ages, or a bad option).
     """
     from lapwing.client.format import SECOND, parse_span
-    from lapwing.tools.checks import Limits, Verdict, judge
+    from lapwing.tools.checks import CheckLimits, Verdict, judge
 
     try:
-        limits = Limits(
+        limits = CheckLimits(
             lag_warning or None,
             lag_critical or None,
             parse_span(age_warning, "--age-warning") / SECOND if age_warning else None,

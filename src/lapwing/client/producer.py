@@ -13,7 +13,7 @@ from lapwing.client.connection import connect
 from lapwing.client.connections import Connections
 from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Stopped
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
-from lapwing.client.publish_batches import Limits, PublishBatch, checked, elsewhere, pack
+from lapwing.client.publish_batches import PublishBatch, PublishLimits, checked, elsewhere, pack
 from lapwing.client.publish_connection import PublishConnection
 
 log: Final = logging.getLogger("lapwing.client")
@@ -48,7 +48,7 @@ class Producer:
     ) -> None:
         self.options = options.but(**settings) if options is not None else ClientOptions.of(settings)
         self._connections = Connections(self._connect, self.options, nsqd=nsqd, lookupd=lookupd)
-        self._limits = Limits(self.options.max_msg_size, self.options.max_body_size)
+        self._limits = PublishLimits(self.options.max_msg_size, self.options.max_body_size)
         self._targets: list[PublishConnection] = []
         self._turn = 0
         self._queue: deque[PublishBatch] = deque()

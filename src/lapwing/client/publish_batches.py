@@ -18,7 +18,7 @@ _TRY_ELSEWHERE: Final = ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED")
 
 
 @dataclass(slots=True)
-class Limits:
+class PublishLimits:
     """The largest message and MPUB that nsqd takes; refusals correct the assumed values."""
 
     message: int  # 0: unknown
@@ -49,7 +49,7 @@ class PublishBatch:
     sent: float = 0.0
     refused_by: set[str] = field(default_factory=set)
 
-    def fits(self, body: bytes, deadline: float, limits: Limits) -> bool:
+    def fits(self, body: bytes, deadline: float, limits: PublishLimits) -> bool:
         """Return whether one more body may join."""
         return (
             deadline - self.deadline <= TOGETHER
@@ -114,7 +114,7 @@ def elsewhere(reason: str) -> bool:
     return reason.startswith(_TRY_ELSEWHERE)
 
 
-def pack(topic: str, bodies: list[bytes], deadline: float, limits: Limits) -> list[PublishBatch]:
+def pack(topic: str, bodies: list[bytes], deadline: float, limits: PublishLimits) -> list[PublishBatch]:
     """Return `bodies` as few batches, each all or nothing, without futures yet."""
     limit = limits.body or 1 << 31
     batch = PublishBatch(topic, deadline, whole=True)

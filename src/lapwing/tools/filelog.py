@@ -1,6 +1,6 @@
-"""One topic's current file: opened, written, synced, rotated, moved when done. Blocking; the time is an argument.
+"""The current file of one topic: open, write, sync, rotate and move it. Blocking; the time is an argument.
 
-What `write` has taken is safe only after `sync`, `rotate` or `close` has returned.
+Written messages are safe only after `sync`, `rotate` or `close` has returned.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from lapwing.tools.filemove import move, sync_directory
 from lapwing.tools.filenames import Names
 
 BUFFER: Final = 1 << 20
-GZIP: Final = 31  # zlib's word for deflate in a gzip wrapper
+GZIP: Final = 31  # zlib's value for gzip
 DIRECTORY_MODE: Final = 0o770
 FILE_MODE: Final = 0o666
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a file ends, and where it goes."""
+    """Rules for ending and moving files."""
 
     output_dir: Path
     work_dir: Path
@@ -38,19 +38,19 @@ class Rules:
 
 
 class FileLog:
-    """The file that a topic's messages go to now."""
+    """The file that messages of a topic are written to."""
 
     def __init__(self, names: Names, rules: Rules) -> None:
         self._names = names
         self._rules = rules
         self._fd = -1
-        self._name = ""  # by the clock, with its <REV>
+        self._name = ""  # for the current time, with <REV>
         self._second = -1
         self._current = ""
         self._revision = 0
         self._relative = ""
         self._opened = 0.0
-        self._size = 0  # uncompressed bytes, those found at opening included
+        self._size = 0  # uncompressed bytes, including those at opening
         self._buffer = bytearray()
         self._gzip: zlib._Compress | None = None
 
@@ -60,11 +60,11 @@ class FileLog:
 
     @property
     def path(self) -> Path:
-        """The file being written."""
+        """The current file."""
         return self._rules.work_dir / self._relative
 
     def write(self, body: bytes, now: float) -> bool:
-        """Add a message; whether it went to a newly opened file, with all before it safe in the last one."""
+        """Write a message; return whether a new file was opened for it, with all earlier messages safe."""
         fresh = self._make_ready(now)
         data = body + b"\n"
         self._size += len(data)
@@ -72,7 +72,7 @@ class FileLog:
         return fresh
 
     def tick(self, now: float) -> bool:
-        """What the clock wants: a first file, the next file, or none; whether anything changed."""
+        """Open or rotate the file if the time asks for it; return whether anything changed."""
         if not self.open:
             return False if self._rules.skip_empty_files else self._make_ready(now)
         if not self._due(now):
@@ -83,7 +83,7 @@ class FileLog:
         return self._make_ready(now)
 
     def sync(self) -> None:
-        """Make all that was written safe. A gzip member ends here, so that what lies on disk can be read."""
+        """Sync all written messages. A gzip member ends here, so that the file can be read."""
         if not self.open:
             return
         self._end_member()
@@ -92,7 +92,7 @@ class FileLog:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Make it safe, close it, and move it to the output directory if it is not there."""
+        """Sync and close the file, and move it to the output directory."""
         if not self.open:
             return
         self.sync()
@@ -125,7 +125,7 @@ class FileLog:
 
     def _name_at(self, now: float) -> str:
         second = int(now)
-        if second != self._second:  # no code of a name changes within a second
+        if second != self._second:  # no part of a name changes within a second
             self._second = second
             self._current = self._names.at(now)
         return self._current
@@ -152,7 +152,7 @@ class FileLog:
                 continue
             break
         if not size:
-            sync_directory(self.path.parent)  # a file whose name is lost in a crash is lost too
+            sync_directory(self.path.parent)  # otherwise a crash could lose the name, and so the file
         elif os.pread(fd, 1, size - 1) != b"\n":
             self._buffer += b"\n"  # a full disk or a crash tore the last line: the next must not be glued to it
         self._fd = fd
@@ -195,7 +195,7 @@ class FileLog:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Have an error say which file it is about."""
+        """Add the file name to an error."""
         try:
             yield
         except OSError as error:
@@ -205,7 +205,7 @@ class FileLog:
     # -- moving
 
     def _move(self) -> None:
-        """Into the output directory, under the first revision that is free there."""
+        """Move the file to the output directory, with the first free revision."""
         source = self.path
         revision = self._revision
         while True:

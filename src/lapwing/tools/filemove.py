@@ -1,7 +1,7 @@
-"""A finished file to another directory, be it on another filesystem; nothing is overwritten, and no byte is ever lost.
+"""Move a finished file to another directory, also on another filesystem, without overwriting or losing anything.
 
-Until the new file is whole and safe, the old one stays. Whoever is killed meanwhile leaves it behind, and at the worst
-also an empty new file, or a hidden `.part` beside it.
+The old file stays until the new one is complete and synced. A kill in between leaves the old file, and at worst an
+empty new file or a hidden `.part` file.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 _BLOCK: Final = 1 << 20
-_NOT_BY_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})  # elsewhere, or no hard links there
+_NOT_BY_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP})  # another filesystem, or no hard links
 
 
 def move(source: Path, target: Path) -> None:
-    """Give the file its new name and place. Raises `FileExistsError` where there is one already."""
+    """Move the file. Raises `FileExistsError` if the target exists."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -30,7 +30,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    if target.exists():  # seen again below, but before the work
+    if target.exists():  # checked again below; this avoids the work
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     fd, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     try:
@@ -39,7 +39,7 @@ def _copy(source: Path, target: Path) -> None:
             writing.flush()
             os.fchmod(fd, stat.S_IMODE(os.fstat(reading.fileno()).st_mode))
             os.fsync(fd)
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # the name is ours
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # reserves the name
         os.replace(part, target)
     except OSError:
         with contextlib.suppress(FileNotFoundError):
@@ -48,7 +48,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in it safe."""
+    """Sync a directory, so that the names in it are safe."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""How nsq_to_file names its files. Pure: the time is an argument."""
+"""File names of nsq_to_file. Pure: the time is an argument."""
 
 import os
 import re
@@ -14,13 +14,13 @@ _KNOWN: Final = re.compile(r"%[YymBbdAaHIMSpZz%]")
 
 
 def datetime_text(pattern: str, now: float) -> str:
-    """`pattern` with the known codes replaced by the local time; everything else stays as it is."""
+    """Return `pattern` with the known codes replaced by the local time."""
     local = time.localtime(now)
     return _KNOWN.sub(lambda code: "%" if code[0] == "%%" else time.strftime(code[0], local), pattern)
 
 
 def host_text(identifier: str, hostname: str | None = None) -> str:
-    """What stands for `<HOST>`: the short host name unless told otherwise."""
+    """Return the text for `<HOST>`: the short host name, or as the operator chose."""
     hostname = hostname or socket.gethostname()
     short = hostname.partition(".")[0]
     return identifier.replace("<SHORT_HOST>", short).replace("<HOSTNAME>", hostname) if identifier else short
@@ -28,7 +28,7 @@ def host_text(identifier: str, hostname: str | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of one topic's files."""
+    """The file names of one topic."""
 
     pattern: str  # --filename-format with everything filled in but the time and the revision
     datetime_format: str
@@ -39,7 +39,7 @@ class Names:
     def of(
         cls, topic: str, *, filename_format: str, datetime_format: str, host: str, revisions: bool, gzip: bool
     ) -> "Names":
-        """Raises `Failure` when revisions are needed and the format has no place for them."""
+        """Return the names of a topic. Raises `Failure` if revisions are needed and the format has no `<REV>`."""
         if revisions and "<REV>" not in filename_format:
             raise Failure(MISSING_REVISION)
         pattern = filename_format.replace("<TOPIC>", topic).replace("<HOST>", host).replace("<PID>", str(os.getpid()))
@@ -48,9 +48,9 @@ class Names:
         return cls(pattern, datetime_format, revisions, gzip)
 
     def at(self, now: float) -> str:
-        """The name for now, still with its `<REV>`."""
+        """Return the name for a time, with `<REV>`."""
         return self.pattern.replace("<DATETIME>", datetime_text(self.datetime_format, now))
 
     def revision(self, name: str, number: int) -> str:
-        """That name's file with this number."""
+        """Return the name with a revision number."""
         return name.replace("<REV>", f"-{number:06d}" if self.revisions else "")

@@ -1,4 +1,4 @@
-"""Which of several destinations gets the next message. Pure: the clock and the dice are arguments."""
+"""Choose the destination of the next message. Pure: time and random numbers are arguments."""
 
 import random
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-FIRST_REST: Final = 30.0  # s that a destination is left alone after a failure
+FIRST_REST: Final = 30.0  # s that a destination is skipped after a failure
 LONGEST_REST: Final = 900.0
 EPSILON: Final = 0.3  # the share of messages that look for a better destination, at first
 EPSILON_DECAY: Final = 0.9
@@ -16,7 +16,7 @@ HALF_LIFE: Final = 60.0  # s after which a response time counts half
 
 
 class Pool(Protocol):
-    """A way to choose."""
+    """A strategy."""
 
     def choose(self, now: float) -> str: ...
     def succeeded(self, host: str, seconds: float, now: float) -> None: ...
@@ -24,7 +24,7 @@ class Pool(Protocol):
 
 
 class RoundRobin:
-    """In turn, starting with the second."""
+    """Every destination in turn, starting with the second."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = list(hosts)
@@ -35,21 +35,21 @@ class RoundRobin:
         return self._hosts[self._turn]
 
     def succeeded(self, host: str, seconds: float, now: float) -> None:
-        """Everybody gets the same."""
+        """Speed and failures do not matter."""
 
     def failed(self, host: str, now: float) -> None:
-        """Everybody gets the same."""
+        """Speed and failures do not matter."""
 
 
 @dataclass(slots=True)
 class _Health:
-    rest: float = 0.0  # s; 0 while it lives
+    rest: float = 0.0  # s; 0 while it is healthy
     back_at: float = 0.0
     times: deque[tuple[float, float]] = field(default_factory=deque)  # when, s of a response
 
 
 class HostPool:
-    """In turn over the living: a failure lets a destination rest, longer each time it fails again."""
+    """Healthy destinations in turn; one that fails is skipped for a time, which grows with repeated failures."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = list(hosts)
@@ -63,7 +63,7 @@ class HostPool:
             health = self._health[host]
             if not health.rest or health.back_at <= now:
                 self._turn = (place + 1) % len(self._hosts)
-                if health.rest:  # one message tries it; the others leave it alone until that one is back
+                if health.rest:  # one message tries it; others skip it until then
                     health.rest = min(health.rest * 2, LONGEST_REST)
                     health.back_at = now + health.rest
                 return host
@@ -82,7 +82,7 @@ class HostPool:
 
 
 class EpsilonGreedy(HostPool):
-    """Mostly the fastest: at random by speed, with a small and shrinking share that goes in turn to all the living."""
+    """Mostly the fastest: weighted by speed, with a shrinking share that goes to all healthy destinations in turn."""
 
     def __init__(self, hosts: Sequence[str], rng: random.Random | None = None) -> None:
         super().__init__(hosts)
@@ -119,7 +119,7 @@ class EpsilonGreedy(HostPool):
 
 
 def pool_of(mode: str, hosts: Sequence[str]) -> Pool | None:
-    """The pool that `mode` names; None for a word that names none."""
+    """Return the strategy that `mode` names, or None."""
     if mode == "round-robin":
         return RoundRobin(hosts)
     if mode == "hostpool":

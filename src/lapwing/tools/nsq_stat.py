@@ -1,4 +1,4 @@
-"""nsq_stat: one line per interval about a channel, summed over all nsqds."""
+"""nsq_stat: print a line per interval about a channel, summed over all nsqds."""
 
 import asyncio
 import sys
@@ -37,7 +37,7 @@ class NsqStatOptions:
 
 @dataclass(slots=True)
 class Counts:
-    """A channel's figures, summed over nsqds; the names are those of `/stats`."""
+    """Counts of a channel, summed over nsqds; the names are those of `/stats`."""
 
     depth: int = 0
     backend_depth: int = 0
@@ -54,7 +54,7 @@ class Counts:
 
 
 def line_of(now: Counts, before: Counts, interval: float) -> str:
-    """The line that tells `now`, with rates since `before`, `interval` seconds ago."""
+    """Return the line for `now`, with rates since `before`, `interval` seconds earlier."""
     more = now.message_count - before.message_count
     ingress = int(more / interval)
     egress = int((more - (now.depth - before.depth)) / interval)
@@ -66,7 +66,7 @@ def line_of(now: Counts, before: Counts, interval: float) -> str:
 
 
 def watch(options: NsqStatOptions) -> int:
-    """Print until enough is printed or the operator ends it; the exit status."""
+    """Print lines until `count` or a signal; return the exit status."""
     check(options.topic and options.channel, "--topic and --channel are required")
     check(names.valid(options.topic) and names.valid(options.channel), "--topic or --channel is not a valid name")
     check(options.interval > 0, "--interval should be positive")

@@ -1,4 +1,4 @@
-"""nsq_tail: prints the messages of topics."""
+"""nsq_tail: print the messages of topics."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ class NsqTailOptions:
 
 
 class Screen:
-    """Standard output, shared by the consumers of all topics; a message is one write."""
+    """Standard output, shared by all consumers; a message is one write."""
 
     def __init__(self, limit: int, full: Callable[[], None], failed: Callable[[OSError], None]) -> None:
         self._limit = limit
@@ -47,7 +47,7 @@ class Screen:
         self._ended = False
 
     def show(self, topic: str, prefix: bytes, message: Message) -> None:
-        """Print it, unless enough was printed already: then it goes back, unseen."""
+        """Print a message, or requeue it if enough are printed."""
         with self._lock:
             if self._ended:
                 raise Requeue(_LATER, backoff=False)
@@ -69,7 +69,7 @@ def _write_all(data: bytes) -> None:
 
 
 def tail(options: NsqTailOptions) -> int:
-    """Print until enough is printed or the operator ends it; the exit status."""
+    """Print messages until `-n` or a signal; return the exit status."""
     check_addresses(options.nsqd_tcp_address, options.lookupd_http_address)
     check(options.topic, "--topic required")
     check(all(names.valid(topic) for topic in options.topic), "invalid topic name")
@@ -100,7 +100,7 @@ async def _tail(options: NsqTailOptions, channel: str, signals: Signals) -> int:
             _shower(screen, topic, options.print_topic),
             nsqd=options.nsqd_tcp_address,
             lookupd=options.lookupd_http_address,
-            run="threads",  # a stdout that blocks must not cost the connection
+            run="threads",  # a blocked stdout must not cost the connection
             options=settings,
         )
         for topic in dict.fromkeys(options.topic)

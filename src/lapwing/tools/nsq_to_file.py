@@ -1,4 +1,4 @@
-"""nsq_to_file: writes topics to files; a message is finished only once its bytes are safe."""
+"""nsq_to_file: write topics to files; a message is finished only once it is synced."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ class NsqToFileOptions:
 
 
 def archive(options: NsqToFileOptions, rest: list[str] | None = None) -> int:
-    """Write until the operator ends it; the exit status."""
+    """Write until a signal; return the exit status."""
     check(not rest, f"unknown arguments: [{' '.join(rest or [])}]")
     try:
         level = parse_level(options.log_level)
@@ -106,7 +106,7 @@ def archive(options: NsqToFileOptions, rest: list[str] | None = None) -> int:
 
 
 class TopicArchive:
-    """One topic: its consumer, its current file, and the messages that are written but not yet safe."""
+    """One topic: its consumer, its file, and the messages that are written but not yet synced."""
 
     def __init__(self, topic: str, options: NsqToFileOptions, settings: ClientOptions) -> None:
         self.topic = topic
@@ -153,19 +153,19 @@ class TopicArchive:
         self._wake.set()
 
     def hang_up(self) -> None:
-        """Close the current file soon; the next message begins another."""
+        """Close the file soon; the next message opens another."""
         self._hung_up = True
         self._wake.set()
 
     def stop(self) -> None:
-        """End soon: consume no more, make everything safe, close."""
+        """End soon: stop consuming, sync, close."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self.consumer.stop())
             self._stopping.add_done_callback(lambda _: self._wake.set())
             self._wake.set()
 
     async def run(self) -> None:
-        """Write what arrives until `stop`; any `OSError` ends it, with nothing finished that is not safe."""
+        """Write messages until `stop`; an `OSError` ends it, and no unsynced message is finished."""
         loop = asyncio.get_running_loop()
         interval = self._options.sync_interval / 1e9
         tick = loop.time() + interval
@@ -214,7 +214,7 @@ class TopicArchive:
 
 
 class Archive:
-    """All topics, those that are found later included."""
+    """All topics, including those found later."""
 
     def __init__(self, options: NsqToFileOptions, pattern: re.Pattern[str], log: Log) -> None:
         self._options = options
@@ -225,7 +225,7 @@ class Archive:
         self._settings = client_options(usable, tool="nsq_to_file", max_in_flight=options.max_in_flight)
 
     async def run(self, signals: Signals) -> int:
-        """Until the operator ends it; the exit status."""
+        """Run until a signal; return the exit status."""
         signals.hangup_stops = False
         self._add_given()
         status = 0
@@ -301,7 +301,7 @@ class Archive:
 
 
 def _revisions(options: NsqToFileOptions) -> bool:
-    """Whether a name may need more than one file."""
+    """Return whether a name may need more than one file."""
     moves = bool(options.work_dir) and Path(options.work_dir) != Path(options.output_dir)
     return bool(options.gzip or options.rotate_size > 0 or options.rotate_interval > 0 or moves)
 

@@ -1,4 +1,4 @@
-"""nsq_to_http: sends each message to HTTP endpoints."""
+"""nsq_to_http: send each message to HTTP endpoints."""
 
 import random
 import time
@@ -23,7 +23,7 @@ from lapwing.tools.program import (
     client_options,
     log_to_stderr,
     run,
-    say,
+    write_line,
 )
 from lapwing.tools.status import Status
 
@@ -54,7 +54,7 @@ class NsqToHttpOptions:
 
 
 def headers_of(texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Names and values of `Name: value`; raises `Failure`."""
+    """Return names and values of `Name: value`. Raises `Failure`."""
     pairs = []
     for text in texts:
         name, _, value = text.partition(":")
@@ -64,7 +64,7 @@ def headers_of(texts: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def forward(options: NsqToHttpOptions, *, content_type_given: bool = False) -> int:
-    """Send until the operator ends it; the exit status."""
+    """Send until a signal; return the exit status."""
     headers = headers_of(options.header)
     check(options.topic and options.channel, "--topic and --channel are required")
     check(names.valid(options.topic), "invalid topic name")
@@ -83,16 +83,16 @@ def forward(options: NsqToHttpOptions, *, content_type_given: bool = False) -> i
 
 
 class Sender:
-    """Sends one message to the addresses that the mode says."""
+    """Send a message to the addresses that the mode chooses."""
 
     def __init__(self, options: NsqToHttpOptions, client: HttpClient) -> None:
         self._options = options
         self._client = client
         self._addresses = list(dict.fromkeys(options.post or options.get))
         self._pool = pool_of(options.mode, self._addresses)
-        self._status = Status(options.status_every, "aggregate", say)
+        self._status = Status(options.status_every, "aggregate", write_line)
         every = options.status_every if len(self._addresses) > 1 else 0
-        self._each = {address: Status(every, address, say) for address in self._addresses}
+        self._each = {address: Status(every, address, write_line) for address in self._addresses}
 
     async def __call__(self, message: Message) -> None:
         if self._options.sample < 1.0 and random.random() > self._options.sample:
@@ -129,7 +129,7 @@ class Sender:
         return seconds
 
     def _failed(self, address: str, message: Message, reason: str) -> Requeue:
-        say(f"ERROR: failed to send message {message.id.decode('latin-1')} to {address}: {reason}")
+        write_line(f"ERROR: failed to send message {message.id.decode('latin-1')} to {address}: {reason}")
         return Requeue()
 
 

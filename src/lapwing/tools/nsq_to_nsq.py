@@ -1,4 +1,4 @@
-"""nsq_to_nsq: republishes topics to other nsqds."""
+"""nsq_to_nsq: republish topics to other nsqds."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from lapwing.tools.program import (
     client_options,
     log_to_stderr,
     run,
-    say,
+    write_line,
 )
 from lapwing.tools.selection import Fate, Selection
 from lapwing.tools.status import Status
@@ -48,7 +48,7 @@ class NsqToNsqOptions:
 
 
 def republish(options: NsqToNsqOptions) -> int:
-    """Republish until the operator ends it; the exit status."""
+    """Republish until a signal; return the exit status."""
     check(options.topic and options.channel, "--topic and --channel are required")
     check(all(names.valid(topic) for topic in options.topic), "--topic is invalid")
     check(not options.destination_topic or names.valid(options.destination_topic), "--destination-topic is invalid")
@@ -60,7 +60,7 @@ def republish(options: NsqToNsqOptions) -> int:
 
 
 class Republisher:
-    """Publishes one message at the destination that the mode says."""
+    """Publish a message to the destination that the mode chooses."""
 
     def __init__(self, options: NsqToNsqOptions, producers: dict[str, Producer]) -> None:
         self._destination = options.destination_topic
@@ -69,9 +69,9 @@ class Republisher:
         )
         self._producers = producers
         self._pool = pool_of(options.mode, list(producers)) or RoundRobin(list(producers))
-        self._status = Status(options.status_every, "aggregate", say)
+        self._status = Status(options.status_every, "aggregate", write_line)
         every = options.status_every if len(producers) > 1 else 0
-        self._each = {address: Status(every, address, say) for address in producers}
+        self._each = {address: Status(every, address, write_line) for address in producers}
 
     async def __call__(self, message: Message) -> None:
         topic, body = self._destination or message.topic, message.body
@@ -79,7 +79,7 @@ class Republisher:
             try:
                 selected = self._selection.apply(body)
             except ValueError as error:
-                say(f"ERROR: Unable to decode json: {error}")
+                write_line(f"ERROR: Unable to decode json: {error}")
                 return
             if selected is Fate.RETRY:
                 raise Requeue()
@@ -95,7 +95,7 @@ class Republisher:
             await producer.publish(topic, body)
         except ClientError as error:
             self._pool.failed(address, time.monotonic())
-            say(f"ERROR: failed to publish message {message.id.decode('latin-1')}: {error}")
+            write_line(f"ERROR: failed to publish message {message.id.decode('latin-1')}: {error}")
             raise Requeue() from error
         now = time.monotonic()
         self._pool.succeeded(address, now - began, now)
@@ -118,7 +118,7 @@ async def _republish(options: NsqToNsqOptions, signals: Signals) -> int:
             republisher,
             nsqd=options.nsqd_tcp_address,
             lookupd=options.lookupd_http_address,
-            concurrency=max(1, options.max_in_flight),  # what is under way together travels as one batch
+            concurrency=max(1, options.max_in_flight),  # concurrent publishes go as one batch
             options=consuming,
         )
         for topic in dict.fromkeys(options.topic)

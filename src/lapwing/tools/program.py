@@ -1,4 +1,4 @@
-"""What the nsq_* programs share: checks, log lines, signals, and how they end."""
+"""The common parts of the nsq_* programs: checks, log lines, signals, exit codes."""
 
 import asyncio
 import contextlib
@@ -14,13 +14,13 @@ from lapwing.client.options import ClientOptions, parse_option
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.net.options import Kind
 
-VERSION: Final = "1.3.0"  # of NSQ, whose programs these stand in for
+VERSION: Final = "1.3.0"  # of NSQ, whose programs these replace
 
 _SHORT: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNING: "WRN", logging.ERROR: "ERR"}
 
 
 class Failure(LapwingError):
-    """The program cannot go on: one line on stderr, exit 1."""
+    """An error that ends the program: one line on stderr, exit code 1."""
 
 
 def _client_option(text: str) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ CLIENT_OPTIONS: Final = Kind(
 
 
 def client_options(texts: Iterable[str], *, tool: str, **fixed: Any) -> ClientOptions:
-    """The options of a tool's consumer or producer: its own, then what the operator asked for."""
+    """Return the options of a consumer or producer: those of the tool, then those of the operator."""
     settings: dict[str, Any] = {"user_agent": f"{tool}/{VERSION} lapwing/{__version__}", **fixed}
     settings.update(parse_option(text) for text in texts)
     try:
@@ -48,18 +48,18 @@ def client_options(texts: Iterable[str], *, tool: str, **fixed: Any) -> ClientOp
 
 
 def stamp() -> str:
-    """The time as every line on stderr begins with it."""
+    """Return the time that begins each line on stderr."""
     return time.strftime("%Y/%m/%d %H:%M:%S")
 
 
-def say(text: str) -> None:
-    """A line on stderr."""
+def write_line(text: str) -> None:
+    """Write a line to stderr."""
     sys.stderr.write(f"{stamp()} {text}\n")
     sys.stderr.flush()
 
 
 class _Lines(logging.Formatter):
-    """The client library's lines: `2026/11/15 06:46:22 INF    1 [topic/channel] (host:port) text`."""
+    """Log lines of the client library: `2026/11/15 06:46:22 INF    1 [topic/channel] (host:port) text`."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = _SHORT.get(record.levelno, record.levelname[:3])
@@ -68,7 +68,7 @@ class _Lines(logging.Formatter):
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Show what the client library has to say."""
+    """Write the log of the client library to stderr."""
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(_Lines())
     client = logging.getLogger("lapwing.client")
@@ -78,24 +78,24 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 def check(holds: object, text: str) -> None:
-    """Raise `Failure` with `text` unless it holds."""
+    """Raise `Failure` with `text` unless the condition holds."""
     if not holds:
         raise Failure(text)
 
 
 def check_addresses(nsqds: Iterable[str], lookupds: Iterable[str], *, nsqd_flag: str = "--nsqd-tcp-address") -> None:
-    """One kind of address, and at least one of it."""
+    """Raise `Failure` unless exactly one kind of address is given."""
     check([*nsqds, *lookupds], f"{nsqd_flag} or --lookupd-http-address required")
     check(not ([*nsqds] and [*lookupds]), f"use {nsqd_flag} or --lookupd-http-address not both")
 
 
 def run(work: Callable[["Signals"], Awaitable[int]]) -> int:
-    """Run a tool until it is done or told to stop; its exit status. What fails is told in one line."""
+    """Run a tool until it is done or a signal ends it; return the exit status. An error is one line."""
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_with_signals(work))
     except (LapwingError, OSError) as error:
-        say(str(error))
+        write_line(str(error))
         return 1
     except KeyboardInterrupt:
         return 0
@@ -111,12 +111,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class Signals:
-    """What the operator wants: to end (SIGINT, SIGTERM), or to begin new files (SIGHUP)."""
+    """Signals of the operator: SIGINT and SIGTERM end, SIGHUP begins new files."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.hangup = asyncio.Event()
-        self.hangup_stops = True  # as when a terminal closes; a tool with files takes it for rotation
+        self.hangup_stops = True  # a closed terminal ends a tool; one with files rotates them instead
 
     def _hung_up(self) -> None:
         (self.stop if self.hangup_stops else self.hangup).set()
@@ -135,7 +135,7 @@ async def _with_signals(work: Callable[[Signals], Awaitable[int]]) -> int:
 
 
 async def first_of(*works: Awaitable[Any]) -> None:
-    """Return when any of `works` is done; the others are cancelled, and the error of a failed one is raised."""
+    """Wait for the first of `works`, cancel the others, and raise the error of one that failed."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -154,12 +154,12 @@ AnyOptions = TypeVar("AnyOptions")
 
 
 def end(tool: str, options: AnyOptions, work: Callable[[AnyOptions], int]) -> int:
-    """The exit status of a tool's `work`, or of its `-version`; a failed check is told in one line."""
+    """Run `work`, or print the version; return the exit status. A failed check is one line."""
     if getattr(options, "version", False):
         print(f"{tool} v{VERSION}")
         return 0
     try:
         return work(options)
     except (LapwingError, OSError) as error:
-        say(str(error))
+        write_line(str(error))
         return 1

@@ -1,4 +1,4 @@
-"""Which messages nsq_to_nsq passes on, and what of them: required fields, required values, whitelisted fields."""
+"""Select messages for nsq_to_nsq: required fields, required values, whitelisted fields."""
 
 import json
 import math
@@ -10,14 +10,14 @@ from lapwing.wire.nsq.json import compact_json
 
 
 class Fate(Enum):
-    """What becomes of a message that is not passed on."""
+    """The fate of a message that is not published."""
 
     DROP = "drop"  # finished
     RETRY = "retry"  # requeued, with backoff
 
 
 class Selection:
-    """The JSON flags of nsq_to_nsq. Without any, every body passes as it is."""
+    """The JSON flags of nsq_to_nsq. Without any, every body is published as it is."""
 
     def __init__(self, *, field: str = "", value: str = "", whitelist: tuple[str, ...] = ()) -> None:
         self._field = field
@@ -29,7 +29,7 @@ class Selection:
         return bool(self._field or self._whitelist)
 
     def apply(self, body: bytes) -> bytes | Fate:
-        """What to publish, or what becomes of it instead; raises `ValueError` for what is not a JSON object."""
+        """Return what to publish, or the fate of the message. Raises `ValueError` unless it is a JSON object."""
         document = read_object(body)
         if self._field:
             if self._field not in document:
@@ -46,7 +46,7 @@ def _refuse(constant: str) -> Any:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in `body`, its numbers as 64-bit floats; raises `ValueError`."""
+    """Return the JSON object in `body`, numbers as 64-bit floats. Raises `ValueError`."""
     text = body.decode("utf-8", "replace")
     try:
         document = json.loads(text, parse_int=_float, parse_float=_float, parse_constant=_refuse)
@@ -65,7 +65,7 @@ def _float(text: str) -> float:
 
 
 def matches(found: Any, wanted: str) -> bool:
-    """Whether a field has the required value: strings as they are, numbers as numbers, others never."""
+    """Return whether a field has the required value; only strings and numbers can."""
     if isinstance(found, str):
         return found == wanted
     if isinstance(found, float):
@@ -77,7 +77,7 @@ def matches(found: Any, wanted: str) -> bool:
 
 
 def write_json(document: Any) -> str:
-    """Compact JSON with sorted keys; numbers as Go writes 64-bit floats."""
+    """Return compact JSON with sorted keys, and numbers as Go writes 64-bit floats."""
     if isinstance(document, dict):
         return "{" + ",".join(f"{_text(key)}:{write_json(document[key])}" for key in sorted(document)) + "}"
     if isinstance(document, list):
@@ -92,7 +92,7 @@ def _text(value: Any) -> str:
 
 
 def write_number(number: float) -> str:
-    """The shortest digits that mean `number`: plain from 1e-6 up to 1e21, with an exponent beyond."""
+    """Return the shortest digits of `number`: plain from 1e-6 to 1e21, with an exponent beyond."""
     if number == 0:
         return "-0" if math.copysign(1.0, number) < 0 else "0"
     if 1e-6 <= abs(number) < 1e21:

@@ -1,20 +1,20 @@
-"""The status lines of nsq_to_http and nsq_to_nsq: how many, and how fast."""
+"""Status lines of nsq_to_http and nsq_to_nsq."""
 
 from collections.abc import Callable
 
 
 class Status:
-    """Counts what was done and tells, every so many messages, how long it took."""
+    """Count messages, and write how long they took after every so many."""
 
-    def __init__(self, every: int, name: str, say: Callable[[str], None]) -> None:
+    def __init__(self, every: int, name: str, write: Callable[[str], None]) -> None:
         self._every = every
         self._name = name
-        self._say = say
+        self._write = write
         self._times: list[float] = []
-        self._late = 1  # the first line comes one message late, as it always has
+        self._late = 1  # the first line comes one message late, as in NSQ
 
     def done(self, seconds: float) -> None:
-        """One more, which took so long."""
+        """Count a message that took `seconds`."""
         if self._every <= 0:
             return
         self._times.append(seconds)
@@ -26,12 +26,12 @@ class Status:
         times = sorted(self._times)
         self._times = []
         average = sum(times) / len(times)
-        self._say(
+        self._write(
             f"[{self._name}]: finished {self._every} - 99th: {1000 * at(times, 0.99):.2f}ms"
             f" - 95th: {1000 * at(times, 0.95):.2f}ms - avg: {1000 * average:.2f}ms"
         )
 
 
 def at(times: list[float], share: float) -> float:
-    """The value below which that share of the sorted `times` lies."""
+    """Return the percentile of the sorted `times`."""
     return times[min(len(times) - 1, max(0, int(len(times) * share + 0.5) - 1))]

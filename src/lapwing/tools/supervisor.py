@@ -1,4 +1,4 @@
-"""Programs as child processes: started, watched, restarted when they die, and stopped in order."""
+"""Run programs as child processes: start, watch, restart and stop them in order."""
 
 import asyncio
 import contextlib
@@ -16,19 +16,19 @@ from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.errors import LapwingError
 
 LONGEST_PAUSE: Final = 30.0  # s between two starts of a program that keeps dying
-STEADY: Final = 60.0  # s of life after which a death is a new story
-LAST_WORDS: Final = 12  # lines of its log shown when one dies
-LARGEST_LOG: Final = 16 << 20  # bytes; a bigger one is put aside when the program starts
+STEADY: Final = 60.0  # s of running after which the pause is short again
+LOG_LINES: Final = 12  # lines of its log shown when a program dies
+LARGEST_LOG: Final = 16 << 20  # bytes; a larger one is renamed when the program starts
 _LOOK: Final = 0.1  # s between looks at a program that is starting
 _DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
 
 
 class StartFailed(LapwingError):
-    """A program without which the rest makes no sense did not start."""
+    """A program that others need did not start."""
 
 
 class State(enum.Enum):
-    """How a program is."""
+    """The state of a program."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -43,23 +43,23 @@ class Service:
 
     name: str
     command: tuple[str, ...]
-    address: str = ""  # where people find it
-    ping: str = ""  # host:port whose /ping says that it is up; empty: being alive is enough
-    patience: float = 5.0  # s to end in, before it is killed
-    once: bool = False  # ending by itself is not dying
+    address: str = ""  # its address, for people
+    ping: str = ""  # host:port whose /ping answers when it is up; empty: running is enough
+    patience: float = 5.0  # s to end, before it is killed
+    once: bool = False  # it may end by itself
 
 
 class Child:
-    """One program's process, and the ones after it."""
+    """One program and its current process."""
 
-    def __init__(self, service: Service, log: Path, say: Callable[[str], None], http: DaemonHttp) -> None:
+    def __init__(self, service: Service, log: Path, notify: Callable[[str], None], http: DaemonHttp) -> None:
         self.service = service
         self.log = log
         self.state = State.STARTING
         self.pid: int | None = None
         self.restarts = 0
         self.since = time.monotonic()
-        self._say = say
+        self._notify = notify
         self._http = http
         self._wanted = True
         self._process: asyncio.subprocess.Process | None = None
@@ -68,11 +68,11 @@ class Child:
         self._life: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to run it, and to run it again whenever it dies."""
+        """Run the program, and again whenever it dies."""
         self._life = asyncio.create_task(self._live(), name=f"lapwing-up-{self.service.name}")
 
     async def ready(self, seconds: float) -> bool:
-        """Whether it is up, or comes up within `seconds`; a program that dies meanwhile is not waited for."""
+        """Wait up to `seconds` for the program; return whether it is up. One that dies is not waited for."""
         deadline = time.monotonic() + seconds
         while not self._up.is_set():
             if time.monotonic() > deadline or self.state is State.DEAD or self._over.is_set():
@@ -88,7 +88,7 @@ class Child:
                 if not self._wanted:
                     break
                 if code == 0 and self.service.once:
-                    self._say(f"{self.service.name} has finished")
+                    self._notify(f"{self.service.name} has finished")
                     break
                 lived = time.monotonic() - self.since
                 pause = 1.0 if lived > STEADY else min(pause * 2, LONGEST_PAUSE) if self.restarts else 1.0
@@ -101,14 +101,14 @@ class Child:
             self._over.set()
 
     async def _once(self) -> int:
-        """One life; its exit code."""
+        """Run the process once and return its exit code."""
         self.state, self.since = State.STARTING, time.monotonic()
         self._up.clear()
         with _opened(self.log) as log:
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *self.service.command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,  # Ctrl-C reaches us alone, and we stop them in order
+                    start_new_session=True,  # Ctrl-C reaches only the supervisor, which stops all in order
                     preexec_fn=_die_with_parent,
                 )
             except OSError as error:
@@ -142,12 +142,12 @@ class Child:
 
     def _report(self, code: int, pause: float) -> None:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self._say(f"{self.service.name} {how}; starting it again in {pause:.0f} s. Its last lines ({self.log}):")
-        for line in last_lines(self.log, LAST_WORDS):
-            self._say(f"    {line}")
+        self._notify(f"{self.service.name} {how}; starting it again in {pause:.0f} s. Its last lines ({self.log}):")
+        for line in last_lines(self.log, LOG_LINES):
+            self._notify(f"    {line}")
 
     async def stop(self) -> None:
-        """Ask it to end, and kill it if it does not within its patience; nothing of it is left after that."""
+        """Ask the program to end, and kill it after `patience` seconds, with all that it has started."""
         self._wanted = False
         process = self._process
         if self._life is None or self._over.is_set():
@@ -160,26 +160,26 @@ class Child:
             try:
                 await asyncio.wait_for(self._over.wait(), self.service.patience)
             except TimeoutError:
-                self._say(f"{self.service.name} did not stop within {self.service.patience:.0f} s: killing it")
+                self._notify(f"{self.service.name} did not stop within {self.service.patience:.0f} s: killing it")
             _signal_group(process.pid, signal.SIGKILL)
         with contextlib.suppress(asyncio.CancelledError):
             await self._life
 
     def kill(self) -> None:
-        """End it now, with all that it started; it is not run again."""
+        """Kill the program with all that it has started, for good."""
         self._wanted = False
         if self._process is not None and self._process.returncode is None:
             _signal_group(self._process.pid, signal.SIGKILL)
 
 
 class Supervisor:
-    """A whole stack of programs: groups in the order in which they need each other."""
+    """Several programs, in groups that need the groups before them."""
 
-    def __init__(self, groups: Sequence[Sequence[Service]], logs: Path, say: Callable[[str], None],
+    def __init__(self, groups: Sequence[Sequence[Service]], logs: Path, notify: Callable[[str], None],
                  http: DaemonHttp) -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        self._say = say
-        self._groups = [[Child(service, logs / f"{service.name}.log", say, http) for service in group]
+        self._notify = notify
+        self._groups = [[Child(service, logs / f"{service.name}.log", notify, http) for service in group]
                         for group in groups]
 
     @property
@@ -188,9 +188,9 @@ class Supervisor:
         return [child for group in self._groups for child in group]
 
     async def start(self, needed: int, seconds: float) -> None:
-        """Start group after group; those of the first `needed` groups must come up before the next is started.
+        """Start group after group; each of the first `needed` groups must be up before the next is started.
 
-        Raises `StartFailed` with the program's last words.
+        Raises `StartFailed` with the end of the program's log.
         """
         for number, group in enumerate(self._groups):
             for child in group:
@@ -200,22 +200,22 @@ class Supervisor:
             up = await asyncio.gather(*(child.ready(seconds) for child in group))
             for child, is_up in zip(group, up, strict=True):
                 if not is_up:
-                    words = "\n".join(f"    {line}" for line in last_lines(child.log, LAST_WORDS))
+                    words = "\n".join(f"    {line}" for line in last_lines(child.log, LOG_LINES))
                     raise StartFailed(f"{child.service.name} did not start; its last lines ({child.log}):\n{words}")
 
     def kill(self) -> None:
-        """End all at once: whoever asks twice does not want to wait."""
+        """Kill all programs at once."""
         for child in self.children:
             child.kill()
 
     async def stop(self) -> None:
-        """Stop all, those that need others first."""
+        """Stop all programs, the last groups first."""
         for group in reversed(self._groups):
             await asyncio.gather(*(child.stop() for child in group))
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The end of a log file."""
+    """Return the last lines of a log file."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 16_384))
@@ -225,7 +225,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def _opened(log: Path) -> BinaryIO:
-    """The log file to go on with; one that has grown too large is put aside."""
+    """Open the log file; one that is too large is renamed first."""
     if log.exists() and log.stat().st_size > LARGEST_LOG:
         log.replace(log.with_suffix(".log.old"))
     return open(log, "ab")
@@ -237,7 +237,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """To what a program started itself, too."""
+    """Signal a program and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
@@ -246,5 +246,5 @@ _LIBC: Final = ctypes.CDLL(None)
 
 
 def _die_with_parent() -> None:
-    """Even a `lapwing up` that is killed leaves nothing running behind."""
+    """Have the kernel end this process with its parent, even one that is killed."""
     _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGTERM)

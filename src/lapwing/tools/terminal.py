@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Where text goes, how wide it is, and whether it takes colours and redrawing."""
+    """A stream: its width, and whether it takes colours and redrawing."""
 
     width: int = 0  # 0: no limit
     colour: bool = False

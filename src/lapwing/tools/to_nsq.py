@@ -1,4 +1,4 @@
-"""to_nsq: publishes standard input, message by message."""
+"""to_nsq: publish standard input, message by message."""
 
 import asyncio
 import os
@@ -10,7 +10,16 @@ from typing import Final
 from lapwing import names
 from lapwing.client.producer import Producer
 from lapwing.net.options import option
-from lapwing.tools.program import CLIENT_OPTIONS, Signals, check, client_options, first_of, log_to_stderr, run, say
+from lapwing.tools.program import (
+    CLIENT_OPTIONS,
+    Signals,
+    check,
+    client_options,
+    first_of,
+    log_to_stderr,
+    run,
+    write_line,
+)
 
 STDIN: Final = 0
 CHUNK: Final = 1 << 16
@@ -28,14 +37,14 @@ class ToNsqOptions:
 
 
 class Splitter:
-    """Cuts a stream of bytes at a delimiter; empty messages are dropped, and the last needs no delimiter."""
+    """Split a stream at a delimiter; drop empty messages; the last needs no delimiter."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
         self._parts: list[bytes] = []  # of the message that is not yet complete
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that `data` completes."""
+        """Return the messages that `data` completes."""
         first, *rest = data.split(self._delimiter)
         self._parts.append(first)
         if not rest:
@@ -45,14 +54,14 @@ class Splitter:
         return [message for message in whole if message]
 
     def end(self) -> list[bytes]:
-        """What is left when the input has ended."""
+        """Return the rest at the end of input."""
         last = b"".join(self._parts)
         self._parts = []
         return [last] if last else []
 
 
 class Throttle:
-    """How many messages may go now: so many a second, of which at most one second's worth is saved up."""
+    """Limit messages per second; at most one second's worth is saved up."""
 
     def __init__(self, rate: int, now: float) -> None:
         self._rate = rate
@@ -60,14 +69,14 @@ class Throttle:
         self._since = now
 
     def take(self, now: float) -> float:
-        """Seconds that the next message has to wait; it is counted as gone after them."""
+        """Return the seconds that the next message has to wait, and count it as sent."""
         self._saved = min(float(self._rate), self._saved + (now - self._since) * self._rate) - 1.0
         self._since = now
         return max(0.0, -self._saved / self._rate)
 
 
 class Input:
-    """Standard input or a file, read in a thread that dies with the program: a read cannot be called off."""
+    """Standard input or a file, read in a daemon thread, as a read cannot be cancelled."""
 
     def __init__(self, descriptor: int = STDIN, size: int = CHUNK) -> None:
         self._descriptor = descriptor
@@ -92,7 +101,7 @@ class Input:
                 return
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """What comes in, until it ends."""
+        """Yield input until it ends."""
         while chunk := await self._chunks.get():
             if isinstance(chunk, OSError):
                 raise chunk
@@ -101,7 +110,7 @@ class Input:
 
 
 def publish_stdin(options: ToNsqOptions) -> int:
-    """Publish until the input ends or the operator ends it; the exit status."""
+    """Publish until the end of input or a signal; return the exit status."""
     check(options.topic, "--topic required")
     check(names.valid(options.topic), f"--topic {options.topic!r} is not a topic name")
     delimiter = os.fsencode(options.delimiter)
@@ -126,11 +135,11 @@ async def _copy(options: ToNsqOptions, splitter: Splitter, producers: list[Produ
     loop = asyncio.get_running_loop()
     await asyncio.gather(*(producer.start() for producer in producers))
     if options.rate:
-        say(f"Throttling messages rate to max:{options.rate}/second")
+        write_line(f"Throttling messages rate to max:{options.rate}/second")
     throttle = Throttle(options.rate, loop.time()) if options.rate else None
 
     async def publish(messages: list[bytes]) -> None:
-        # told in order and confirmed together: what lies before a refused message is published
+        # sent in order, confirmed together: messages before a refused one are published
         futures = [producer.submit(options.topic, message) for message in messages for producer in producers]
         results = await asyncio.gather(*futures, return_exceptions=True)
         for result in results:

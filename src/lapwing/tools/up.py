@@ -36,7 +36,7 @@ class Up:
         stop = asyncio.Event()
         with data_folder(self._plan.data, self._plan.nodes):
             http = DaemonHttp(connect_timeout=1.0, request_timeout=2.0)
-            supervisor = Supervisor(services(self._plan), self._plan.data / "logs", self._say, http)
+            supervisor = Supervisor(services(self._plan), self._plan.data / "logs", self._notify, http)
 
             def signalled() -> None:
                 if stop.is_set():
@@ -48,14 +48,14 @@ class Up:
             try:
                 return await self._supervised(supervisor, http, stop)
             finally:
-                self._say("stopping (Ctrl-C again: at once)")
+                self._notify("stopping (Ctrl-C again: at once)")
                 await supervisor.stop()
                 await http.aclose()
-                self._say("stopped; the data stays in " + str(self._plan.data))
+                self._notify("stopped; the data stays in " + str(self._plan.data))
 
     async def _supervised(self, supervisor: Supervisor, http: DaemonHttp, stop: asyncio.Event) -> int:
         for note in self._plan.notes:
-            self._say(note)
+            self._notify(note)
         starting = asyncio.create_task(supervisor.start(needed=2, seconds=START))
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -74,7 +74,7 @@ class Up:
 
     # --- output -----------------------------------------------------------------------------------------
 
-    def _say(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         """Report an event."""
         if self._as_json:
             print(json.dumps({"event": text, "at": round(time.time(), 3)}), flush=True)

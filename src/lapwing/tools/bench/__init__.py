@@ -1,1 +1,1 @@
-"""A load generator on the kernel: prepared bytes out, frames counted without becoming objects."""
+"""A load generator on the kernel: it sends prepared bytes and counts frames without creating objects."""

@@ -1,4 +1,4 @@
-"""How long a message takes from the moment it should be published until it is delivered, at a steady rate."""
+"""Measure the time from publish to delivery at a steady rate."""
 
 import select
 import time
@@ -8,16 +8,16 @@ from typing import Final
 from lapwing import kernel
 from lapwing.tools.bench.line import BenchError, Line
 from lapwing.tools.bench.load import STALL, Consumer, Tally
-from lapwing.tools.bench.loads import Settings, Target, Watch, measured
+from lapwing.tools.bench.loads import LoadSettings, Target, Watch, measured
 from lapwing.tools.bench.report import Result, percentiles
 from lapwing.wire.nsq import commands
 
-_STAMP: Final = 8  # bytes of a body that say when it was due
+_STAMP: Final = 8  # bytes of a body with its due time
 _READ: Final = 1 << 16
 
 
 class _Stopwatch(Consumer):
-    """A consumer that reads off each body when it was due."""
+    """A consumer that reads the due time from each body."""
 
     def __init__(self, line: Line, tally: Tally, *, ready: int, size: int) -> None:
         super().__init__(line, tally, ready=ready, size=size)
@@ -30,11 +30,11 @@ class _Stopwatch(Consumer):
         super()._arrived(start, stop, messages)
 
 
-def latency(target: Target, settings: Settings) -> Result:
+def latency(target: Target, settings: LoadSettings) -> Result:
     """Publish `rate` messages a second, one PUB each, for `seconds`, and time each delivery.
 
-    The time of a message counts from when it was due, not from when we got round to sending it: a stall, be it the
-    server's or ours, is seen in every message that it delays.
+    Times count from when a message was due, not from when it was sent: a stall, of the server or of the load
+    generator, shows in every message that it delays.
     """
     target = target.seen()
     seconds = settings.seconds or 5.0
@@ -59,14 +59,15 @@ def latency(target: Target, settings: Settings) -> Result:
 
 
 def _steadily(
-    publishing: Line, stopwatch: _Stopwatch, tally: Tally, head: bytes, filling: bytes, total: int, settings: Settings
+    publishing: Line, stopwatch: _Stopwatch, tally: Tally, head: bytes, filling: bytes, total: int,
+    settings: LoadSettings,
 ) -> None:
     gap = 1_000_000_000 / settings.rate
     stopwatch.begin()
     began = time.perf_counter_ns() + 10_000_000
     sent = 0
     unsent = b""
-    told = moved_at = time.monotonic()
+    reported = moved_at = time.monotonic()
     last = -1
     inputs = [publishing.sock, stopwatch.line.sock]
     while tally.received < total:
@@ -90,9 +91,9 @@ def _steadily(
         if stopwatch.line.sock in readable:
             stopwatch.readable()
         clock = time.monotonic()
-        if clock - told > 0.2:
-            told = clock
-            settings.tell("measuring", tally.received, total)
+        if clock - reported > 0.2:
+            reported = clock
+            settings.report("measuring", tally.received, total)
             if tally.received != last:
                 last, moved_at = tally.received, clock
             elif clock - moved_at > STALL:
@@ -100,7 +101,7 @@ def _steadily(
 
 
 def _send(line: Line, data: bytes) -> bytes:
-    """What the socket did not take."""
+    """Send and return the bytes that the socket did not take."""
     try:
         return data[line.sock.send(data) :] if data else data
     except BlockingIOError:

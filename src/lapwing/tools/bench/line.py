@@ -15,7 +15,7 @@ _PATIENCE: Final = 10.0  # seconds for each step of the handshake
 
 
 class BenchError(LapwingError):
-    """The load cannot be put on; the text names the address and what to do."""
+    """The load cannot be run; the text has the address and what to do."""
 
 
 class Wire:
@@ -41,16 +41,16 @@ class Wire:
         return sock
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self.sock.close()
 
     def hung_up(self) -> BenchError:
-        """What to raise when the other end is gone."""
-        return BenchError(f"{self.address} hung up under load; its log says why")
+        """Return the error for a closed connection."""
+        return BenchError(f"{self.address} closed the connection under load; see its log")
 
 
 class Line(Wire):
-    """A connection past IDENTIFY and perhaps SUB; heartbeats are off, or seldom where a consumer must have them."""
+    """A connection after IDENTIFY and maybe SUB; heartbeats are off, or rare for consumers, which need them."""
 
     def __init__(self, address: Address, *, subscribe: tuple[str, str] | None = None) -> None:
         super().__init__(address)
@@ -64,7 +64,7 @@ class Line(Wire):
         self.sock.setblocking(False)
 
     def _answer(self, step: str) -> bytes:
-        """The payload that answers a step of the handshake."""
+        """Return the payload that answers a step of the handshake."""
         size, kind = _HEAD.unpack(self._exactly(8, step))
         if not 4 <= size < 1 << 20:
             raise BenchError(f"{self.address} does not speak NSQ's protocol: is this its TCP port (default 4150)?")
@@ -81,13 +81,13 @@ class Line(Wire):
             except OSError as error:
                 raise BenchError(f"{self.address} did not answer {step}: {error}") from error
             if not more:
-                raise BenchError(f"{self.address} hung up instead of answering {step}; its log says why")
+                raise BenchError(f"{self.address} closed the connection instead of answering {step}; see its log")
             data += more
         return data
 
 
 def other_frame(line: Line, data: bytes | bytearray | memoryview, at: int, stop: int) -> int:
-    """Step over one frame that is no message: where it ends, or `at` when it is not whole yet; an error is raised."""
+    """Skip a frame that is not a message; return its end, or `at` if it is incomplete. Raises at an error frame."""
     if stop - at < 8:
         return at
     size, kind = _HEAD.unpack_from(data, at)

@@ -19,7 +19,7 @@ _NOP: Final = commands.Nop().encode()
 
 
 class Part(Protocol):
-    """One connection's share in a load."""
+    """One connection of a load."""
 
     @property
     def line(self) -> Wire: ...
@@ -31,14 +31,14 @@ class Part(Protocol):
 
 
 class Budget:
-    """How many commands are still to be sent, by all publishers together."""
+    """The commands that all publishers together still have to send."""
 
     def __init__(self, total: int | None) -> None:
         self._left = total  # None: until closed
         self.granted = 0
 
     def take(self, wanted: int) -> int:
-        """How many of the wanted commands may be sent."""
+        """Return how many of the wanted commands may be sent."""
         if self._left is not None:
             wanted = min(wanted, self._left)
             self._left -= wanted
@@ -46,7 +46,7 @@ class Budget:
         return wanted
 
     def close(self) -> None:
-        """Nothing more is to be sent."""
+        """Send nothing more."""
         self._left = 0
 
     @property
@@ -55,7 +55,7 @@ class Budget:
 
 
 class Publisher:
-    """Sends one prepared command over and over, with at most `window` of them unanswered."""
+    """Send one prepared command again and again, with at most `window` unanswered."""
 
     def __init__(self, line: Line, command: bytes, budget: Budget, *, window: int) -> None:
         self.line = line
@@ -81,7 +81,7 @@ class Publisher:
         return not self._outstanding and self._budget.spent
 
     def readable(self) -> None:
-        """Count OKs, and send as many commands more."""
+        """Count OKs, and send as many commands."""
         data = self._torn + receive(self.line)
         count, rest = divmod(len(data), _OK)
         if not self._oks.startswith(data):
@@ -99,7 +99,7 @@ class Publisher:
         self._top_up()
 
     def writable(self) -> None:
-        """Send on where the socket was full."""
+        """Continue where the socket was full."""
         self._send()
 
     def _top_up(self) -> None:
@@ -133,7 +133,7 @@ class Tally:
 
 
 class Consumer:
-    """Receives messages, counts them and finishes them, a buffer at a time."""
+    """Receive, count and finish messages, a buffer at a time."""
 
     def __init__(self, line: Line, tally: Tally, *, ready: int, size: int) -> None:
         self.line = line
@@ -147,11 +147,11 @@ class Consumer:
         self._unsent = b""
 
     def begin(self) -> None:
-        """Ask for messages."""
+        """Send RDY."""
         self._send(commands.Rdy(self.ready).encode())
 
     def readable(self) -> None:
-        """Finish every whole message that has arrived."""
+        """Finish every complete message."""
         try:
             count = self.line.sock.recv_into(self._view[self._filled :])
         except BlockingIOError:
@@ -172,7 +172,7 @@ class Consumer:
                 end = other_frame(self.line, self._buffer, at, stop)
                 if end == at:
                     break
-                answers.append(_NOP)  # the only thing a broker says unasked is a heartbeat
+                answers.append(_NOP)  # nsqd sends nothing unasked but heartbeats
             at = end
         self._filled = stop - at
         if self._filled and at:
@@ -187,7 +187,7 @@ class Consumer:
         self._tally.received += messages
 
     def writable(self) -> None:
-        """Send on where the socket was full."""
+        """Continue where the socket was full."""
         self._send(b"")
 
     def _send(self, data: bytes) -> None:
@@ -205,7 +205,7 @@ class Consumer:
 
 
 def receive(line: Wire) -> bytes:
-    """What has arrived; nothing is not an error, the end is."""
+    """Return the received bytes, maybe none. Raises at the end of the connection."""
     try:
         data = line.sock.recv(_READ)
     except BlockingIOError:
@@ -224,11 +224,11 @@ def turn(
     moved: Callable[[], int],
     deadline: float | None = None,
     on_deadline: Callable[[], None] = lambda: None,
-    tell: Callable[[int], None] | None = None,
+    report: Callable[[int], None] | None = None,
 ) -> None:
-    """Keep every part busy until `done`; `moved` counts what has been achieved so far, `tell` hears of it now and then.
+    """Run every part until `done`; `moved` returns the progress, which `report` gets now and then.
 
-    At `deadline` (of `time.monotonic`) `on_deadline` is called once. Raises `BenchError` when nothing moves any more.
+    At `deadline` (of `time.monotonic`) `on_deadline` is called once. Raises `BenchError` when there is no progress.
     """
     with select.epoll() as poll:
         by_number = {part.line.sock.fileno(): part for part in parts}
@@ -241,7 +241,7 @@ def turn(
                 waiting_to_write.add(number)
                 poll.modify(number, select.EPOLLIN | select.EPOLLOUT)
         last = -1
-        stalled_since = told = time.monotonic()
+        stalled_since = reported = time.monotonic()
         while not done():
             for number, events in poll.poll(0.25):
                 part = by_number[number]
@@ -256,11 +256,11 @@ def turn(
             if deadline is not None and now >= deadline:
                 deadline = None
                 on_deadline()
-            if now - told > 0.2:
-                told = now
+            if now - reported > 0.2:
+                reported = now
                 count = moved()
-                if tell is not None:
-                    tell(count)
+                if report is not None:
+                    report(count)
                 if count != last:
                     last, stalled_since = count, now
                 elif now - stalled_since > STALL:

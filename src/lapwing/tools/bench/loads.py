@@ -1,4 +1,4 @@
-"""The loads one can put on an nsqd, each as one function from settings to a result."""
+"""The loads, each a function from settings to a result."""
 
 import gc
 import math
@@ -17,27 +17,27 @@ from lapwing.tools.bench.load import Budget, Consumer, Part, Publisher, Tally, t
 from lapwing.tools.bench.report import Percentiles, Result, percentiles
 from lapwing.wire.nsq import commands
 
-Tell = Callable[[str, int, int | None], None]  # what is being done, how many so far, of how many
+Report = Callable[[str, int, int | None], None]  # what is being done, how many so far, of how many
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server under load, and how it may be looked at."""
+    """The server under load."""
 
     tcp: Address
     http: str = ""  # host:port; empty: no questions over HTTP
     pid: int | None = None
 
     def seen(self) -> "Target":
-        """The same, with the process that listens there where it can be found."""
+        """Return the target with its process id, if that can be found."""
         if self.pid is None and not self.tcp.unix:
             return replace(self, pid=server.listening_pid(self.tcp.host, self.tcp.port))
         return self
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How much of what."""
+class LoadSettings:
+    """The size of a load."""
 
     topic: str
     channel: str = "bench"
@@ -51,27 +51,27 @@ class Settings:
     channels: int = 1
     ready: int = 2500
     rate: int = 10_000  # messages/s, where latency is measured
-    tell: Tell = field(default=lambda what, done, total: None, compare=False)
+    report: Report = field(default=lambda what, done, total: None, compare=False)
 
     @property
     def commands(self) -> int | None:
-        """How many publish commands carry `count` messages."""
+        """Return how many publish commands carry `count` messages."""
         return None if self.count is None else math.ceil(self.count / self.batch)
 
 
 def fresh_topic() -> str:
-    """A name that nobody else uses."""
+    """Return a new topic name."""
     return f"lapwing_bench_{os.getpid()}_{time.time_ns() // 1_000_000}"
 
 
 def publish_command(topic: str, size: int, batch: int) -> bytes:
-    """The bytes that publish a batch of messages of this size."""
+    """Return the bytes that publish a batch of messages of this size."""
     body = os.urandom(size)
     return commands.Pub(topic, body).encode() if batch == 1 else commands.Mpub.of(topic, [body] * batch).encode()
 
 
 class Watch:
-    """Wall and CPU time, ours and the server's, of what happens inside a `with`."""
+    """Wall and CPU time, of this process and of the server, inside a `with` block."""
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
@@ -113,18 +113,18 @@ def _lines(address: Address, count: int, subscriptions: list[tuple[str, str]] | 
             line.close()
 
 
-def _subscriptions(settings: Settings) -> list[tuple[str, str]]:
+def _subscriptions(settings: LoadSettings) -> list[tuple[str, str]]:
     if settings.channels == 1:
         return [(settings.topic, settings.channel)]
     return [(settings.topic, f"{settings.channel}{number}") for number in range(settings.channels)]
 
 
-def _deadline(settings: Settings) -> float | None:
+def _deadline(settings: LoadSettings) -> float | None:
     return None if settings.seconds is None else time.monotonic() + settings.seconds
 
 
 def _publish(
-    target: Target, settings: Settings, watch: Watch, what: str, others: Sequence[Part] = ()
+    target: Target, settings: LoadSettings, watch: Watch, what: str, others: Sequence[Part] = ()
 ) -> tuple[int, "array[int]"]:
     budget = Budget(settings.commands)
     command = publish_command(settings.topic, settings.size, settings.batch)
@@ -139,7 +139,7 @@ def _publish(
                 [*others, *publishers],
                 lambda: budget.spent and all(publisher.done for publisher in publishers),
                 moved=acknowledged, deadline=_deadline(settings), on_deadline=budget.close,
-                tell=lambda done: settings.tell(what, done, settings.count),
+                report=lambda done: settings.report(what, done, settings.count),
             )
         latencies = array("q")
         for publisher in publishers:
@@ -147,7 +147,7 @@ def _publish(
         return acknowledged(), latencies
 
 
-def publish(target: Target, settings: Settings) -> Result:
+def publish(target: Target, settings: LoadSettings) -> Result:
     """Publish as fast as the server acknowledges."""
     target = target.seen()
     watch = Watch(target.pid)
@@ -156,8 +156,8 @@ def publish(target: Target, settings: Settings) -> Result:
     return measured("pub", target, settings, watch, messages, shown, percentiles(latencies, "sent to OK"))
 
 
-def consume(target: Target, settings: Settings) -> Result:
-    """Fill a channel first, then consume and finish all of it: only the latter is measured."""
+def consume(target: Target, settings: LoadSettings) -> Result:
+    """Fill a channel, then consume and finish all of it; only the second part is measured."""
     target = target.seen()
     if settings.count is None:
         raise BenchError("consuming needs to know how many messages to put there first: give --count")
@@ -171,12 +171,12 @@ def consume(target: Target, settings: Settings) -> Result:
         watch = Watch(target.pid)
         with watch:
             turn(consumers, lambda: tally.received >= wanted, moved=lambda: tally.received,
-                 tell=lambda done: settings.tell("consuming", done, wanted))
+                 report=lambda done: settings.report("consuming", done, wanted))
     shown = {"consumers": len(consumers), "rdy": settings.ready}
     return measured("sub", target, settings, watch, tally.received, shown, None)
 
 
-def publish_and_consume(target: Target, settings: Settings, name: str = "pubsub") -> Result:
+def publish_and_consume(target: Target, settings: LoadSettings, name: str = "pubsub") -> Result:
     """Publish and consume at the same time, until everything published has reached every channel."""
     target = target.seen()
     budget, tally = Budget(settings.commands), Tally()
@@ -198,22 +198,22 @@ def publish_and_consume(target: Target, settings: Settings, name: str = "pubsub"
 
         with watch:
             turn(parts, done, moved=lambda: tally.received, deadline=_deadline(settings), on_deadline=budget.close,
-                 tell=lambda count: settings.tell("publishing and consuming", count, total))
+                 report=lambda count: settings.report("publishing and consuming", count, total))
     shown = {"connections": settings.publishers, "batch": settings.batch, "window": settings.window,
              "channels": settings.channels, "consumers": len(consuming), "rdy": settings.ready}
     return measured(name, target, settings, watch, tally.received, shown, None)
 
 
-def fan_out(target: Target, settings: Settings) -> Result:
-    """Publish to a topic whose every channel is consumed; counted per delivered message, publishing included."""
+def fan_out(target: Target, settings: LoadSettings) -> Result:
+    """Publish to a topic with several consumed channels; counted per delivered message, publishing included."""
     return publish_and_consume(target, settings, "fanout")
 
 
 def measured(
-    name: str, target: Target, settings: Settings, watch: Watch, messages: int, shown: dict[str, int],
+    name: str, target: Target, settings: LoadSettings, watch: Watch, messages: int, shown: dict[str, int],
     latency: Percentiles | None,
 ) -> Result:
-    """What one load came to."""
+    """Return the result of a load."""
     return Result(
         load=name, server=str(target.tcp), messages=messages, size=settings.size, seconds=watch.seconds,
         own_cpu=watch.own_cpu, server_cpu=watch.server_cpu, server_pid=target.pid, settings=shown, latency=latency,

@@ -1,4 +1,4 @@
-"""What a load came to: as text, as JSON, as a picture."""
+"""Results of loads: as text, JSON or a picture."""
 
 from array import array
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Result:
 
     load: str
     server: str
-    messages: int  # acknowledged, or delivered where somebody consumes
+    messages: int  # acknowledged, or delivered if there are consumers
     size: int  # bytes of a body
     seconds: float
     own_cpu: float  # seconds
@@ -42,16 +42,16 @@ class Result:
 
     @property
     def server_us(self) -> float | None:
-        """The server's CPU per message, in microseconds."""
+        """CPU time of the server per message, in microseconds."""
         return None if self.server_cpu is None or not self.messages else self.server_cpu * 1e6 / self.messages
 
     @property
     def own_us(self) -> float:
-        """Our own CPU per message, in microseconds."""
+        """CPU time of this process per message, in microseconds."""
         return self.own_cpu * 1e6 / self.messages if self.messages else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, with what follows from it."""
+        """Return the result with derived figures."""
         return {**asdict(self), "messages_per_second": round(self.rate, 1),
                 "megabytes_per_second": round(self.rate * self.size / 1e6, 3),
                 "server_cpu_us_per_message": None if self.server_us is None else round(self.server_us, 4),
@@ -59,7 +59,7 @@ class Result:
 
 
 def percentiles(times: "array[int]", what: str) -> Percentiles | None:
-    """The distribution of `times` in ns, or None of none."""
+    """Return the distribution of `times` in ns, or None without any."""
     if not times:
         return None
     ordered = sorted(times)
@@ -71,7 +71,7 @@ def percentiles(times: "array[int]", what: str) -> Percentiles | None:
 
 
 def text(result: Result) -> str:
-    """The result for a person, one line a fact."""
+    """Return the result as text."""
     shown = ", ".join(f"{name} {value:,}" for name, value in result.settings.items())
     lines = [
         f"{result.load}: {result.messages:,} messages of {result.size:,} bytes in {result.seconds:.2f} s ({shown})",
@@ -82,11 +82,11 @@ def text(result: Result) -> str:
         lines.append(f"  {times.what}: p50 {times.p50:.3f} ms   p99 {times.p99:.3f} ms   "
                      f"p99.9 {times.p999:.3f} ms   max {times.max:.3f} ms")
     if result.server_us is None:
-        lines.append("  server CPU     not visible from here (another machine or user); --pid names the process")
+        lines.append("  server CPU     not visible (another machine or user); --pid gives the process")
     else:
         lines.append(f"  server CPU     {result.server_us:.3f} us per message (pid {result.server_pid})")
     lines.append(f"  our own CPU    {result.own_us:.3f} us per message")
-    lines.append(f"  durability     {result.durability or 'not told by this server'}")
+    lines.append(f"  durability     {result.durability or 'not reported by this server'}")
     return "\n".join(lines)
 
 

@@ -1,21 +1,23 @@
-"""What can be seen of the process behind an address: who it is, its CPU time, its memory, how durable it is."""
+"""The server behind an address: its process, its durability."""
 
 import contextlib
 import os
 import socket
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
+
+from lapwing.net import bearer
+from lapwing.net.blocking_http_client import BlockingHttpClient
+from lapwing.net.http_message import HttpFailed
 
 _LISTEN: Final = "0A"
-_PATIENCE: Final = 5.0
+_SECONDS: Final = 5.0  # for a request
 DURABILITIES: Final = ("memory", "os", "fsync")
 
 
 def listening_pid(host: str, port: int) -> int | None:
-    """The process on this machine that listens on `port`, where we may look; None for another machine's."""
+    """Return the process on this machine that listens on `port`, or None."""
     if not _is_here(host):
         return None
     wanted = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
@@ -51,23 +53,25 @@ def _listening_inodes(port: int) -> list[str]:
 
 
 def durability(http_address: str) -> str | None:
-    """When this nsqd acknowledges a publish (`memory`, `os`, `fsync`); None where it does not say."""
+    """Return the durability of an nsqd (`memory`, `os`, `fsync`), or None if it is not lapwing's."""
     try:
-        with urllib.request.urlopen(f"http://{http_address}/config/durability", timeout=_PATIENCE) as answer:
-            said = answer.read(64).decode("ascii").strip().strip('"')
-    except (OSError, ValueError):
+        answer = _client().request("GET", f"http://{http_address}/config/durability")
+    except HttpFailed:
         return None
-    return said if said in DURABILITIES else None
+    found = answer.text.strip().strip('"')
+    return found if answer.status == 200 and found in DURABILITIES else None
 
 
 def delete_topic(http_address: str, topic: str) -> str | None:
-    """Delete a topic; what went wrong, if anything."""
-    query = urllib.parse.urlencode({"topic": topic})
-    request = urllib.request.Request(f"http://{http_address}/topic/delete?{query}", method="POST")
+    """Delete a topic; return the error, if any."""
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE):
-            return None
-    except urllib.error.HTTPError as error:
-        return None if error.code == 404 else f"HTTP {error.code}"
-    except (OSError, ValueError) as error:
+        answer = _client().request("POST", f"http://{http_address}/topic/delete?topic={quote(topic)}")
+    except HttpFailed as error:
         return str(error)
+    return None if answer.status in (200, 404) else f"HTTP {answer.status}"
+
+
+def _client() -> BlockingHttpClient:
+    secret = os.environ.get("LAPWING_AUTH_SECRET", "")
+    headers = {bearer.HEADER: bearer.credentials(secret).decode()} if secret else {}
+    return BlockingHttpClient(connect_timeout=_SECONDS, request_timeout=_SECONDS, headers=headers, max_answer=1 << 16)

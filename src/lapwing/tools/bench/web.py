@@ -1,4 +1,4 @@
-"""Requests over HTTP, kept-alive, one at a time on each connection."""
+"""HTTP load: kept-alive connections, one request at a time on each."""
 
 import time
 from array import array
@@ -9,7 +9,7 @@ from lapwing.client.address import Address
 from lapwing.client.address import parse as parse_address
 from lapwing.tools.bench.line import BenchError, Wire
 from lapwing.tools.bench.load import receive, turn
-from lapwing.tools.bench.loads import Settings, Target, Watch, measured
+from lapwing.tools.bench.loads import LoadSettings, Target, Watch, measured
 from lapwing.tools.bench.report import Result, percentiles
 
 _END: Final = b"\r\n\r\n"
@@ -17,7 +17,7 @@ _LENGTH: Final = b"content-length:"
 
 
 class Caller:
-    """Sends the next request as soon as the last one is answered."""
+    """Send the next request when the last one is answered."""
 
     def __init__(self, line: Wire, requests: Iterator[bytes]) -> None:
         self.line = line
@@ -36,7 +36,7 @@ class Caller:
         self._next()
 
     def readable(self) -> None:
-        """Take the answer, and go on."""
+        """Take the answer, and send the next request."""
         self._data += receive(self.line)
         if self._data != self._known and not self._whole():
             return
@@ -46,7 +46,7 @@ class Caller:
         self._next()
 
     def _whole(self) -> bool:
-        """Whether all of the answer is here; raises when it is no success."""
+        """Return whether the answer is complete. Raises for an answer that is not a success."""
         head, end, body = self._data.partition(_END)
         if not end:
             return False
@@ -59,7 +59,7 @@ class Caller:
         raise BenchError(f"{self.line.address} answered without a length: {head!r}")
 
     def writable(self) -> None:
-        """Send on where the socket was full."""
+        """Continue where the socket was full."""
         self._send()
 
     def _next(self) -> None:
@@ -83,14 +83,14 @@ class Caller:
 
 
 def post(address: Address, path: str, body: bytes = b"") -> bytes:
-    """The bytes of a POST."""
+    """Return the bytes of a POST."""
     return b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n\r\n%b" % (
         path.encode(), str(address).encode(), len(body), body)
 
 
-def call_all(address: Address, requests: Iterator[bytes], *, connections: int, settings: Settings, watch: Watch,
+def call_all(address: Address, requests: Iterator[bytes], *, connections: int, settings: LoadSettings, watch: Watch,
              total: int) -> list[Caller]:
-    """Have all requests answered, over several connections."""
+    """Run all requests over several connections."""
     lines = [Wire(address, "nsqd's HTTP", "--nsqd-http-address") for _ in range(connections)]
     try:
         callers = [Caller(line, requests) for line in lines]
@@ -102,15 +102,15 @@ def call_all(address: Address, requests: Iterator[bytes], *, connections: int, s
 
         with watch:
             turn(callers, lambda: all(caller.done for caller in callers), moved=answered,
-                 tell=lambda done: settings.tell("calling", done, total))
+                 report=lambda done: settings.report("calling", done, total))
         return callers
     finally:
         for line in lines:
             line.close()
 
 
-def publish(target: Target, settings: Settings) -> Result:
-    """Publish with POST /pub, a message a request."""
+def publish(target: Target, settings: LoadSettings) -> Result:
+    """Publish with POST /pub, one message per request."""
     target = target.seen()
     address = parse_address(target.http)
     request = post(address, f"/pub?topic={settings.topic}", b"x" * settings.size)
@@ -124,7 +124,7 @@ def publish(target: Target, settings: Settings) -> Result:
                     percentiles(latencies, "sent to OK"))
 
 
-def _requests(request: bytes, settings: Settings) -> Iterator[bytes]:
+def _requests(request: bytes, settings: LoadSettings) -> Iterator[bytes]:
     if settings.count is not None:
         for _ in range(settings.count):
             yield request
