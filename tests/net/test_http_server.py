@@ -27,6 +27,7 @@ class Site:
         self.laters = []
         self.gates = []
         self.bodies = []
+        self.served_big = 0
         self.lines = []
         self.errors = []
         self.stream_closed = asyncio.Event()
@@ -53,8 +54,13 @@ class Site:
         yield Route("GET", "/slow", self.slow)
         yield Route("GET", "/stream", lambda request: Stream(pieces=self.pieces(request)))
         yield Route("GET", "/broken", self.broken)
+        yield Route("GET", "/big", self.big)
         yield Route("GET", "/last", lambda request: replace(answers.text("bye"), close=True))
         yield Route("GET", "/header", lambda request: answers.text(request.header("X-Some") or "none"))
+
+    def big(self, request):
+        self.served_big += 1
+        return answers.text("x" * 300_000)
 
     def publish(self, request):
         self.bodies.append((request.query.get("topic"), request.body))
@@ -231,6 +237,22 @@ async def test_a_thousand_pipelined_laters_are_all_answered():
             for _ in waiting:
                 assert (await c.answer())[2] == str(answered).encode()
                 answered += 1
+
+
+async def test_requests_wait_while_the_client_does_not_read_their_answers():
+    async with site() as it, client(it) as silent, client(it) as other:
+        silent.writer.transport.pause_reading()
+        silent.send(GET % b"/big" * 400)
+        await until(lambda: it.served_big > 0)
+        for _ in range(50):  # the server has all the time it needs
+            other.send(PING)
+            await other.answer()
+        unread = it.served_big
+        silent.writer.transport.resume_reading()
+        bodies = [(await silent.answer())[2] for _ in range(400)]
+
+    assert unread < 40
+    assert set(bodies) == {b"x" * 300_000}
 
 
 async def test_a_later_completed_after_the_client_left_is_harmless():

@@ -1,6 +1,7 @@
 """Whoever talks to nsqd, and however badly: others are served, and memory stays bounded."""
 
 import contextlib
+import http.client
 import json
 import socket
 import struct
@@ -386,3 +387,19 @@ def test_a_huge_window_over_large_messages_costs_one_slice_at_a_time(nsqd: daemo
     post(nsqd, "/topic/delete?topic=large")
 
     assert most - before < 32 * MIB
+
+
+def test_one_http_connection_too_many_is_refused() -> None:
+    with daemons.nsqd("--max-http-connections=1") as daemon:
+        with socket.create_connection(("127.0.0.1", daemon.http_port)):
+            daemons.until(lambda: status_of(daemon, "/ping") == 503)
+        daemons.until(lambda: status_of(daemon, "/ping") == 200)
+
+
+def status_of(daemon: daemons.Daemon, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()

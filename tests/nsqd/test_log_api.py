@@ -21,6 +21,7 @@ from daemons import nsqd, start_nsqd, until
 from lapwing import kernel
 from lapwing.log.reader import InFile
 from lapwing.nsqd import http_log
+from lapwing.nsqd.read_budget import ReadBudget
 
 
 class Asked:
@@ -225,8 +226,9 @@ async def test_others_are_let_in_while_a_reader_is_told_where_a_long_range_lies(
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    places = http_log._in_files(Log(), 0, 100)
-    blocks = [block async for block in http_log._blocks(SimpleNamespace(), places, headers=False, positions=False)]
+    places, share = http_log._in_files(Log(), 0, 100), ReadBudget().take(1)
+    found = http_log._blocks(SimpleNamespace(), places, share, headers=False, positions=False)
+    blocks = [block async for block in found]
     task.cancel()
 
     assert len(blocks) == 100

@@ -136,7 +136,8 @@ class Options:
     tcp_transport: str = option(
         "auto", "how TCP clients are served: epoll (Linux), asyncio, or auto (epoll where there is one)", kind=TRANSPORT
     )
-    max_connections: int = option(0, "most TCP connections at a time; 0: no limit")
+    max_connections: int = option(0, "accept at most this many TCP connections at a time; 0: any number")
+    max_http_connections: int = option(10_000, "accept at most this many HTTP connections at a time; 0: any number")
     max_topics: int = option(0, "most topics; 0: no limit")
     max_channels: int = option(0, "most channels of one topic; 0: no limit")
     magic_timeout: int = option("2m", "how long a new connection may stay silent; 0: no limit", kind=DURATION)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PIPELINED: Final = 128  # answers awaited on one connection before it is read no further
 _LARGE: Final = 32768  # bytes of a piece that is not worth copying
+_UNREAD: Final = 1 << 20  # bytes of answers that wait to be sent before no further request is carried out
 _LINGER: Final = 2.0  # seconds in which a refused sender may finish, so that a reset does not eat its answer
 
 
@@ -46,6 +47,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop
         self._caller = Caller()
         self._output: list[bytes] = []
+        self._unsent = 0  # bytes in there
         self._in_turn = False  # within data_received: output is gathered
         self._slots: deque[_Slot] = deque()  # answers not yet sent, in order
         self._queue: deque[_Slot] = deque()  # what came after a request whose coroutine is not done
@@ -78,7 +80,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=262144)
         if not self._server.joined(self, self._loop):
             self.ended = self._closing = self._linger = True
-            self._output.append(plain("too many connections\n", 503).render(close=True))
+            self._put(plain("too many connections\n", 503).render(close=True))
             self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,6 +103,7 @@ class HttpConnection(asyncio.Protocol):
         self._incoming.take(data)
         self._in_turn = False
         self._flush()
+        self._go_on()
         if self._queue or len(self._slots) >= _PIPELINED:
             self._pause()
 
@@ -129,6 +132,7 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on."""
         self._can_write.set()
+        self._go_on()
         self._resume()
 
     # requests to answers
@@ -137,11 +141,11 @@ class HttpConnection(asyncio.Protocol):
         return 0.0 if self._server.log is None else time.perf_counter()
 
     def carry_out(self, head: Head, body: bytes) -> None:
-        """Answer a whole request, or let it wait for a coroutine before it."""
+        """Answer a whole request, or queue it behind a coroutine, a stream or unread answers."""
         request = Request(head, body, self._caller, self._started())
         if head.close:
             self.ended = True
-        if self._task is not None or self._queue:
+        if self._queue or self._busy:
             self._queue.append(_Slot(request, None))
         else:
             self._start(request)
@@ -197,7 +201,7 @@ class HttpConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Send what is complete, up to the first answer that is not; then carry out what waited."""
         self._send_ready()
-        while self._queue and self._task is None:
+        while self._queue and not self._busy:
             slot = self._queue.popleft()
             if slot.later is not None:
                 self._slots.append(slot)
@@ -208,7 +212,23 @@ class HttpConnection(asyncio.Protocol):
             self._closing = True
         if not self._in_turn:
             self._flush()
+            self._go_on()
             self._resume()
+
+    @property
+    def _busy(self) -> bool:
+        """Whether no further request is carried out: for the one at hand, or for answers that wait to be sent."""
+        return (
+            self._task is not None
+            or self._streaming is not None
+            or self._unsent > _UNREAD
+            or not self._can_write.is_set()
+        )
+
+    def _go_on(self) -> None:
+        """Carry out queued requests in the next turn, if nothing but the size of the answers held them back."""
+        if self._queue and not self._busy:
+            self._loop.call_soon(self._advance)
 
     def _send_ready(self) -> None:
         slots = self._slots
@@ -219,7 +239,7 @@ class HttpConnection(asyncio.Protocol):
                 return
             if slot.request is None:
                 slots.popleft()
-                self._output.append(slot.raw)
+                self._put(slot.raw)
             elif isinstance(answer, Stream):
                 self._streaming = self._loop.create_task(self._stream(slot.request, answer))
             else:
@@ -235,11 +255,11 @@ class HttpConnection(asyncio.Protocol):
             self._end()
         if self.ended and not self._slots and not self._queue:
             self._closing = True
-            self._output.append(answer.render(old=head.old, close=True, bodiless=head.method == "HEAD"))
+            self._put(answer.render(old=head.old, close=True, bodiless=head.method == "HEAD"))
         elif head.method == "HEAD":
-            self._output.append(answer.render(bodiless=True))
+            self._put(answer.render(bodiless=True))
         else:
-            self._output.append(answer.render())
+            self._put(answer.render())
         if server.log is not None and head.route.logged:
             self._log(request, answer)
 
@@ -291,9 +311,14 @@ class HttpConnection(asyncio.Protocol):
             self._log(request, answer)
         self._advance()
 
+    def _put(self, data: bytes) -> None:
+        self._output.append(data)
+        self._unsent += len(data)
+
     def _flush(self) -> None:
         if self._output:
             output, self._output = self._output, []
+            self._unsent = 0
             if not self._transport.is_closing():
                 self._transport.write(output[0] if len(output) == 1 else b"".join(output))
         if self._closing and not self._closed:

@@ -17,7 +17,7 @@ from lapwing.broker.storage import DiskStorage
 from lapwing.errors import ConfigError, LogError
 from lapwing.log.nsq_queues import undrained
 from lapwing.net import polled
-from lapwing.net.http import HttpServer
+from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
 from lapwing.net.routes import Router, Table, TlsRequired
@@ -179,7 +179,8 @@ class Daemon:
         )
 
     async def _serve_http(self, listener: Listener, table: Table, tls: ssl.SSLContext | None) -> None:
-        server = HttpServer(table, log=self.log.info, broken=self._broken)
+        limits = HttpLimits(connections=self.options.max_http_connections)
+        server = HttpServer(table, limits=limits, log=self.log.info, broken=self._broken)
         self._servers.append(server)
         await listener.serve(server.protocol, tls=tls)
 

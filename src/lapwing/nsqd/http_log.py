@@ -29,6 +29,7 @@ from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.log_readers import LogReaders
 from lapwing.nsqd.permissions import READ, USE_CHANNEL
 from lapwing.nsqd.publishing import named
+from lapwing.nsqd.read_budget import ReadBudget, ReadShare
 
 FRAMES: Final = "application/vnd.lapwing.frames"
 BLOCK: Final = struct.Struct("<4sIQII")  # kind, count, first sequence, bytes of frames, bytes of extras
@@ -64,6 +65,7 @@ class LogApi:
         self._stir = stir
         self._about = about
         self._waiting: dict[asyncio.Future[None], dict[str, int]] = {}
+        self._budget = ReadBudget()
 
     def routes(self) -> list[Route]:
         """For the table."""
@@ -156,19 +158,25 @@ class LogApi:
         if "limit" in query:
             stop = min(stop, start + _number(query, "limit", 0))
         positions = query.get("positions") not in ("false", "0")
+        share = self._budget.take(_BLOCK_BYTES)
+        at_once = min(_READ_BYTES, share.size)
         found: Iterator[InFile | Parts]
         if "max_bytes" in query:
-            found = _joined(_bounded(log.blocks(start, stop, _READ_BYTES), _number(query, "max_bytes", 0)))
+            bounded = _bounded(log.blocks(start, stop, at_once), _number(query, "max_bytes", 0))
+            found = _joined(bounded, share.size)
         elif request.caller.near and query.get("files") in ("true", "1"):
             found = _in_files(log, start, stop)
         else:
-            found = _joined(log.blocks(start, stop, _READ_BYTES))
-        pieces = _blocks(topic, found, headers=headers, positions=positions)
+            found = _joined(log.blocks(start, stop, at_once), share.size)
+        pieces = _blocks(topic, found, share, headers=headers, positions=positions)
         return Stream(200, content_type=FRAMES, pieces=pieces)
 
     async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
+        share = self._budget.take(MOST_BYTES)
         try:
-            return await _for_people(topic, start, stop, max_bytes, headers)
+            body = await _for_people(topic, start, stop, max_bytes, share.size, headers)
+            share.shrink(len(body))
+            return Stream(200, content_type=JSON, pieces=_whole(body, share))
         except OutOfRange as error:  # retention was faster
             raise Refused(416, "OUT_OF_RANGE", first=topic.log.first, next=topic.log.end) from error
 
@@ -250,9 +258,15 @@ def _time(topic: Topic, sequence: int) -> int | None:
         return None
 
 
+async def _whole(body: bytes, share: ReadShare) -> AsyncIterator[bytes]:
+    """Yield the body; `share` lives as long as this does."""
+    yield body
+
+
 async def _blocks(
-    topic: Topic, ranges: Iterator[InFile | Parts], *, headers: bool, positions: bool
+    topic: Topic, ranges: Iterator[InFile | Parts], share: ReadShare, *, headers: bool, positions: bool
 ) -> AsyncIterator[bytes | memoryview]:
+    """Yield the bytes of each block; `share` lives as long as this does."""
     for found in ranges:
         if isinstance(found, InFile):
             yield _placed(found, _extras(topic, found.first, found.first + found.count) if headers else b"")
@@ -309,12 +323,15 @@ def _bounded(pieces: Iterator[tuple[int, int, memoryview]], most: int) -> Iterat
         most -= len(frames)
 
 
-def _joined(pieces: Iterator[tuple[int, int, memoryview]]) -> Iterator[Parts]:
-    """Neighbours together, as every block costs its reader a turn through Python and Arrow; no parts: quarantined."""
+def _joined(pieces: Iterator[tuple[int, int, memoryview]], most: int) -> Iterator[Parts]:
+    """Join neighbours to blocks of at most `most` bytes; a range without parts is quarantined.
+
+    Every block costs its reader a turn through Python and Arrow.
+    """
     start = total = size = 0
     parts: list[memoryview] = []
     for first, count, frames in pieces:
-        if parts and (not frames or size + len(frames) > _BLOCK_BYTES):
+        if parts and (not frames or size + len(frames) > most):
             yield start, total, parts
             total, size, parts = 0, 0, []
         if not frames:
@@ -344,8 +361,13 @@ def _extras(topic: Topic, start: int, stop: int) -> bytes:
     return json.dumps(found, separators=(",", ":")).encode() if found else b""
 
 
-async def _for_people(topic: Topic, start: int, stop: int, max_bytes: int, with_headers: bool) -> Answer:
-    """Messages as JSON, one block of the log at a time, so that much of it stops nobody."""
+async def _for_people(
+    topic: Topic, start: int, stop: int, max_bytes: int, max_written: int, with_headers: bool
+) -> bytes:
+    """Return messages as JSON, made one block of the log at a time, so that others get their turn.
+
+    `max_bytes` bounds the bodies, `max_written` the answer, which escapes may make far longer.
+    """
     log = topic.log
     messages: list[bytes] = []
     headers = {extra.sequence: extra.headers for extra in log.extras(start, stop)} if with_headers else {}
@@ -357,7 +379,7 @@ async def _for_people(topic: Topic, start: int, stop: int, max_bytes: int, with_
         reached = first + count
         decoded, _ = kernel.decode_messages(frames, 0, len(frames))
         for sequence, (timestamp, attempts, message_id, body) in enumerate(decoded, first):
-            if messages and (size + len(body) > max_bytes or written > MOST_BYTES):  # escapes may make it far longer
+            if messages and (size + len(body) > max_bytes or written > max_written):
                 reached = sequence
                 break
             size += len(body)
@@ -378,7 +400,7 @@ async def _for_people(topic: Topic, start: int, stop: int, max_bytes: int, with_
         if reached < first + count:
             break
     about = compact({"log_id": log.identity, "first": log.first, "next": log.end, "resume": reached})
-    return Answer(200, b'%b,"messages":[%b]}' % (about[:-1], b",".join(messages)), JSON)
+    return b'%b,"messages":[%b]}' % (about[:-1], b",".join(messages))
 
 
 def _number(query: Query, name: str, default: int) -> int:
