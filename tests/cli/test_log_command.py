@@ -40,7 +40,7 @@ def test_verify_says_that_all_is_well(data_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == [
         "orders: 3 messages [0, 3), 114 bytes in 1 segment",
-        "all is well",
+        "no problem found",
     ]
 
 

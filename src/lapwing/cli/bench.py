@@ -84,7 +84,7 @@ def sub(
     count: Count = 1_000_000, consumers: Consumers = 2, ready: Ready = 2500,
     as_json: shared.Json = False, plot: Plot = "",
 ) -> None:
-    """Fill a channel, then consume and finish all of it; only the latter is measured."""
+    """Fill a channel, then consume and finish all of it; only the second part is measured."""
     _run(loads.consume, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic, count=count,
          seconds=0, size=size, consumers=consumers, ready=ready)
 
@@ -134,6 +134,6 @@ def http(
     count: Count = 100_000, seconds: Seconds = 0, connections: Connections = 32,
     as_json: shared.Json = False, plot: Plot = "",
 ) -> None:
-    """Publish over HTTP, a message a request."""
+    """Publish over HTTP, one message per request."""
     _run(web.publish, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic, count=count,
          seconds=seconds, size=size, publishers=connections)

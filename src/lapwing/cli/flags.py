@@ -1,4 +1,4 @@
-"""From a program's settings to its command line, in Go's flag syntax, and its TOML config file."""
+"""Read the settings of a program from flags, in Go's syntax, and from a TOML file."""
 
 import dataclasses
 import sys
@@ -14,16 +14,16 @@ Options = TypeVar("Options")
 
 
 class FlagError(ConfigError):
-    """A flag that does not exist, or a value that it cannot have: usage, exit 2."""
+    """An unknown flag or a bad value: usage, exit code 2."""
 
 
 class HelpWanted(ConfigError):
-    """The operator asked how to use the program: usage, exit 0."""
+    """The operator asked for help: usage, exit code 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed(Generic[Options]):
-    """What a command line came to, and who said what."""
+    """The settings, and where each comes from."""
 
     options: Options
     by_flag: frozenset[str]  # names of the fields
@@ -31,12 +31,12 @@ class Parsed(Generic[Options]):
     rest: list[str]  # from the first argument that is no flag
 
     def given(self, name: str) -> bool:
-        """Whether the operator set this field, rather than left it at its default."""
+        """Return whether the operator set this field."""
         return name in self.by_flag or name in self.by_file
 
 
 def parse(options: type[Options], arguments: Sequence[str]) -> Parsed[Options]:
-    """The options that `arguments`, and the config file they name, ask for: flag over file over default.
+    """Return the options of `arguments` and of the config file that they name: flag over file over default.
 
     Raises `HelpWanted`, `FlagError`, or plain `ConfigError` for a file that cannot be used.
     """
@@ -48,7 +48,7 @@ def parse(options: type[Options], arguments: Sequence[str]) -> Parsed[Options]:
 
 
 def parse_flags(options: type[Any], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Field values by name for the flags at the start of `arguments`, and the arguments behind them."""
+    """Return field values by name for the flags at the start of `arguments`, and the other arguments."""
     known = {setting.flag: setting for setting in settings(options)}
     values: dict[str, Any] = {}
     left = list(arguments)
@@ -92,7 +92,7 @@ def _read_flag(setting: Setting, text: str) -> Any:
 
 
 def read_file(options: type[Any], path: str) -> dict[str, Any]:
-    """Field values by name that the TOML file at `path` sets; keys that nobody knows are ignored."""
+    """Return the field values that the TOML file at `path` sets; unknown keys are ignored."""
     import tomllib
 
     try:
@@ -114,7 +114,7 @@ def read_file(options: type[Any], path: str) -> dict[str, Any]:
 
 
 def usage(options: type[Any], program: str, example: str = "") -> str:
-    """All flags with their kinds, help and defaults, and an example to begin with."""
+    """Return all flags with kinds, help and defaults, and an example."""
     lines = [f"Usage of {program}:"]
     for setting in sorted(settings(options), key=lambda setting: setting.flag):
         lines.append(f"  -{setting.flag} {setting.kind.name}".rstrip())
@@ -131,7 +131,7 @@ def usage(options: type[Any], program: str, example: str = "") -> str:
 def read(
     options: type[Options], program: str, arguments: Sequence[str] | None = None, example: str = ""
 ) -> Parsed[Options]:
-    """Like `parse`, for a `main`: what is wrong is said on stderr, and the program ends with the right status."""
+    """Parse for a `main`: errors go to stderr, and the program ends with the right exit code."""
     open_closed()
     try:
         return parse(options, sys.argv[1:] if arguments is None else arguments)
@@ -147,7 +147,7 @@ def read(
 
 
 def table(options: type[Any]) -> str:
-    """The settings as a Markdown table, for the documentation."""
+    """Return the settings as a Markdown table, for the documentation."""
     rows = ["| flag | config key | default | meaning |", "|---|---|---|---|"]
     for setting in settings(options):
         kind = f" {setting.kind.name}" if setting.kind.name else ""
@@ -160,5 +160,5 @@ def table(options: type[Any]) -> str:
 
 
 def replaced(options: Options, **changes: Any) -> Options:
-    """A copy of frozen options with some fields set anew."""
+    """Return a copy of frozen options with some fields changed."""
     return dataclasses.replace(options, **changes)  # type: ignore[type-var]

@@ -32,7 +32,7 @@ Topics = Annotated[
 
 @app.command(example="lapwing log verify /var/lib/nsqd --json | jq .problems")
 def verify(place: DataPathArgument, topic: Topics = None, as_json: Json = False) -> None:
-    """Compare everything with its checksums; changes nothing. Exit code 1 when something is wrong."""
+    """Compare everything with its checksums, and change nothing. Exit code 1 if something is wrong."""
     summaries: list[offline.Summary] = []
     problems: list[offline.Problem] = []
     with _data_path(place) as held, _shown(offline.verify(held, topic or ()), as_json) as events:
@@ -49,7 +49,7 @@ def verify(place: DataPathArgument, topic: Topics = None, as_json: Json = False)
         topics = [asdict(summary) for summary in summaries]
         _print_json({"ok": not problems, "problems": [asdict(problem) for problem in problems], "topics": topics})
     elif not problems:
-        print("all is well")
+        print("no problem found")
     if problems:
         sys.exit(1)
 
@@ -63,9 +63,9 @@ def repair(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put right what can be. Damaged chunks are copied to DATA_PATH/quarantine and set aside; the rest is kept.
+    """Repair a data path. Damaged chunks are copied to DATA_PATH/quarantine and set aside; the rest is kept.
 
-    Exit code 1 when something could not be put right.
+    Exit code 1 if something could not be repaired.
     """
     repairs: list[offline.Repair] = []
     with _data_path(place) as held, _shown(offline.repair(held, topic or (), unreadable=unreadable), as_json) as events:
@@ -92,7 +92,7 @@ def export(
     start: Annotated[int, Option("--from", min=0, help="Begin at this sequence.")] = 0,
     stop: Annotated[int | None, Option("--to", min=0, help="End before this.")] = None,
 ) -> None:
-    """Get the messages out: one body a line, or JSON. Exit code 1 when some could not be read."""
+    """Export messages: one body per line, or JSON. Exit code 1 if some could not be read."""
     problems = 0
     with _data_path(place) as held, _destination(output) as out:
         found = offline.export(held, topic or (), start=start, stop=1 << 62 if stop is None else stop)
@@ -110,7 +110,7 @@ def export(
 
 @contextmanager
 def _data_path(path: str) -> Iterator[DataPath]:
-    """The data path, held; what is wrong with asking for it is said as such."""
+    """Lock the data path. Raises `ConfigError` if it cannot be used."""
     if not os.path.isdir(path):
         raise ConfigError(f"{path}: no such directory")
     if not any(os.path.exists(os.path.join(path, name)) for name in (FILE, TOPICS)):
@@ -170,7 +170,7 @@ def _line(summary: offline.Summary) -> str:
 
 
 def _json_line(message: dict[str, Any]) -> bytes:
-    """A message as JSON; a body that is no text is given in base64."""
+    """Return a message as JSON; a body that is not UTF-8 is in base64."""
     body = message["body"]
     try:
         message["body"] = body.decode()

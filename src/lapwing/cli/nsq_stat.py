@@ -10,7 +10,7 @@ EXAMPLE = "nsq_stat --topic=orders --channel=billing --lookupd-http-address=127.
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     options = read(NsqStatOptions, "nsq_stat", example=EXAMPLE).options
     sys.exit(end("nsq_stat", options, watch))
 

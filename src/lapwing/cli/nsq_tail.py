@@ -10,7 +10,7 @@ EXAMPLE = "nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150"
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     options = read(NsqTailOptions, "nsq_tail", example=EXAMPLE).options
     sys.exit(end("nsq_tail", options, tail))
 

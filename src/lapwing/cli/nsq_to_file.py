@@ -10,7 +10,7 @@ EXAMPLE = "nsq_to_file --topic=orders --output-dir=archive --nsqd-tcp-address=12
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     parsed = read(NsqToFileOptions, "nsq_to_file", example=EXAMPLE)
     sys.exit(end("nsq_to_file", parsed.options, lambda options: archive(options, parsed.rest)))
 

@@ -10,7 +10,7 @@ EXAMPLE = "nsq_to_http --topic=orders --post=http://127.0.0.1:8080/orders --nsqd
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     parsed = read(NsqToHttpOptions, "nsq_to_http", example=EXAMPLE)
     given = parsed.given("content_type")
     sys.exit(end("nsq_to_http", parsed.options, lambda options: forward(options, content_type_given=given)))

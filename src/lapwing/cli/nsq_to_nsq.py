@@ -10,7 +10,7 @@ EXAMPLE = "nsq_to_nsq --topic=orders --nsqd-tcp-address=a:4150 --destination-nsq
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     options = read(NsqToNsqOptions, "nsq_to_nsq", example=EXAMPLE).options
     sys.exit(end("nsq_to_nsq", options, republish))
 

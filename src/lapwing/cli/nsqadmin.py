@@ -12,7 +12,7 @@ from lapwing.kernel import COMPILED
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until told to stop: exit 0; 1 when it cannot start, 2 for a bad flag."""
+    """Run until a signal: exit code 0; 1 if it cannot start, 2 for a bad flag."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)  # it takes a second to start, and to be stopped meanwhile is no failure
     options = flags.read(AdminOptions, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options

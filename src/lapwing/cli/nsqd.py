@@ -13,14 +13,14 @@ EXAMPLE = "nsqd --data-path=/var/lib/nsqd --lookupd-tcp-address=127.0.0.1:4160"
 
 
 def version_text(program: str) -> str:
-    """What `--version` prints; clients take it apart."""
+    """Return the output of `--version`; clients parse it."""
     twin = "compiled" if kernel.COMPILED else "pure"
     python = ".".join(map(str, sys.version_info[:3]))
     return f"{program} v{VERSION} (built w/python{python}-{twin})"
 
 
 def effective(parsed: Parsed[Options]) -> Options:
-    """The options with what follows from them: a memory limit that was asked for, TLS that client certificates need."""
+    """Return the options with derived values: a requested memory limit, TLS that client certificates need."""
     options = parsed.options
     if parsed.given("mem_queue_size"):
         options = replaced(options, deferred_limit=options.mem_queue_size)
@@ -30,7 +30,7 @@ def effective(parsed: Parsed[Options]) -> Options:
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     parsed = read(Options, "nsqd", example=EXAMPLE)
     if parsed.options.version:
         print(version_text("nsqd"))

@@ -12,7 +12,7 @@ EXAMPLE = "nsqlookupd --tcp-address=0.0.0.0:4160 --http-address=0.0.0.0:4161"
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     options = read(Options, "nsqlookupd", example=EXAMPLE).options
     version = f"nsqlookupd v{VERSION} (built w/python{platform.python_version()})"
     if options.version:

@@ -1,11 +1,11 @@
-"""The three standard streams, there even if whoever started the program closed them."""
+"""Standard streams that are open even if the caller closed them."""
 
 import os
 import sys
 
 
 def open_closed() -> None:
-    """Let closed standard streams lead nowhere, before a socket takes the number of one and gets what is printed."""
+    """Open closed standard streams to /dev/null, before a socket gets the number of one and so the output."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

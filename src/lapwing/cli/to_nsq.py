@@ -10,7 +10,7 @@ EXAMPLE = "tail -f app.log | to_nsq --topic=lines --nsqd-tcp-address=127.0.0.1:4
 
 
 def main() -> None:
-    """The program."""
+    """Run the program."""
     options = read(ToNsqOptions, "to_nsq", example=EXAMPLE).options
     sys.exit(end("to_nsq", options, publish_stdin))
 

@@ -1,4 +1,4 @@
-"""Where a daemon is: `host:port`, or the path of a Unix socket."""
+"""Addresses of nsqds: `host:port`, or the path of a Unix socket."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from lapwing.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An nsqd's TCP door; `port` is 0 for a Unix socket, whose path is `host`."""
+    """A TCP address of an nsqd; `port` is 0 for a Unix socket, whose path is `host`."""
 
     host: str
     port: int
@@ -24,9 +24,9 @@ class Address:
 
 
 def parse(text: str) -> Address:
-    """The address that `text` means; a path (it has a slash) is a Unix socket. Raises `ConfigError`."""
+    """Return the address in `text`; a text with a slash is a Unix socket. Raises `ConfigError`."""
     if text.startswith(("http:", "https:", "tcp:")):
-        raise ConfigError(f"{text}: a URL, expected host:port of nsqd's TCP door (4150 by default)")
+        raise ConfigError(f"{text}: a URL, expected host:port of nsqd's TCP address (port 4150 by default)")
     if text.startswith("unix:"):
         text = text.removeprefix("unix:").removeprefix("//")
         return Address(text, 0)
@@ -41,7 +41,7 @@ def parse(text: str) -> Address:
 
 
 def listed(addresses: str | Iterable[str]) -> list[str]:
-    """Addresses one by one, from a list of them or from one text with commas. Raises `ConfigError`."""
+    """Return a list of addresses, from a list or from one text with commas. Raises `ConfigError`."""
     if isinstance(addresses, str):
         return [part.strip() for part in addresses.split(",") if part.strip()]
     if isinstance(addresses, bytes) or not isinstance(addresses, Iterable):

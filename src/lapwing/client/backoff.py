@@ -1,4 +1,4 @@
-"""How long to hold back after failures: a consumer whose handler fails, a connection that cannot be made. Pure."""
+"""Backoff of a consumer whose handler fails, and delays between attempts to connect. Pure."""
 
 import enum
 import random
@@ -8,26 +8,26 @@ Strategy = Literal["exponential", "full_jitter"]
 
 
 class Signal(enum.Enum):
-    """What the answer to a message says about how the consumer is doing."""
+    """The effect of an answer on backoff."""
 
     RESUME = "resume"  # finished
     BACKOFF = "backoff"  # requeued
-    CONTINUE = "continue"  # requeued, but not because anything is wrong
+    CONTINUE = "continue"  # requeued or released without a failure
 
 
 class Verdict(enum.Enum):
-    """What a signal changes."""
+    """The change that a signal makes."""
 
     NOTHING = "nothing"
-    PAUSE = "pause"  # hold everything for `Backoff.duration` seconds, then let one message through
+    PAUSE = "pause"  # stop deliveries for `Backoff.duration` seconds, then try one message
     RECOVERED = "recovered"  # everything back to normal
 
 
 class Backoff:
-    """One consumer's state: a level, and whether a pause is running.
+    """The backoff of one consumer: a level, and whether a pause is running.
 
-    Outside of a pause, in backoff, a single message is let through: its outcome is the next signal. Signals during a
-    pause come from messages that were under way before, and change nothing.
+    After a pause, a single message is delivered: its outcome is the next signal. Signals during a pause come from
+    messages that were delivered before, and change nothing.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Backoff:
         self.duration = 0.0
 
     def signal(self, signal: Signal) -> Verdict:
-        """Take one answer into account; on PAUSE, `duration` says how long."""
+        """Take one answer into account; after PAUSE, `duration` is its length."""
         if self.paused or self._longest <= 0:
             return Verdict.NOTHING
         if signal is Signal.BACKOFF:
@@ -65,7 +65,7 @@ class Backoff:
         return Verdict.PAUSE
 
     def over(self) -> None:
-        """The pause has passed: the next signal counts."""
+        """End the pause: the next signal counts."""
         self.paused = False
 
     def _at(self, level: int) -> float:
@@ -76,7 +76,7 @@ FIRST_DELAY: Final = 0.1
 
 
 class Delays:
-    """The waits between attempts to connect: doubling, bounded, each drawn from its upper half.
+    """Delays between attempts to connect: doubling up to a limit, each chosen at random from its upper half.
 
     The jitter keeps a thousand clients of one restarted nsqd from coming back in the same millisecond.
     """
@@ -88,11 +88,11 @@ class Delays:
         self.failures = 0
 
     def next(self) -> float:
-        """Seconds to wait before the next attempt."""
+        """Return the seconds to wait before the next attempt."""
         full = min(self._longest, self._first * float(1 << min(self.failures, 30)))
         self.failures += 1
         return self._rng.uniform(full / 2, full)
 
     def reset(self) -> None:
-        """An attempt has succeeded."""
+        """Start again with the shortest delay."""
         self.failures = 0

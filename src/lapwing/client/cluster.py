@@ -1,7 +1,7 @@
-"""All the daemons' answers as one picture: pure.
+"""Merge the answers of nsqds and nsqlookupds. Pure.
 
-What nsqd and nsqlookupd say is plain JSON, and so is what comes out here: the objects of nsqadmin's API, keys in their
-documented order. A number that is missing counts as 0, so that older and other nsqds can be shown too.
+Input and output are JSON: the output has the objects of nsqadmin's API, keys in their documented order. A missing
+number counts as 0, so that older and other nsqds can be shown too.
 """
 
 import re
@@ -17,7 +17,7 @@ _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One nsqd, as discovery or the node itself describes it."""
+    """One nsqd, as nsqlookupd or the node itself describes it."""
 
     hostname: str
     broadcast_address: str
@@ -34,7 +34,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """`broadcast_address:http_port`, what the UI and the API call it."""
+        """`broadcast_address:http_port`, its name in the UI and the API."""
         return join_address(self.broadcast_address, self.http_port)
 
     @property
@@ -44,11 +44,11 @@ class Node:
 
     @property
     def contact(self) -> str:
-        """Where its HTTP API is asked."""
+        """The address of its HTTP API."""
         return self.configured or self.name
 
     def to_json(self) -> Json:
-        """The API's node object."""
+        """Return the node object of the API."""
         return {
             "remote_addresses": None if self.remote_addresses is None else list(self.remote_addresses),
             "remote_address": self.remote_address,
@@ -64,7 +64,7 @@ class Node:
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, an IPv6 host in brackets."""
+    """Return `host:port`, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
@@ -76,7 +76,7 @@ def _unless_empty(pairs: Json) -> Json:
 
 
 def nodes_of_lookup(answers: Mapping[str, Json]) -> list[Node]:
-    """The union of all `/nodes` (or `/lookup`) answers: one node per broadcast address and TCP port, by host name."""
+    """Return the nodes of all `/nodes` or `/lookup` answers, one per broadcast address and TCP port, by host name."""
     seen: dict[str, Node] = {}
     for lookupd, answer in answers.items():
         for producer in answer.get("producers") or ():
@@ -118,7 +118,7 @@ def _known_twice(first: Node, again: Node) -> Node:
 
 
 def node_of_info(configured: str, info: Json, stats: Json | None = None) -> Node:
-    """A node as it describes itself (`/info`, and its topics from `/stats`), asked at a configured address."""
+    """Return a node as its `/info` describes it, with topics from `/stats`, at a configured address."""
     host, _, port = configured.rpartition(":")
     broadcast = str(info.get("broadcast_address", "")) or host.strip("[]")
     topics = (stats or {}).get("topics") or ()
@@ -145,7 +145,7 @@ _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+.
 
 
 def version_key(version: str) -> tuple[int, int, int, tuple[int, tuple[tuple[int, int, str], ...]]]:
-    """Sorts versions as semantic versioning does; what cannot be read counts as 0.0.0."""
+    """Return a key that sorts as semantic versioning does; an unreadable version counts as 0.0.0."""
     match = _VERSION.fullmatch(version)
     if match is None:
         return 0, 0, 0, (1, ())
@@ -164,7 +164,7 @@ def _by_hostname(node: Node) -> tuple[str, str, int]:
 
 
 def latency_of_node(raw: Json | None) -> Json:
-    """One node's end-to-end latency as the API shows it."""
+    """Return the end-to-end latency of one node."""
     raw = raw or {}
     count = int(raw.get("count") or 0)
     points = raw.get("percentiles")
@@ -215,7 +215,7 @@ def sum_latency(parts: Sequence[Json], *, topic: str, channel: str) -> Json:
 
 
 def client_object(node: Node, raw: Json, *, now: float) -> Json:
-    """One consumer of `node` as the API shows it; `now` in Unix seconds."""
+    """Return one consumer of `node`; `now` is in Unix seconds."""
     connected_at = int(raw.get("connect_ts") or 0)
     return {
         "node": node.name,
@@ -254,7 +254,7 @@ def client_object(node: Node, raw: Json, *, now: float) -> Json:
 
 
 def locality(client: Json) -> str:
-    """`zone` or `region` when the client stands where its nsqd stands, else empty."""
+    """Return `zone` or `region` if client and nsqd share it, else an empty text."""
     if client.get("topology_region", "") != client.get("node_topology_region", ""):
         return ""
     if client.get("topology_zone") and client.get("topology_zone") == client.get("node_topology_zone"):
@@ -277,7 +277,7 @@ def _client_order(client: Json) -> tuple[str, int, str, str, str]:
 
 
 def channel_of_node(node: Node, topic: str, raw: Json, *, now: float) -> Json:
-    """One nsqd's channel as the API shows it."""
+    """Return a channel of one nsqd."""
     depth = raw.get("depth", 0)
     backend = raw.get("backend_depth", 0)
     local = [raw.get(key) or 0 for key in _LOCALITIES]
@@ -344,7 +344,7 @@ def sum_channel(topic: str, name: str, parts: Sequence[Json]) -> Json:
 
 
 def topic_of_node(node: Node, raw: Json, *, now: float) -> Json:
-    """One nsqd's topic as the API shows it."""
+    """Return a topic of one nsqd."""
     name = raw["topic_name"]
     depth = raw.get("depth", 0)
     backend = raw.get("backend_depth", 0)
@@ -365,7 +365,7 @@ def topic_of_node(node: Node, raw: Json, *, now: float) -> Json:
 
 
 def sum_topic(name: str, parts: Sequence[Json]) -> Json:
-    """The same topic of several nsqds as one, with the parts in `nodes` and each channel summed over them."""
+    """Return a topic of several nsqds as one, with the parts in `nodes` and each channel summed."""
     by_channel: dict[str, list[Json]] = {}
     for part in parts:
         for channel in part["channels"]:
@@ -389,7 +389,7 @@ def sum_topic(name: str, parts: Sequence[Json]) -> Json:
 
 
 def topics_of_stats(stats: Iterable[tuple[Node, Json]], *, now: float) -> dict[str, Json]:
-    """Every topic in the `/stats` answers of the given nodes, summed, by name in order."""
+    """Return every topic of the `/stats` answers, summed over nodes, in order of names."""
     parts: dict[str, list[Json]] = {}
     for node, answer in sorted(stats, key=lambda pair: _by_hostname(pair[0])):
         for raw in answer.get("topics") or ():
@@ -398,7 +398,7 @@ def topics_of_stats(stats: Iterable[tuple[Node, Json]], *, now: float) -> dict[s
 
 
 def node_report(node: Node, answer: Json, *, now: float) -> Json:
-    """One node's topics, and how many messages and clients it has."""
+    """Return the topics of one node, and its numbers of messages and clients."""
     topics = [topic_of_node(node, raw, now=now) for raw in answer.get("topics") or ()]
     return {
         "node": node.name,

@@ -1,4 +1,4 @@
-"""Every setting of a connection, a consumer and a producer, with its default and its range.
+"""The settings of connections, consumers and producers, with defaults and ranges.
 
 Times are seconds. As text (`-consumer-opt name,value`) a time is `1.5s` or `2m`, `-` and `_` are the same in names.
 """
@@ -29,7 +29,7 @@ TLS_VERSIONS: Final = {
 
 
 class ClientSettings(TypedDict, total=False):
-    """The keyword arguments of `Consumer` and `Producer`; `ClientOptions` says what each is for."""
+    """The keyword arguments of `Consumer` and `Producer`; see `ClientOptions`."""
 
     dial_timeout: float
     read_timeout: float
@@ -88,7 +88,7 @@ def _seconds(default: float, low: float | None = 0, high: float | None = None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Checked settings; raises `ConfigError` for what is out of range."""
+    """Checked settings. Raises `ConfigError` for a value that is out of range."""
 
     dial_timeout: float = _seconds(5.0, 0.001)  # a busy machine needs more than NSQ's one
     read_timeout: float = _seconds(60.0, 0.1, 5 * MINUTE)  # silence after which a connection is given up
@@ -161,11 +161,11 @@ class ClientOptions:
 
     @classmethod
     def of(cls, settings: ClientSettings) -> "ClientOptions":
-        """The options that keyword arguments mean; an unknown one is a `ConfigError`."""
+        """Return the options for keyword arguments. Raises `ConfigError` for an unknown one."""
         return cls().but(**settings)
 
     def but(self, **settings: Unpack[ClientSettings]) -> "ClientOptions":
-        """The same with some settings changed; an unknown one is a `ConfigError`."""
+        """Return a copy with some settings changed. Raises `ConfigError` for an unknown one."""
         known = [spec.name for spec in dataclasses.fields(self)]
         for name in settings:
             if name not in known:
@@ -174,7 +174,7 @@ class ClientOptions:
         return dataclasses.replace(self, **settings)
 
     def identity(self) -> dict[str, Any]:
-        """The body of IDENTIFY."""
+        """Return the body of IDENTIFY."""
         hostname = self.hostname or socket.gethostname()
         client_id = self.client_id or hostname.partition(".")[0]
         identity: dict[str, Any] = {
@@ -199,7 +199,7 @@ class ClientOptions:
         return identity
 
     def tls_context(self) -> ssl.SSLContext:
-        """How to speak TLS to an nsqd; raises `ConfigError` for files that cannot be used."""
+        """Return the TLS settings for nsqd. Raises `ConfigError` for files that cannot be used."""
         context = ssl.create_default_context()
         context.minimum_version = TLS_VERSIONS[self.tls_min_version]
         try:
@@ -218,7 +218,7 @@ class ClientOptions:
 
 
 def _of_kind(value: Any, default: Any) -> bool:
-    """Whether `value` is of the type that `default` shows; None stands for a text that may be missing."""
+    """Return whether `value` has the type of `default`; None means a text that may be missing."""
     if isinstance(default, bool):
         return isinstance(value, bool)
     if isinstance(default, (int, float)):
@@ -241,14 +241,14 @@ _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 
 def duration(text: str) -> float:
-    """Seconds of `1m30s`, `250ms` or a bare number of milliseconds; raises `ValueError`."""
+    """Return the seconds of `1m30s`, `250ms` or a bare number of milliseconds. Raises `ValueError`."""
     if text.removeprefix("-").isdecimal():
         return int(text) / 1000
     return durations.parse(text) / 1e9
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """A setting and its value from `name,value` (or `name` alone for true); raises `ConfigError`."""
+    """Return the setting and value of `name,value` (`name` alone is true). Raises `ConfigError`."""
     name, _, value = text.partition(",")
     name = name.strip().replace("-", "_")
     specs = {spec.name: spec for spec in dataclasses.fields(ClientOptions)}

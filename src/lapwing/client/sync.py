@@ -1,6 +1,6 @@
-"""The client without `await`, for scripts and for workers that have no event loop.
+"""The client without `await`, for scripts and for programs without an event loop.
 
-Each facade runs the asyncio client in a thread of its own; all methods may be called from any thread.
+Each object runs the asyncio client in a thread of its own; all methods may be called from any thread.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from lapwing.client.producer import Producer
 
 T = TypeVar("T")
 
-GRACE: Final = 5.0  # s beyond a call's own deadline before the thread itself is given up on
+GRACE: Final = 5.0  # s beyond the deadline of a call before the thread is given up
 
 
 class LoopThread:
-    """An event loop in a daemon thread, for as long as its facade lives."""
+    """An event loop in a daemon thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = _new_loop()
@@ -35,10 +35,10 @@ class LoopThread:
         self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run `work` on the loop; its result."""
+        """Run `work` on the loop and return its result."""
         if not self.alive:
             work.close()
-            raise ClientError("closed before, or made before a fork, which takes no threads along: make a new one")
+            raise ClientError("closed, or created before a fork, which does not copy threads: create a new one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
@@ -48,7 +48,7 @@ class LoopThread:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be called: not after `stop`, nor in a process that was forked off."""
+        """Whether it can be called: not after `stop`, nor in a forked process."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -85,17 +85,17 @@ class SyncProducer:
             raise
 
     def publish(self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None) -> None:
-        """Return when nsqd has confirmed `body`; see `Producer.publish`."""
+        """Publish `body` and return when nsqd has confirmed it; see `Producer.publish`."""
         self._thread.call(self._producer.publish(topic, body, defer=defer, timeout=timeout))
 
     def publish_many(
         self, topic: str, bodies: Sequence[bytes], *, defer: float | None = None, timeout: float | None = None
     ) -> None:
-        """Return when nsqd has confirmed all of `bodies`; see `Producer.publish_many`."""
+        """Publish `bodies` and return when nsqd has confirmed them; see `Producer.publish_many`."""
         self._thread.call(self._producer.publish_many(topic, bodies, defer=defer, timeout=timeout))
 
     def close(self) -> None:
-        """Wait for what is under way, then hang up. Twice is harmless."""
+        """Wait for unconfirmed publishes, then close. Twice is harmless."""
         if self._thread.alive:
             try:
                 self._thread.call(self._producer.stop())
@@ -149,20 +149,20 @@ class SyncConsumer:
             self._queue.put(message)
 
     def get(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when there is none within `timeout` seconds, or the consumer is closed."""
+        """Return the next message, or None if there is none within `timeout` seconds or the consumer is closed."""
         while not self._closed:
             try:
                 message = self._queue.get(timeout=timeout)
             except queue.Empty:
                 return None
             if message is None:
-                self._queue.put(None)  # for the next who waits
+                self._queue.put(None)  # for the next reader
             elif not message.answered:
                 return message
         return None
 
     def take(self, count: int, timeout: float) -> list[Message]:
-        """Up to `count` messages: what is there, waiting for the first at most `timeout` seconds."""
+        """Return up to `count` messages that are there; wait for the first at most `timeout` seconds."""
         first = self.get(timeout)
         if first is None:
             return []
@@ -184,7 +184,7 @@ class SyncConsumer:
             yield message
 
     def close(self) -> None:
-        """CLS, give back what is not answered for, hang up. Twice is harmless."""
+        """Send CLS, release unanswered messages, close. Twice is harmless."""
         self._closed = True
         if not self._thread.alive:
             return
