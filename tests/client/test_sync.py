@@ -90,7 +90,7 @@ os._exit(7)
         out, _ = await asyncio.wait_for(process.communicate(), 30)
 
     assert process.returncode == 7
-    assert b"made before a fork" in out
+    assert b"created before a fork" in out
 
 
 def test_an_nsqd_that_is_not_there_is_named():
