@@ -1,0 +1,310 @@
+"""Test consumers without a server: the real broker in this process, without sockets or disk, and a clock of its own.
+
+    from lapwing.testing import Broker
+
+    async def test_a_declined_card_is_tried_again_after_a_minute():
+        broker = Broker()
+        broker.channel("orders", "billing", max_attempts=3, retry_first="1m")
+        broker.publish("orders", b'{"card": "declined"}')
+
+        (first,) = await broker.handle("orders", "billing", bill)
+        assert first.answer == "failed"
+        assert await broker.handle("orders", "billing", bill) == []     # it waits
+        broker.advance(60)
+        (second,) = await broker.handle("orders", "billing", bill)
+        assert second.attempts == 2
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from lapwing import kernel
+from lapwing.broker.broker import Broker as BrokerCore
+from lapwing.broker.channel import Channel
+from lapwing.broker.options import Options as BrokerOptions
+from lapwing.broker.settings import default_dead_topic
+from lapwing.broker.storage import MemoryStorage
+from lapwing.client.message import Message, Row
+from lapwing.client.publish_batches import checked
+from lapwing.errors import NoSuchChannel, NoSuchTopic
+from lapwing.sessions.nsq import Session, limits_of
+from lapwing.wire.nsq.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Rej, Req, Sub, Touch
+
+SECOND: Final = 1_000_000_000  # ns
+_NODE: Final = 1
+_START: Final = 1_700_000_000 * SECOND  # a fixed time, so that tests see the same timestamps each time
+
+Answer = Literal["finished", "failed", "released", "rejected", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One delivery and the answer of the handler."""
+
+    body: bytes
+    id: bytes
+    attempts: int
+    answer: Answer  # none: the handler did not answer, and the message is still in flight
+    error: str = ""  # of a failure or rejection
+    reason: str = ""  # of a rejection
+    delay: float | None = None  # s until the next delivery, if the handler chose it
+
+
+class Broker:
+    """A broker in memory. Time stands still until `advance`.
+
+    Keyword arguments are the options of nsqd, such as `msg_timeout` (in ns). Not for use by several threads.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.now = _START  # ns
+        self._options = BrokerOptions(**{"min_free_bytes": 0, "node_id": _NODE, **options})
+        self._core = BrokerCore(self._options, MemoryStorage(_NODE))
+        self._core.restore(now=self.now)
+        self._publisher = _Connection(self)
+        self._consumers: dict[tuple[str, str], _Connection] = {}
+
+    # ---- the test's side ----
+
+    def publish(self, topic: str, *bodies: bytes, defer: float = 0.0) -> None:
+        """Publish messages; with `defer` they are delivered after so many seconds."""
+        found = [checked(topic, body) for body in bodies]
+        if defer > 0:
+            self._publisher.send(*(Dpub(topic, round(defer * SECOND), body) for body in found))
+        else:
+            self._publisher.send(Pub(topic, found[0]) if len(found) == 1 else Mpub.of(topic, found))
+
+    def channel(self, topic: str, channel: str, **settings: Any) -> None:
+        """Create a channel, and set its settings, such as `max_attempts=3`."""
+        core = self._core
+        found = core.create_channel(core.topic(topic), channel, now=self.now)
+        if settings:
+            core.settings.change_channel(found, settings, now=self.now)
+        self._commit()
+
+    def advance(self, seconds: float) -> None:
+        """Turn the clock: deferred messages become ready, and messages in flight time out."""
+        self.now += round(seconds * SECOND)
+        while self._core.scan(self.now):
+            self._commit()
+        self._commit()
+
+    def producer(self) -> "TestProducer":
+        """Return a producer for handlers that publish; it has the methods of `lapwing.Producer`."""
+        return TestProducer(self)
+
+    async def handle(
+        self, topic: str, channel: str, handler: Callable[[Message], Any], *, limit: int = 1000
+    ) -> list[Outcome]:
+        """Deliver every message that is ready, one after the other, and return what the handler answered to each.
+
+        The handler may be a function or a coroutine function; its exceptions are answers, as in a `Consumer`. A message
+        that it fails without a delay may be delivered again at once; `limit` ends that.
+        """
+        outcomes: list[Outcome] = []
+        while len(outcomes) < limit and (message := self.deliver(topic, channel)) is not None:
+            source = message._source
+            assert isinstance(source, _Source)
+            error: BaseException | None = None
+            try:
+                result = handler(message)
+                if inspect.isawaitable(result):
+                    await result
+            except (Exception, asyncio.CancelledError) as raised:
+                error = raised
+            message.answer(error)
+            outcomes.append(source.outcome(message))
+        return outcomes
+
+    def deliver(self, topic: str, channel: str) -> Message | None:
+        """Deliver one message and return it, or None if none is ready; the test answers it."""
+        consumer = self._consumers.get((topic, channel))
+        if consumer is None:
+            consumer = self._consumers[topic, channel] = _Connection(self)
+            consumer.send(Sub(topic, channel))
+        return consumer.receive(topic)
+
+    def disconnect(self, topic: str, channel: str) -> None:
+        """Lose the connection of the channel's consumer, as when it crashes: its messages are delivered again."""
+        consumer = self._consumers.pop((topic, channel), None)
+        if consumer is not None:
+            consumer.leave()
+
+    # ---- what is there ----
+
+    def depth(self, topic: str, channel: str) -> int:
+        """Return the number of messages that are ready."""
+        return self._channel(topic, channel).depth
+
+    def in_flight(self, topic: str, channel: str) -> int:
+        """Return the number of messages that are delivered and not answered."""
+        return self._channel(topic, channel).in_flight_count
+
+    def deferred(self, topic: str, channel: str) -> int:
+        """Return the number of messages that wait for their time."""
+        return len(self._channel(topic, channel).pending.deferred)
+
+    def messages(self, topic: str) -> list[bytes]:
+        """Return the bodies of every message of a topic, finished or not, oldest first; none of an unknown topic."""
+        try:
+            log = self._core.existing(topic).log
+        except NoSuchTopic:
+            return []
+        bodies: list[bytes] = []
+        for _, _, frames in log.blocks(log.first, log.end, 1 << 20):
+            bodies += [row[3] for row in kernel.decode_messages(frames, 0, len(frames))[0]]
+        return bodies
+
+    def dead_letters(self, topic: str, channel: str) -> list[bytes]:
+        """Return the bodies of the messages that the channel gave up."""
+        dead_topic = self._channel(topic, channel).effective.dead_topic
+        return self.messages(default_dead_topic(topic, channel) if dead_topic is None else dead_topic)
+
+    def _channel(self, topic: str, channel: str) -> Channel:
+        try:
+            return self._core.existing_channel(topic, channel)
+        except (NoSuchTopic, NoSuchChannel) as error:
+            raise LookupError(f"{topic}/{channel}: no such channel: `channel` creates it") from error
+
+    def _commit(self) -> None:
+        self._core.commit(self.now)
+
+
+class TestProducer:
+    """The methods of `lapwing.Producer`, on a broker for tests."""
+
+    __test__ = False  # not a test, whatever its name looks like to pytest
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def start(self) -> None:
+        """Do nothing: there is no connection."""
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Do nothing: everything is confirmed."""
+
+    async def __aenter__(self) -> "TestProducer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def publish(
+        self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None
+    ) -> None:
+        """Publish one message."""
+        self._broker.publish(topic, body, defer=defer or 0.0)
+
+    async def publish_many(
+        self, topic: str, bodies: Sequence[bytes], *, defer: float | None = None, timeout: float | None = None
+    ) -> None:
+        """Publish several messages."""
+        if bodies:
+            self._broker.publish(topic, *bodies, defer=defer or 0.0)
+
+    def submit(
+        self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None
+    ) -> "asyncio.Future[None]":
+        """Publish one message; the future is done."""
+        self._broker.publish(topic, body, defer=defer or 0.0)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+
+class _Connection:
+    """A session of the broker, without a socket."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        core = broker._core
+        self._session = Session(core, limits_of(broker._options), on_ready=lambda: None, hang_up=lambda: None)
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self._session.handle(command, now=self._broker.now)
+        self._broker._commit()
+
+    def leave(self) -> None:
+        self._session.leave(now=self._broker.now)
+        self._broker._commit()
+
+    def receive(self, topic: str) -> Message | None:
+        """Ask for one message, and return it if one is ready."""
+        assert self._session.subscription is not None
+        held = len(self._session.subscription.holder.in_flight)
+        self.send(Rdy(held + 1))
+        self.send(Rdy(0))
+        for row in self._rows():
+            return Message(row, _Source(self, topic), self._broker.now / SECOND)
+        return None
+
+    def _rows(self) -> list[Row]:
+        ready = self._session.replies.ready
+        data = b"".join(ready)
+        ready.clear()
+        assert self._session.subscription is not None
+        self._session.subscription.unsent = 0
+        rows: list[Row] = []
+        at = 0
+        while at < len(data):
+            found, end = kernel.decode_messages(data, at, len(data))
+            rows += found
+            at = end if end > at else at + 4 + int.from_bytes(data[at : at + 4], "big")
+        return rows
+
+
+class _Source:
+    """The source of a message of the broker for tests: it notes the answer and sends it to the broker."""
+
+    limited = True  # the handler is called whatever the attempts are
+    address = "lapwing.testing"
+
+    def __init__(self, connection: _Connection, topic: str) -> None:
+        self.topic = topic
+        self.thread = threading.get_ident()
+        self._connection = connection
+        self._answer: Answer = "none"
+        self._error = self._reason = ""
+        self._delay: float | None = None
+
+    def outcome(self, message: Message) -> Outcome:
+        """Return the answer to `message`."""
+        return Outcome(
+            message.body, message.id, message.attempts, self._answer, self._error, self._reason, self._delay
+        )
+
+    def finish(self, message: Message) -> None:
+        self._answer = "finished"
+        self._connection.send(Fins.of([message.id]))
+
+    def fail(self, message: Message, delay: float | None, backoff: bool, error: str) -> None:
+        self._answer, self._error, self._delay = "failed", error, delay
+        self._connection.send(Req(message.id, round((delay or 0.0) * SECOND), error=error))
+
+    def release(self, message: Message, delay: float) -> None:
+        self._answer, self._delay = "released", delay
+        self._connection.send(Req(message.id, round(delay * SECOND), free=True))
+
+    def reject(self, message: Message, reason: str, error: str) -> None:
+        self._answer, self._reason, self._error = "rejected", reason, error
+        self._connection.send(Rej.of(message.id, reason, error))
+
+    def touch(self, message: Message) -> None:
+        self._connection.send(Touch(message.id))
+
+    def deadline(self, message: Message) -> float:
+        return self.now() + 1.0
+
+    def now(self) -> float:
+        return self._connection._broker.now / SECOND
+
+    def call(self, what: Callable[..., None], *arguments: Any) -> None:
+        """Answer from another thread: the test waits for the handler, so that is as good as from its own."""
+        self.thread = threading.get_ident()
+        what(*arguments)

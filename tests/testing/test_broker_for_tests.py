@@ -1,0 +1,138 @@
+"""The broker that users test their handlers with."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lapwing import Hold, Message, Requeue
+from lapwing.testing import Broker
+
+
+async def finish(message: Message) -> None:
+    """Any handler that works."""
+
+
+def bodies(outcomes: list[Any]) -> list[bytes]:
+    return [outcome.body for outcome in outcomes]
+
+
+async def test_messages_are_handled_in_order_and_finished() -> None:
+    broker = Broker()
+    broker.channel("orders", "billing")
+    broker.publish("orders", b"1", b"2", b"3")
+    outcomes = await broker.handle("orders", "billing", finish)
+
+    assert bodies(outcomes) == [b"1", b"2", b"3"]
+    assert {outcome.answer for outcome in outcomes} == {"finished"}
+    assert broker.depth("orders", "billing") == 0
+    assert broker.messages("orders") == [b"1", b"2", b"3"]
+
+
+async def test_a_failed_message_waits_as_long_as_the_handler_says() -> None:
+    broker = Broker()
+    broker.publish("orders", b"1")
+
+    async def fail(message: Message) -> None:
+        raise Requeue(60, error="closed")
+
+    (first,) = await broker.handle("orders", "billing", fail)
+    waiting = await broker.handle("orders", "billing", finish)
+    broker.advance(59)
+    early = await broker.handle("orders", "billing", finish)
+    broker.advance(1)
+    (second,) = await broker.handle("orders", "billing", finish)
+
+    assert (first.answer, first.error, first.delay) == ("failed", "closed", 60)
+    assert (waiting, early) == ([], [])
+    assert (second.attempts, second.answer) == (2, "finished")
+
+
+async def test_exceptions_and_plain_functions_are_answers_as_in_a_consumer() -> None:
+    broker = Broker()
+    broker.publish("orders", b"1")
+
+    def broken(message: Message) -> None:
+        json.loads(b"no JSON")
+
+    def hold(message: Message) -> None:
+        raise Hold(5)
+
+    (failed,) = await broker.handle("orders", "billing", broken, limit=1)
+    (held,) = await broker.handle("orders", "billing", hold, limit=1)
+
+    assert failed.answer == "failed"
+    assert failed.error.startswith("JSONDecodeError: ")
+    assert (held.answer, held.delay) == ("released", 5)
+    assert broker.deferred("orders", "billing") == 1
+
+
+async def test_a_deferred_message_comes_when_its_time_has_come() -> None:
+    broker = Broker()
+    broker.channel("orders", "billing")
+    broker.publish("orders", b"later", defer=30)
+    early = await broker.handle("orders", "billing", finish)
+    broker.advance(30)
+
+    assert early == []
+    assert bodies(await broker.handle("orders", "billing", finish)) == [b"later"]
+
+
+async def test_a_message_that_is_not_answered_times_out_and_a_crash_gives_it_back() -> None:
+    broker = Broker()
+    broker.publish("orders", b"1")
+    held = broker.deliver("orders", "billing")
+    assert held is not None
+    in_flight, none = broker.in_flight("orders", "billing"), broker.deliver("orders", "billing")
+    broker.advance(61)
+    second = broker.deliver("orders", "billing")
+    broker.disconnect("orders", "billing")
+    third = broker.deliver("orders", "billing")
+
+    assert (in_flight, none) == (1, None)
+    assert second is not None
+    assert third is not None
+    assert (held.attempts, second.attempts, third.attempts) == (1, 2, 3)
+
+
+async def test_what_a_handler_publishes_can_be_looked_at() -> None:
+    broker = Broker()
+    producer = broker.producer()
+    broker.publish("orders", b"1", b"2")
+
+    async def forward(message: Message) -> None:
+        await producer.publish("payments", b"paid " + message.body)
+        await producer.publish_many("mails", [b"a", b"b"], defer=5)
+        await producer.submit("log", b"x")
+
+    await broker.handle("orders", "billing", forward)
+
+    assert broker.messages("payments") == [b"paid 1", b"paid 2"]
+    assert broker.messages("mails") == [b"a", b"b", b"a", b"b"]
+    assert broker.messages("nowhere") == []
+
+
+async def test_every_channel_gets_every_message() -> None:
+    broker = Broker()
+    broker.channel("orders", "billing")
+    broker.channel("orders", "shipping")
+    broker.publish("orders", b"1")
+
+    assert bodies(await broker.handle("orders", "billing", finish)) == [b"1"]
+    assert bodies(await broker.handle("orders", "shipping", finish)) == [b"1"]
+
+
+def test_wrong_use_names_the_fix() -> None:
+    broker = Broker()
+
+    with pytest.raises(LookupError, match="`channel` creates it"):
+        broker.depth("orders", "billing")
+    with pytest.raises(TypeError, match="encode it"):
+        broker.publish("orders", "text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="empty"):
+        broker.publish("orders", b"")
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(Exception, match="max_atempts"):
+        Broker().channel("orders", "billing", max_atempts=3)
