@@ -146,7 +146,7 @@ async def test_a_client_that_never_pauses_gets_each_ok_when_its_own_sync_is_done
     assert await client.frame() == b"OK"
     await until(lambda: syncs.begun == 2)
     for connection in slow.daemon._connections:
-        connection.beat()
+        connection.send_heartbeat()
     assert await client.frame() == b"_heartbeat_"  # and not the OK of what is not synced
     syncs.allow()
     assert [await client.frame() for _ in range(2)] == [b"OK", b"OK"]
@@ -169,11 +169,11 @@ async def test_a_client_far_ahead_of_the_disk_is_not_read_until_it_is_answered(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = slow.syncs
-    monkeypatch.setattr("lapwing.nsqd.tcp._MOST_WAITING", 3)
+    monkeypatch.setattr("lapwing.nsqd.stream._MOST_WAITING", 3)
     client = await slow.client(3 * PUB)
     await until(lambda: syncs.begun == 1)
     (connection,) = slow.daemon._connections
-    assert connection.excused
+    assert connection.waits_for_broker
     assert connection._muted
     client.send(PUB)
     syncs.allow()

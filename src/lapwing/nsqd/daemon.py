@@ -24,6 +24,7 @@ from lapwing.net.routes import Router, Table, TlsRequired
 from lapwing.net.tls import server_context
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.listener_context import ListenerContext
+from lapwing.nsqd.stream import Stream
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.tcp import Connection
 from lapwing.nsqd.turn import Turn
@@ -60,7 +61,7 @@ class Daemon:
         self._servers: list[HttpServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = []
-        self._connections: set[Connection] = set()
+        self._connections: set[Stream] = set()
         self._redis_connections: set[RedisConnection] = set()
 
     # --- starting ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How long one client may be silent, or read nothing: heartbeats and deadlines, on the connection's one timer."""
+"""Heartbeats, and how long a client may send or read nothing, on the connection's one timer."""
 
 from __future__ import annotations
 
@@ -12,44 +12,46 @@ from typing import Final, Protocol
 from lapwing.nsqd.clock import Clock
 
 _SECOND: Final = 1_000_000_000
-_DEAF: Final = 60 * _SECOND  # for a client that may read nothing, where there are no heartbeats to go by
+_STUCK: Final = 60 * _SECOND  # for a client that reads nothing, where no heartbeats are sent
 
 
-class Client(Protocol):
-    """Whose patience it is."""
+class TimedClient(Protocol):
+    """The connection that a timer belongs to."""
 
     @property
-    def excused(self) -> bool:
-        """Whether its silence is our fault: it waits for us."""
+    def waits_for_broker(self) -> bool:
+        """Whether the client is silent because it waits for the broker."""
 
-    def beat(self) -> None:
-        """A heartbeat is due."""
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat: one is due."""
 
-    def silent(self) -> None:
-        """It has said nothing for too long."""
+    def on_silence(self) -> None:
+        """Give up the client: it has sent nothing for too long."""
 
-    def deaf(self) -> None:
-        """It has read nothing for too long."""
+    def on_stuck(self) -> None:
+        """Give up the client: it has read nothing for too long."""
 
 
-class Patience:
-    """What one client is given time for; only one thing at a time."""
+class ClientTimer:
+    """The one timer of a connection: it waits for one thing at a time."""
 
-    __slots__ = ("_beat", "_client", "_clock", "_interval", "_silence", "_timer", "_unread", "begun", "heard")
+    __slots__ = (
+        "_client", "_clock", "_interval", "_next_heartbeat", "_silence", "_timer", "_unread", "last_command", "started",
+    )  # fmt: skip
 
-    def __init__(self, clock: Clock, client: Client) -> None:
-        self.heard = 0  # when the last whole command came, ns
-        self.begun = False  # whether it is known how often heartbeats are sent
+    def __init__(self, clock: Clock, client: TimedClient) -> None:
+        self.last_command = 0  # time of the last whole command, ns
+        self.started = False  # whether the interval of heartbeats is known
         self._clock = clock
         self._client = client
-        self._silence = 0  # ns that a client may say nothing; 0: for ever
-        self._interval = 0  # of heartbeats, ns
-        self._beat = 0  # when the next one is due, ns
-        self._unread = (0, 0)  # bytes that were under way when that was looked at last
+        self._silence = 0  # ns for which a client may send nothing; 0: for ever
+        self._interval = 0  # of heartbeats, ns; 0: none are sent
+        self._next_heartbeat = 0  # ns
+        self._unread = (0, 0)  # bytes on their way at the last look
         self._timer: asyncio.TimerHandle | None = None
 
     def arm(self, delay: int, action: Callable[[], None]) -> None:
-        """Do that after `delay` ns, and nothing else meanwhile."""
+        """Call `action` after `delay` ns, and do nothing else meanwhile."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay / _SECOND, action)
@@ -59,74 +61,74 @@ class Patience:
         if self._timer is not None:
             self._timer.cancel()
 
-    def part(self) -> None:
-        """Wait for nothing ever again: the client is gone."""
+    def close(self) -> None:
+        """Stop for good: the client is gone."""
         self.stop()
-        del self._client  # which has us: a cycle would stay for as long as nobody looks for garbage
+        del self._client  # break the reference cycle with the connection
 
-    # --- a client that says nothing ----------------------------------------------------------------------------
+    # --- a client that sends nothing ---------------------------------------------------------------------------
 
-    def allow(self, silence: int) -> None:
-        """Let the client say nothing for `silence` ns from its last command on; with 0, for ever."""
+    def allow_silence(self, silence: int) -> None:
+        """Let the client send nothing for `silence` ns from its last command on; with 0, for ever."""
         self._silence = silence
-        if self.begun:
+        if self.started:
             self._wait(self._clock.now())
 
-    def begin(self, interval: int, *, now: int) -> None:
-        """Send heartbeats that often from now on; with 0, none."""
-        self.begun = True
+    def start(self, interval: int, *, now: int) -> None:
+        """Send heartbeats every `interval` ns from now on; with 0, none."""
+        self.started = True
         self._interval = interval
-        self._beat = now + interval
+        self._next_heartbeat = now + interval
         self._wait(now)
 
     def resume(self) -> None:
-        """Go on with the heartbeats: the client reads again."""
+        """Continue with the heartbeats: the client reads again."""
         self._wait(self._clock.now())
 
     def _wait(self, now: int) -> None:
         """Wake for the next heartbeat or the client's deadline, whichever comes first."""
-        wakes = [self._beat] if self._interval else []
+        wakes = [self._next_heartbeat] if self._interval else []
         if self._silence:
-            wakes.append(self.heard + self._silence)
+            wakes.append(self.last_command + self._silence)
         if wakes:
             self.arm(max(min(wakes) - now, 1_000_000), self._tick)
         else:
             self.stop()
 
     def _tick(self) -> None:
-        """A heartbeat is due, or the client has been silent for too long."""
+        """Send a heartbeat if one is due, or give up a client that has sent nothing for too long."""
         now = self._clock.now()
-        if self._client.excused:
-            self.heard = now
-        if self._silence and now >= self.heard + self._silence:
-            self._client.silent()
+        if self._client.waits_for_broker:
+            self.last_command = now
+        if self._silence and now >= self.last_command + self._silence:
+            self._client.on_silence()
             return
-        if self._interval and now >= self._beat:
-            self._beat += self._interval
-            if self._beat <= now:
-                self._beat = now + self._interval
-            self._client.beat()
+        if self._interval and now >= self._next_heartbeat:
+            self._next_heartbeat += self._interval
+            if self._next_heartbeat <= now:
+                self._next_heartbeat = now + self._interval
+            self._client.send_heartbeat()
         self._wait(now)
 
     # --- a client that reads nothing ---------------------------------------------------------------------------
 
-    def watch(self, transport: asyncio.Transport) -> None:
-        """See to it that the client reads, until `resume`: one that takes nothing in a whole interval is deaf."""
-        self._unread = _underway(transport)
-        self.arm(self._interval or _DEAF, lambda: self._look(transport))
+    def watch_reading(self, transport: asyncio.Transport) -> None:
+        """Give the client up if it reads nothing in a whole interval, until `resume`."""
+        self._unread = _on_their_way(transport)
+        self.arm(self._interval or _STUCK, lambda: self._look(transport))
 
     def _look(self, transport: asyncio.Transport) -> None:
-        if _underway(transport) != self._unread:
-            self.watch(transport)
+        if _on_their_way(transport) != self._unread:
+            self.watch_reading(transport)
         else:
-            self._client.deaf()
+            self._client.on_stuck()
 
 
-def _underway(transport: asyncio.Transport) -> tuple[int, int]:
-    """How many bytes have not reached the client yet: those that wait here, and those with the kernel."""
+def _on_their_way(transport: asyncio.Transport) -> tuple[int, int]:
+    """Return how many bytes have not reached the client: those that wait here, and those in the system's buffer."""
     handle = transport.get_extra_info("socket").fileno()
     try:
         unacknowledged = fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4))
     except OSError:
-        unacknowledged = b""  # not every system tells
+        unacknowledged = b""  # not every system knows
     return transport.get_write_buffer_size(), int.from_bytes(unacknowledged, sys.byteorder)

@@ -1,4 +1,4 @@
-"""What all TCP connections of one broker share."""
+"""What all connections of one broker share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lapwing.wire.nsq.limits import Limits
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
     from lapwing.nsqd.publishing import TopicAnnouncer
-    from lapwing.nsqd.tcp import Connection
+    from lapwing.nsqd.stream import Stream
 
 
 @dataclass(slots=True)
 class ListenerContext:
-    """Where clients come in, and what they find there."""
+    """What a door needs to serve a client."""
 
     broker: Broker
     turn: Turn
@@ -31,11 +31,11 @@ class ListenerContext:
     log: Log
     tls: ssl.SSLContext | None
     auth: Authenticator | None
-    connections: set[Connection]
+    connections: set[Stream]  # of all doors
     newcomers: TopicAnnouncer | None = None
 
     def locality(self, settings: identify.Settings) -> int:
-        """How near a client is: 2 in our zone, 1 in our region, 0 elsewhere, or where that does not matter."""
+        """Return how near a client is: 2 in our zone, 1 in our region, 0 elsewhere, or where that does not matter."""
         options = self.options
         if not options.topology_aware:
             return 0
