@@ -1,10 +1,10 @@
 """What a topic does not take: too much for a channel, too long a body, anything on a node that drains."""
 
 import pytest
-from play import MS, SECOND, Stage, numbered
 
 from lapwing.errors import ChannelFull, Draining, MessageTooBig, ProtocolError
 from lapwing.wire.nsq.commands import Dpub, Mpub, Pub
+from play import MS, SECOND, Stage, numbered
 
 
 def configure(stage: Stage, **own: object) -> None:

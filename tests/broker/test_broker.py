@@ -4,11 +4,11 @@ import errno
 from pathlib import Path
 
 import pytest
-from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.errors import Exiting, LapwingError, NoSuchChannel, NoSuchTopic, WriteFailed
 from lapwing.log.datapath import DataPath
 from lapwing.wire.nsq.commands import Pub
+from play import MINUTE, SECOND, Stage, numbered
 
 
 def test_topics_and_channels_are_made_once(stage: Stage) -> None:

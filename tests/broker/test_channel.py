@@ -4,11 +4,11 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from play import MINUTE, MS, SECOND, Stage, drain, numbered
 
 from lapwing.broker.options import TOPOLOGY_AWARE
 from lapwing.errors import CursorConflict
 from lapwing.wire.nsq.commands import Cls, Rdy
+from play import MINUTE, MS, SECOND, Stage, drain, numbered
 
 # --- who gets what -------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.broker.stats import oldest_age
 from lapwing.log.retention import RetentionLimits, SegmentFacts, expendable
+from play import MINUTE, SECOND, Stage, numbered
 
 HOUR = 60 * MINUTE
 

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from play import MINUTE, Stage, numbered
 
 HOUR = 60 * MINUTE

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from play import MINUTE, Stage
 
 from lapwing.broker.deferred import Deferred
+from play import MINUTE, Stage
 
 
 def test_what_is_due_comes_out_earliest_first() -> None:

@@ -3,9 +3,9 @@
 import weakref
 
 import pytest
-from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.broker.leases import FEW
+from play import MINUTE, SECOND, Stage, numbered
 
 
 def test_consumers_who_take_a_message_and_go_leave_no_lease(stage: Stage) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from play import SECOND, Stage, numbered
 
 from lapwing.errors import LogError, ProtocolError, WriteFailed
 from lapwing.log.disk import Disk
 from lapwing.log.sidelog import SideLog
 from lapwing.wire.nsq.commands import Mpub, Pub
+from play import SECOND, Stage, numbered
 
 
 class NoRoom:

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from play import SECOND, Stage, numbered
 
 from lapwing.broker.latency import SAMPLES, STAMPED, Latencies, percentiles
 from lapwing.broker.options import Options
+from play import SECOND, Stage, numbered
 
 
 def latencies(window: int = 10 * SECOND) -> Latencies:

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from play import MINUTE, SECOND, Client, Stage
 
 from lapwing import kernel
 from lapwing.broker.staging import Staging
 from lapwing.log.staged import StagedFiles
+from play import MINUTE, SECOND, Client, Stage
 
 OLD = Path(__file__).parent.parent / "vectors" / "data-path-1"
 

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from play import MINUTE, MS, SECOND
 
 from lapwing.broker import settings
 from lapwing.broker.rate import TokenBucket
 from lapwing.broker.retry import delay_after
 from lapwing.broker.settings import ChannelSettings, Rate
+from play import MINUTE, MS, SECOND
 
 
 def middle() -> float:

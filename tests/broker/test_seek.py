@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from play import SECOND, Stage, numbered
 
 from lapwing.broker import seek, times
 from lapwing.errors import OutOfRange, SettingRefused
+from play import SECOND, Stage, numbered
 
 
 def move(stage: Stage, to: Any) -> seek.SeekPlan:

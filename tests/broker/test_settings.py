@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from play import MINUTE, SECOND, Stage
 
 from lapwing import names
 from lapwing.broker import policies, settings
 from lapwing.broker.settings import ChannelSettings, Rate, TopicSettings
 from lapwing.errors import NotSaved, SettingRefused, WriteFailed
+from play import MINUTE, SECOND, Stage
 
 CHANNEL_NAMES = (
     "max_attempts, retry_first, retry_factor, retry_max, retry_jitter, dead_topic, msg_timeout, max_in_flight, rate, "

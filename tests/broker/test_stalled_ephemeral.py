@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from play import Client, Stage
 
 from lapwing.wire.nsq.commands import Rdy
+from play import Client, Stage
 
 TOPIC, CHANNEL = "t#ephemeral", "c#ephemeral"
 

@@ -4,11 +4,11 @@ import errno
 from pathlib import Path
 
 import pytest
-from play import MINUTE, SECOND, Stage, numbered
 
 from lapwing.broker.stats import oldest_age
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Rdy
+from play import MINUTE, SECOND, Stage, numbered
 
 HOUR = 60 * MINUTE
 

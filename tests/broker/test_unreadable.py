@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from play import MINUTE, SECOND, Client, Stage, numbered
 
 from lapwing.errors import LogError, ReadFailed
 from lapwing.log import records
 from lapwing.log.attributes import Extra
 from lapwing.log.disk import Disk
 from lapwing.wire.nsq.commands import Pub, Sub
+from play import MINUTE, SECOND, Client, Stage, numbered
 
 
 class BadSectors:
