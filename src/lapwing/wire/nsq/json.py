@@ -10,7 +10,8 @@ from typing import Any, Final
 class Kind(Enum):
     """What a member must be."""
 
-    TEXT = "string"
+    TEXT = "string"  # of which 1 KiB is kept
+    LONG_TEXT = "long string"  # of which 4 KiB are kept
     FLAG = "boolean"
     INT32 = "32-bit integer"
     INT64 = "64-bit integer"
@@ -19,7 +20,7 @@ class Kind(Enum):
 _BITS: Final = {Kind.INT32: 32, Kind.INT64: 64}
 _LONGEST_INTEGER: Final = 20  # signs of the longest 64-bit one, with its minus
 _LONGEST_KEY: Final = 256  # bytes, escapes included; no member that anybody wants has a longer one
-_LONGEST_TEXT: Final = 1024  # bytes that are kept of a text
+_LONGEST: Final = {Kind.TEXT: 1024, Kind.LONG_TEXT: 4096}  # bytes that are kept of a text
 _DEEPEST: Final = 10_000  # containers inside each other, as in Go
 _SMALL: Final = 4096  # bytes of a body in which it does not pay to look for runs
 _STEPS: Final = 500  # of one call of `MemberReader.advance`
@@ -45,7 +46,9 @@ _RUNS: Final = {
     _OBJECT: re.compile(rb"(?:%b%b%b:%b){1,4096}+" % (_SPACE, _STRING, _SPACE, _SIMPLE)),
 }
 _INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)")
-_START: Final = re.compile(rb'"(?:[^"\\]|\\u....|\\.){0,%d}+' % _LONGEST_TEXT)  # of a string, cut between two signs
+_START: Final = {  # of a string, cut between two signs
+    kind: re.compile(rb'"(?:[^"\\]|\\u....|\\.){0,%d}+' % most) for kind, most in _LONGEST.items()
+}
 
 _HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 _ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
@@ -203,20 +206,21 @@ def _member(name: str, value: bytes, kind: Kind) -> Any:
         number, half = int(value), 1 << (_BITS[kind] - 1)
         if -half <= number < half:
             return number
-    if kind is Kind.TEXT and value[:1] == b'"':
-        return _text(value)
+    if kind in _LONGEST and value[:1] == b'"':
+        return _text(value, kind)
     raise ValueError(f"{name} is not a {kind.value}")
 
 
-def _text(value: bytes) -> str:
-    """Return the text of a JSON string: at most 1 KiB of it, as UTF-8 counts."""
-    if len(value) > _LONGEST_TEXT:
-        start = _START.match(value)
+def _text(value: bytes, kind: Kind = Kind.TEXT) -> str:
+    """Return the text of a JSON string: no more bytes of it than its kind keeps, as UTF-8 counts."""
+    most = _LONGEST[kind]
+    if len(value) > most:
+        start = _START[kind].match(value)
         assert start is not None
         value = start[0] + b'"'
     text: str = json.loads(value.decode("utf-8", "replace"))
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no sign
-    return whole.encode()[:_LONGEST_TEXT].decode("utf-8", "ignore")
+    return whole.encode()[:most].decode("utf-8", "ignore")
 
 
 def compact_json(document: Any) -> bytes:

@@ -211,7 +211,7 @@ def _rej(on: Circumstances, words: list[bytes]) -> Command:
 def rejection(body: bytes) -> tuple[str, str]:
     """Return the reason and the error that the body of a REJ holds. Raises `ProtocolError` when it is not JSON."""
     try:
-        said = read_members(body, {"reason": Kind.TEXT, "error": Kind.TEXT})
+        said = read_members(body, {"reason": Kind.LONG_TEXT, "error": Kind.LONG_TEXT})
     except ValueError as error:
         raise ProtocolError("E_BAD_BODY", "REJ failed to decode JSON body") from error
     return shorten(said.get("reason", "")).decode(), shorten(said.get("error", "")).decode()
