@@ -174,11 +174,6 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
 
-    async def wait_lost(self) -> str:
-        """Wait for the end of the connection and return its reason."""
-        await asyncio.shield(self._lost)
-        return self._reason
-
     # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
