@@ -33,7 +33,8 @@ Exit codes of `lapwing`: 0 done, 1 it failed, 2 the command line is wrong, 130 e
 
 Which cluster a command uses: its address flags, else `--context`, else the environment (`LAPWING_NSQD_HTTP`,
 `LAPWING_NSQD_TCP`, `LAPWING_LOOKUPD_HTTP`), else the current context, else this machine. A variable may hold several
-addresses with spaces between them.
+addresses with spaces between them. `LAPWING_AUTH_SECRET` is the secret for servers that require AUTH (also for
+`lapwing bench` and `nsq_stat`), `SSL_CERT_FILE` the certificate authorities for HTTPS.
 """
 
 

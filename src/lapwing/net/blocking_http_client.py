@@ -224,6 +224,12 @@ class BlockingHttpClient:
         for sock in kept:
             sock.close()
 
+    def __enter__(self) -> BlockingHttpClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _send(self, request: HttpRequest, timeout: float, max_answer: int) -> Exchange:
         data, origin = request.encode(), request.url.origin
         while True:

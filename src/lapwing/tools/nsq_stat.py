@@ -1,6 +1,7 @@
 """nsq_stat: print a line per interval about a channel, summed over all nsqds."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -86,6 +87,7 @@ async def _watch(options: NsqStatOptions, signals: Signals) -> int:
         connect_timeout=options.http_client_connect_timeout / 1e9,
         request_timeout=options.http_client_request_timeout / 1e9,
         user_agent="nsq_stat",
+        auth_secret=os.environ.get("LAPWING_AUTH_SECRET", ""),
     )
     try:
         await first_of(signals.stop.wait(), _print_lines(options, http))

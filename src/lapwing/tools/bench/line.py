@@ -1,6 +1,7 @@
 """One raw connection to an nsqd: the handshake in blocking calls, then a bare non-blocking socket."""
 
 import json
+import os
 import socket
 import struct
 from typing import Final
@@ -57,11 +58,24 @@ class Line(Wire):
         identity = {"client_id": "lapwing-bench", "user_agent": "lapwing-bench", "feature_negotiation": True,
                     "heartbeat_interval": -1 if subscribe is None else _HEARTBEAT}
         self.sock.sendall(commands.MAGIC + commands.Identify(json.dumps(identity).encode()).encode())
-        self._answer("IDENTIFY")
+        self._authenticate(self._answer("IDENTIFY"))
         if subscribe is not None:
             self.sock.sendall(commands.Sub(*subscribe).encode())
             self._answer("SUB")
         self.sock.setblocking(False)
+
+    def _authenticate(self, answer: bytes) -> None:
+        """Send the secret of `LAPWING_AUTH_SECRET` if the server requires AUTH."""
+        try:
+            required = bool(json.loads(answer).get("auth_required"))
+        except (ValueError, AttributeError):  # a bare OK
+            required = False
+        if required:
+            secret = os.environ.get("LAPWING_AUTH_SECRET", "")
+            if not secret:
+                raise BenchError(f"{self.address} requires AUTH: set LAPWING_AUTH_SECRET")
+            self.sock.sendall(commands.Auth(secret.encode()).encode())
+            self._answer("AUTH")
 
     def _answer(self, step: str) -> bytes:
         """Return the payload that answers a step of the handshake."""

@@ -55,7 +55,8 @@ def _listening_inodes(port: int) -> list[str]:
 def durability(http_address: str) -> str | None:
     """Return the durability of an nsqd (`memory`, `os`, `fsync`), or None if it is not lapwing's."""
     try:
-        answer = _client().request("GET", f"http://{http_address}/config/durability")
+        with _client() as client:
+            answer = client.request("GET", f"http://{http_address}/config/durability")
     except HttpFailed:
         return None
     found = answer.text.strip().strip('"')
@@ -65,7 +66,8 @@ def durability(http_address: str) -> str | None:
 def delete_topic(http_address: str, topic: str) -> str | None:
     """Delete a topic; return the error, if any."""
     try:
-        answer = _client().request("POST", f"http://{http_address}/topic/delete?topic={quote(topic)}")
+        with _client() as client:
+            answer = client.request("POST", f"http://{http_address}/topic/delete?topic={quote(topic)}")
     except HttpFailed as error:
         return str(error)
     return None if answer.status in (200, 404) else f"HTTP {answer.status}"
