@@ -16,6 +16,8 @@ LapwingError
 │   ├── NoSuchTopic, NoSuchChannel
 │   ├── Exiting         being deleted, or shutting down
 │   ├── TooManyConsumers
+│   ├── LimitReached    as many topics or channels as the operator allows
+│   ├── OutOfMemory     the process holds as much memory as the operator allows
 │   ├── Draining        the node takes no new messages
 │   ├── ChannelFull     a channel has all the messages it may have
 │   ├── MessageTooBig   a body above the topic's limit
@@ -132,6 +134,19 @@ class Exiting(BrokerError):
 
 class TooManyConsumers(BrokerError):
     """The channel has all the consumers it may have."""
+
+
+class LimitReached(BrokerError):
+    """There are as many of something as the operator allows."""
+
+    def __init__(self, noun: str, limit: int, *, where: str, flag: str) -> None:
+        super().__init__(f"{where} has {limit} {noun}, as many as {flag} allows")
+        self.noun = noun  # `topics` or `channels`
+        self.limit = limit
+
+
+class OutOfMemory(BrokerError):
+    """The process holds as much memory as the operator allows, so it takes no new messages."""
 
 
 class Draining(BrokerError):

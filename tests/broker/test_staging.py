@@ -275,7 +275,7 @@ def test_an_interrupted_batch_whose_topic_may_not_be_made_waits(node):
     node.broker.save_catalog()
     node.limits = {"max_topics": 1}
     node.crash()
-    assert "may have 1 topics" in node.notes[0]
+    assert "this node has 1 topics" in node.notes[0]
     node.limits = {}
     node.crash()
 

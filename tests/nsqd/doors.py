@@ -10,12 +10,14 @@ from typing import Any, cast
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.storage import MemoryStorage
-from lapwing.net.answers import Answer, Later, Refused, Stream, failure
+from lapwing.errors import LapwingError
+from lapwing.net.answers import Answer, Later, Stream
 from lapwing.net.logs import Level, Log
 from lapwing.net.requests import Caller, Head, Request
 from lapwing.net.routes import Reply, Router
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.http import Http
+from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.metrics import FsyncTimes
 from lapwing.nsqd.turn import Turn
 
@@ -78,8 +80,11 @@ class Node:
         head.route, head.parameter = self.table.resolve(head)
         try:
             return head.route.respond(Request(head, body, Caller("127.0.0.1:1", "127.0.0.1"), 0.0))
-        except Refused as error:
-            return failure(error.status, error.code)
+        except LapwingError as error:
+            refused = refusal(error)
+            if refused is None:
+                raise
+            return refused.answer()
 
     async def ask(
         self, method: str, target: str, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import struct
 from typing import Any, cast
 
@@ -63,7 +64,9 @@ async def test_a_disk_that_refuses_is_answered_503_and_ping_says_why() -> None:
     refused = await node.ask("POST", "/pub?topic=t", b"x")
     ping = await node.ask("GET", "/ping")
 
-    assert refused == (503, '{"message":"EXITING"}')
+    assert refused[0] == 503
+    assert json.loads(refused[1])["message"] == "DISK_FULL"
+    assert "No space left on device" in json.loads(refused[1])["reason"]
     assert ping[0] == 500
     assert ping[1].startswith("NOK - ")
     assert "No space left on device" in ping[1]

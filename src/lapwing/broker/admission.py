@@ -1,10 +1,10 @@
-"""Whether a topic takes a publish: not while the node drains, nor when a channel is full, nor above a size."""
+"""Decide whether a topic takes a publish: the node drains or lacks memory, a channel is full, a body is too big."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lapwing.errors import ChannelFull, Draining, MessageTooBig
+from lapwing.errors import ChannelFull, Draining, MessageTooBig, OutOfMemory
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
@@ -14,18 +14,29 @@ if TYPE_CHECKING:
 class Admission:
     """The limits on publishes to one topic; a topic without limits has no such object."""
 
-    __slots__ = ("_bounded", "_draining", "_topic", "max_msg_size")
+    __slots__ = ("_bounded", "_draining", "_memory_problem", "_topic", "max_msg_size")
 
-    def __init__(self, topic: Topic, *, draining: bool, max_msg_size: int, bounded: list[Channel]) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        *,
+        draining: bool,
+        memory_problem: str | None,
+        max_msg_size: int,
+        bounded: list[Channel],
+    ) -> None:
         self.max_msg_size = max_msg_size  # bytes
         self._topic = topic
         self._draining = draining
+        self._memory_problem = memory_problem
         self._bounded = bounded  # channels that refuse what would be too much for them
 
     def check(self, count: int, size: int, largest: int) -> None:
-        """Raise `Draining`, `MessageTooBig` or `ChannelFull` if `count` messages of `size` bytes cannot be taken."""
+        """Raise a `BrokerError` that names the reason if `count` messages of `size` bytes cannot be taken."""
         if self._draining:
             raise Draining
+        if self._memory_problem is not None:
+            raise OutOfMemory(self._memory_problem)
         topic = self._topic
         if largest > self.max_msg_size:
             raise MessageTooBig(f"message of {largest} bytes: topic {topic.name} takes at most {self.max_msg_size}")
@@ -45,7 +56,9 @@ class Admission:
                 )
 
 
-def admission_of(topic: Topic, *, draining: bool, max_msg_size: int) -> Admission | None:
+def admission_of(
+    topic: Topic, *, draining: bool, memory_problem: str | None, max_msg_size: int
+) -> Admission | None:
     """Return the limits on publishes to a topic; None without any. `max_msg_size` is the node's."""
     bounded = [
         channel
@@ -53,6 +66,12 @@ def admission_of(topic: Topic, *, draining: bool, max_msg_size: int) -> Admissio
         if channel.effective.overflow == "reject" and (channel.effective.max_depth or channel.effective.max_bytes)
     ]
     own = topic.effective.max_msg_size
-    if not draining and not bounded and own >= max_msg_size:
+    if not draining and memory_problem is None and not bounded and own >= max_msg_size:
         return None
-    return Admission(topic, draining=draining, max_msg_size=min(own, max_msg_size), bounded=bounded)
+    return Admission(
+        topic,
+        draining=draining,
+        memory_problem=memory_problem,
+        max_msg_size=min(own, max_msg_size),
+        bounded=bounded,
+    )

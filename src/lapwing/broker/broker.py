@@ -17,7 +17,7 @@ from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
 from lapwing.broker.subscription import Subscription
 from lapwing.broker.topic import Receipt, Topic
-from lapwing.errors import Exiting, LapwingError, LogError, NoSuchChannel, NoSuchTopic, ReadFailed
+from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory, ReadFailed
 from lapwing.log.catalog import ChannelEntry, TopicEntry
 from lapwing.log.journal import ChannelState
 
@@ -65,6 +65,7 @@ class Broker:
         self.changes: list[Change] = []
         self.grown: dict[str, None] | None = None  # topics with news, while somebody asks for them
         self.problem: str | None = None  # why the last write failed, until one succeeds
+        self.memory_problem: str | None = None  # why no messages are taken for want of memory
         self.exiting = False
         self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
@@ -80,7 +81,10 @@ class Broker:
     # --- topics and channels -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name, made if there is none. Raises `Exiting`, or `LogError` when the disk refuses."""
+        """Return the topic of that name, created if there is none.
+
+        Raises `Exiting`, `LimitReached`, `OutOfMemory`, or `LogError` when the disk refuses.
+        """
         topic = self.topics.get(name)
         if topic is None:
             if self.exiting:
@@ -88,7 +92,9 @@ class Broker:
             if name in self.unopened:
                 raise LogError(self.unopened[name].reason)
             if 0 < self.options.max_topics <= len(self.topics):
-                raise LapwingError(f"this broker may have {self.options.max_topics} topics and has them all")
+                raise LimitReached("topics", self.options.max_topics, where="this node", flag="--max-topics")
+            if self.memory_problem is not None:
+                raise OutOfMemory(self.memory_problem)
             topic = Topic(name, self, self.storage.open(name))
             topic.effective = self.settings.of_topic(topic)  # a policy may hold for it
             topic.set_admission()
@@ -114,7 +120,8 @@ class Broker:
     def create_channel(self, topic: Topic, name: str, *, now: int, cursor: int | None = None) -> Channel:
         """Return the channel of that name, created if there is none, at `cursor` or where the topic stands."""
         if name not in topic.channels and 0 < self.options.max_channels <= len(topic.channels):
-            raise LapwingError(f"topic {topic.name} may have {self.options.max_channels} channels and has them all")
+            limit = self.options.max_channels
+            raise LimitReached("channels", limit, where=f"topic {topic.name}", flag="--max-channels")
         return topic.create_channel(name, now=now, cursor=cursor)
 
     def delete_topic(self, name: str) -> None:
@@ -256,8 +263,8 @@ class Broker:
 
     @property
     def health(self) -> str | None:
-        """Why the broker is unhealthy: a failed write, failed reads, unopened topics; None when all is well."""
-        reasons = [] if self.problem is None else [self.problem]
+        """The reasons why the broker is unhealthy, or None: memory, a failed write or read, unopened topics."""
+        reasons = [reason for reason in (self.memory_problem, self.problem) if reason is not None]
         reasons += self._read_stalls.reasons()
         reasons += [topic.reason for topic in self.unopened.values()]
         more = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
@@ -268,6 +275,14 @@ class Broker:
         if self.problem is None:
             self.report(f"the disk refuses: {error}")
         self.problem = str(error)
+
+    def set_memory_problem(self, problem: str | None) -> None:
+        """Refuse publishes and new topics for this reason; with None, take them again."""
+        if problem != self.memory_problem:
+            changed = (problem is None) != (self.memory_problem is None)
+            self.memory_problem = problem
+            for topic in self.topics.values() if changed else ():
+                topic.set_admission()
 
     def read_failed(self, topic: Topic, error: ReadFailed, *, now: int) -> None:
         """Note that a topic could not be read; it is retried, and health is bad until it can be."""

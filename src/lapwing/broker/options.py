@@ -138,6 +138,10 @@ class Options:
     )
     max_connections: int = option(0, "accept at most this many TCP connections at a time; 0: any number")
     max_http_connections: int = option(10_000, "accept at most this many HTTP connections at a time; 0: any number")
+    max_memory: int = option(
+        0, "refuse publishes while nsqd holds more bytes of memory than this; 0: 80 % of the machine's or container's, "
+        "-1: never refuse for that",
+    )
     max_topics: int = option(0, "most topics; 0: no limit")
     max_channels: int = option(0, "most channels of one topic; 0: no limit")
     magic_timeout: int = option("2m", "how long a new connection may stay silent; 0: no limit", kind=DURATION)

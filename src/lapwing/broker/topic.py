@@ -361,8 +361,12 @@ class Topic:
 
     def set_admission(self) -> None:
         """Put the limits on publishes in force."""
-        draining = self._broker.drain is not None
-        self.admission = admission_of(self, draining=draining, max_msg_size=self._options.max_msg_size)
+        self.admission = admission_of(
+            self,
+            draining=self._broker.drain is not None,
+            memory_problem=self._broker.memory_problem,
+            max_msg_size=self._options.max_msg_size,
+        )
 
     def empty(self) -> None:
         """Drop what waits in the topic; channels keep theirs."""

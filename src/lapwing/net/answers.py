@@ -1,5 +1,7 @@
 """What an HTTP route answers, and the exact bytes of it."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -27,6 +29,10 @@ class Refused(LapwingError):
         self.status = status
         self.code = code
         self.details = details
+
+    def answer(self) -> Answer:
+        """Return the answer that a client gets."""
+        return value({"message": self.code, **self.details}, self.status)
 
 
 @dataclass(slots=True, eq=False)

@@ -118,7 +118,7 @@ class HttpConnection(asyncio.Protocol):
             try:
                 answer = cut_off if isinstance(cut_off, Answer) else cut_off(request)
             except Exception as error:
-                answer = self._server.failed(request, error)
+                answer = self._server.failed(request.head, error)
             self._in_order(request, answer)
         self.finish()
         return not self._closing and not self._caller.tls
@@ -154,7 +154,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             reply = request.head.route.respond(request)
         except Exception as error:
-            reply = self._server.failed(request, error)
+            reply = self._server.failed(request.head, error)
         if type(reply) is Answer and not self._slots:
             self._send(request, reply)
         elif isinstance(reply, Later):
@@ -174,7 +174,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             answer = await reply
         except Exception as error:
-            answer = self._server.failed(request, error)
+            answer = self._server.failed(request.head, error)
         self._task = None
         later.complete(answer)
         self._advance()
@@ -295,7 +295,7 @@ class HttpConnection(asyncio.Protocol):
             if not old:
                 write(b"0\r\n\r\n")
         except Exception as error:
-            self._server.failed(request, error)
+            self._server.failed(request.head, error)
             self._transport.abort()
             return
         finally:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from lapwing.net.answers import INTERNAL_ERROR, Answer, Refused, failure, value
+from lapwing.net.answers import INTERNAL_ERROR, Answer, Refused
 from lapwing.net.conversation import HttpConnection
-from lapwing.net.requests import Head, Request
+from lapwing.net.requests import Head
 from lapwing.net.routes import Table
 
 _KEPT_HEADS: Final = 512
@@ -40,12 +40,17 @@ class HttpServer:
         limits: HttpLimits | None = None,
         log: Callable[[str], None] | None = None,
         broken: Callable[[str, BaseException], None] | None = None,
+        translate: Callable[[BaseException], Refused | None] = lambda error: None,
     ) -> None:
-        """`log` gets one line per request, `broken` every unexpected error with the request's method and target."""
+        """`translate` turns errors of routes into refusals.
+
+        `log` gets one line per request, `broken` every error that is neither, with the request's method and target.
+        """
         self.table = table
         self.limits = limits or HttpLimits()
         self.log = log
         self.broken = broken
+        self._translate = translate
         self.closing = False
         self.connections: set[HttpConnection] = set()
         self.served = 0  # requests answered
@@ -89,14 +94,13 @@ class HttpServer:
         if self._ticking:
             loop.call_later(1.0, self._tick, loop)
 
-    def failed(self, request: Request, error: BaseException) -> Answer:
-        """The answer to a request whose route raised."""
-        if isinstance(error, Refused):
-            if error.details:
-                return value({"message": error.code, **error.details}, error.status)
-            return failure(error.status, error.code)
+    def failed(self, head: Head, error: BaseException) -> Answer:
+        """Return the answer to a request whose route raised an error."""
+        refusal = error if isinstance(error, Refused) else self._translate(error)
+        if refusal is not None:
+            return refusal.answer()
         if self.broken is not None:
-            self.broken(f"{request.method} {request.target}", error)
+            self.broken(f"{head.method} {head.target.decode('latin-1')}", error)
         return INTERNAL_ERROR
 
     async def shutdown(self, grace: float) -> None:

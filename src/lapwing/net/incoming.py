@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import httptools
 
-from lapwing.net.answers import Answer, Refused, failure, plain
+from lapwing.errors import LapwingError
+from lapwing.net.answers import Answer, plain
 from lapwing.net.requests import BadEscape, Head
 
 if TYPE_CHECKING:
@@ -227,8 +228,8 @@ class Incoming:
             return route.too_big
         try:
             return route.overrun(head)
-        except Refused as error:
-            return failure(error.status, error.code)
+        except LapwingError as error:
+            return self._server.failed(head, error)
 
     def on_message_complete(self) -> None:
         """The request is whole."""

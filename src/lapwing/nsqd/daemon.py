@@ -23,7 +23,9 @@ from lapwing.net.logs import Log
 from lapwing.net.routes import Router, Table, TlsRequired
 from lapwing.net.tls import server_context
 from lapwing.nsqd.clock import Clock
+from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.listener_context import ListenerContext
+from lapwing.nsqd.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
 from lapwing.nsqd.stream import Stream
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.tcp import Connection
@@ -154,6 +156,13 @@ class Daemon:
         self._every(_TRIM_ALL, self._trim_all)
         self._every(options.sync_timeout / 1e9, self.syncer.sync_all)
         self._every(1.0, self._align)
+        if options.max_memory != NEVER:
+            guard = MemoryGuard(options.max_memory, broker, self.log)
+
+            async def check_memory() -> None:
+                guard.check()
+
+            self._every(CHECK_SECONDS, check_memory)
         if options.statsd_address:
             from lapwing.nsqd.statsd import Statsd
 
@@ -181,7 +190,7 @@ class Daemon:
 
     async def _serve_http(self, listener: Listener, table: Table, tls: ssl.SSLContext | None) -> None:
         limits = HttpLimits(connections=self.options.max_http_connections)
-        server = HttpServer(table, limits=limits, log=self.log.info, broken=self._broken)
+        server = HttpServer(table, limits=limits, log=self.log.info, broken=self._broken, translate=refusal)
         self._servers.append(server)
         await listener.serve(server.protocol, tls=tls)
 
@@ -271,7 +280,7 @@ class Daemon:
             names = ", ".join(queue.name for queue in queues[:_NAMED]) + (", ..." if len(queues) > _NAMED else "")
             self.log.warn(
                 f"{sum(queue.depth for queue in queues)} messages in disk queues of NSQ ({names}) are not delivered: "
-                "import them with `lapwing import-nsqd`, or drain them with NSQ's nsqd"
+                "import them with `lapwing import-nsqd` (see docs/migrate.md)"
             )
 
     # --- running -----------------------------------------------------------------------------------------------

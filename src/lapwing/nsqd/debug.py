@@ -75,12 +75,7 @@ def set_block_rate(request: Request) -> Answer:
 def free_memory(request: Request) -> Answer:
     """Collect garbage, and give what is free back to the system."""
     gc.collect()
-    import ctypes
-
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return plain("")  # another C library: it has its own mind
+    memory.trim()
     return plain("")
 
 

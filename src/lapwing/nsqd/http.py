@@ -13,8 +13,7 @@ from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import VERSION, Options
 from lapwing.broker.stats import TopicStats
-from lapwing.errors import BrokerError, LapwingError, NoSuchChannel, NoSuchTopic
-from lapwing.net.answers import Answer, Later, Refused, Stream, nothing, plain, value
+from lapwing.net.answers import Answer, Later, Stream, nothing, plain, value
 from lapwing.net.listen import Listener
 from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
@@ -224,12 +223,7 @@ class Http:
         """Make a channel, unless it is there, of a topic that is."""
         topic, channel = _channel(request.head)
         broker = self._broker
-        try:
-            return self._order(lambda: broker.create_channel(broker.existing(topic), channel, now=self._now()))
-        except LapwingError as error:
-            if type(error) is not LapwingError:  # else a limit that the operator set
-                raise
-            raise Refused(403, "TOO_MANY_CHANNELS") from error
+        return self._order(lambda: broker.create_channel(broker.existing(topic), channel, now=self._now()))
 
     def delete_channel(self, request: Request) -> Answer:
         """Drop a channel with all it has."""
@@ -248,14 +242,7 @@ class Http:
 
     def _order(self, carry_out: Callable[[], object], *, saved: bool = False) -> Answer:
         """Have the broker do something; `saved`: and remember it before the answer leaves."""
-        try:
-            carry_out()
-        except NoSuchTopic as error:
-            raise Refused(404, "TOPIC_NOT_FOUND") from error
-        except NoSuchChannel as error:
-            raise Refused(404, "CHANNEL_NOT_FOUND") from error
-        except BrokerError as error:
-            raise Refused(503, "EXITING") from error
+        carry_out()
         if saved:
             self._broker.save_catalog()
         self._stir()

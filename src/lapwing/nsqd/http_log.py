@@ -18,9 +18,8 @@ from typing import Any, Final
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
-from lapwing.broker.channel import Channel
 from lapwing.broker.topic import Topic
-from lapwing.errors import BrokerError, CorruptChunk, CursorConflict, LapwingError, NoSuchTopic, OutOfRange, ReadFailed
+from lapwing.errors import CorruptChunk, CursorConflict, OutOfRange, ReadFailed
 from lapwing.log.reader import InFile
 from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
@@ -198,7 +197,7 @@ class LogApi:
         if channel is None:
             if query.get("create") not in ("true", "1"):
                 raise Refused(404, "CHANNEL_NOT_FOUND")
-            channel = self._create(topic, name)
+            channel = self._broker.create_channel(topic, name, now=self._now())
             back = True  # it has no past that could be lost
         try:
             channel.seek(sequence, back=back)
@@ -208,20 +207,8 @@ class LogApi:
         self._stir()
         return value({"cursor": channel.cursor})
 
-    def _create(self, topic: Topic, name: str) -> Channel:
-        try:
-            return self._broker.create_channel(topic, name, now=self._now())
-        except BrokerError as error:
-            raise Refused(503, "EXITING") from error
-        except LapwingError as error:
-            raise Refused(403, "TOO_MANY_CHANNELS") from error
-
     def _topic(self, request: Request) -> Topic:
-        name = named(request.head, "topic", "INVALID_ARG_TOPIC")
-        try:
-            return self._broker.existing(name)
-        except NoSuchTopic as error:
-            raise Refused(404, "TOPIC_NOT_FOUND") from error
+        return self._broker.existing(named(request.head, "topic", "INVALID_ARG_TOPIC"))
 
 
 def _same_log(topic: Topic, expected: str | None) -> None:

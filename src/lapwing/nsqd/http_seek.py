@@ -9,7 +9,7 @@ from lapwing import names
 from lapwing.broker import seek
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
-from lapwing.errors import BrokerError, LapwingError, LogError, NoSuchChannel, NoSuchTopic, OutOfRange, SettingRefused
+from lapwing.errors import OutOfRange
 from lapwing.net.answers import Answer, Refused, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
@@ -48,21 +48,13 @@ class SeekApi:
                     raise Refused(400, "INVALID_ARG_CHANNEL")
                 if dry:
                     raise Refused(400, "create: a channel that does not exist has nothing to preview")
-                self._create(topic, name, now)
+                self._broker.create_channel(self._broker.existing(topic), name, now=now)
                 created = True
             channel = self._broker.existing_channel(topic, name)
             found = self._move(channel, document["to"], dry=dry, now=now)
-        except NoSuchTopic as error:
-            raise Refused(404, "TOPIC_NOT_FOUND") from error
-        except NoSuchChannel as error:
-            raise Refused(404, "CHANNEL_NOT_FOUND") from error
-        except SettingRefused as error:
-            raise Refused(400, str(error)) from error
         except OutOfRange as error:
             log = channel.topic.log
             raise Refused(416, str(error), first=log.first, next=log.end) from error
-        except LogError as error:
-            raise Refused(503, str(error)) from error
         return value(
             {
                 "topic": topic,
@@ -84,11 +76,3 @@ class SeekApi:
         self._broker.tell(channel.topic, now=now)
         self._stir()
         return found
-
-    def _create(self, topic: str, name: str, now: int) -> None:
-        try:
-            self._broker.create_channel(self._broker.existing(topic), name, now=now)
-        except BrokerError as error:
-            raise Refused(503, "EXITING") from error
-        except LapwingError as error:
-            raise Refused(403, "TOO_MANY_CHANNELS") from error

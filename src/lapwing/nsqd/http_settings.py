@@ -10,7 +10,6 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.settings import Resolved
 from lapwing.broker.topic import Topic
-from lapwing.errors import NoSuchChannel, NoSuchTopic, NotSaved, SettingRefused
 from lapwing.net.answers import Answer, Refused, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
@@ -142,29 +141,17 @@ class SettingsApi:
     # --- what they share ---------------------------------------------------------------------------------------
 
     def _carry_out(self, change: Callable[[], T]) -> T:
-        try:
-            found = change()
-        except SettingRefused as error:
-            raise Refused(400, str(error)) from error
-        except NotSaved as error:
-            raise Refused(503, str(error)) from error
+        found = change()
         self._stir()
         return found
 
     def _topic(self, request: Request) -> Topic:
-        name = named(request.head, "topic", "INVALID_ARG_TOPIC")
-        try:
-            return self._broker.existing(name)
-        except NoSuchTopic as error:
-            raise Refused(404, "TOPIC_NOT_FOUND") from error
+        return self._broker.existing(named(request.head, "topic", "INVALID_ARG_TOPIC"))
 
     def _channel(self, request: Request) -> Channel:
         topic = self._topic(request)
         name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
-        try:
-            return self._broker.existing_channel(topic.name, name)
-        except NoSuchChannel as error:
-            raise Refused(404, "CHANNEL_NOT_FOUND") from error
+        return self._broker.existing_channel(topic.name, name)
 
 
 def _document(request: Request) -> Any:

@@ -143,8 +143,8 @@ class Staged:
                 await self._carry_on(commit)
             except NotStaged as error:
                 raise Refused(409, "NOT_STAGED", reason=str(error)) from error
-            except BrokerError as error:
-                raise Refused(503, "EXITING") from error
+            except BrokerError:
+                raise
             except (LogError, OSError) as error:
                 self._broker.fail(error)
                 raise Refused(503, "COMMIT_FAILED", reason=str(error)) from error

@@ -49,6 +49,53 @@ def resident() -> int:
         return _peak()
 
 
+def private() -> int:
+    """Return the bytes of memory that the process alone holds: without pages of files, which can be dropped."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            _, held, of_files, *_ = map(int, statm.read().split())
+            return (held - of_files) * _PAGE
+    except OSError:
+        return _peak()
+
+
+def total() -> int:
+    """Return the bytes of memory that the machine has, or the container, if that may have less."""
+    return min([os.sysconf("SC_PHYS_PAGES") * _PAGE, *_container_limits()])
+
+
+def _container_limits() -> list[int]:
+    """Return the limits of the control groups that the process is in; none where it cannot be told."""
+    limits = []
+    try:
+        with open("/proc/self/cgroup") as lines:
+            groups = [line.rstrip("\n").split(":", 2) for line in lines]
+    except OSError:
+        return []
+    for _, controllers, path in groups:
+        for place in (f"/sys/fs/cgroup{path}/memory.max", "/sys/fs/cgroup/memory.max") if not controllers else (
+            f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        ):  # fmt: skip
+            try:
+                with open(place) as file:
+                    text = file.read().strip()
+            except OSError:
+                continue
+            if text.isdigit():  # else `max`
+                limits.append(int(text))
+    return limits
+
+
+def trim() -> None:
+    """Return free memory to the system, where the C library can."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return  # another C library: it decides by itself
+
+
 def _peak() -> int:
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

@@ -10,11 +10,12 @@ from typing import Any, Final, Protocol
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
-from lapwing.errors import BrokerError, Exiting, LapwingError, MessageTooBig, PublishRefused
+from lapwing.errors import LapwingError, LogError, PublishRefused
 from lapwing.net.answers import BODY_TOO_BIG, INTERNAL_ERROR, OK, Answer, Later, Refused, failure
 from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
 from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.permissions import PUBLISH
 from lapwing.nsqd.turn import Turn
 from lapwing.wire.nsq.commands import bodies
@@ -26,7 +27,6 @@ MSG_EMPTY: Final = failure(400, "MSG_EMPTY")
 MSG_TOO_BIG: Final = failure(413, "MSG_TOO_BIG")
 BAD_BODY: Final = failure(413, "BAD_BODY")
 BAD_MESSAGE: Final = failure(413, "BAD_MESSAGE")
-EXITING: Final = failure(503, "EXITING")
 
 _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
 _MILLISECOND: Final = 1_000_000  # ns
@@ -46,7 +46,11 @@ class _Published(Later):
 
     def settle(self, sequence: int, error: LapwingError | None) -> None:
         """Answer OK, or that it failed."""
-        self.complete(OK if error is None else EXITING)
+        if error is None:
+            self.complete(OK)
+        else:
+            refused = refusal(error)
+            self.complete(INTERNAL_ERROR if refused is None else refused.answer())
 
 
 class Publishing:
@@ -95,10 +99,7 @@ class Publishing:
         if "defer" in query:
             defer = self._defer(query["defer"])
         later = _Published()
-        try:
-            topic.publish(body, later, now=self._now(), defer=defer, headers=headers)
-        except BrokerError as error:
-            return refusal(error)
+        topic.publish(body, later, now=self._now(), defer=defer, headers=headers)
         self._stir()
         return self.when_settled(topic.name, later) if made else later
 
@@ -124,8 +125,6 @@ class Publishing:
         except PublishRefused as error:
             whole = error.code == kernel.BAD_COUNT or (error.code == kernel.SHORT and error.index < 0)
             return BAD_BODY if whole else BAD_MESSAGE
-        except BrokerError as error:
-            return refusal(error)
         self._stir()
         return self.when_settled(topic.name, later) if made else later
 
@@ -158,21 +157,17 @@ class Publishing:
         return True
 
     def topic(self, head: Head) -> Topic:
-        """The topic that a request names, made if there is none; raises `Refused`."""
+        """Return the topic that a request names, created if there is none. Raises `Refused` or a `LapwingError`."""
         name = named(head, "topic", "INVALID_TOPIC")
         found = self._topics.get(name)
         if found is not None:
             return found
         try:
             found = self._broker.topic(name)
-        except BrokerError as error:
-            raise Refused(503, "EXITING") from error
-        except (LapwingError, OSError) as error:
-            if type(error) is LapwingError:  # a limit that the operator set
-                raise Refused(403, "TOO_MANY_TOPICS") from error
-            if name not in self._broker.unopened:  # which health tells of anyway, and no write will heal
+        except (LogError, OSError) as error:
+            if name not in self._broker.unopened:  # which health names anyway, and no write will heal
                 self._broker.fail(error)
-            raise Refused(503, "EXITING") from error
+            raise
         self._stir()
         return found
 
@@ -212,13 +207,6 @@ def named(head: Head, parameter: str, refusal: str) -> str:
     if not names.valid(name):
         raise Refused(400, refusal)
     return name
-
-
-def refusal(error: BrokerError) -> Answer:
-    """Return the answer to a publish that the broker refuses."""
-    if isinstance(error, MessageTooBig):
-        return MSG_TOO_BIG
-    return EXITING if isinstance(error, Exiting) else failure(503, str(error))
 
 
 def message_headers(raw: bytes) -> dict[str, str]:
