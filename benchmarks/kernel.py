@@ -37,6 +37,7 @@ FINS = b"".join(b"FIN %016x\n" % (BASE + sequence) for sequence in range(BATCH))
 XADDS = (b"*5\r\n$4\r\nXADD\r\n$6\r\norders\r\n$1\r\n*\r\n$4\r\ndata\r\n$%d\r\n%b\r\n" % (BODY, b"x" * BODY)) * BATCH
 ACKS = [b"0-%d" % sequence for sequence in range(BATCH)]
 TIMES = array("q", [0] * BATCH)
+SEQUENCES = list(range(BATCH))
 
 COMPILED, PURE = "compiled", "pure"
 LIMITS = {  # us CPU per message
@@ -111,6 +112,9 @@ def measure(rounds: int) -> dict[str, float]:
         "answering with entries": best(lambda: kernel.entry_replies(FRAMES, 0, size, 0, b"data") and None, rounds),
         "answering with ids": best(lambda: kernel.id_replies(0, 0, BATCH) and None, rounds),
         "knowing the ids of an XACK": best(lambda: kernel.known_sequences(ACKS, 0, 0, TIMES) and None, rounds),
+        "finishing the entries of an XACK": best(
+            lambda: kernel.finish_sequences(SEQUENCES, dict.fromkeys(SEQUENCES), {}) and None, rounds
+        ),
         "checksum (CRC-32C)": best(lambda: kernel.crc32c(FRAMES) and None, rounds),
     }
 

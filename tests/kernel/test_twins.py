@@ -242,4 +242,5 @@ def test_the_twins_know_the_same_ids(
 ) -> None:
     both("known_sequences", ids, start, first, array("q", times))
     both("known_sequences", ids, 0, first, array("q", times))
+    both("finish_sequences", times, dict.fromkeys(range(95, 101)), {99: 2, 3: 1})
     both("id_replies", ms, first, count)

@@ -325,8 +325,8 @@ def test_replies_differ_between_the_protocols():
     assert (replies.null(2), replies.null_array(2), replies.null(3)) == (b"$-1\r\n", b"*-1\r\n", b"_\r\n")
     assert replies.verbatim("x\n", 3) == b"=6\r\ntxt:x\n\r\n"
     assert replies.verbatim("x\n", 2) == b"$2\r\nx\n\r\n"
-    assert replies.streams([(b"k", replies.EMPTY)], 2) == b"*1\r\n*2\r\n$1\r\nk\r\n*0\r\n"
-    assert replies.streams([(b"k", replies.EMPTY)], 3) == b"%1\r\n$1\r\nk\r\n*0\r\n"
+    assert replies.streams([(b"k", 0, [])], 2) == b"*1\r\n*2\r\n$1\r\nk\r\n*0\r\n"
+    assert replies.streams([(b"k", 0, [])], 3) == b"%1\r\n$1\r\nk\r\n*0\r\n"
     assert replies.streams([], 2) == b"*-1\r\n"
 
 

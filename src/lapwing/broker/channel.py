@@ -226,6 +226,12 @@ class Channel:
         self._changed()
         return finished
 
+    def finish_count(self, sequences: list[int], *, now: int) -> int:
+        """Finish messages, whoever holds them; return how many were pending."""
+        count = self.pending.finish_count(sequences, now=now)
+        self._changed()
+        return count
+
     def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
         """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
         missing = self.pending.finish_run(block, self.topic.id_base, holder, now=now)

@@ -146,6 +146,23 @@ class Pending:
         self._finished(finished, now)
         return finished
 
+    def finish_count(self, sequences: list[int], *, now: int) -> int:
+        """Finish messages, whoever holds them; return how many were pending.
+
+        The same as `finish`, in one call of the kernel for each holder that has any of them.
+        """
+        if self.side_logged.sequences or self._stamps:
+            return len(self.finish(sequences, now=now))
+        left = sequences
+        for holder in list(self.holders):
+            held = holder.in_flight
+            if held and left:
+                before = len(held)
+                left = kernel.finish_sequences(left, held, self.attempts)
+                holder.finished_count += before - len(held)
+                self._drop_if_gone(holder)
+        return len(sequences) - len(left) + (len(self.finish(left, now=now)) if left else 0)
+
     def finish_run(self, block: bytes, base: int, holder: Holder, *, now: int) -> list[bytes]:
         """Finish the messages that a run of FINs names, as far as `holder` holds them; return the other ids.
 

@@ -14,6 +14,7 @@ try:
         entry_replies,
         fin_run,
         finish,
+        finish_sequences,
         fins_of,
         frame_bodies,
         frame_mpub,
@@ -51,6 +52,7 @@ except ImportError:
     )
     from lapwing.kernel.pure_resp import (
         entry_replies,
+        finish_sequences,
         frame_xadds,
         id_replies,
         is_pairs,
@@ -78,6 +80,7 @@ __all__ = [
     "entry_replies",
     "fin_run",
     "finish",
+    "finish_sequences",
     "fins_of",
     "frame_bodies",
     "frame_mpub",

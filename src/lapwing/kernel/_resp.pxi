@@ -382,6 +382,18 @@ cdef inline bint unsigned_at(const uint8_t *p, Py_ssize_t *at, Py_ssize_t end, u
     return True
 
 
+def finish_sequences(list sequences not None, dict in_flight not None, dict attempts not None):
+    cdef list missing = []
+    for sequence in sequences:
+        if PyDict_Contains(in_flight, sequence):
+            PyDict_DelItem(in_flight, sequence)
+            if attempts:
+                attempts.pop(sequence, None)
+        else:
+            missing.append(sequence)
+    return missing
+
+
 def known_sequences(list words not None, start, first, times):
     cdef Py_buffer view
     cdef const int64_t *stamps

@@ -12,6 +12,7 @@ from lapwing.kernel.pure import scan_frames as scan_frames
 from lapwing.kernel.pure import take_frames as take_frames
 from lapwing.kernel.pure import with_attempts as with_attempts
 from lapwing.kernel.pure_resp import entry_replies as entry_replies
+from lapwing.kernel.pure_resp import finish_sequences as finish_sequences
 from lapwing.kernel.pure_resp import frame_xadds as frame_xadds
 from lapwing.kernel.pure_resp import id_replies as id_replies
 from lapwing.kernel.pure_resp import is_pairs as is_pairs

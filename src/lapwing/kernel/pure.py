@@ -21,6 +21,7 @@ import google_crc32c
 from lapwing.errors import PublishRefused
 from lapwing.kernel.pure_resp import (  # noqa: F401 - this module is one whole twin
     entry_replies,
+    finish_sequences,
     frame_xadds,
     id_replies,
     is_pairs,

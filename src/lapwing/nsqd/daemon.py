@@ -65,6 +65,7 @@ class Daemon:
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections: set[Stream] = set()
         self._redis_connections: set[RedisConnection] = set()
+        self._polled: polled.PolledConnections | None = None
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -148,7 +149,8 @@ class Daemon:
             await self._serve_http(self.http, plain, None)
         if self.https is not None:
             await self._serve_http(self.https, table, tls)
-        await self._serve_tcp(lambda: Connection(door))
+        assert self.tcp is not None
+        await self._serve_plain(self.tcp, lambda: Connection(door))
         if self.redis is not None or self.redis_tls is not None:
             await self._serve_redis(auth, tls)
         self._every(options.checkpoint_interval / 1e9, self._checkpoint)
@@ -178,15 +180,15 @@ class Daemon:
         self.turn.on_changes = self.peers.tell
         self._stopping.append(self.peers.stop)
 
-    async def _serve_tcp(self, factory: Callable[[], Connection]) -> None:
-        assert self.tcp is not None
+    async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
+        """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""
         if self.options.tcp_transport == "asyncio" or not polled.available:
-            await self.tcp.serve(factory)
+            await listener.serve(factory)
             return
-        turn = self.turn
-        self.tcp.serve_polled(
-            polled.PolledConnections(asyncio.get_running_loop(), begin=turn.begin, end=turn.end), factory
-        )
+        if self._polled is None:
+            turn = self.turn
+            self._polled = polled.PolledConnections(asyncio.get_running_loop(), begin=turn.begin, end=turn.end)
+        listener.serve_polled(self._polled, factory)
 
     async def _serve_http(self, listener: Listener, table: Table, tls: ssl.SSLContext | None) -> None:
         limits = HttpLimits(connections=self.options.max_http_connections)
@@ -205,7 +207,7 @@ class Daemon:
         self.turn.watchers.append(door.end_turn)
         self._redis_connections = door.connections
         if self.redis is not None:
-            await self.redis.serve(door.connect)
+            await self._serve_plain(self.redis, door.connect)
         if self.redis_tls is not None:
             await self.redis_tls.serve(door.connect, tls=tls)
 

@@ -101,6 +101,7 @@ class RedisConnection(asyncio.Protocol):
         self._timer_due = 0
         self._lingering: asyncio.TimerHandle | None = None
         self._behind = False  # some of what came waits for the next turn
+        self._free = False  # nothing waits, so that a run of XADDs can be added without a look at anything else
         self._muted = False  # nothing is read from the socket
         self._blocked = False  # the socket takes no more
         self._half_closed = False
@@ -127,8 +128,14 @@ class RedisConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self._ending or self._session.closing:
+        session = self._session
+        if self._ending or session.closing:
             return
+        if self._free:
+            run = self._parser.whole_run(data)
+            if run is not None and session.add_run(run, now=self._clock.now()):
+                self._turn.add(self)
+                return
         self._parser.receive(data)
         self._handle()
         self._turn.add(self)
@@ -154,6 +161,7 @@ class RedisConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Handle nothing more: the client does not read the replies."""
         self._blocked = True
+        self._free = False
         self._heed()
 
     def resume_writing(self) -> None:
@@ -165,19 +173,22 @@ class RedisConnection(asyncio.Protocol):
 
     def _handle(self) -> None:
         """Carry out what has come, but no more than one client's share of a turn."""
-        self._behind = False
+        self._behind = self._free = False
+        session = self._session
         changes = self._door.broker.changes
         before = len(changes)
         try:
             self._carry_out()
         except ProtocolError as error:
-            self._session.refuse(error)
+            session.refuse(error)
         except HangUp:
-            self._session.closing = True
+            session.closing = True
         if len(changes) > before:
             self._await_announced(changes[before:])
         self._heed()
         self._arm()
+        busy = self._behind or self._blocked or self._question is not None or session.busy
+        self._free = not busy and not self._parser.buffered
 
     def _carry_out(self) -> None:
         session, parser = self._session, self._parser
@@ -313,6 +324,8 @@ class RedisConnection(asyncio.Protocol):
         if ready:
             transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
             ready.clear()
+        if session.streaming is None and not session.closing and not self._half_closed:
+            return
         while session.streaming is not None and not self._blocked:
             try:
                 piece = session.next_piece()

@@ -112,7 +112,7 @@ class RedisSession:
         """Carry out one request."""
         self.peer.active = now
         if type(request) is XaddRun:
-            if not self._add_run(request, now):
+            if not self.add_run(request, now=now):
                 for words in split_run(request):
                     self._command(words, now)
         elif isinstance(request, Oversized):
@@ -121,22 +121,28 @@ class RedisSession:
         else:
             self._command(request, now)  # type: ignore[arg-type]  # mypy does not narrow by `type() is`
 
-    def _add_run(self, run: XaddRun, now: int) -> bool:
-        """Add the entries of a run in one call, if nothing about the connection or the topic is special."""
+    def add_run(self, run: XaddRun, *, now: int) -> bool:
+        """Add the entries of a run in one call; return False if that is not possible, and nothing was done.
+
+        The stream must be there, and nothing about it, the connection or the client may be special.
+        """
         if self.queue is not None or self.silent or self.silent_next or self.authenticate is not None:
             return False
-        self.context.counts.commands += run.count
-        self.peer.command = "xadd"
+        stream = self.context.find(run.key, self.database)
+        if stream is None:
+            return False
         slot = AddedSlot(self.replies)
         try:
-            added = self.context.create(run.key, self.database).add_run(run.block, slot, now=now)
+            added = stream.add_run(run.block, slot, now=now)
         except LapwingError:
-            added = None
+            return False  # each command gets its own error
         if added is None:
-            self.context.counts.commands -= run.count
             return False
         slot.expect(*added)
         self.replies.reserve(slot)
+        peer = self.peer
+        peer.active, peer.command = now, "xadd"
+        self.context.counts.commands += run.count
         return True
 
     def _command(self, words: list[bytes], now: int) -> None:

@@ -68,6 +68,7 @@ class RedisContext:
         self._number = 0
         self._known: dict[tuple[int, bytes], Stream] = {}
         self._groups: WeakKeyDictionary[Channel, Group] = WeakKeyDictionary()
+        self._known_groups: dict[tuple[int, bytes, bytes], Group] = {}
         self._windows: WeakKeyDictionary[Topic, IdempotenceWindow] = WeakKeyDictionary()
         self._served: dict[GroupWait, None] = {}
         self._claimable: dict[Channel, None] = {}  # channels where XNACK gave entries back in this turn
@@ -124,6 +125,21 @@ class RedisContext:
         group = self._groups.get(channel)
         if group is None:
             group = self._groups[channel] = Group(stream, channel)
+        return group
+
+    def known_group(self, key: bytes, name: bytes, database: int) -> Group | None:
+        """Return a group that was found before and is still there."""
+        group = self._known_groups.get((database, key, name))
+        if group is not None and group.channel.exiting:
+            del self._known_groups[database, key, name]
+            return None
+        return group
+
+    def remember_group(self, key: bytes, name: bytes, database: int, group: Group) -> Group:
+        """Have a group found without a look at names."""
+        if len(self._known_groups) >= _MOST_KNOWN:
+            self._known_groups.clear()
+        self._known_groups[database, key, name] = group
         return group
 
     def idempotence(self, stream: Stream) -> IdempotenceWindow:

@@ -130,13 +130,13 @@ class Group:
 
     # --- pending ---------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, sequences: Iterable[int], *, now: int) -> int:
+    def acknowledge(self, sequences: list[int], *, now: int) -> int:
         """Finish pending entries, whoever has them; return how many."""
         attempts = self.pending.attempts
         wanted = (
             sequences if not attempts else [each for each in sequences if attempts.get(each) != 0 or self._given(each)]
         )
-        return len(self.channel.finish(wanted, now=now))
+        return self.channel.finish_count(wanted, now=now)
 
     def _given(self, sequence: int) -> bool:
         """Return whether an entry with 0 deliveries was delivered, and taken back by XNACK; else it is deferred."""

@@ -35,9 +35,15 @@ _LOOKED_AT: Final = 10  # times COUNT: pending entries that XAUTOCLAIM looks at
 
 def find_group(session: RedisSession, key: bytes, name: bytes, now: int) -> Group | None:
     """Return a group with all that was added to its stream in this turn; None if there is none."""
+    group = session.context.known_group(key, name, session.database)
+    if group is not None:
+        group.stream.topic.write_pending(now=now)
+        return group
     stream = find(session, key, now)
     channel = find_channel(stream, name) if stream is not None else None
-    return None if stream is None or channel is None else session.context.group(stream, channel)
+    if stream is None or channel is None:
+        return None
+    return session.context.remember_group(key, name, session.database, session.context.group(stream, channel))
 
 
 def _existing(session: RedisSession, words: list[bytes], now: int, at: int = 1) -> Group:

@@ -26,7 +26,7 @@ _EVERYTHING: Final = 1 << 62
 _MOST: Final = 100_000  # entries that one XREADGROUP delivers at most, whatever its COUNT is
 
 _Plan = tuple[bytes, Group, Position | EntryId]
-_Found = list[tuple[bytes, bytes]]  # key and array of entries
+_Found = list[tuple[bytes, int, list[bytes]]]  # key, number of entries, and the entries in pieces
 
 
 def xreadgroup(session: RedisSession, words: list[bytes], now: int) -> Reply:
@@ -59,7 +59,8 @@ def _read(session: RedisSession, asked: Xread, plans: list[_Plan], now: int) -> 
     for key, group, position in plans:
         consumer = group.consumer(asked.consumer, now=now)
         if isinstance(position, tuple):
-            found.append((key, _history(session, group, position, asked, now)))
+            history = _history(session, group, position, asked, now)
+            found.append((key, len(history), history))
             continue
         count = min(asked.count or _MOST, left, _MOST)
         if count <= 0 or size <= 0:
@@ -75,10 +76,9 @@ def _read(session: RedisSession, asked: Xread, plans: list[_Plan], now: int) -> 
             parts.append(entries)
             many += given
         if many:
-            array = replies.array_of(many, parts)
-            found.append((key, array))
+            found.append((key, many, parts))
             left -= many
-            size -= len(array)
+            size -= sum(map(len, parts))
     return found
 
 
@@ -135,7 +135,7 @@ def _longest_first(entry: PendingEntry) -> tuple[int, int, int]:
     return (0 if entry.idle < 0 else 1), -entry.idle, entry.sequence
 
 
-def _history(session: RedisSession, group: Group, beyond: EntryId, asked: Xread, now: int) -> bytes:
+def _history(session: RedisSession, group: Group, beyond: EntryId, asked: Xread, now: int) -> list[bytes]:
     """Return what is pending with the consumer beyond an id, which counts as a delivery."""
     consumer = group.consumer(asked.consumer, now=now)
     stream, start = group.stream, group.stream.behind_id(beyond)
@@ -149,7 +149,7 @@ def _history(session: RedisSession, group: Group, beyond: EntryId, asked: Xread,
         else:
             group.channel.claim([sequence], consumer, now=now)
         parts.append(entry)
-    return replies.array(parts)
+    return parts
 
 
 # --- waiting -------------------------------------------------------------------------------------------------------
@@ -199,8 +199,7 @@ class GroupWait:
             if frames:
                 credit.holder.active = now
                 entries, count = _fresh(group, frames, self._asked, now)
-                found = [(key, replies.array_of(count, [entries]))]
-                self.session.end_wait(replies.streams(found, self.session.protocol))
+                self.session.end_wait(replies.streams([(key, count, [entries])], self.session.protocol))
                 return
 
     def cancel(self) -> None:

@@ -28,7 +28,8 @@ class AddedSlot(Slot):
     __slots__ = ("_count", "_first")
 
     def __init__(self, parent: Replies) -> None:
-        super().__init__(parent)
+        self._replies = parent  # as Slot does it, but for one call less: there is one per XADD
+        self.answer = None
         self._first: EntryId = ids.LEAST
         self._count = 1
 

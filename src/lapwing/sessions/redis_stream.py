@@ -20,6 +20,7 @@ from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import GREATEST, GREATEST_PART, LEAST, EntryId, NewId
 
 if TYPE_CHECKING:
+    from lapwing.broker.settings import TopicSettings
     from lapwing.log.reader import Reader
 
 MS: Final = 1_000_000  # ns
@@ -34,13 +35,15 @@ _EXHAUSTED: Final = "ERR The stream has exhausted the last possible ID, unable t
 class Stream:
     """The entries of one topic."""
 
-    __slots__ = ("_at", "_stamp", "log", "topic")
+    __slots__ = ("_effective", "_field", "_stamp", "_stamped", "log", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.log = topic.log
-        self._at = -1  # the log's `next` after the last entry that was added here
-        self._stamp = 0  # ns; the time of that entry
+        self._stamp = 0  # ns; the time of the last entry that was added
+        self._stamped = False  # whether that is known
+        self._effective: TopicSettings | None = None  # the settings that `_field` comes from
+        self._field = b""
 
     # --- what the topic keeps for us -------------------------------------------------------------------------------
 
@@ -55,7 +58,10 @@ class Stream:
     @property
     def field(self) -> bytes:
         """The field that a plain body is shown as."""
-        return self.topic.effective.body_field.encode()
+        if self._effective is not self.topic.effective:
+            self._effective = self.topic.effective
+            self._field = self._effective.body_field.encode()
+        return self._field
 
     @property
     def as_json(self) -> bool:
@@ -254,22 +260,25 @@ class Stream:
 
     def stamp(self, now: int) -> int:
         """Return the time of an entry that is added now: never before that of the last one."""
-        if self._at < 0:
-            self._at = self.log.next
+        if not self._stamped:
+            self._stamped = True
             if self.log.end > self.log.first:
                 self._stamp = self.log.timestamp(self.log.end - 1)
-        self._stamp = max(now + self.topic.skew, self._stamp)
-        return self._stamp
+        stamp = now + self.topic.skew
+        if stamp < self._stamp:
+            return self._stamp
+        self._stamp = stamp
+        return stamp
 
     def add_run(self, block: bytes, receipt: Receipt, *, now: int) -> tuple[EntryId, int] | None:
         """Add the entries of a run of plain XADDs; return the first id and their number.
 
         None if ids or bodies need a look at each of them.
         """
-        if not self.simple or "last" in self.state or self.topic.admission is not None:
+        topic = self.topic
+        if topic.admission is not None or not self.simple or "last" in topic.door_state:
             return None
-        stamp = self.stamp(now)
-        topic, first = self.topic, self.log.next
+        stamp, first = self.stamp(now), self.log.next
         frames, count, size = kernel.frame_xadds(block, topic.id_base + first, stamp, self.field)
         topic.publish_framed(frames, count, size, receipt, now=now)
         return (stamp // MS, first), count

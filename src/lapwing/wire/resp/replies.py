@@ -88,10 +88,16 @@ def fields(pairs: Sequence[tuple[str, bytes]], protocol: int) -> bytes:
     return mapping([(text(name), part) for name, part in pairs], protocol)
 
 
-def streams(found: Sequence[tuple[bytes, bytes]], protocol: int) -> bytes:
-    """Return the entries of several streams by key, as XREAD does; null if there are none."""
+def streams(found: Sequence[tuple[bytes, int, Iterable[bytes]]], protocol: int) -> bytes:
+    """Return the entries of several streams, as XREAD does; null if there are none.
+
+    Of each stream: the key, how many entries, and the entries in any pieces.
+    """
     if not found:
         return null_array(protocol)
-    if protocol == 3:
-        return mapping([(bulk(key), entries) for key, entries in found], 3)
-    return array([b"*2\r\n%b%b" % (bulk(key), entries) for key, entries in found])
+    parts = [b"%%%d\r\n" % len(found) if protocol == 3 else b"*%d\r\n" % len(found)]
+    pair = b"" if protocol == 3 else b"*2\r\n"
+    for key, count, entries in found:
+        parts.append(b"%b$%d\r\n%b\r\n*%d\r\n" % (pair, len(key), key, count))
+        parts += entries
+    return b"".join(parts)
