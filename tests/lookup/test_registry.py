@@ -166,6 +166,17 @@ def test_a_full_registry_refuses_what_is_new_and_takes_what_is_known():
     assert len(known) == 2
 
 
+def test_time_in_which_nobody_was_heard_does_not_make_producers_inactive():
+    known = registry()
+    producer = known.join("1:1", peer(), now=0)
+    known.register(producer, "t")
+    later = known.inactive_after + 10
+    assert known.lookup("t", now=later) == []
+    known.allow(later)
+
+    assert known.lookup("t", now=later) == [producer]
+
+
 def test_one_producer_registers_no_more_than_it_may_and_others_are_free_to():
     known = registry(max_per_producer=3)
     producer, other = known.join("1:1", peer(), now=0), known.join("1:2", peer(), now=0)

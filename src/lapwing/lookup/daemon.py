@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import traceback
+from typing import Final
 
 from lapwing.lookup.http import LookupRoutes
 from lapwing.lookup.metrics import Counts
@@ -20,6 +21,8 @@ from lapwing.net.logs import Level, Log
 from lapwing.net.routes import Router
 from lapwing.wire.nsq import lookup
 from lapwing.wire.nsq.lookup import PeerInfo
+
+_SWEEP: Final = 1_000_000_000  # ns between two looks at who is silent
 
 
 class Daemon:
@@ -48,6 +51,7 @@ class Daemon:
         )
         self._listeners: list[Listener] = []
         self._sweeping: asyncio.TimerHandle | None = None
+        self._swept = 0  # ns
 
     def now(self) -> int:
         """Unix time in ns."""
@@ -82,11 +86,19 @@ class Daemon:
         self._log.info(f"TCP: listening on {tcp.address}")
         await http.serve(self._http.protocol)
         self._log.info(f"HTTP: listening on {http.address}")
+        self._swept = self.now()
         self._sweep()
 
     def _sweep(self) -> None:
+        """Disconnect silent nsqds, once a second. Time in which this process hung does not count for them."""
+        now = self.now()
+        hung = now - self._swept - _SWEEP
+        if hung > _SWEEP:
+            self._peers.allow(hung)
+            self.registry.allow(hung)
+        self._swept = now
         self._peers.drop_silent()
-        self._sweeping = asyncio.get_running_loop().call_later(1.0, self._sweep)
+        self._sweeping = asyncio.get_running_loop().call_later(_SWEEP / 1e9, self._sweep)
 
     async def stop(self) -> None:
         """Close the doors and every connection at once."""

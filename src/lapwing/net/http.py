@@ -15,6 +15,7 @@ from lapwing.net.requests import Head
 from lapwing.net.routes import Table
 
 _KEPT_HEADS: Final = 512
+_LONGEST_TICK: Final = 2.0  # seconds between two ticks that count for deadlines
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,9 @@ class HttpServer:
         self.connections: set[HttpConnection] = set()
         self.served = 0  # requests answered
         self.heads: dict[bytes, Head] = {}
-        self.now = 0.0  # seconds, coarse: moved on once a second while somebody is connected
+        self.now = 0.0  # seconds, coarse: moved on once a second while somebody is connected, and not while we hang
         self._ticking = False
+        self._ticked = 0.0  # monotonic seconds of the last tick
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
 
     def protocol(self) -> HttpConnection:
@@ -76,7 +78,7 @@ class HttpServer:
         self.connections.add(connection)
         if not self._ticking:
             self._ticking = True
-            self.now = time.monotonic()
+            self._ticked = time.monotonic()
             loop.call_later(1.0, self._tick, loop)
         return True
 
@@ -87,7 +89,8 @@ class HttpServer:
             self._empty.set()
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.now = time.monotonic()
+        before, self._ticked = self._ticked, time.monotonic()
+        self.now += min(self._ticked - before, _LONGEST_TICK)  # clients had no chance while the loop was held up
         for connection in list(self.connections):
             connection.check_deadline(self.now)
         self._ticking = bool(self.connections)

@@ -1,4 +1,4 @@
-"""What time it is, and the one timer that wakes the broker when a deadline has come."""
+"""The clock of all deadlines, and the timer that wakes the broker for the next one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lapwing.broker.broker import Broker
 
 _CATCH_UP: Final = 10  # a wrong clock is approached by a tenth of the time that passes, so that no deadline jumps
 _RESOLUTION: Final = 0.001  # seconds
+LATE: Final = 50_000_000  # ns after which a timer that rings was held up: then sockets are read before it counts
 
 
 class Clock:
@@ -52,6 +53,7 @@ class Alarm:
         self._stir = stir
         self._armed: asyncio.TimerHandle | None = None
         self._due = 0
+        self._late = False
 
     def arm(self) -> None:
         """Be there for the next deadline; cheap when nothing changed, as it is called every turn."""
@@ -74,6 +76,11 @@ class Alarm:
 
     def _ring(self) -> None:
         self._armed = None
+        if not self._late and self._due and self._clock.now() - self._due > LATE:
+            self._late = True  # the loop was held up: what clients have sent meanwhile is read first
+            self._armed = self._loop.call_later(_RESOLUTION, self._ring)
+            return
+        self._late = False
         if self._broker.scan(self._clock.now()):
             self._armed = self._loop.call_soon(self._ring)  # type: ignore[assignment]  # others get their turn first
             self._due = 0

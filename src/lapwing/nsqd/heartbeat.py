@@ -9,8 +9,9 @@ import termios
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from lapwing.nsqd.clock import Clock
+from lapwing.nsqd.clock import LATE, Clock
 
+_READ_FIRST: Final = 0.001  # seconds: long enough for the loop to look at its sockets once
 _SECOND: Final = 1_000_000_000
 _STUCK: Final = 60 * _SECOND  # for a client that reads nothing, where no heartbeats are sent
 
@@ -54,7 +55,17 @@ class ClientTimer:
         """Call `action` after `delay` ns, and do nothing else meanwhile."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay / _SECOND, action)
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay / _SECOND
+        self._timer = loop.call_at(due, self._ring, due, action)
+
+    def _ring(self, due: float, action: Callable[[], None]) -> None:
+        """Call `action`; if the loop was held up, only after sockets were read: the client may have sent meanwhile."""
+        loop = asyncio.get_running_loop()
+        if (loop.time() - due) * _SECOND > LATE:
+            self._timer = loop.call_later(_READ_FIRST, action)
+        else:
+            action()
 
     def stop(self) -> None:
         """Wait for nothing."""

@@ -1,0 +1,131 @@
+"""A process that hangs for a while reads what clients have sent meanwhile before it enforces their deadlines.
+
+On uvloop, where timers that are due come before sockets that became readable meanwhile.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import uvloop
+
+from lapwing.broker.broker import Broker
+from lapwing.net.http import HttpServer
+from lapwing.net.routes import Router
+from lapwing.nsqd.clock import Alarm, Clock
+from lapwing.nsqd.heartbeat import ClientTimer
+
+MS = 1_000_000
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(cast(Any, test()))
+
+
+class Events:
+    """What happens in which order, with a socket that somebody writes to while the loop hangs."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.done = asyncio.Event()
+        self._ours, self._theirs = socket.socketpair()
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def _read(self) -> None:
+        self._ours.recv(100)
+        self.seen.append("read")
+
+    def happen(self, what: str) -> None:
+        self.seen.append(what)
+        self.done.set()
+
+    async def hang(self) -> list[str]:
+        """Hang for 200 ms while something is read from another client; this one sends something meanwhile."""
+        loop = asyncio.get_running_loop()
+        other, its_end = socket.socketpair()
+
+        def stall() -> None:
+            loop.remove_reader(other)
+            time.sleep(0.2)
+            self._theirs.send(b"NOP\n")
+
+        loop.add_reader(other, stall)
+        its_end.send(b"x")
+        async with asyncio.timeout(10):
+            await self.done.wait()
+        loop.remove_reader(self._ours)
+        for end in (self._ours, self._theirs, other, its_end):
+            end.close()
+        return self.seen
+
+
+def test_commands_are_read_before_message_timeouts_are_enforced() -> None:
+    async def test() -> None:
+        events, clock = Events(), Clock()
+        broker = SimpleNamespace(
+            agenda=[(clock.now() + 50 * MS, 0, None)],
+            scan=lambda now: events.happen("expired") or broker.agenda.clear(),
+            restless=False,
+            next_due=lambda: None,
+        )
+        alarm = Alarm(cast(Broker, broker), clock, asyncio.get_running_loop(), lambda: None)
+        alarm.arm()
+
+        assert await events.hang() == ["read", "expired"]
+
+    run(test)
+
+
+def test_commands_are_read_before_a_silent_client_is_given_up() -> None:
+    async def test() -> None:
+        events, clock = Events(), Clock()
+        client = SimpleNamespace(waits_for_broker=False, on_silence=lambda: events.happen("given up"))
+        timer = ClientTimer(clock, cast(Any, client))
+        timer.last_command = clock.now()
+        timer.allow_silence(50 * MS)
+        timer.start(0, now=clock.now())
+
+        assert await events.hang() == ["read", "given up"]
+
+    run(test)
+
+
+def test_a_client_that_has_sent_something_meanwhile_is_kept() -> None:
+    async def test() -> None:
+        events, clock = Events(), Clock()
+        client = SimpleNamespace(waits_for_broker=False, on_silence=lambda: events.happen("given up"))
+        timer = ClientTimer(clock, cast(Any, client))
+        timer.last_command = clock.now()
+        timer.allow_silence(100 * MS)
+        timer.start(0, now=clock.now())
+        asyncio.get_running_loop().remove_reader(events._ours)
+
+        def read() -> None:
+            events._read()
+            timer.last_command = clock.now()
+
+        asyncio.get_running_loop().add_reader(events._ours, read)
+        began = clock.now()
+
+        assert await events.hang() == ["read", "given up"]
+        assert clock.now() - began > 290 * MS  # 200 ms of stall, then its 100 ms
+
+    run(test)
+
+
+def test_time_in_which_an_http_server_hangs_counts_for_no_deadline() -> None:
+    server = HttpServer(Router([]))
+    checked: list[float] = []
+    connection = Mock(check_deadline=checked.append)
+    loop = Mock()
+    server.joined(connection, loop)
+    server._ticked -= 3600
+    server._tick(loop)
+
+    assert len(checked) == 1
+    assert checked[0] <= 2
