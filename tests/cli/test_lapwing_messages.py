@@ -143,6 +143,7 @@ def test_tail_reads_the_past_and_then_follows(daemon: Daemon, topic: str) -> Non
 
     assert (first, running.stdout.readline()) == ("before\n", "after\n")
     assert running.wait(20) == 0
+    running.stdout.close()
     assert lapwing_json("channels", topic, daemon=daemon) == []
 
 
@@ -156,6 +157,7 @@ def test_tail_waits_for_a_topic_that_is_not_there_yet(daemon: Daemon, topic: str
 
     assert running.stdout.readline() == "the first\n"
     assert running.wait(20) == 0
+    running.stdout.close()
     running.stderr.close()
 
 
@@ -206,6 +208,7 @@ def test_tail_of_a_plain_nsq_server_goes_through_a_channel(daemon: Daemon, topic
 
         assert running.stdout.readline() == "hello\n"
         assert running.wait(20) == 0
+        running.stdout.close()
         server.shutdown()
 
 

@@ -33,8 +33,9 @@ class Up:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append(json.loads(line))
+        with self.process.stdout:
+            for line in self.process.stdout:
+                self.said.append(json.loads(line))
 
     @property
     def status(self) -> dict[str, Any]:

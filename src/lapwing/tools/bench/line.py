@@ -57,11 +57,15 @@ class Line(Wire):
         super().__init__(address)
         identity = {"client_id": "lapwing-bench", "user_agent": "lapwing-bench", "feature_negotiation": True,
                     "heartbeat_interval": -1 if subscribe is None else _HEARTBEAT}
-        self.sock.sendall(commands.MAGIC + commands.Identify(json.dumps(identity).encode()).encode())
-        self._authenticate(self._answer("IDENTIFY"))
-        if subscribe is not None:
-            self.sock.sendall(commands.Sub(*subscribe).encode())
-            self._answer("SUB")
+        try:
+            self.sock.sendall(commands.MAGIC + commands.Identify(json.dumps(identity).encode()).encode())
+            self._authenticate(self._answer("IDENTIFY"))
+            if subscribe is not None:
+                self.sock.sendall(commands.Sub(*subscribe).encode())
+                self._answer("SUB")
+        except BenchError:
+            self.close()
+            raise
         self.sock.setblocking(False)
 
     def _authenticate(self, answer: bytes) -> None:
