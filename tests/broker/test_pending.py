@@ -50,7 +50,7 @@ class Reader:
         self.frames: list[bytes] = []
         self.hung_up = False
         self.channel = stage.channel()
-        self.holder = self.channel.pending.named_holder(name)
+        self.holder = self.channel.named_holder(name)
         self.credit = Credit(self.holder, self.frames.append, self._hang_up, count=count, timeout=timeout)
         self.channel.subscribe(self.credit)
 
@@ -152,6 +152,26 @@ def test_the_fin_of_a_message_in_the_side_log_frees_it_there(tmp_path: Path) -> 
     assert stage.channel().side_logged.sequences == set()
 
 
+@pytest.mark.parametrize("way", ["restart", "kill"])
+def test_a_deferred_message_that_was_finished_before_its_time_does_not_come_again(tmp_path: Path, way: str) -> None:
+    stage = Stage(tmp_path)
+    stage.broker.create_channel(stage.broker.topic("t"), "c", now=stage.now)
+    client = stage.client().publish(b"first")
+    client.publish(b"cancelled", b"due", delay=MINUTE)
+    client.publish(b"last")
+    assert stage.channel().finish([1], now=stage.now) == [1]
+    stage.checkpoint()
+    getattr(stage, way)()
+    consumer = stage.consumer()
+    assert consumer.received() == [0, 3]
+    consumer.finish(0, 3)
+    stage.pass_time(2 * MINUTE)
+
+    assert consumer.received() == [2]
+    stage.checkpoint()
+    assert stage.channel().saved_ahead == []
+
+
 # --- holders with a name -------------------------------------------------------------------------------------------
 
 
@@ -192,6 +212,34 @@ def test_two_connections_may_be_one_holder(stage: Stage) -> None:
 
     assert first.got() + second.got() == [(0, 1), (1, 1)]
     assert second.holder.in_flight.keys() == {0, 1}
+
+
+@pytest.mark.parametrize("way", ["restart", "kill"])
+def test_a_named_holder_keeps_its_messages_over_a_restart(tmp_path: Path, way: str) -> None:
+    stage = Stage(tmp_path)
+    stage.broker.create_channel(stage.broker.topic("t"), "c", now=stage.now)
+    stage.client().publish(*numbered(6))
+    stage.channel().named_holder("idle")
+    reader = Reader(stage, "worker", 4)
+    stage.commit()
+    channel = stage.channel()
+    channel.finish([1], now=stage.now)
+    began, stage.now = stage.now, stage.now + SECOND
+    channel.claim([3], reader.holder, now=stage.now)
+    channel.claim([2], channel.named_holder("gone"), now=stage.now)
+    channel.drop_holder("gone", now=stage.now)
+    reader.holder.seen = stage.now
+    stage.checkpoint()
+    getattr(stage, way)()
+
+    pending = stage.channel().pending
+    assert sorted(pending.named) == ["idle", "worker"]
+    worker = pending.named["worker"]
+    assert {each: lease.delivered for each, lease in worker.in_flight.items()} == {0: began, 3: stage.now}
+    assert (worker.seen, worker.active) == (stage.now, stage.now)
+    assert pending.attempts == {3: 2}
+    assert (stage.channel().depth, stage.channel().cursor) == (2, 4)
+    assert [each for each, _ in Reader(stage, "other", 9).got()] == []
 
 
 # --- credits -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Random histories of a broker on a real disk, against a model that anybody can believe."""
+"""Random histories of a broker on a real disk, against a model that anybody can believe. It speaks no protocol."""
 
 import os
 import shutil
@@ -11,48 +11,77 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
+from lapwing.broker.channel import Channel
+from lapwing.broker.entries import State, entries
+from lapwing.broker.holder import Holder
 from lapwing.broker.options import Options
+from lapwing.broker.pending import Reason
 from lapwing.broker.storage import DiskStorage
-from lapwing.sessions.nsq import CLOSING, Session, limits_of
-from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
+from lapwing.broker.subscription import Credit, Subscription, Window
+from lapwing.errors import LapwingError, NotInFlight, NotOwner
 
 MS = 1_000_000
 TIMEOUT = 1000 * MS
 CHANNELS = ("a", "b")
+NAMES = ("worker-1", "worker-2")
+NODE = 5
+
+Owner = int | str  # a connection, or the name of a holder that has one
 
 
 @dataclass
 class Waits:
-    """A message in the model of a channel: ready, in flight with a client, or deferred."""
+    """A message in the model of a channel: ready, in flight with an owner, or deferred."""
 
     attempts: int = 0
-    client: int | None = None
-    deadline: int = 0
+    owner: Owner | None = None
+    delivered: int = 0
+    deadline: int | None = None
     due: int | None = None
 
 
 @dataclass
 class Model:
-    """A channel: what is unfinished, by sequence; what a crash may bring back; and whether it is paused."""
+    """A channel: what is unfinished, by sequence; what a crash may bring back; its named holders."""
 
     unfinished: dict[int, Waits] = field(default_factory=dict)
     revived: set[int] = field(default_factory=set)
     done_since_checkpoint: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    unsaved_names: set[str] = field(default_factory=set)  # created or dropped since the last checkpoint
     paused: bool = False
+
+    def held_by(self, owner: Owner) -> list[int]:
+        return sorted(sequence for sequence, waits in self.unfinished.items() if waits.owner == owner)
+
+    def finish(self, sequence: int) -> None:
+        del self.unfinished[sequence]
+        self.revived.discard(sequence)
+        self.done_since_checkpoint.add(sequence)
 
 
 @dataclass
 class Client:
-    """A consumer: its session, and what it was sent and has not answered for."""
+    """A subscription, and what it was sent and the model has not seen yet."""
 
-    session: Session
+    owner: Owner
     channel: str
-    ready: int
-    held: dict[int, bytes] = field(default_factory=dict)
+    subscription: Subscription
+    frames: list[bytes]
+
+
+class Receipt:
+    """Every publish succeeds."""
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        assert error is None
+
+
+RECEIPT = Receipt()
 
 
 class BrokerMachine(RuleBasedStateMachine):
-    """One topic, two channels, any number of consumers; time moves only when it is told to."""
+    """One topic, two channels, consumers with windows and named readers with credits; time moves by a rule only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,20 +100,16 @@ class BrokerMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.options = Options(
-            data_path=self.path, max_bytes_per_file=700, msg_timeout=TIMEOUT, min_free_bytes=0, node_id=5
+            data_path=self.path, max_bytes_per_file=700, msg_timeout=TIMEOUT, min_free_bytes=0, node_id=NODE
         )
         self.open()
 
     def open(self) -> None:
-        storage = DiskStorage(self.path, 5, self.options.log_options, now=lambda: self.now, report=lambda text: None)
+        storage = DiskStorage(self.path, NODE, self.options.log_options, now=lambda: self.now, report=lambda text: None)
         self.broker = Broker(self.options, storage)
         self.broker.restore(now=self.now)
-        self.producer = self.session()
-        self.broker.topic("t")
+        self.topic = self.broker.topic("t")
         self.settle()
-
-    def session(self) -> Session:
-        return Session(self.broker, limits_of(self.options), on_ready=lambda: None, hang_up=lambda: None)
 
     # --- what the model knows ----------------------------------------------------------------------------------
 
@@ -103,50 +128,63 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker.commit(self.now)
         self.fan_out()
         for number, client in self.clients.items():
-            frames = b"".join(client.session.replies.ready)
-            client.session.replies.ready.clear()
-            if client.session.subscription is not None:
-                client.session.subscription.unsent = 0
-            self.delivered(number, client, frames)
+            data = b"".join(client.frames)
+            client.frames.clear()
+            if isinstance(client.subscription, Window):
+                client.subscription.unsent = 0
+            self.delivered(number, client, data)
 
     def delivered(self, number: int, client: Client, data: bytes) -> None:
-        at = 0
         model = self.models[client.channel]
-        while at < len(data):
-            size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 7]
-            if kind != 2:
-                at += 4 + size
-                continue
-            assert not model.paused, "a paused channel delivers nothing"
-            messages, at = kernel.decode_messages(data, at, len(data))
-            for _, attempts, message_id, body in messages:
-                sequence = int(message_id, 16) - (5 << 54)
-                assert body == self.bodies[sequence]
-                if sequence in model.revived and sequence not in model.unfinished:
-                    model.unfinished[sequence] = Waits(attempts=attempts - 1)
-                    model.revived.discard(sequence)
-                assert sequence in model.unfinished, f"{sequence} was delivered again after it was finished"
-                waits = model.unfinished[sequence]
-                assert waits.client is None, f"{sequence} is in flight twice"
-                early = waits.due is not None and waits.due > self.now and sequence not in model.revived
-                assert not early, f"{sequence} came before its time"
-                if sequence not in model.revived:
-                    assert attempts == waits.attempts + 1, f"{sequence}: {attempts} attempts, {waits.attempts} before"
-                if waits.attempts == 0 and sequence not in self.delays:
-                    assert sequence > self.highest.get(number, -1), "first deliveries are in order"
-                    self.highest[number] = sequence
-                waits.attempts = attempts
-                waits.client, waits.due = number, None
-                waits.deadline = self.now + TIMEOUT
-                client.held[sequence] = message_id
-            assert len(client.held) <= client.ready, "no more than it is ready for"
+        messages, end = kernel.decode_messages(data, 0, len(data))
+        assert end == len(data)
+        assert not (messages and model.paused), "a paused channel delivers nothing"
+        for _, attempts, message_id, body in messages:
+            sequence = ids.decode(message_id)[1]
+            assert body == self.bodies[sequence]
+            if sequence in model.revived and sequence not in model.unfinished:
+                model.unfinished[sequence] = Waits(attempts=attempts - 1)
+                model.revived.discard(sequence)
+            assert sequence in model.unfinished, f"{sequence} was delivered again after it was finished"
+            waits = model.unfinished[sequence]
+            assert waits.owner is None, f"{sequence} is in flight twice"
+            early = waits.due is not None and waits.due > self.now and sequence not in model.revived
+            assert not early, f"{sequence} came before its time"
+            if sequence not in model.revived:
+                assert attempts == waits.attempts + 1, f"{sequence}: {attempts} attempts, {waits.attempts} before"
+            if waits.attempts == 0 and sequence not in self.delays:
+                assert sequence > self.highest.get(number, -1), "first deliveries are in order"
+                self.highest[number] = sequence
+            timeout = client.subscription.timeout
+            waits.attempts, waits.owner, waits.due = attempts, client.owner, None
+            waits.delivered, waits.deadline = self.now, None if timeout is None else self.now + timeout
+            model.revived.discard(sequence)
+        if isinstance(client.subscription, Window):
+            assert len(model.held_by(client.owner)) <= client.subscription.size or not messages
 
-    # --- rules -------------------------------------------------------------------------------------------------
+    def held(self) -> list[tuple[str, int]]:
+        """Every message in flight, with its channel."""
+        return [
+            (name, sequence)
+            for name, model in sorted(self.models.items())
+            for sequence, waits in sorted(model.unfinished.items())
+            if waits.owner is not None
+        ]
+
+    def holder(self, channel: str, owner: Owner) -> Holder:
+        if isinstance(owner, str):
+            return self.channel(channel).pending.named[owner]
+        return self.clients[owner].subscription.holder
+
+    def channel(self, name: str) -> Channel:
+        return self.broker.existing_channel("t", name)
+
+    # --- publishing --------------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 5), size=st.integers(1, 400))
     def publish_batch(self, count: int, size: int) -> None:
         bodies = [b"%d-%d-" % (len(self.bodies), index) + b"x" * size for index in range(count)]
-        self.producer.handle(Mpub.of("t", bodies), now=self.now)
+        self.topic.publish_many(bodies, RECEIPT, now=self.now)
         self.bodies += bodies
         self.settle()
 
@@ -155,133 +193,221 @@ class BrokerMachine(RuleBasedStateMachine):
         body = b"deferred-%d" % len(self.bodies)
         if delay:
             self.delays[len(self.bodies)] = delay * MS
-            self.producer.handle(Dpub("t", delay * MS, body), now=self.now)
-        else:
-            self.producer.handle(Pub("t", body), now=self.now)
+        self.topic.publish(body, RECEIPT, now=self.now, defer=delay * MS)
         self.bodies.append(body)
         self.settle()
 
-    @rule(channel=st.sampled_from(CHANNELS), ready=st.integers(0, 6))
-    def subscribe(self, channel: str, ready: int) -> None:
-        session = self.session()
-        session.handle(Sub("t", channel), now=self.now)
-        session.handle(Rdy(ready), now=self.now)
+    # --- consumers come and go ---------------------------------------------------------------------------------
+
+    def add(self, channel: str, owner: Owner, subscription: Subscription, frames: list[bytes]) -> None:
+        self.channel(channel).subscribe(subscription)
+        self.clients[self.number] = Client(owner, channel, subscription, frames)
         if channel not in self.models:
             self.models[channel] = Model()
             self.fan_out()
+
+    @rule(channel=st.sampled_from(CHANNELS), size=st.integers(0, 6))
+    def subscribe(self, channel: str, size: int) -> None:
+        self.broker.create_channel(self.topic, channel, now=self.now)
         self.number += 1
-        self.clients[self.number] = Client(session, channel, ready)
+        frames: list[bytes] = []
+        window = Window(Holder(f"client-{self.number}"), frames.append, lambda: None, timeout=TIMEOUT)
+        window.size = size
+        self.add(channel, self.number, window, frames)
+        self.settle()
+
+    @rule(channel=st.sampled_from(CHANNELS), name=st.sampled_from(NAMES), count=st.integers(1, 6))
+    def read_as(self, channel: str, name: str, count: int) -> None:
+        made = self.broker.create_channel(self.topic, channel, now=self.now)
+        self.number += 1
+        frames: list[bytes] = []
+        self.add(channel, name, Credit(made.named_holder(name), frames.append, lambda: None, count=count), frames)
+        model = self.models[channel]
+        if name not in model.names:
+            model.names.add(name)
+            model.unsaved_names.add(name)
         self.settle()
 
     def pick(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.clients)), label="client")
 
     @precondition(lambda self: self.clients)
-    @rule(data=st.data(), ready=st.integers(0, 8))
-    def change_ready(self, data: st.DataObject, ready: int) -> None:
+    @rule(data=st.data(), size=st.integers(0, 8))
+    def change_demand(self, data: st.DataObject, size: int) -> None:
         client = self.clients[self.pick(data)]
-        client.ready = ready if client.session.state != CLOSING else 0
-        client.session.handle(Rdy(ready), now=self.now)
-        self.settle()
-
-    @precondition(lambda self: any(client.held for client in self.clients.values()))
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(n for n, client in self.clients.items() if client.held)))
-        client = self.clients[number]
-        chosen = data.draw(st.lists(st.sampled_from(sorted(client.held)), unique=True, min_size=1))
-        ids = [client.held.pop(sequence) for sequence in chosen]
-        client.session.handle(Fins.of(ids), now=self.now)
-        assert not any(frame[7] == 1 for frame in client.session.replies.ready if len(frame) > 7)
-        model = self.models[client.channel]
-        for sequence in chosen:
-            del model.unfinished[sequence]
-            model.revived.discard(sequence)
-            model.done_since_checkpoint.add(sequence)
-        self.settle()
-
-    @precondition(lambda self: any(client.held for client in self.clients.values()))
-    @rule(data=st.data(), delay=st.sampled_from([0, 0, 500, 2000]))
-    def requeue(self, data: st.DataObject, delay: int) -> None:
-        number = data.draw(st.sampled_from(sorted(n for n, client in self.clients.items() if client.held)))
-        client = self.clients[number]
-        sequence = data.draw(st.sampled_from(sorted(client.held)))
-        client.session.handle(Req(client.held.pop(sequence), delay * MS), now=self.now)
-        waits = self.models[client.channel].unfinished[sequence]
-        waits.client = None
-        waits.due = self.now + delay * MS if delay else None
-        self.settle()
-
-    @precondition(lambda self: any(client.held for client in self.clients.values()))
-    @rule(data=st.data())
-    def touch(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(n for n, client in self.clients.items() if client.held)))
-        client = self.clients[number]
-        sequence = data.draw(st.sampled_from(sorted(client.held)))
-        client.session.handle(Touch(client.held[sequence]), now=self.now)
-        self.models[client.channel].unfinished[sequence].deadline = self.now + TIMEOUT
-        self.settle()
-
-    @precondition(lambda self: self.clients and self.bodies)
-    @rule(data=st.data(), wanted=st.sampled_from(["FIN", "REQ", "TOUCH"]))
-    def answer_for_what_it_does_not_hold(self, data: st.DataObject, wanted: str) -> None:
-        client = self.clients[self.pick(data)]
-        sequence = data.draw(st.integers(0, len(self.bodies)))
-        if sequence in client.held:
-            return
-        message_id = ids.encode(5, sequence)
-        command = {"FIN": Fins.of([message_id]), "REQ": Req(message_id, 0), "TOUCH": Touch(message_id)}[wanted]
-        client.session.handle(command, now=self.now)
-        waits = self.models[client.channel].unfinished.get(sequence)
-        reason = b"client does not own message" if waits and waits.client is not None else b"ID not in flight"
-        refusal = b"E_%b_FAILED %b %b failed %b" % (wanted.encode(), wanted.encode(), message_id, reason)
-        assert client.session.replies.ready[-1].endswith(refusal)
+        if isinstance(client.subscription, Window):
+            client.subscription.size = size
+        elif isinstance(client.subscription, Credit):
+            client.subscription.left = size
+        self.broker.touch(self.channel(client.channel))
         self.settle()
 
     @precondition(lambda self: self.clients)
-    @rule(data=st.data())
-    def begin_to_close(self, data: st.DataObject) -> None:
-        client = self.clients[self.pick(data)]
-        client.session.handle(Cls(), now=self.now)
-        client.ready = 0
+    @rule(data=st.data(), reason=st.sampled_from([Reason.DISCONNECTED, Reason.CLOSED]))
+    def disconnect(self, data: st.DataObject, reason: Reason) -> None:
+        number = self.pick(data)
+        client = self.clients.pop(number)
+        self.broker.leave(self.channel(client.channel), client.subscription, now=self.now, reason=reason)
+        for waits in self.models[client.channel].unfinished.values():
+            if waits.owner == number:
+                waits.owner = None
         self.settle()
+
+    @precondition(lambda self: any(model.names for model in self.models.values()))
+    @rule(data=st.data())
+    def drop_holder(self, data: st.DataObject) -> None:
+        named = [(channel, name) for channel, model in sorted(self.models.items()) for name in sorted(model.names)]
+        channel, name = data.draw(st.sampled_from(named))
+        for number, client in list(self.clients.items()):
+            if (client.channel, client.owner) == (channel, name):
+                del self.clients[number]
+                self.broker.leave(self.channel(channel), client.subscription, now=self.now)
+        model = self.models[channel]
+        gone = model.held_by(name)
+        assert self.channel(channel).drop_holder(name, now=self.now) == len(gone)
+        for sequence in gone:
+            model.finish(sequence)
+        model.names.discard(name)
+        model.unsaved_names.add(name)
+        self.settle()
+
+    # --- consumers answer --------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        channel, sequence = data.draw(st.sampled_from(self.held()))
+        model = self.models[channel]
+        owner = model.unfinished[sequence].owner
+        assert owner is not None
+        chosen = data.draw(st.lists(st.sampled_from(model.held_by(owner)), unique=True, min_size=1))
+        block = b"".join(b"FIN %b\n" % ids.encode(NODE, each) for each in chosen)
+        assert self.channel(channel).finish_run(block, self.holder(channel, owner), now=self.now) == []
+        for each in chosen:
+            model.finish(each)
+        self.settle()
+
+    @precondition(lambda self: self.models and self.bodies)
+    @rule(data=st.data())
+    def finish_for_anybody(self, data: st.DataObject) -> None:
+        channel = data.draw(st.sampled_from(sorted(self.models)))
+        model = self.models[channel]
+        if model.revived:
+            return  # what is pending of those is known to the broker alone
+        chosen = data.draw(st.lists(st.integers(0, len(self.bodies)), unique=True, min_size=1, max_size=4))
+        finished = self.channel(channel).finish(chosen, now=self.now)
+        pending = {each for each in chosen if each in model.unfinished and self.is_pending(channel, each)}
+        assert set(finished) == pending
+        for each in pending:
+            model.finish(each)
+        self.settle()
+
+    def is_pending(self, channel: str, sequence: int) -> bool:
+        """Whether the message is not merely ahead of the cursor."""
+        waits = self.models[channel].unfinished[sequence]
+        return waits.owner is not None or waits.attempts > 0 or sequence in self.delays
+
+    @precondition(lambda self: self.held())
+    @rule(
+        data=st.data(),
+        delay=st.sampled_from([0, 0, 500, 2000]),
+        reason=st.sampled_from([Reason.REQUEUED, Reason.RELEASED]),
+    )
+    def requeue(self, data: st.DataObject, delay: int, reason: Reason) -> None:
+        channel, sequence = data.draw(st.sampled_from(self.held()))
+        waits = self.models[channel].unfinished[sequence]
+        assert waits.owner is not None
+        holder = self.holder(channel, waits.owner)
+        self.channel(channel).requeue(sequence, holder, delay=delay * MS, now=self.now, reason=reason)
+        waits.owner = None
+        waits.due = self.now + delay * MS if delay else None
+        self.settle()
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def touch(self, data: st.DataObject) -> None:
+        channel, sequence = data.draw(st.sampled_from(self.held()))
+        waits = self.models[channel].unfinished[sequence]
+        assert waits.owner is not None
+        self.channel(channel).touch(sequence, self.holder(channel, waits.owner), timeout=TIMEOUT, now=self.now)
+        waits.deadline = self.now + TIMEOUT
+        self.settle()
+
+    @precondition(lambda self: self.held() and any(model.names for model in self.models.values()))
+    @rule(data=st.data(), min_idle=st.sampled_from([0, 300]), timed=st.booleans(), counted=st.booleans())
+    def claim(self, data: st.DataObject, min_idle: int, timed: bool, counted: bool) -> None:
+        channel = data.draw(st.sampled_from(sorted(name for name, model in self.models.items() if model.names)))
+        model = self.models[channel]
+        if model.revived:
+            return
+        name = data.draw(st.sampled_from(sorted(model.names)))
+        wanted = data.draw(st.lists(st.integers(0, len(self.bodies)), unique=True, max_size=6))
+        timeout = TIMEOUT if timed else None
+        claimed = self.channel(channel).claim(
+            wanted, self.channel(channel).named_holder(name), now=self.now, min_idle=min_idle * MS, timeout=timeout,
+            counted=counted,
+        )  # fmt: skip
+        expected = []
+        for sequence in wanted:
+            waits = model.unfinished.get(sequence)
+            if waits is None or not self.is_pending(channel, sequence):
+                continue
+            idle = self.now - waits.delivered
+            if waits.owner is not None and idle < min_idle * MS:
+                continue
+            expected.append(sequence)
+            waits.owner, waits.due, waits.delivered = name, None, self.now
+            waits.deadline = None if timeout is None else self.now + timeout
+            waits.attempts += counted
+        assert claimed == expected
+        self.settle()
+
+    @precondition(lambda self: self.clients and self.bodies)
+    @rule(data=st.data(), verb=st.sampled_from(["finish", "requeue", "touch"]))
+    def answer_for_what_it_does_not_hold(self, data: st.DataObject, verb: str) -> None:
+        client = self.clients[self.pick(data)]
+        channel, model = self.channel(client.channel), self.models[client.channel]
+        sequence = data.draw(st.integers(0, len(self.bodies)))
+        holder = client.subscription.holder
+        if sequence in model.held_by(client.owner):
+            return
+        waits = model.unfinished.get(sequence)
+        expected = NotOwner if waits and waits.owner is not None else NotInFlight
+        refused: type[LapwingError] | None = None
+        try:
+            if verb == "finish":
+                message_id = ids.encode(NODE, sequence)
+                assert channel.finish_run(b"FIN %b\n" % message_id, holder, now=self.now) == [message_id]
+                channel.pending.check_holder(sequence, holder)
+            elif verb == "requeue":
+                channel.requeue(sequence, holder, delay=0, now=self.now)
+            else:
+                channel.touch(sequence, holder, timeout=TIMEOUT, now=self.now)
+        except (NotOwner, NotInFlight) as error:
+            refused = type(error)
+        assert refused is expected
+        self.settle()
+
+    # --- time --------------------------------------------------------------------------------------------------
 
     @rule(step=st.integers(1, 1500))
     def time_passes(self, step: int) -> None:
         self.now += step * MS
         while self.broker.scan(self.now):
             pass
-        for model in self.models.values():
+        for name, model in self.models.items():
+            pending = self.topic.channels[name].pending
             for sequence, waits in model.unfinished.items():
-                if waits.client is not None and waits.deadline + 5 * MS <= self.now:
-                    self.clients[waits.client].held.pop(sequence)
-                    waits.client = None
+                if waits.owner is not None and waits.deadline is not None and waits.deadline <= self.now:
+                    late = waits.deadline + 5 * MS <= self.now
+                    # within the few ms that a lease may be late, a deadline is whatever the broker says it is
+                    if late or pending.holder_of(sequence) is None:
+                        waits.owner = None
                 if waits.due is not None and waits.due <= self.now:
                     waits.due = None
-        self.reconcile()
         self.settle()
 
-    def reconcile(self) -> None:
-        """A deadline within the few ms that a lease may be late is whatever the broker says it is."""
-        topic = self.broker.topics["t"]
-        for name, model in self.models.items():
-            for sequence, waits in model.unfinished.items():
-                if waits.client is not None and waits.deadline <= self.now:
-                    held = topic.channels[name].pending.holder_of(sequence)
-                    if held is None:
-                        self.clients[waits.client].held.pop(sequence)
-                        waits.client = None
-
-    @precondition(lambda self: self.clients)
-    @rule(data=st.data())
-    def disconnect(self, data: st.DataObject) -> None:
-        number = self.pick(data)
-        client = self.clients.pop(number)
-        client.session.leave(now=self.now)
-        for waits in self.models[client.channel].unfinished.values():
-            if waits.client == number:
-                waits.client = None
-        self.settle()
+    # --- orders from above -------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.models)
     @rule(data=st.data(), paused=st.booleans())
@@ -301,14 +427,11 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def empty_channel(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.models)))
-        self.broker.existing_channel("t", name).empty()
+        self.channel(name).empty()
         model = self.models[name]
         model.done_since_checkpoint |= set(model.unfinished) | model.revived
         model.unfinished.clear()
         model.revived.clear()
-        for client in self.clients.values():
-            if client.channel == name:
-                client.held.clear()
         self.settle()
 
     @rule()
@@ -321,16 +444,14 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.models)))
-        topic, model = self.broker.topics["t"], self.models[name]
-        channel = topic.channels[name]
-        sequence = data.draw(st.integers(topic.log.first, self.fanned))
-        back = sequence < channel.cursor
-        dropped = {each for run in topic.emptied.runs for each in range(*run)}
+        model, channel = self.models[name], self.channel(name)
+        sequence = data.draw(st.integers(self.topic.log.first, self.fanned))
+        back = sequence < channel.cursor and not passed_over(channel, sequence)
+        dropped = {each for run in self.topic.emptied.runs for each in range(*run)}
         channel.seek(sequence, back=True)
-        self.broker.tell(topic, now=self.now)
+        self.broker.tell(self.topic, now=self.now)
         for number, client in self.clients.items():
             if client.channel == name:
-                client.held = {} if back else {each: text for each, text in client.held.items() if each >= sequence}
                 self.highest.pop(number, None)
         if back:
             again = [each for each in range(sequence, self.fanned) if each not in dropped]
@@ -341,35 +462,42 @@ class BrokerMachine(RuleBasedStateMachine):
             model.unfinished = {each: waits for each, waits in model.unfinished.items() if each >= sequence}
             model.revived = {each for each in model.revived if each >= sequence}
         model.done_since_checkpoint.clear()
+        model.unsaved_names.clear()
         self.settle()
 
     @precondition(lambda self: self.models)
     @rule(data=st.data())
     def delete_channel(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.models)))
+        channel = self.channel(name)
         self.broker.delete_channel("t", name)
         self.broker.save_catalog()
         del self.models[name]
         for number, client in list(self.clients.items()):
             if client.channel == name:
                 del self.clients[number]
-                client.session.leave(now=self.now)
+                self.broker.leave(channel, client.subscription, now=self.now)
         self.settle()
+
+    # --- what survives -----------------------------------------------------------------------------------------
+
+    def saved(self) -> None:
+        for model in self.models.values():
+            model.done_since_checkpoint.clear()
+            model.unsaved_names.clear()
 
     @rule()
     def checkpoint(self) -> None:
-        self.now += 10 * MS  # a busy channel is not told of more often than that
+        self.now += 10 * MS  # a busy channel is not saved more often than that
         self.broker.checkpoint(now=self.now)
-        for model in self.models.values():
-            model.done_since_checkpoint.clear()
+        self.saved()
 
     @rule()
     def trim(self) -> None:
         self.now += 10 * MS
         self.broker.checkpoint(now=self.now)
         self.broker.trim(now=self.now, everywhere=True)
-        for model in self.models.values():
-            model.done_since_checkpoint.clear()
+        self.saved()
 
     @rule()
     def trim_although_the_journal_is_behind(self) -> None:
@@ -378,53 +506,79 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.broker.close(now=self.now)
-        self.reopen()
         for model in self.models.values():
-            model.done_since_checkpoint.clear()
+            for waits in model.unfinished.values():
+                if isinstance(waits.owner, str):
+                    waits.deadline = None  # what a named holder has stays with it
+        self.reopen()
+        for name, model in self.models.items():
+            assert set(self.channel(name).pending.named) == model.names
+        self.saved()
 
     @rule()
     def kill(self) -> None:
         self.broker.storage.close()
         self.reopen()
-        for model in self.models.values():
+        for name, model in self.models.items():
             # finished after the last checkpoint: may come again; deferred or counted after it: may have been forgotten
             model.revived |= model.done_since_checkpoint | set(model.unfinished)
-            model.done_since_checkpoint.clear()
+            pending = self.channel(name).pending
+            assert set(pending.named) ^ model.names <= model.unsaved_names
+            model.names = set(pending.named)
+            for waits in model.unfinished.values():
+                waits.owner = None
+            for holder in pending.named.values():
+                for sequence, lease in holder.in_flight.items():
+                    assert sequence in model.revived
+                    waits = model.unfinished.setdefault(sequence, Waits())
+                    waits.owner, waits.deadline, waits.due, waits.delivered = holder.name, None, None, lease.delivered
+                    waits.attempts = pending.attempts.get(sequence, 1)
+        self.saved()
 
     def reopen(self) -> None:
         self.clients.clear()
         self.highest.clear()
         for model in self.models.values():
             for waits in model.unfinished.values():
-                waits.client = None
-        before, self.models_before = self.now, self.models
+                if not isinstance(waits.owner, str):
+                    waits.owner = None
         self.open()
-        assert before == self.now
-        topic = self.broker.topics["t"]
-        assert set(topic.channels) == set(self.models)
+        assert set(self.topic.channels) == set(self.models)
         for name, model in self.models.items():
-            assert topic.channels[name].paused == model.paused
-        assert topic.paused == self.paused
+            assert self.topic.channels[name].paused == model.paused
+        assert self.topic.paused == self.paused
 
     # --- what always holds -------------------------------------------------------------------------------------
 
     @invariant()
     def nobody_starves(self) -> None:
-        topic = self.broker.topics.get("t") if hasattr(self, "broker") else None
-        if topic is None:
+        if not hasattr(self, "broker"):
             return
         for name, model in self.models.items():
-            channel = topic.channels[name]
-            assert topic.log.first <= channel.cursor, f"{name}: the log has let go of what was never delivered"
-            room = [
-                client for client in self.clients.values() if client.channel == name and client.ready > len(client.held)
-            ]
+            channel = self.channel(name)
+            assert self.topic.log.first <= channel.cursor, f"{name}: the log dropped what was never delivered"
+            room = [each for each in self.clients.values() if each.channel == name and each.subscription.room > 0]
             if room and not model.paused:
                 assert channel.depth == 0, f"{name}: {channel.depth} ready although somebody has room"
             if not model.revived:
-                flying = sum(waits.client is not None for waits in model.unfinished.values())
+                flying = sum(waits.owner is not None for waits in model.unfinished.values())
                 assert channel.in_flight_count == flying
                 assert channel.depth + len(channel.pending.deferred) + flying == len(model.unfinished)
+
+    @invariant()
+    def holders_are_shown_with_what_they_hold(self) -> None:
+        if not hasattr(self, "broker"):
+            return
+        for name, model in self.models.items():
+            shown = entries(self.channel(name).pending, now=self.now, limit=10_000, states={State.IN_FLIGHT})
+            owners = {
+                sequence: f"client-{waits.owner}" if isinstance(waits.owner, int) else waits.owner
+                for sequence, waits in model.unfinished.items()
+                if waits.owner is not None
+            }
+            assert {entry.sequence: entry.holder for entry in shown} == owners
+            if not model.revived:
+                assert all(entry.deliveries == model.unfinished[entry.sequence].attempts for entry in shown)
 
     def teardown(self) -> None:
         """Whatever happened, everything that is not finished can still be had."""
@@ -435,35 +589,35 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def drain(self) -> None:
         self.pause_topic(False)
-        for client in list(self.clients):
-            session = self.clients.pop(client).session
-            session.leave(now=self.now)
-        for model in self.models.values():
-            for waits in model.unfinished.values():
-                waits.client = None
-        for name in self.models:
-            self.pause_channel_now(name)
+        for number in list(self.clients):
+            client = self.clients.pop(number)
+            self.broker.leave(self.channel(client.channel), client.subscription, now=self.now)
+            for waits in self.models[client.channel].unfinished.values():
+                if waits.owner == number:
+                    waits.owner = None
+        for name, model in self.models.items():
+            self.broker.pause_channel("t", name, False)
+            model.paused = False
             self.subscribe(name, 2500)
         for _ in range(3):
             self.time_passes(10_000)
-            for client in self.clients.values():
-                ids = list(client.held.values())
-                if ids:
-                    client.session.handle(Fins.of(ids), now=self.now)
-                for sequence in list(client.held):
-                    del self.models[client.channel].unfinished[sequence]
-                client.held.clear()
+            for name, model in self.models.items():
+                held = [each for each, waits in model.unfinished.items() if waits.owner is not None]
+                assert sorted(self.channel(name).finish(held, now=self.now)) == sorted(held)
+                for sequence in held:
+                    del model.unfinished[sequence]
             self.settle()
         for name, model in self.models.items():
-            channel = self.broker.existing_channel("t", name)
-            pending = channel.pending
-            waiting = f"requeued {list(pending.requeued)}, deferred {pending.deferred.sequences()}"
+            channel = self.channel(name)
+            waiting = f"requeued {list(channel.pending.requeued)}, deferred {channel.pending.deferred.sequences()}"
             facts = f"cursor {channel.cursor}, {waiting}"
             assert not model.unfinished, f"{name}: never came again: {sorted(model.unfinished)}; {facts}"
 
-    def pause_channel_now(self, name: str) -> None:
-        self.broker.pause_channel("t", name, False)
-        self.models[name].paused = False
+
+def passed_over(channel: Channel, sequence: int) -> bool:
+    """Whether the cursor has skipped all from `sequence` on, as it was deferred and never delivered."""
+    attempts = channel.pending.attempts
+    return all(attempts.get(each) == 0 for each in range(sequence, channel.cursor))
 
 
 BrokerMachine.TestCase.settings = settings(

@@ -134,7 +134,7 @@ def test_more_topics_than_allowed_are_refused_by_name() -> None:
     stage = Stage(max_topics=1)
     stage.client().publish(b"a")
 
-    assert refusal(stage, Pub("u", b"a")).startswith(b"E_PUB_FAILED PUB failed this broker may have 1 topics")
+    assert refusal(stage, Pub("u", b"a")).startswith(b"E_PUB_FAILED PUB failed this node has 1 topics")
 
 
 def test_answering_for_messages_asks_for_a_subscription(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from lapwing.broker.latency import Latencies
 from lapwing.broker.pending import Pending, Reason
 from lapwing.broker.settings import ChannelSettings
 from lapwing.broker.side_logged import SideLogged
-from lapwing.broker.skips import SkippedRuns, runs_of, union
+from lapwing.broker.skips import Run, Runs, SkippedRuns, runs_of, union
 from lapwing.broker.subscription import Subscription, Window
 from lapwing.errors import (
     CorruptChunk,
@@ -58,6 +58,8 @@ class Channel:
         self.subscriptions: dict[Subscription, None] = {}  # the oldest first
         self.reader = topic.log.reader(cursor)
         self.ahead = SkippedRuns()
+        self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
+        self.saved_ahead: list[Run] = []  # what of them is in the journal
         self.side_logged = SideLogged(topic, name)
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
         self.pending = Pending(
@@ -223,6 +225,8 @@ class Channel:
     def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
         """Finish messages, whoever holds them; return those that were pending."""
         finished = self.pending.finish(sequences, now=now)
+        if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
+            self.finished_ahead.add(runs_of(ahead))
         self._changed()
         return finished
 
@@ -361,6 +365,7 @@ class Channel:
         """Finish every message of the channel."""
         self.pending.clear()
         self.ahead.clear()
+        self.finished_ahead.clear()
         self.reader.seek(self.topic.fanned_out)
         self.quiet_until = 0
         self._changed()
@@ -414,6 +419,12 @@ class Channel:
         self.pending.holders[holder] = None
         self.pending.leases.hold([sequence], holder, timeout=None, delivered=delivered)
         self._changed()
+
+    def named_holder(self, name: str) -> Holder:
+        """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
+        if name not in self.pending.named:
+            self._changed()
+        return self.pending.named_holder(name)
 
     def drop_holder(self, name: str, *, now: int) -> int:
         """Remove a named holder, and finish everything it holds; return how many messages that were."""

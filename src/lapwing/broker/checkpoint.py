@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import holder_records
 from lapwing.broker.pending import Reason
-from lapwing.broker.skips import runs_of
+from lapwing.broker.skips import Run, Runs, runs_of, union
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
@@ -19,6 +19,7 @@ LATEST: Final = 2**63 - 1  # ns; what waits for longer than two centuries is wri
 
 TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
 
+AHEAD: Final = "ahead"  # the note that keeps which messages beyond the cursor are finished
 DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a topic
 
 Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
@@ -47,6 +48,10 @@ def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     if channel.door_state != channel.saved_state:
         journal.note(channel.name, DOOR, json.dumps(channel.door_state).encode() if channel.door_state else b"")
         channel.saved_state = dict(channel.door_state)
+    channel.finished_ahead.drop_below(channel.cursor)
+    if channel.finished_ahead.runs != channel.saved_ahead:
+        channel.saved_ahead = list(channel.finished_ahead.runs)
+        journal.note(channel.name, AHEAD, json.dumps({"runs": channel.saved_ahead}).encode())
     channel.dirty = False
     if now is not None:
         count = len(unfinished) + sum(len(holder.in_flight) for holder in pending.named.values())
@@ -88,7 +93,10 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
         pending.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
     pending.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
-    skip(channel, find_skips(channel, channel.cursor, due, latest))
+    channel.finished_ahead = Runs((start, min(stop, log.end)) for start, stop in _saved_ahead(state))
+    channel.finished_ahead.drop_below(channel.cursor)
+    settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
+    skip(channel, find_skips(channel, channel.cursor, due, latest, settled))
     channel.side_logged.leave(sided.difference(pending.sequences()))
     channel.schedule(pending.deferred.next_due())
     channel.dirty = True
@@ -100,10 +108,18 @@ def read_note(value: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _saved_ahead(state: ChannelState) -> list[Run]:
+    return [(start, stop) for start, stop in read_note(state.notes.get(AHEAD, b"")).get("runs", [])]
+
+
 def find_skips(
-    channel: Channel, cursor: int, known: Mapping[int, int] = MappingProxyType({}), latest: int = LATEST
+    channel: Channel,
+    cursor: int,
+    known: Mapping[int, int] = MappingProxyType({}),
+    latest: int = LATEST,
+    settled: Sequence[Run] = (),
 ) -> list[Skip]:
-    """Find what a channel has to skip from `cursor` on: deferred messages, and runs that the topic has dropped.
+    """Find what a channel has to skip from `cursor` on: deferred messages, and runs that are `settled` or emptied.
 
     A message that was published deferred, and is not `known`, waits from its publish on. Raises `ReadFailed`.
     """
@@ -113,7 +129,7 @@ def find_skips(
         if extra.defer and extra.sequence not in known:
             due = log.timestamp(extra.sequence) + extra.defer - topic.skew
             waiting[extra.sequence] = min(due, latest)
-    dropped = [(max(start, cursor), stop) for start, stop in topic.emptied.since(cursor)]
+    dropped = union(sorted(settled), [(max(start, cursor), stop) for start, stop in topic.emptied.since(cursor)])
     alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
     skips: list[Skip] = [(start, stop, None) for start, stop in dropped]
     skips += [(sequence, sequence + 1, waiting[sequence]) for sequence in alone]
