@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -396,10 +396,20 @@ def test_one_http_connection_too_many_is_refused() -> None:
         daemons.until(lambda: status_of(daemon, "/ping") == 200)
 
 
-def status_of(daemon: daemons.Daemon, path: str) -> int:
+@pytest.mark.parametrize("start", [daemons.start_nsqd, daemons.start_nsqlookupd])
+def test_a_page_of_another_site_cannot_use_a_browser_against_a_daemon(start: Callable[[], daemons.Daemon]) -> None:
+    with start() as daemon:
+        posted = status_of(daemon, "/topic/create?topic=t", "POST", Origin="http://evil.example")
+        rebound = status_of(daemon, "/ping", Host="evil.example", **{"Accept-Language": "en"})
+        by_curl = status_of(daemon, "/topic/create?topic=u", "POST", Host="node-7.example")
+
+    assert (posted, rebound, by_curl) == (403, 403, 200)
+
+
+def status_of(daemon: daemons.Daemon, path: str, method: str = "GET", **headers: str) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=20)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, headers=headers)
         return connection.getresponse().status
     finally:
         connection.close()

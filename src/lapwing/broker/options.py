@@ -89,6 +89,10 @@ class Options:
         (), "ask this auth server (host:port or URL) what a client may do, over TCP and HTTP; none: allow everything",
         flag="auth-http-address", key="auth_http_addresses", kind=ADDRESSES,
     )  # fmt: skip
+    allowed_hosts: tuple[str, ...] = option(
+        (), "answer browsers that call nsqd by this host name; none: only by its own names and addresses",
+        flag="allowed-host", key="allowed_hosts", kind=STRINGS,
+    )  # fmt: skip
     stats_without_auth: bool = option(
         False, "serve /stats and /metrics without a secret although --auth-http-address is set; false: ask for one"
     )

@@ -15,6 +15,7 @@ from lapwing.lookup.options import VERSION, Options
 from lapwing.lookup.registry import Registry
 from lapwing.lookup.session import Session
 from lapwing.lookup.tcp import Peers
+from lapwing.net.browsers import BrowserGuard
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
@@ -44,7 +45,11 @@ class Daemon:
         self._welcome = b""
         self._peers = Peers(self._session, self.now, self.counts, limit=options.max_peers, timeout=options.peer_timeout)
         self._http = HttpServer(
-            Router(LookupRoutes(self.registry, self.now, self.counts, lambda: self._http.served).routes()),
+            BrowserGuard(
+                Router(LookupRoutes(self.registry, self.now, self.counts, lambda: self._http.served).routes()),
+                names=(os.uname().nodename, options.broadcast_address, *options.allowed_hosts),
+                program="nsqlookupd",
+            ),
             limits=HttpLimits(connections=options.max_http_connections),
             log=log.info if log.enabled(Level.INFO) else None,
             broken=self._broken,

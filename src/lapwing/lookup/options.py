@@ -4,14 +4,14 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from lapwing.net.options import DURATION, INTEGER, LEVEL, STRING, option
+from lapwing.net.options import DURATION, INTEGER, LEVEL, STRING, STRINGS, option
 
 VERSION: Final = "1.3.0"  # of the NSQ whose behaviour this is; clients look at it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The settings of nsqlookupd. Times are ns. The last six are lapwing's own."""
+    """The settings of nsqlookupd. Times are ns. The last seven are lapwing's own."""
 
     broadcast_address: str = option(
         lambda: os.uname().nodename, "send this address to the nsqds that connect", kind=STRING, shown="the host name"
@@ -27,6 +27,10 @@ class Options:
     tombstone_lifetime: int = option("45s", "hide a tombstoned nsqd from lookups for this long", kind=DURATION)
     verbose: bool = option(False, "accepted for compatibility, without effect", key="")
     version: bool = option(False, "print the version and exit", key="")
+    allowed_hosts: tuple[str, ...] = option(
+        (), "answer browsers that call nsqlookupd by this host name; none: only by its own names and addresses",
+        flag="allowed-host", key="allowed_hosts", kind=STRINGS,
+    )  # fmt: skip
     max_peers: int = option(0, "accept at most this many nsqds at a time; 0: any number", kind=INTEGER)
     max_http_connections: int = option(
         10_000, "accept at most this many HTTP connections at a time; 0: any number", kind=INTEGER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
 import ssl
 import sys
@@ -17,6 +18,7 @@ from lapwing.broker.storage import DiskStorage
 from lapwing.errors import ConfigError, LogError
 from lapwing.log.nsq_queues import undrained
 from lapwing.net import polled
+from lapwing.net.browsers import BrowserGuard
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
@@ -142,6 +144,8 @@ class Daemon:
             from lapwing.nsqd.http_authorization import GuardedRoutes
 
             table = GuardedRoutes(routes, auth, self.clock.now, self.log)
+        names = (os.uname().nodename, options.broadcast_address, *options.allowed_hosts)
+        table = BrowserGuard(table, names=names, program="nsqd")
         plain: Table = table
         if options.tls_required == 2:
             plain = TlsRequired(self.https.port if self.https else 0)
@@ -389,7 +393,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 async def run(options: Options, log: Log) -> int:
     """Run nsqd until it is told to stop; the exit status."""
-    import os
     import signal
 
     loop = asyncio.get_running_loop()
