@@ -284,7 +284,7 @@ class Consumer:
         self._reading_task = asyncio.current_task()
         while True:
             while not self._stopping and (message := self._queue.take()) is not None:
-                if not self._answers.given_up(message):
+                if message._row[1] <= self._answers.max_attempts or not self._answers.given_up(message):
                     return message
             if self._stopping:
                 raise StopAsyncIteration
