@@ -69,6 +69,12 @@ def test_with_a_secret_everything_works(guarded: Daemon, monkeypatch: pytest.Mon
                    guarded.http).stdout  # fmt: skip
 
 
+def test_check_names_the_node_that_refuses(guarded: Daemon) -> None:
+    said = lapwing("check", daemon=guarded, code=2).stdout
+
+    assert said.startswith(f"CRITICAL: {guarded.http}: got response 401 ")
+
+
 def test_a_secret_that_is_not_enough_is_refused_by_name(guarded: Daemon) -> None:
     secret = ("--auth-secret", "reader")
 

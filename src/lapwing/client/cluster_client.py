@@ -236,7 +236,7 @@ class ClusterClient:
             topics=cluster.topics_of_stats(pairs, now=self.clock()),
             pipelines=newest(found.pipelines) if pipelines else None,
             ages=found.ages,
-            errors=(*errors, *stats.errors, *found.errors),
+            errors=(*errors, *stats.named_errors, *found.errors),
         )
 
     async def look_twice(
@@ -255,12 +255,12 @@ class ClusterClient:
     async def _known_nodes(self) -> tuple[tuple[tuple[str, str], ...], list[Node], list[str]]:
         if self.direct:
             infos: Asked[Node] = await self.http.ask_all(self.nsqds, self._info)
-            return (), list(infos.answers.values()), infos.errors
+            return (), list(infos.answers.values()), infos.named_errors
         asked = await self.http.ask_all(self.lookupds, lambda address: self.http.get(address, "/nodes"))
         lookupds = tuple(
             (address, asked.failures[address].reason if address in asked.failures else "") for address in self.lookupds
         )
-        return lookupds, cluster.nodes_of_lookup(asked.answers), asked.errors
+        return lookupds, cluster.nodes_of_lookup(asked.answers), asked.named_errors
 
     async def _add(self, found: "_Additions", address: str, ages: bool, pipelines: bool) -> None:
         """Ask one nsqd for the figures that only lapwing has."""

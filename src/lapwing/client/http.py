@@ -50,6 +50,14 @@ class Asked(Generic[T]):
         return [str(failure) for failure in self.failures.values()]
 
     @property
+    def named_errors(self) -> list[str]:
+        """The failures as texts, each with its address: a refusal by itself does not have it."""
+        return [
+            str(failure) if failure.status is None else f"{address}: {failure}"
+            for address, failure in self.failures.items()
+        ]
+
+    @property
     def nobody(self) -> bool:
         """Whether no answer came at all."""
         return not self.answers
