@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-LISTENING = re.compile(r"(TCP|HTTPS?|Redis): listening on (\S+)")
+LISTENING = re.compile(r"(TCP|HTTPS?|Redis(?: over TLS)?): listening on (\S+)")
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 BESIDE_PYTHON = Path(sys.executable).parent
@@ -172,7 +172,8 @@ def start_nsqd(
         *(f"--lookupd-tcp-address={address}" for address in lookupd_tcp_addresses),
         *flags,
     ]
-    redis = ["Redis"] if any(flag.startswith("--redis-address=") for flag in flags) else []
+    named = {"--redis-address=": "Redis", "--redis-tls-address=": "Redis over TLS"}
+    redis = [door for flag, door in named.items() if any(given.startswith(flag) for given in flags)]
     return Daemon(command, doors=("TCP", "HTTP", *redis), env=env)
 
 

@@ -34,6 +34,7 @@ SECTIONS: Final = {
         "bench": "Put load on an nsqd and measure it.",
         "log": "Look into the logs of a data path.",
         "import-nsqd": "Bring the messages of NSQ's own nsqd into a data path.",
+        "import-redis": "Copy streams from a live Redis server.",
     },
     "Administer": {
         "topic": "Create, delete, pause, unpause and empty topics.",

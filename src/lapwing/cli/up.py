@@ -24,8 +24,8 @@ def app(
 ) -> None:
     """Run nsqlookupd, nsqd, nsqadmin and the data pipelines on this machine; Ctrl-C stops all of them.
 
-    Ports are NSQ's (4150, 4151, 4160, 4161, 4171); a port that is taken is replaced by a free one, which is
-    printed. A program that dies is started again.
+    Ports are NSQ's (4150, 4151, 4160, 4161, 4171) and, on loopback, Redis's (6379); a port that is taken is
+    replaced by a free one, which is printed. A program that dies is started again.
     """
     from lapwing.tools import stack
     from lapwing.tools import up as stack_run

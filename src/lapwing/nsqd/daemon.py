@@ -360,6 +360,10 @@ def _check(options: Options) -> None:
             raise ConfigError(f"invalid E2E processing latency percentile: {quantile}")
     if options.tls_required and not (options.tls_cert and options.tls_key):
         raise ConfigError("cannot require TLS client connections without TLS key and cert")
+    if options.redis_tls_address and not (options.tls_cert and options.tls_key):
+        raise ConfigError("--redis-tls-address needs a certificate: give --tls-cert and --tls-key")
+    if options.redis_address and options.tls_required:
+        raise ConfigError("Redis clients cannot begin TLS later: with --tls-required use --redis-tls-address instead")
     for name in _ABOVE_ZERO:
         if getattr(options, name) <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be above 0")

@@ -14,7 +14,9 @@ from typing import Final
 from lapwing.errors import ConfigError
 from lapwing.tools.supervisor import Service
 
-PORTS: Final = {"lookupd_tcp": 4160, "lookupd_http": 4161, "nsqd_tcp": 4150, "nsqd_http": 4151, "admin": 4171}
+PORTS: Final = {
+    "lookupd_tcp": 4160, "lookupd_http": 4161, "nsqd_tcp": 4150, "nsqd_http": 4151, "nsqd_redis": 6379, "admin": 4171
+}  # fmt: skip
 LATENCY: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"  # costs some CPU a message: only if it is kept
 REPLAY: Final = ("--retention-age=24h", "--retention-bytes=1073741824")  # so that peek, tail and replay find something
 
@@ -59,7 +61,8 @@ def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool
     ports: dict[str, int] = {}
     wanted = {name: port for name, port in PORTS.items() if admin or name != "admin"}
     for number in range(1, nodes):
-        wanted |= {f"{nsqd_name(number)}_tcp": 4150 + 100 * number, f"{nsqd_name(number)}_http": 4151 + 100 * number}
+        for kind, usual in (("tcp", 4150), ("http", 4151), ("redis", 6379)):
+            wanted[f"{nsqd_name(number)}_{kind}"] = usual + 100 * number
     for name, usual in wanted.items():
         ports[name] = free_port(host, usual, set(ports.values()))
         if ports[name] != usual:
@@ -138,14 +141,14 @@ def services(plan: Plan) -> list[list[Service]]:
 
 def _nsqd(plan: Plan, number: int, broadcast: str) -> Service:
     name = nsqd_name(number)
-    tcp, http = f"{name}_tcp", f"{name}_http"
+    tcp, http, redis = f"{name}_tcp", f"{name}_http", f"127.0.0.1:{plan.ports[f'{name}_redis']}"
     return Service(
         name,
         (*program("nsqd"), f"--tcp-address={plan.listen(tcp)}", f"--http-address={plan.listen(http)}",
          f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
-         f"--data-path={plan.data / name}", f"--durability={plan.durability}", *REPLAY,
+         f"--data-path={plan.data / name}", f"--durability={plan.durability}", f"--redis-address={redis}", *REPLAY,
          *((LATENCY,) if "flow" in plan.pipelines else ())),
-        address=f"tcp {plan.address(tcp)}, http {plan.address(http)}",
+        address=f"tcp {plan.address(tcp)}, http {plan.address(http)}, redis {redis}",
         ping=plan.address(http), patience=10.0,
     )  # fmt: skip
 
