@@ -83,15 +83,14 @@ def test_redis_clients_come_over_tls(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certificate)
     context.check_hostname = False
-    with daemons.nsqd(*flags) as daemon:
-        with RedisWire(daemon.addresses["Redis over TLS"], context) as client:
-            assert client.ask("XADD s * data x")
-            assert client.ask("XLEN s") == 1
-            client.send("XRANGE s - +", "QUIT")
-            assert len(client.reply()) == 1  # type: ignore[arg-type]
-            assert client.reply() == "OK"
-            with pytest.raises(EOFError):
-                client.reply()
+    with daemons.nsqd(*flags) as daemon, RedisWire(daemon.addresses["Redis over TLS"], context) as client:
+        assert client.ask("XADD s * data x")
+        assert client.ask("XLEN s") == 1
+        client.send("XRANGE s - +", "QUIT")
+        assert len(client.reply()) == 1  # type: ignore[arg-type]
+        assert client.reply() == "OK"
+        with pytest.raises(EOFError):
+            client.reply()
 
 
 @pytest.mark.parametrize(
