@@ -1,12 +1,12 @@
 """What Spark costs on a topic: each figure beside the limit that the same machine, in the same run, allows.
 
-    python benchmarks/spark.py [--messages 5000000] [--size 200] [--only read,stream,sink,idle]
+    python benchmarks/spark.py [--messages 5000000] [--size 200] [--only read,stream,sink,idle,topics]
 
 One nsqd holds the messages. `read` counts a batch read into a no-op sink, against the same source with Arrow batches
 that lie ready in memory: that is the ceiling of Spark's API. It is done twice, once as it comes, where executors on the
 broker's machine read its files, and once as on other machines, with every message through the network. `stream` copies
 the topic into Parquet, against Spark's own copy from Parquet to Parquet. `sink` writes rows into a topic, once each.
-`idle` is a query with nothing to do.
+`idle` is a query with nothing to do. `topics` are micro-batches of 2,000 messages of one topic, of 16 and of 200.
 """
 
 import argparse
@@ -226,12 +226,44 @@ def idle(spark: SparkSession, broker: Broker, scratch: str, seconds: float) -> N
     say("idle query, trigger of 1 s", f"{used / seconds:.1%} of a core", "5 % allowed")
 
 
+def topics(spark: SparkSession, broker: Broker, scratch: str, size: int, messages: int = 2_000) -> None:
+    """The time of a micro-batch with a channel, by how many topics its messages are spread over."""
+    alone = 0.0
+    for count in (1, 16, 200):
+        names = [f"small{count}_{number}" for number in range(count)]
+        each = messages // count
+        batch = struct.pack(">i", each) + (struct.pack(">i", size) + os.urandom(size)) * each
+        options = {"nsqd": broker.address, "topicPattern": f"small{count}_.*", "channel": "lake"}
+        options |= {"startingOffsets": "earliest", "minMessagesPerTrigger": str(each * count)}
+        for name in names:
+            urllib.request.urlopen(f"http://{broker.address}/topic/create?topic={name}", b"", timeout=60).close()
+        frame = spark.readStream.format("lapwing").options(**options).load()
+        writer = frame.writeStream.format("noop").option("checkpointLocation", f"{scratch}/{count}")
+        query = writer.trigger(processingTime="0 seconds").start()
+        times: list[float] = []
+        try:
+            while len(times) < 8:
+                for name in names:
+                    url = f"http://{broker.address}/mpub?topic={name}&binary=true"
+                    urllib.request.urlopen(url, batch, timeout=60).close()
+                rounds = len(times) + 1
+                while len(done := [p for p in query.recentProgress if p["numInputRows"]]) < rounds:
+                    time.sleep(0.05)
+                times.append(done[-1]["batchDuration"] / 1000)
+        finally:
+            query.stop()
+        median = sorted(times[2:])[len(times[2:]) // 2]
+        alone = alone or median
+        limit = "" if count == 1 else f"{median / alone:.2f} times one topic" + (" (1.5 allowed)" if count > 16 else "")
+        say(f"a batch of {each * count:,} messages, topics: {count}", f"{median * 1000:.0f} ms", limit)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=5_000_000)
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--only", default="read,stream,sink,idle")
+    parser.add_argument("--only", default="read,stream,sink,idle,topics")
     arguments = parser.parse_args()
     wanted = arguments.only.split(",")
     scratch = tempfile.mkdtemp(prefix="lapwing-bench-")
@@ -248,6 +280,8 @@ def main() -> None:
             sink(spark, broker, min(arguments.messages, 1_000_000), arguments.size)
         if "idle" in wanted:
             idle(spark, broker, scratch, 20.0)
+        if "topics" in wanted:
+            topics(spark, broker, scratch, arguments.size)
     finally:
         spark.stop()
         broker.process.terminate()

@@ -395,6 +395,48 @@ def test_a_channel_is_made_and_moved_but_not_back(shared, topic):
     assert stats["topics"][0]["channels"][0]["depth"] == 5
 
 
+def test_many_channels_are_moved_at_once_and_what_was_refused_is_listed(shared, topic):
+    shared("/pub?topic=beside", b"x")
+    ids = {each["topic"]: each["log_id"] for each in shared("/log/offsets")[1]["topics"]}
+    path = "/channel/commits?channel=many&create=true"
+    order = [[topic, ids[topic], 4], ["beside", ids["beside"], 1], ["nowhere", "x", 0], [topic, "other", 1]]
+    status, answer = shared(path, json.dumps(order).encode())
+
+    assert (status, answer["moved"]) == (200, 2)
+    assert answer["refused"] == [
+        {"topic": "nowhere", "status": 404, "message": "TOPIC_NOT_FOUND"},
+        {"topic": topic, "status": 409, "message": "LOG_ID_MISMATCH"},
+    ]
+    again = json.dumps([[topic, ids[topic], 2]]).encode()
+    assert shared(path, again)[1]["refused"] == [{"topic": topic, "status": 409, "message": "CURSOR_CONFLICT"}]
+    assert shared(f"{path}&back=true", again)[1] == {"moved": 1, "refused": []}
+    assert shared(path, b'[["a", 1]]') == (400, {"message": "INVALID_COMMIT", "index": 0})
+    assert shared(path, b"{}") == (400, {"message": "INVALID_BODY"})
+    assert shared("/channel/commits", b"[]") == (400, {"message": "MISSING_ARG_CHANNEL"})
+
+
+def test_many_ranges_are_read_at_once(shared, topic):
+    shared("/pub?topic=beside2", b"x")
+    ids = {each["topic"]: each["log_id"] for each in shared("/log/offsets")[1]["topics"]}
+
+    def read(*ranges, more=""):
+        request = urllib.request.Request(
+            f"{shared.daemon.url}/log/ranges?positions=true{more}", data=json.dumps(ranges).encode()
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return [found[1:3] for found in _blocks(answer.read())]
+
+    assert read([topic, ids[topic], 2, 5], ["beside2", ids["beside2"], 0, 1]) == [(2, 3), (0, 1)]
+    assert read([topic, ids[topic], 3, 3]) == []
+    wrong = {
+        "OUT_OF_RANGE": ([[topic, ids[topic], 0, 99]], 416), "TOPIC_NOT_FOUND": ([["no", "x", 0, 1]], 404),
+        "LOG_ID_MISMATCH": ([[topic, "x", 0, 1]], 409), "INVALID_RANGE": ([["a"]], 400),
+    }  # fmt: skip
+    for message, (ranges, status) in wrong.items():
+        found = shared("/log/ranges", json.dumps(ranges).encode())
+        assert (found[0], found[1]["message"]) == (status, message)
+
+
 def test_a_committed_cursor_survives_a_crash(tmp_path):
     daemon = start_nsqd(tmp_path, "--checkpoint-interval=1h")
     ask = Asked(daemon)

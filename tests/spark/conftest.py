@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from daemons import Daemon, start_nsqd
 from lapwing.spark.session import local_session
+
+# these tests share two processors with Java: how long an example takes says nothing
+settings.register_profile("spark", deadline=None)
+settings.load_profile("spark")
 
 # no test runs for so long that the second compiler's work pays: it is a third of all the time that they take
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")

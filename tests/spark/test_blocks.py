@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing import kernel
+from lapwing.spark import blocks
 from lapwing.spark.batches import BadRow, batches
 from lapwing.spark.blocks import (
     _PIECE,
@@ -26,6 +27,7 @@ from lapwing.spark.blocks import (
     Block,
     Elsewhere,
     arrow_schema,
+    join,
     read_blocks,
     to_batch,
 )
@@ -34,12 +36,15 @@ ALL = ["topic", "node", "sequence", "id", "timestamp", "attempts", "body", "head
 STAMP = 1_700_000_000_123_456_789
 
 
-@pytest.fixture(autouse=True, scope="module", params=["kernel", "arrow"])
+@pytest.fixture(autouse=True, scope="module", params=["kernel", "together", "arrow"])
 def way(request):
-    """Both ways to cut columns out of frames."""
-    if request.param == "kernel" and not kernel.COMPILED:
+    """All ways to cut columns out of frames: as they come, as a small block, and by positions."""
+    if request.param != "arrow" and not kernel.COMPILED:
         pytest.skip("the kernel is not compiled here")
-    return request.param
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "kernel":
+            patch.setattr(blocks, "SMALL", 0)
+        yield request.param
 
 
 def block(*bodies, first=5, extras=b""):
@@ -51,7 +56,7 @@ def block(*bodies, first=5, extras=b""):
 
 def encoded(found, way):
     """As the broker sends them: with positions to those who cut columns by Arrow."""
-    kind, positions = (BARE, b"") if way == "kernel" else (MESSAGES, found.positions)
+    kind, positions = (MESSAGES, found.positions) if way == "arrow" else (BARE, b"")
     head = HEAD.pack(kind, found.count, found.first, len(found.frames), len(found.extras))
     return head + positions + found.frames + found.extras
 
@@ -159,6 +164,19 @@ def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(count, size):
     for kind in (BARE, MESSAGES):
         with pytest.raises(BadBlock):
             blocks_of(HEAD.pack(kind, count, 5, size, 0))
+
+
+@given(st.lists(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=4), min_size=1, max_size=6))
+def test_small_blocks_that_are_cut_together_have_the_same_rows_as_each_by_itself(groups):
+    found = []
+    for number, bodies in enumerate(groups):
+        extras = json.dumps([[5, {"n": str(number)}]]).encode() if number % 2 else b""
+        one = block(*bodies, extras=extras)
+        found.append((Block(5, len(bodies), bare=one.frames, extras=extras), f"t{number}", number))
+    schema = arrow_schema(ALL)
+
+    rows = join(found, schema).to_pylist()
+    assert rows == [row for one, topic, node in found for row in to_batch(one, topic, node, schema).to_pylist()]
 
 
 # from the broker's own files

@@ -335,3 +335,43 @@ def test_logs_that_lack_what_was_asked_for_are_named():
     assert o.cut_by_retention(holdings, "earliest", by_time=True) == everything[:1]
     requested = o.parse_requested('{"t": {"7": -2, "9": 5}, "s": {"9": -2, "7": 5}}')
     assert o.cut_by_retention(holdings, requested, by_time=False) == everything[1:2]
+
+
+def ranges(*counts, address="a:1"):
+    return [Range(f"t{number}", 1, A, 0, count, address) for number, count in enumerate(counts)]
+
+
+def counts(groups):
+    return sorted(sorted(part.stop - part.start for part in group) for group in groups)
+
+
+def test_small_ranges_share_a_task_and_large_ones_do_not():
+    sizes = {(f"t{number}", 1): 10 for number in range(300)}
+
+    assert counts(o.pack(ranges(*[10] * 200), sizes, max_bytes=100_000)) == [[10] * 200]
+    assert counts(o.pack(ranges(5, 20_000, 6), sizes, max_bytes=100_000)) == [[5, 6], [20_000]]
+    assert counts(o.pack(ranges(6_000, 6_000, 4_000), sizes, max_bytes=100_000)) == [[4_000, 6_000], [6_000]]
+    assert o.pack([], sizes, max_bytes=100) == []
+
+
+def test_a_task_of_small_ranges_asks_one_broker():
+    parts = ranges(1, 2, address="a:1") + ranges(3, 4, address="b:1")
+    groups = o.pack(parts, {}, max_bytes=1000)
+
+    assert sorted({part.address for part in group} for group in groups) == [{"a:1"}, {"b:1"}]
+
+
+@given(
+    st.lists(st.integers(1, 500), max_size=40),
+    st.integers(1, 10),
+    st.none() | st.integers(1, 600),
+    st.integers(1, 2000),
+)
+def test_packing_keeps_every_range_and_every_limit(sizes, least, most, max_bytes):
+    parts = o.split(ranges(*sizes), {}, max_messages=most)
+    groups = o.pack(parts, {}, min_partitions=least, max_messages=most, max_bytes=max_bytes)
+
+    assert sorted((part for group in groups for part in group), key=str) == sorted(parts, key=str)
+    for group in groups:
+        total = sum(part.stop - part.start for part in group)
+        assert len(group) == 1 or (total <= max_bytes and (most is None or total <= most))

@@ -13,12 +13,14 @@ import pytest
 from lapwing import kernel
 from lapwing.errors import LapwingError
 from lapwing.spark import http as client
+from lapwing.spark.batch_reader import LogReader
 from lapwing.spark.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
 from lapwing.spark.http import BrokerAway, patiently
 from lapwing.spark.losses import DataLoss
 from lapwing.spark.offsets import Range
 from lapwing.spark.options import Access, sink_options, source_options
-from lapwing.spark.range_reader import stream
+from lapwing.spark.range_reader import _stream_all, stream
+from lapwing.spark.source import columns
 from lapwing.spark.survey import NoLog, survey
 from lapwing.spark.writer import stage
 
@@ -37,6 +39,7 @@ class Script:
             def do_GET(self):
                 parts = urlsplit(self.path)
                 query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 script.asked.append((parts.path, query))
                 step = script.steps.pop(0) if len(script.steps) > 1 else script.steps[0]
                 step(self, query)
@@ -268,11 +271,11 @@ def test_what_a_broker_refuses_is_named_by_its_row_or_with_the_remedy(script, st
 
 def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
     producers = [
-        {"broadcast_address": "a", "http_port": 1, "topics": ["t"], "tombstones": [False]},
-        {"broadcast_address": "b", "http_port": 2, "topics": ["t"], "tombstones": [True]},
-        {"broadcast_address": "c", "http_port": 3, "topics": ["u"], "tombstones": [False]},
+        {"broadcast_address": "a", "http_port": 1, "topics": ["t"], "tombstoned": [], "active": True},
+        {"broadcast_address": "b", "http_port": 2, "topics": ["t"], "tombstoned": ["t"], "active": True},
+        {"broadcast_address": "c", "http_port": 3, "topics": ["u"], "tombstoned": [], "active": True},
     ]
-    script.steps = [says(200, producers=producers)]
+    script.steps = [says(200, producers=producers, departed=[], started_ms_ago=1)]
     from lapwing.spark.directory import discover
 
     access = Access(lookupd=(script.address, "127.0.0.1:1"))
@@ -280,3 +283,63 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
     assert discover(access, (), "[tu]") == ["a:1", "c:3"]
     with pytest.raises(BrokerAway, match="nsqlookupd"):
         discover(Access(lookupd=("127.0.0.1:1",)), ["t"])
+
+
+# --- several ranges in one task
+
+
+def read_all(script, *stops, **options):
+    raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s", **options}
+    parts = tuple(Range(f"t{number}", 7, "abc", 0, stop, script.address) for number, stop in enumerate(stops))
+    found = _stream_all(parts, source_options(raw, streaming=False), positions=True)
+    return [(part.topic, block.first, block.count) for part, block in found]
+
+
+def test_several_ranges_are_read_with_one_request(script):
+    script.steps = [sends(block(0, 4), block(4, 2), block(0, 3), block(0, 1))]
+
+    assert read_all(script, 6, 3, 1) == [("t0", 0, 4), ("t0", 4, 2), ("t1", 0, 3), ("t2", 0, 1)]
+    assert [path for path, _ in script.asked] == ["/log/ranges"]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        sends(block(0, 6), block(0, 2), whole=False),
+        sends(block(0, 6), block(0, 2), block(5, 1)),
+        sends(block(0, 6), block(0, 2), b"nonsense of twenty-four bytes"),
+        sends(block(0, 6), block(0, 2), HEAD.pack(QUARANTINED, 1, 2, 0, 3) + b"bad"),
+    ],
+    ids=["broken off", "another sequence", "nonsense", "damaged"],
+)
+def test_what_one_request_does_not_bring_is_read_range_by_range(script, first):
+    def rest(query):
+        return block(int(query["from"]), int(query["to"]) - int(query["from"]))
+
+    script.steps = [first, sends(rest), sends(rest)]
+
+    assert read_all(script, 6, 3, 1) == [("t0", 0, 6), ("t1", 0, 2), ("t1", 2, 1), ("t2", 0, 1)]
+    assert [(path, query.get("topic"), query.get("from")) for path, query in script.asked] == [
+        ("/log/ranges", None, None), ("/log/read", "t1", "2"), ("/log/read", "t2", "0"),
+    ]  # fmt: skip
+
+
+def test_a_broker_that_refuses_several_ranges_is_asked_for_each(script):
+    def rest(query):
+        return block(int(query["from"]), int(query["to"]) - int(query["from"]))
+
+    script.steps = [says(404, message="NOT_FOUND"), sends(rest)]
+
+    assert read_all(script, 2, 3) == [("t0", 0, 2), ("t1", 0, 3)]
+
+
+def test_small_topics_are_read_in_one_task_whose_rows_come_together(broker):
+    for number in range(60):
+        broker.publish(f"small{number}", b"%d" % number, b"again")
+    raw = {"nsqd": broker.address, "topicPattern": "small.*"}
+    reader = LogReader(source_options(raw, streaming=False), columns(raw))
+    [task] = reader.partitions()
+    [batch] = reader.read(task)
+
+    rows = set(zip(*(batch.column(name).to_pylist() for name in ("topic", "sequence", "body")), strict=True))
+    assert rows == {(f"small{n}", s, b) for n in range(60) for s, b in ((0, b"%d" % n), (1, b"again"))}

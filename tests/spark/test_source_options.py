@@ -28,7 +28,7 @@ class Stream:
     def batch(self):
         """The next one: what each of its tasks reads, as (topic, start, stop)."""
         end = self.source.latestOffset(self.position, self.source.getDefaultReadLimit())
-        parts = [task.part for task in self.source.partitions(self.position, end)]
+        parts = [part for task in self.source.partitions(self.position, end) for part in task.parts]
         self.position = end
         return [(part.topic, part.start, part.stop) for part in parts]
 

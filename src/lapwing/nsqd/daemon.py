@@ -114,6 +114,7 @@ class Daemon:
         options, broker, turn = self.options, self.broker, self.turn
         from lapwing.nsqd.http import Http
         from lapwing.nsqd.http_log import LogApi
+        from lapwing.nsqd.http_log_batches import LogBatches
         from lapwing.nsqd.http_staging import Staged
         from lapwing.nsqd.metrics import FsyncTimes
 
@@ -138,7 +139,8 @@ class Daemon:
         staged.recover()
         staged.start()
         self._stopping.append(staged.stop)
-        self.routes = routes = [*http.routes(), *log_api.routes(), *staged.routes()]
+        batches = LogBatches(broker, log_api)
+        self.routes = routes = [*http.routes(), *log_api.routes(), *batches.routes(), *staged.routes()]
         table: Table = Router(routes)
         if auth is not None:
             from lapwing.nsqd.http_authorization import GuardedRoutes

@@ -112,11 +112,11 @@ def check(found: Authorizations, access: Access, request: Request) -> None:
             raise _unauthorized(access, topic, channel)
 
 
-def require(request: Request, access: Access, topic: str) -> None:
+def require(request: Request, access: Access, topic: str, channel: str = "") -> None:
     """Raise `Refused` unless the caller has one of the permissions for a topic that the query does not name."""
     found = request.permissions
-    if found is not None and not any(found.allows(permission, topic, "") for permission in access.permissions):
-        raise _unauthorized(access, topic, "")
+    if found is not None and not any(found.allows(permission, topic, channel) for permission in access.permissions):
+        raise _unauthorized(access, topic, channel)
 
 
 def _unauthorized(access: Access, topic: str, channel: str) -> Refused:

@@ -135,7 +135,7 @@ class LogApi:
         query = request.query
         topic = self._topic(request)
         log = topic.log
-        _same_log(topic, query.get("log_id"))
+        same_log(topic, query.get("log_id"))
         start = _number(query, "from", log.first)
         if start < 0:
             start = max(log.end + start, log.first)
@@ -157,17 +157,14 @@ class LogApi:
         if "limit" in query:
             stop = min(stop, start + _number(query, "limit", 0))
         positions = query.get("positions") not in ("false", "0")
-        share = self._budget.take(_BLOCK_BYTES)
-        at_once = min(_READ_BYTES, share.size)
-        found: Iterator[InFile | Parts]
+        share = self.share()
         if "max_bytes" in query:
-            bounded = _bounded(log.blocks(start, stop, at_once), _number(query, "max_bytes", 0))
-            found = _joined(bounded, share.size)
-        elif request.caller.near and query.get("files") in ("true", "1"):
-            found = _in_files(log, start, stop)
+            blocks = log.blocks(start, stop, min(_READ_BYTES, share.size))
+            bounded = _joined(_bounded(blocks, _number(query, "max_bytes", 0)), share.size)
+            pieces = _blocks(topic, bounded, share, headers=headers, positions=positions)
         else:
-            found = _joined(log.blocks(start, stop, at_once), share.size)
-        pieces = _blocks(topic, found, share, headers=headers, positions=positions)
+            files = request.caller.near and query.get("files") in ("true", "1")
+            pieces = range_blocks(topic, start, stop, share, headers=headers, positions=positions, files=files)
         return Stream(200, content_type=FRAMES, pieces=pieces)
 
     async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
@@ -186,16 +183,21 @@ class LogApi:
         query = request.query
         topic = self._topic(request)
         name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
-        _same_log(topic, query.get("log_id"))
-        log = topic.log
+        same_log(topic, query.get("log_id"))
         request.argument("sequence")
-        sequence = _number(query, "sequence", -1)
+        create, back = query.get("create") in ("true", "1"), query.get("back") in ("true", "1")
+        cursor = self.move(topic, name, _number(query, "sequence", -1), create=create, back=back)
+        self._stir()
+        return value({"cursor": cursor})
+
+    def move(self, topic: Topic, name: str, sequence: int, *, create: bool, back: bool) -> int:
+        """Move a channel of the topic to `sequence`, and return where its cursor is then. Raises `Refused`."""
+        log = topic.log
         if not log.first <= sequence <= log.end:
             raise Refused(416, "OUT_OF_RANGE", first=log.first, next=log.end)
-        back = query.get("back") in ("true", "1")
         channel = topic.channels.get(name)
         if channel is None:
-            if query.get("create") not in ("true", "1"):
+            if not create:
                 raise Refused(404, "CHANNEL_NOT_FOUND")
             channel = self._broker.create_channel(topic, name, now=self._now())
             back = True  # it has no past that could be lost
@@ -204,14 +206,34 @@ class LogApi:
         except CursorConflict as error:
             raise Refused(409, "CURSOR_CONFLICT", cursor=channel.cursor) from error
         self._broker.tell(topic, now=self._now())
+        return channel.cursor
+
+    def share(self) -> ReadShare:
+        """Return the memory that a raw answer may hold. Raises `Refused` when too many are under way."""
+        return self._budget.take(_BLOCK_BYTES)
+
+    def schedule(self) -> None:
+        """Have the turn end soon: channels were moved."""
         self._stir()
-        return value({"cursor": channel.cursor})
 
     def _topic(self, request: Request) -> Topic:
         return self._broker.existing(named(request.head, "topic", "INVALID_ARG_TOPIC"))
 
 
-def _same_log(topic: Topic, expected: str | None) -> None:
+def range_blocks(
+    topic: Topic, start: int, stop: int, share: ReadShare, *, headers: bool, positions: bool, files: bool
+) -> AsyncIterator[bytes | memoryview]:
+    """Return the blocks of messages [start, stop); with `files` where they lie on this machine, as far as possible."""
+    log = topic.log
+    found: Iterator[InFile | Parts]
+    if files:
+        found = _in_files(log, start, stop)
+    else:
+        found = _joined(log.blocks(start, stop, min(_READ_BYTES, share.size)), share.size)
+    return _blocks(topic, found, share, headers=headers, positions=positions)
+
+
+def same_log(topic: Topic, expected: str | None) -> None:
     if expected and expected != topic.log.identity:
         raise Refused(409, "LOG_ID_MISMATCH", log_id=topic.log.identity)
 

@@ -10,9 +10,10 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -29,6 +30,7 @@ QUARANTINED: Final = b"LWQ1"
 PLACE: Final = struct.Struct("<QII")
 FRAME_HEAD: Final = 34  # bytes before a message's body: size, type, timestamp, attempts, id
 
+SMALL: Final = 64 << 10  # bytes of frames up to which blocks may be cut together
 _MOST: Final = 2**31 - 1  # bytes of frames: Arrow's offsets reach no farther
 _LONGEST_PATH: Final = 4096
 _RUN: Final = 1 << 17  # sequences that are counted in one go
@@ -68,6 +70,7 @@ class Block:
     positions: bytes = b""
     frames: Any = b""  # bytes, or a buffer of Arrow's
     cut: "Columns | None" = None  # the frames, where they were cut while they came
+    bare: bytes = b""  # the frames of a small block, without their positions: several are cut together
     extras: bytes = b""
     quarantined: str = ""
 
@@ -83,6 +86,9 @@ def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]
             raise BadBlock(f"{count} messages in {size} bytes")
         if kind == QUARANTINED:
             yield Block(first, count, quarantined=_whole(read, extras).decode("utf-8", "replace"))
+        elif kind == BARE and size <= SMALL:
+            bare = _checked(_whole(read, size), count)
+            yield Block(first, count, bare=bare, extras=_whole(read, extras))
         elif kind == BARE:
             cut = _cut_by_kernel(fill, count, size)
             yield Block(first, count, cut=cut, extras=_whole(read, extras))
@@ -92,8 +98,13 @@ def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]
                 raise BadBlock(f"{count} messages in {chunks} chunks, in a file whose name has {length} bytes")
             path = _whole(read, length)
             checks = struct.unpack(f"<{2 * chunks}I", _whole(read, 8 * chunks))
-            cut = _cut_from_file(path, offset, list(zip(checks[::2], checks[1::2], strict=True)), count, size)
-            yield Block(first, count, cut=cut, extras=_whole(read, extras))
+            places = list(zip(checks[::2], checks[1::2], strict=True))
+            if size <= SMALL:
+                bare = _checked(b"".join(_file_chunks(path, offset, places, size)), count)
+                yield Block(first, count, bare=bare, extras=_whole(read, extras))
+            else:
+                cut = _cut_from_file(path, offset, places, count, size)
+                yield Block(first, count, cut=cut, extras=_whole(read, extras))
         elif kind == MESSAGES:
             positions = _whole(read, 4 * count + 4)
             frames = pa.allocate_buffer(size)
@@ -110,20 +121,28 @@ def _whole(read: Callable[[int], bytes], size: int) -> bytes:
     return data
 
 
+def _checked(frames: bytes, count: int) -> bytes:
+    """Return the frames; raises `BadBlock` unless they are so many, and nothing else."""
+    found, end = kernel.take_frames(frames, 0, len(frames), count, len(frames))
+    if found != count or end != len(frames):
+        raise BadBlock(f"{found} whole frames where {count} were announced")
+    return frames
+
+
 def arrow_schema(names: list[str]) -> pa.Schema:
     """The Arrow schema of these columns, in this order."""
     return pa.schema([(name, _FIELDS[name]) for name in names])
 
 
 def needs_positions(columns: list[str]) -> bool:
-    """Whether the broker has to say where frames begin: the compiled kernel finds that out as it cuts them."""
-    return not (kernel.COMPILED and "body" in columns)
+    """Return whether the broker has to send where frames begin: the compiled kernel finds that out as it cuts them."""
+    return not kernel.COMPILED
 
 
 def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
-    """One row a message, in the columns of `schema`."""
+    """Return one row for each message, in the columns of `schema`."""
     count = block.count
-    columns = (block.cut or _cut_by_arrow(block)) | {
+    columns = (block.cut or (_cut_bare(block.bare, count) if block.bare else _cut_by_arrow(block))) | {
         "topic": lambda: _same(topic, count),
         "node": lambda: _same(node, count),
         "sequence": lambda: _sequences(block.first, count),
@@ -131,6 +150,37 @@ def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.Recor
         "headers": lambda: _headers(block),
     }
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
+
+
+def join(blocks: Sequence[tuple[Block, str, int]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of small blocks (each with its topic and node) in one batch; every block has `bare` frames."""
+    counts = [block.count for block, _, _ in blocks]
+    count = sum(counts)
+    columns = _cut_bare(b"".join([block.bare for block, _, _ in blocks]), count) | {
+        "topic": lambda: pa.array([topic for _, topic, _ in blocks], pa.string()).take(_numbered(counts)),
+        "node": lambda: pa.array([node for _, _, node in blocks], pa.int32()).take(_numbered(counts)),
+        "sequence": lambda: pa.array(array("q", chain.from_iterable(map(_span, (block for block, _, _ in blocks))))),
+        "attempts": lambda: _same(1, count),
+        "headers": lambda: pa.concat_arrays([_headers(block) for block, _, _ in blocks]),
+    }
+    return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
+
+
+def _span(block: Block) -> range:
+    return range(block.first, block.first + block.count)
+
+
+def _numbered(counts: list[int]) -> pa.Array:
+    """Return the index of the block that each row is of."""
+    return pa.array(array("i", chain.from_iterable(repeat(index, count) for index, count in enumerate(counts))))
+
+
+def _cut_bare(frames: bytes, count: int) -> Columns:
+    room = _room(count, len(frames))
+    row, at = kernel.decode_columns(frames, 0, len(frames), 0, *room)
+    if row != count or at != len(frames):
+        raise BadBlock(f"{row} whole frames where {count} were announced")
+    return _columns(count, *room)
 
 
 def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) -> Columns:
@@ -160,9 +210,21 @@ def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) ->
 
 def _cut_from_file(path: bytes, offset: int, chunks: list[tuple[int, int]], count: int, size: int) -> Columns:
     """The same from a file of the broker's, chunk by chunk. Raises `Elsewhere` unless every byte is as it should be."""
+    row = 0
+    room = _room(count, size)
+    for data in _file_chunks(path, offset, chunks, size):
+        row, at = kernel.decode_columns(data, 0, len(data), row, *room)
+        if at != len(data):
+            raise BadBlock(f"a chunk of {len(data)} bytes that is no frames from {at} on")
+    if row != count:
+        raise BadBlock(f"{row} whole frames where {count} were announced")
+    return _columns(count, *room)
+
+
+def _file_chunks(path: bytes, offset: int, chunks: list[tuple[int, int]], size: int) -> Iterator[bytes]:
+    """Yield the chunks of a broker's file. Raises `Elsewhere` unless every byte is as it should be."""
     if sum(length for length, _ in chunks) != size:
         raise BadBlock(f"chunks that are not {size} bytes together")
-    row = 0
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
@@ -170,22 +232,16 @@ def _cut_from_file(path: bytes, offset: int, chunks: list[tuple[int, int]], coun
     try:
         if os.fstat(file).st_size < offset + size:
             raise Elsewhere("shorter than the broker's")
-        room = _room(count, size)
         for length, crc in chunks:
             data = os.pread(file, length, offset)
             if len(data) != length or kernel.crc32c(data) != crc:
                 raise Elsewhere(f"other bytes than the broker's at {offset}")
-            row, at = kernel.decode_columns(data, 0, length, row, *room)
-            if at != length:
-                raise BadBlock(f"a chunk of {length} bytes that is no frames from {at} on")
+            yield data
             offset += length
     except OSError as error:
         raise Elsewhere(str(error)) from error
     finally:
         os.close(file)
-    if row != count:
-        raise BadBlock(f"{row} whole frames where {count} were announced")
-    return _columns(count, *room)
 
 
 def _room(count: int, size: int) -> list[Any]:

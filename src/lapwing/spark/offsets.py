@@ -464,6 +464,43 @@ def split(
     return tasks
 
 
+def pack(
+    parts: Sequence[Range],
+    sizes: Mapping[Log, int],
+    *,
+    min_partitions: int = 1,
+    max_messages: int | None = None,
+    max_bytes: int,
+) -> list[tuple[Range, ...]]:
+    """Put small ranges together into few tasks of at most `max_bytes`; a larger range stays alone.
+
+    There are at least `min_partitions` tasks, as far as there are ranges. A task asks one broker.
+    """
+    weights = [(part.stop - part.start) * sizes.get((part.topic, part.node), 1) for part in parts]
+    small = sum(weight for weight in weights if weight < max_bytes)
+    alone = sum(weight >= max_bytes for weight in weights)
+    capacity = min(max_bytes, -(-small // max(min_partitions - alone, 1)))
+    groups: list[tuple[Range, ...]] = []
+    open_groups: dict[str, list[Any]] = {}  # by address: ranges, bytes and messages of the group that is being filled
+    for part, weight in zip(parts, weights, strict=True):
+        count = part.stop - part.start
+        if weight >= max_bytes:
+            groups.append((part,))
+            continue
+        filling = open_groups.get(part.address)
+        full = filling is not None and (
+            filling[1] + weight > capacity or (max_messages is not None and filling[2] + count > max_messages)
+        )
+        if filling is None or full:
+            if filling is not None:
+                groups.append(tuple(filling[0]))
+            filling = open_groups[part.address] = [[], 0, 0]
+        filling[0].append(part)
+        filling[1] += weight
+        filling[2] += count
+    return groups + [tuple(filling[0]) for filling in open_groups.values()]
+
+
 def mean_sizes(holdings: Holdings) -> dict[tuple[str, int], int]:
     """The mean size of a message in bytes, per topic and node."""
     return {(topic, node): _mean_size(held) for topic, nodes in holdings.items() for node, held in nodes.items()}

@@ -1,8 +1,11 @@
 """Executors read ranges of logs from the brokers, block by block."""
 
 import gc
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -24,38 +27,90 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 128 << 20  # a task larger than that is split even where nobody asked for more tasks
+PACKED_BYTES: Final = 8 << 20  # up to which small ranges share a task
+_JOINED_BYTES: Final = 1 << 20  # of rows that are handed to Spark at once, where ranges are small
 _LOG_DELETED: Final = ("TOPIC_NOT_FOUND", "LOG_ID_MISMATCH")
 
 
 class RangeTask(InputPartition):
-    """The range that one executor reads."""
+    """The ranges, of one broker, that one executor reads."""
 
-    def __init__(self, part: Range) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, parts: tuple[Range, ...]) -> None:
+        super().__init__(parts)
+        self.parts = parts
 
 
 def tasks(ranges: list[Range], found: Survey, options: SourceOptions) -> list[InputPartition]:
-    """Split the ranges into tasks of similar size."""
-    parts = o.split(
-        ranges,
-        o.mean_sizes(found.holdings),
-        min_partitions=options.min_partitions,
-        max_messages=options.max_per_partition,
-        max_bytes=TASK_BYTES,
-    )
-    return [RangeTask(part) for part in parts]
+    """Split large ranges into tasks of similar size, and put small ones together, as a task costs more than they do."""
+    sizes = o.mean_sizes(found.holdings)
+    least, most = options.min_partitions, options.max_per_partition
+    parts = o.split(ranges, sizes, min_partitions=least, max_messages=most, max_bytes=TASK_BYTES)
+    groups = o.pack(parts, sizes, min_partitions=least, max_messages=most, max_bytes=PACKED_BYTES)
+    return [RangeTask(group) for group in groups]
 
 
 def read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of one task, block by block as they come from the broker."""
     if isinstance(partition, RangeTask):  # Spark gives a reader without any tasks one with nothing in it
-        from lapwing.spark.blocks import arrow_schema, needs_positions, to_batch
+        from lapwing.spark.blocks import arrow_schema, needs_positions
 
-        schema = arrow_schema(columns)
         _freeze_imports()
-        for block in stream(partition.part, options, positions=needs_positions(columns)):
-            yield to_batch(block, partition.part.topic, partition.part.node, schema)
+        found = _stream_all(partition.parts, options, positions=needs_positions(columns))
+        yield from _batches(found, arrow_schema(columns))
+
+
+def _batches(found: Iterator[tuple[Range, "Block"]], schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of blocks; those of small blocks together, as each batch costs a turn through Python and Java."""
+    from lapwing.spark.blocks import join, to_batch
+
+    held: list[tuple[Block, str, int]] = []
+    size = 0
+    for part, block in found:
+        if block.bare:
+            held.append((block, part.topic, part.node))
+            size += len(block.bare)
+            if size < _JOINED_BYTES:
+                continue
+        if held:
+            yield join(held, schema)
+            held, size = [], 0
+        if not block.bare:
+            yield to_batch(block, part.topic, part.node, schema)
+    if held:
+        yield join(held, schema)
+
+
+def _stream_all(
+    parts: tuple[Range, ...], options: SourceOptions, *, positions: bool
+) -> Iterator[tuple[Range, "Block"]]:
+    """Yield the blocks of several ranges: of all with one request as far as that goes, of the rest one by one."""
+    from lapwing.spark.blocks import BadBlock, Elsewhere
+
+    index, reached = 0, parts[0].start
+    if len(parts) > 1:
+        try:
+            with closing(_attempt_all(parts, options, positions=positions)) as blocks:
+                for block in blocks:
+                    if block.first != reached or block.quarantined:
+                        break
+                    yield parts[index], block
+                    reached += block.count
+                    while reached >= parts[index].stop and index + 1 < len(parts):
+                        index += 1
+                        reached = parts[index].start
+        except (BrokerAway, BrokerRefused, Elsewhere, BadBlock) as error:
+            logger.debug("%s: from %s on by itself: %s", parts[index], reached, error)
+    for part in (replace(parts[index], start=reached), *parts[index + 1 :]):
+        for block in stream(part, options, positions=positions):
+            yield part, block
+
+
+def _attempt_all(
+    parts: tuple[Range, ...], options: SourceOptions, *, positions: bool
+) -> Generator["Block", None, None]:
+    body = json.dumps([[part.topic, part.log_id, part.start, part.stop] for part in parts]).encode()
+    path = target("/log/ranges", _form(options, positions=positions, files=options.local_files and not positions))
+    yield from _blocks(Exchange(parts[0].address, options.access, "POST", path, body))
 
 
 @cache
@@ -103,17 +158,25 @@ def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> It
 
 
 def _attempt(part: Range, start: int, options: SourceOptions, *, positions: bool, files: bool) -> Iterator["Block"]:
-    from lapwing.spark.blocks import read_blocks
+    parameters = _form(options, positions=positions, files=files)
+    parameters |= {"topic": part.topic, "from": start, "to": part.stop, "log_id": part.log_id, "format": "raw"}
+    yield from _blocks(Exchange(part.address, options.access, "GET", target("/log/read", parameters)))
 
-    parameters: dict[str, str | int | list[str]] = {"topic": part.topic, "from": start, "to": part.stop}
-    parameters |= {"log_id": part.log_id, "format": "raw"}
-    parameters |= {"headers": str(options.headers).lower(), "positions": str(positions).lower()}
+
+def _form(options: SourceOptions, *, positions: bool, files: bool) -> dict[str, str | int | list[str]]:
+    """Return the parameters for how messages are sent."""
+    parameters: dict[str, str | int | list[str]] = {"headers": str(options.headers).lower()}
+    parameters["positions"] = str(positions).lower()
     if files:
         parameters["files"] = "true"
     if options.access.secret and options.channel:
         parameters["channel"] = options.channel  # a permission may be for this channel alone
-    path = target("/log/read", parameters)
-    exchange = Exchange(part.address, options.access, "GET", path)
+    return parameters
+
+
+def _blocks(exchange: Exchange) -> Iterator["Block"]:
+    from lapwing.spark.blocks import read_blocks
+
     try:
         yield from read_blocks(exchange.read, exchange.fill)
     finally:

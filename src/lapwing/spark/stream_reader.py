@@ -1,8 +1,9 @@
 """Streams of logs: planned beside the driver for as long as the query lives."""
 
+import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -275,34 +276,56 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Move the channel to what the query has finished, on every node where that is news."""
         if self._options.channel is None:
             return
+        news: dict[str, dict[Log, o.Position]] = {}  # by address
         for topic, nodes in position.items():
             for node, place in nodes.items():
                 held = found.holdings.get(topic, {}).get(node)
-                if held is None or held.log_id != place.log_id or self._committed.get((topic, node)) == place:
-                    continue
-                try:
-                    commit(held.address, self._options, topic, place, back=self._new_query)
-                except BrokerAway as error:
-                    logger.warning("topic %s, node %s: the channel stays behind: %s", topic, node, error)
-                    continue
-                except BrokerRefused as error:
-                    logger.warning("topic %s, node %s: the channel was not moved: %s", topic, node, error)
-                self._committed[topic, node] = place
+                if held is not None and held.log_id == place.log_id and self._committed.get((topic, node)) != place:
+                    news.setdefault(held.address, {})[topic, node] = place
+        for address, places in news.items():
+            try:
+                refused = move_channel(address, self._options, places, back=self._new_query)
+            except BrokerAway as error:
+                logger.warning("%s: the channel stays behind: %s", _some(places), error)
+                continue
+            for log, why in refused.items():
+                logger.warning("%s: the channel was not moved: %s", _some([log]), why)
+            self._committed |= places
         self._new_query = False
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {"_options": self._options, "_columns": self._columns}  # all that `read` needs on an executor
 
 
-def commit(address: str, options: SourceOptions, topic: str, place: o.Position, *, back: bool) -> None:
-    """Move the channel on one broker; create it where it is missing."""
-    parameters: dict[str, str | int | list[str]] = {
-        "topic": topic,
-        "channel": options.channel or "",
-        "log_id": place.log_id,
-        "sequence": place.sequence,
-        "create": "true",
-    }
+def _some(logs: Iterable[Log], most: int = 3) -> str:
+    """Return the logs in words, or the first of them."""
+    named = [f"topic {topic}, node {node}" for topic, node in logs]
+    more = f" and {len(named) - most} more" if len(named) > most else ""
+    return "; ".join(named[:most]) + more
+
+
+def move_channel(
+    address: str, options: SourceOptions, places: Mapping[Log, o.Position], *, back: bool
+) -> dict[Log, str]:
+    """Move the channel of these logs on one broker, created where it is missing; return which were refused, and why."""
+    parameters: dict[str, str | int | list[str]] = {"channel": options.channel or "", "create": "true"}
     if back:
         parameters["back"] = "true"
-    call(address, options.access, "POST", "/channel/commit", parameters)
+    if len(places) > 1:
+        body = json.dumps([[topic, place.log_id, place.sequence] for (topic, _), place in places.items()]).encode()
+        try:
+            answer = call(address, options.access, "POST", "/channel/commits", parameters, body)
+        except BrokerRefused as error:
+            if error.status != 404:
+                raise
+        else:
+            refused = {each["topic"]: f"{each['status']} {each['message']}" for each in answer["refused"]}
+            return {log: refused[log[0]] for log in places if log[0] in refused}
+    found: dict[Log, str] = {}
+    for (topic, node), place in places.items():
+        one = {**parameters, "topic": topic, "log_id": place.log_id, "sequence": place.sequence}
+        try:
+            call(address, options.access, "POST", "/channel/commit", one)
+        except BrokerRefused as error:
+            found[topic, node] = str(error)
+    return found
