@@ -20,9 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lapwing import kernel
-from lapwing.log.log import DiskLog, RetentionLimits
+from lapwing.log.log import DiskLog, LogOptions, RetentionLimits
 
 NODE = 7
+OPTIONS = LogOptions(boot=1)  # as nsqd opens them where the system has a boot id
 BODY = 200
 BATCH = 200
 MPUB = struct.pack(">i", BATCH) + (struct.pack(">i", BODY) + b"x" * BODY) * BATCH
@@ -48,7 +49,7 @@ def append(directory: Path, rounds: int) -> dict[str, float]:
 
     Old segments are let go of in between, as under retention, so that the disk is no part of the figure.
     """
-    log = DiskLog(directory / "append", NODE)
+    log = DiskLog(directory / "append", NODE, options=OPTIONS)
     batches = 400
     best = system = float("inf")
     for _ in range(rounds):
@@ -90,7 +91,7 @@ def plain_write(directory: Path, rounds: int) -> float:
 
 def fill(directory: Path, messages: int) -> None:
     """A log of that many messages, in the batches that a busy publisher makes."""
-    log = DiskLog(directory / "large", NODE)
+    log = DiskLog(directory / "large", NODE, options=OPTIONS)
     while log.next < messages:
         frames, count = kernel.frame_mpub(MPUB, (NODE << 54) + log.next, log.next, 10_000, 10_000)
         log.append(frames, count, now=log.next)
@@ -101,10 +102,10 @@ def fill(directory: Path, messages: int) -> None:
 def open_large(directory: Path) -> dict[str, float]:
     """Seconds and heap to open the large log."""
     begin = time.perf_counter()
-    DiskLog(directory / "large", NODE).close()
+    DiskLog(directory / "large", NODE, options=OPTIONS).close()
     seconds = time.perf_counter() - begin
     tracemalloc.start()
-    log = DiskLog(directory / "large", NODE)
+    log = DiskLog(directory / "large", NODE, options=OPTIONS)
     assert log.frame(log.end // 2)
     heap = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
@@ -114,7 +115,7 @@ def open_large(directory: Path) -> dict[str, float]:
 
 def slices(directory: Path) -> dict[str, float]:
     """CPU of a slice of 2,500 messages anywhere, of reading everything, and the heap that either needs."""
-    log = DiskLog(directory / "large", NODE)
+    log = DiskLog(directory / "large", NODE, options=OPTIONS)
     places = [random.Random(1).randrange(log.end - SLICE) for _ in range(300)]
 
     def jump() -> None:
@@ -142,7 +143,7 @@ def slices(directory: Path) -> dict[str, float]:
 
 def tail(directory: Path) -> float:
     """CPU per message of ten channels that read at the tail what was just flushed."""
-    log = DiskLog(directory / "tail", NODE)
+    log = DiskLog(directory / "tail", NODE, options=OPTIONS)
     frames = kernel.frame_mpub(MPUB, NODE << 54, 0, 10_000, 10_000)[0]
     readers = [log.reader(0) for _ in range(10)]
     spent = 0.0
@@ -175,7 +176,7 @@ def many_topics(directory: Path, count: int) -> float:
 
 def single(directory: Path) -> dict[str, float]:
     """CPU of publishes of one message each, flushed one by one; and of reading them back."""
-    log = DiskLog(directory / "single", NODE)
+    log = DiskLog(directory / "single", NODE, options=OPTIONS)
     count = 20_000
 
     def write() -> None:

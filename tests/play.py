@@ -121,6 +121,7 @@ class Stage:
         self, path: Path | None = None, *, now: int = 1_000 * SECOND, storage: Storage | None = None, **options: Any
     ) -> None:
         self.now = now
+        self.boot_id = "a run of the machine"
         self.path = path
         self.reports: list[str] = []
         self.options = Options(**{"msg_timeout": MINUTE, "min_free_bytes": 0, "node_id": NODE} | options)
@@ -136,7 +137,12 @@ class Stage:
             storage = MemoryStorage(NODE)
         else:
             storage = DiskStorage(
-                str(self.path), NODE, self.options.log_options, now=lambda: self.now, report=self.reports.append
+                str(self.path),
+                NODE,
+                self.options.log_options,
+                now=lambda: self.now,
+                report=self.reports.append,
+                boot_id=self.boot_id,
             )
         self.broker = Broker(self.options, storage, report=self.reports.append)
         self.broker.restore(now=self.now)

@@ -107,7 +107,7 @@ def test_a_broker_starts_on_a_full_disk_serves_and_heals(tmp_path: Path, disk: N
     stage.client().publish(*numbered(3))
     stage.checkpoint()
     frames = tmp_path / "topics" / "t-t" / f"{0:020d}.log"
-    stage.client().publish(*numbered(2))
+    stage.client().publish(b"torn")
     frames.write_bytes(frames.read_bytes()[:-5])  # killed in the middle of that write
     disk.full = True
     stage.kill()

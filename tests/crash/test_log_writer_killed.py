@@ -16,7 +16,8 @@ from lapwing.log.log import DiskLog, Extra, LogOptions, RetentionLimits
 
 ROUNDS = int(os.environ.get("LAPWING_CRASH_ROUNDS", "200"))
 NODE = 3
-OPTIONS = LogOptions(segment_bytes=400_000)
+OPTIONS = LogOptions(segment_bytes=400_000, boot=7)
+PUBLISH = 64  # more messages than one has
 
 
 def body(sequence: int) -> bytes:
@@ -55,11 +56,15 @@ def write_until_killed(directory: Path, slate: Slate, beat: int, seed: int) -> N
         for _ in range(choose.choice((1, 1, 2, 5))):
             first, count = log.next, choose.choice((1, 1, 3, 40))
             frames = kernel.frame_bodies(
-                [body(sequence) for sequence in range(first, first + count)], (NODE << 54) + first, first
+                [body(sequence) for sequence in range(first, first + count)],
+                (NODE << 54) + first,
+                first * PUBLISH + count,
             )
             extras = [found for sequence in range(first, first + count) if (found := extra(sequence))]
             log.append(frames, count, now=first, extras=extras)
         log.flush()
+        if choose.random() < 0.1:
+            log.write_index()
         journal.progress("c", log.end, [(log.end - 1, log.end)], {log.end - 1: 2})
         journal.flush()
         slate.acknowledge(log.end, log.end)
@@ -118,6 +123,9 @@ def test_two_hundred_killings_lose_no_acknowledged_message(tmp_path: Path) -> No
             assert content == body(sequence)
             count += 1
         assert count == log.end - checked
+        if log.end > log.first:
+            begun, published = divmod(log.timestamp(log.end - 1), PUBLISH)
+            assert begun + published == log.end, "a part of a publish"
         expected = [found for sequence in range(checked, log.end) if (found := extra(sequence))]
         assert log.extras(checked, log.end) == expected
         state = Journal(directory).load()

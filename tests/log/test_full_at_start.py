@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lapwing import kernel
 from lapwing.errors import LogError
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.log import DiskLog, Extra, LogOptions
@@ -74,14 +75,21 @@ def without_an_index(directory: Path) -> None:
     (directory / f"{0:020d}.idx").unlink()
 
 
-def with_an_old_index(directory: Path) -> None:
-    written(directory, merge_bytes=0)
-    torn(directory, "idx", 64)
+def killed_before_the_index_was_written(directory: Path) -> None:
+    written(directory, boot=9)
+    assert (directory / f"{0:020d}.idx").stat().st_size == 64
+    with open(directory / f"{0:020d}.log", "ab") as file:
+        file.write(kernel.frame_one(b"torn", (NODE << 54) + 3, 1)[:-1])
+
+
+def killed_before_the_record_of_a_new_chunk_was_written(directory: Path) -> None:
+    written(directory, boot=9, merge_bytes=0)
+    assert (directory / f"{0:020d}.idx").stat().st_size == 64
 
 
 CRASHES = [
     killed_in_the_frames, killed_in_a_chunk_of_its_own, killed_in_the_extras, killed_with_messages_in_memory,
-    without_an_index, with_an_old_index,
+    without_an_index, killed_before_the_index_was_written, killed_before_the_record_of_a_new_chunk_was_written,
 ]
 
 
@@ -91,6 +99,7 @@ def test_whichever_call_of_opening_fails_a_later_one_finds_everything(
     tmp_path: Path, crash: Callable[[Path], None], short: int
 ) -> None:
     crash(tmp_path / "made")
+    options, by_form = LogOptions(boot=9), crash is without_an_index
     for fault in range(30):
         directory = tmp_path / str(fault)
         shutil.copytree(tmp_path / "made", directory)
@@ -98,11 +107,11 @@ def test_whichever_call_of_opening_fails_a_later_one_finds_everything(
         disk.arm(fault, 1000)
         refused = ""
         try:
-            DiskLog(directory, NODE, files=OpenFiles(disk))
+            DiskLog(directory, NODE, files=OpenFiles(disk), options=options, by_form=by_form)
         except LogError as error:
             refused = str(error)
 
-        log = DiskLog(directory, NODE)
+        log = DiskLog(directory, NODE, options=options, by_form=by_form)
 
         assert not refused or str(directory) in refused
         assert bodies(log) == ACKNOWLEDGED

@@ -64,19 +64,29 @@ def merged(tmp_path: Path) -> list[Files]:
     return made(tmp_path / "merged", merge_bytes=16384)
 
 
+BOOT = 9
+SAME = LogOptions(boot=BOOT)  # the machine was not started since
+ANOTHER = LogOptions(boot=BOOT + 1)
+
+
 def made(directory: Path, *, merge_bytes: int) -> list[Files]:
-    log = DiskLog(directory, NODE, options=LogOptions(merge_bytes=merge_bytes))
+    log = DiskLog(directory, NODE, options=LogOptions(merge_bytes=merge_bytes, boot=BOOT))
     stages = []
     for number, batch in enumerate(BATCHES):
         publish(log, batch, extras=EXTRAS[number], now=100 + number)
+        log.write_index()
         stages.append(Files.of(directory))
     log.close()
     return stages
 
 
-def reopen(directory: Path) -> tuple[DiskLog, list[tuple[str, int, int, int]]]:
+def reopen(
+    directory: Path, options: LogOptions = SAME, *, by_form: bool = False
+) -> tuple[DiskLog, list[tuple[str, int, int, int]]]:
     corrupt: list[tuple[str, int, int, int]] = []
-    log = DiskLog(directory, NODE, on_corrupt=lambda *told: corrupt.append(told))
+    log = DiskLog(
+        directory, NODE, options=options, on_corrupt=lambda *told: corrupt.append(told), by_form=by_form
+    )
     return log, corrupt
 
 
@@ -204,6 +214,10 @@ def test_any_file_may_be_short_by_any_number_of_bytes(stages: list[Files], tmp_p
 
         log, corrupt = reopen(directory)
 
+        if ending == "idx" and length < RECORD:  # no record is left that tells when the frames were written
+            assert bodies(log) == []
+            directory = whole.lay_out(tmp_path / "short", idx=whole["idx"][:length])
+            log, corrupt = reopen(directory, by_form=True)
         found = bodies(log)
         assert found == (EVERYTHING[: len(found)] if ending == "log" else EVERYTHING)
         assert len(found) in (0, 3, 4, 6)  # whole chunks, as only those have a checksum
@@ -237,14 +251,17 @@ def test_a_flipped_bit_anywhere_in_the_frames_costs_one_chunk_and_is_told_with_i
         goes_on(log, directory)
 
 
-def test_a_flipped_bit_anywhere_in_the_index_costs_nothing(stages: list[Files], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [SAME, ANOTHER])
+def test_a_flipped_bit_anywhere_in_the_index_costs_nothing(
+    stages: list[Files], tmp_path: Path, options: LogOptions
+) -> None:
     whole = stages[-1]
     for place in range(len(whole["idx"])):
         damaged = bytearray(whole["idx"])
         damaged[place] ^= 1 << place % 8
         directory = whole.lay_out(tmp_path / "flipped", idx=bytes(damaged))
 
-        log, corrupt = reopen(directory)
+        log, corrupt = reopen(directory, options)
 
         assert bodies(log) == EVERYTHING
         assert not corrupt
@@ -279,16 +296,77 @@ def test_extras_that_are_not_understood_cost_no_message(stages: list[Files], tmp
     goes_on(log, directory)
 
 
-def test_a_missing_index_is_made_again_from_the_frames(stages: list[Files], tmp_path: Path) -> None:
+def test_without_an_index_nothing_is_served_until_somebody_asks_for_it(stages: list[Files], tmp_path: Path) -> None:
+    directory = stages[-1].lay_out(tmp_path / "damaged", idx=None)
+    log, corrupt = reopen(directory)
+    assert bodies(log) == []
+    assert [told[1:] for told in corrupt] == [(0, 0, 6)]
+    assert any("repair --unverified" in note for note in log.notes)
+    goes_on(log, directory)
     directory = stages[-1].lay_out(tmp_path / "damaged", idx=None)
 
-    log, corrupt = reopen(directory)
+    log, corrupt = reopen(directory, by_form=True)
 
     assert bodies(log) == EVERYTHING
     assert not corrupt
-    assert any("made the index anew" in note for note in log.notes)
+    assert any("rebuilt the index" in note for note in log.notes)
     log.close()
     assert reopen(directory)[0].notes == []
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_frames_without_a_record_are_served_unless_the_machine_was_started_since(
+    stages: list[Files], tmp_path: Path, kept: int
+) -> None:
+    count = len([body for batch in BATCHES[:kept] for body in batch])
+    whole = stages[-1]
+    log, corrupt = reopen(whole.lay_out(tmp_path / "killed", idx=whole["idx"][: kept * RECORD]), SAME)
+    assert bodies(log) == EVERYTHING
+    assert not corrupt
+    for options in (ANOTHER, LogOptions(boot=0)):
+        directory = whole.lay_out(tmp_path / "lost", idx=whole["idx"][: kept * RECORD])
+
+        log, corrupt = reopen(directory, options)
+
+        assert bodies(log) == EVERYTHING[:count]
+        assert [told[2:] for told in corrupt] == [(count, 6 - count)]
+        assert log.next == 6
+        assert log.extras(0, 9) == ALL_EXTRAS  # for whoever brings them back
+        assert any("before the machine was last started" in note for note in log.notes)
+        goes_on(log, directory)
+
+
+def test_holes_in_frames_without_a_record_are_not_served_and_the_rest_is_set_aside(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, options=SAME)
+    publish(log, [b"first"])
+    for number in range(9):
+        publish(log, [b"%d" % number * 1000])
+    frames = tmp_path / "topic" / f"{SEGMENT}.log"
+    data = bytearray(frames.read_bytes())
+    data[3000:5000] = bytes(2000)
+    frames.write_bytes(data)
+
+    again, corrupt = reopen(tmp_path / "topic", ANOTHER)
+
+    assert bodies(again) == [b"first"]
+    assert again.next == 10
+    assert sum(told[3] for told in corrupt) == 9
+    goes_on(again, tmp_path / "topic")
+
+
+def test_a_publish_of_several_messages_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, options=SAME)
+    publish(log, [b"first"])
+    before = Files.of(tmp_path / "topic")
+    publish(log, [b"x" * 400] * 30)
+    after = Files.of(tmp_path / "topic")
+    ends = [len(before["log"]) + 434 * number for number in range(30)]
+    for length in {*range(len(before["log"]), len(after["log"]), 97), *ends}:
+        again, corrupt = reopen(after.lay_out(tmp_path / "torn", log=after["log"][:length]))
+
+        assert bodies(again) == [b"first"]
+        assert not corrupt
+        again.close()
 
 
 def test_a_stale_index_is_brought_up_to_date(stages: list[Files], tmp_path: Path) -> None:
@@ -327,7 +405,7 @@ def test_without_an_index_a_damaged_frame_costs_none_of_those_behind_it(stages: 
             empty_or_missing = b"" if inside % 2 else None
             directory = whole.lay_out(tmp_path / "damaged", log=bytes(damaged), idx=empty_or_missing)
 
-            log, corrupt = reopen(directory)
+            log, corrupt = reopen(directory, by_form=True)
 
             found = bodies(log)
             assert [body for body in EVERYTHING if body not in found] == [EVERYTHING[number]]

@@ -66,7 +66,7 @@ def test_it_is_found_again_without_the_index(tmp_path: Path) -> None:
     for path in (tmp_path / "topic").glob("*.idx"):
         path.unlink()
 
-    again = in_memory(tmp_path)
+    again = in_memory(tmp_path, by_form=True)
 
     assert (again.first, again.next) == (0, 14)
     assert bodies(again) == [b"a"] * 5 + [b"b"] * 5

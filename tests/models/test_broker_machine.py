@@ -105,7 +105,9 @@ class BrokerMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        storage = DiskStorage(self.path, NODE, self.options.log_options, now=lambda: self.now, report=lambda text: None)
+        storage = DiskStorage(
+            self.path, NODE, self.options.log_options, now=lambda: self.now, report=lambda text: None, boot_id="a boot"
+        )
         self.broker = Broker(self.options, storage)
         self.broker.restore(now=self.now)
         self.topic = self.broker.topic("t")

@@ -1,5 +1,6 @@
 """Random histories of a log, crashes and full disks included, against a plain list."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
 from lapwing.log.disk import Disk, OpenFiles
+from lapwing.log.index import RECORD
 from lapwing.log.log import DiskLog, Extra, LogOptions, Reader, RetentionLimits
 
 NODE = 5
@@ -46,7 +48,8 @@ class WhimsicalDisk(Disk):
         if self._spent():
             grows = max(0, offset + len(data) - os.fstat(fd).st_size)
             if self.crash or grows:  # what is there already can be written over on a full disk
-                os.pwrite(fd, bytes(data)[: self.part], offset)
+                written = 0 if len(data) <= RECORD and not grows else self.part  # a record over another: as a whole
+                os.pwrite(fd, bytes(data)[:written], offset)
                 if self.crash:
                     raise Crash
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -74,9 +77,10 @@ class LogMachine(RuleBasedStateMachine):
         tail_bytes=st.sampled_from([0, 100, 10_000]),
         merge_bytes=st.sampled_from([0, 200, 16384]),
         descriptors=st.sampled_from([1, 3, 100]),
+        boot=st.sampled_from([0, 5]),
     )
     def begin(
-        self, durability: Any, segment_bytes: int, tail_bytes: int, merge_bytes: int, descriptors: int
+        self, durability: Any, segment_bytes: int, tail_bytes: int, merge_bytes: int, descriptors: int, boot: int
     ) -> None:
         self.root = tempfile.mkdtemp()
         self.descriptors = descriptors
@@ -86,6 +90,7 @@ class LogMachine(RuleBasedStateMachine):
             tail_bytes=tail_bytes,
             merge_bytes=merge_bytes,
             mem_queue_size=5,
+            boot=boot,
         )
         self.kept: list[tuple[bytes, int]] = []  # body, time
         self.carried: list[Extra] = []
@@ -164,6 +169,20 @@ class LogMachine(RuleBasedStateMachine):
         self.accept(len(self.pending))
         self.open()
         assert self.log.notes == []
+
+    @rule()
+    def write_index(self) -> None:
+        self.log.write_index()
+
+    @precondition(lambda self: self.options.durability != "memory")
+    @rule(budget=st.integers(0, 5), part=st.integers(0, 300))
+    def crash_in_writing_the_index_and_reopen(self, budget: int, part: int) -> None:
+        self.flush()
+        self.disk.budget, self.disk.part, self.disk.crash = budget, part, True
+        with contextlib.suppress(Crash):
+            self.log.write_index()
+        self.open()
+        assert self.log.next == len(self.kept)
 
     @precondition(lambda self: self.options.durability != "memory")
     @rule(budget=st.integers(0, 5), part=st.integers(0, 300))

@@ -73,6 +73,7 @@ class Broker:
         self._stale: dict[Topic, None] = {}  # topics whose journal is behind
         self._read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
         self._trimmable: dict[Topic, None] = {}
+        self._unindexed: dict[Topic, None] = {}  # topics whose logs were written to since the last checkpoint
         self._catalog_dirty = True
         self._catalog_due = False
         self._probe_at = 0
@@ -244,6 +245,7 @@ class Broker:
                 topic.commit(now)
                 if not topic.ephemeral:
                     self.problem = None
+                    self._unindexed[topic] = None
             except LogError as error:
                 self.fail(error)
 
@@ -343,6 +345,7 @@ class Broker:
             self.drain.look(now)
         if self._read_stalls:
             self._retry_reads(now)
+        self._write_indexes()
         stale, self._stale = self._stale, {}
         for topic in stale:
             if topic.exiting:
@@ -359,6 +362,17 @@ class Broker:
                 self.fail(error)
         if self._catalog_dirty:
             self.save_catalog()
+
+    def _write_indexes(self) -> None:
+        """Have the logs that were written to write their index records."""
+        topics, self._unindexed = self._unindexed, {}
+        for topic in topics:
+            if not topic.exiting:
+                try:
+                    topic.log.write_index()
+                except LogError as error:
+                    self._unindexed[topic] = None
+                    self.fail(error)
 
     def _retry_reads(self, now: int) -> None:
         """Retry what waits for the disk: deliveries at the end of this turn, what concerns a whole topic at once."""
@@ -455,6 +469,7 @@ class Broker:
                 topic.close()
             raise LogError(f"topic {entry.name} is not served: {error}") from error
         self._report_news(topic)
+        self._unindexed[topic] = None  # of messages that were found without a record
         self.topics[entry.name] = topic
         for line in entry.channels:
             channel = topic.channels.get(line.name)

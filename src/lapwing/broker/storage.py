@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions, TopicLog
 from lapwing.log.memory import MemoryLog, MemorySideLog
+from lapwing.log.options import boot_number
 from lapwing.log.sidelog import MessageStore, SideLog, side_path
 
 
@@ -177,11 +179,19 @@ class DiskStorage:
     """All topics in a data path, which nobody else may use meanwhile."""
 
     def __init__(
-        self, path: str, node: int, options: LogOptions, *, now: Callable[[], int], report: Callable[[str], None]
+        self,
+        path: str,
+        node: int,
+        options: LogOptions,
+        *,
+        now: Callable[[], int],
+        report: Callable[[str], None],
+        boot_id: str = "",
     ) -> None:
+        """`boot_id` names this run of the machine; without it logs write every index record before its frames."""
         self._place = DataPath(path)
         self._node = node
-        self._options = options
+        self._options = replace(options, boot=boot_number(boot_id))
         self._now = now
         self._report = report
         self._files = OpenFiles()

@@ -15,6 +15,8 @@ from lapwing.errors import ConfigError, LogError, NoSuchTopic
 from lapwing.log import offline
 from lapwing.log.catalog import FILE
 from lapwing.log.datapath import TOPICS, DataPath
+from lapwing.log.options import boot_number
+from lapwing.net.machine import boot_id
 
 app = Group(
     "log",
@@ -35,7 +37,7 @@ def verify(place: DataPathArgument, topic: Topics = None, as_json: Json = False)
     """Compare everything with its checksums, and change nothing. Exit code 1 if something is wrong."""
     summaries: list[offline.Summary] = []
     problems: list[offline.Problem] = []
-    with _data_path(place) as held, _shown(offline.verify(held, topic or ()), as_json) as events:
+    with _data_path(place) as held, _shown(offline.verify(held, topic or (), boot=_boot()), as_json) as events:
         for event in events:
             if isinstance(event, offline.Problem):
                 problems.append(event)
@@ -61,6 +63,9 @@ def repair(
     unreadable: Annotated[
         bool, Option(help="Also give up chunks that the disk does not return (default: leave them as they are).")
     ] = False,
+    unverified: Annotated[
+        bool, Option(help="Also serve messages that no checksum covers (default: they stay set aside).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Repair a data path. Damaged chunks are copied to DATA_PATH/quarantine and set aside; the rest is kept.
@@ -68,12 +73,14 @@ def repair(
     Exit code 1 if something could not be repaired.
     """
     repairs: list[offline.Repair] = []
-    with _data_path(place) as held, _shown(offline.repair(held, topic or (), unreadable=unreadable), as_json) as events:
-        for event in events:
-            if isinstance(event, offline.Repair):
-                repairs.append(event)
-                if not as_json:
-                    print(f"{event.topic or 'catalog'}: {event.what}")
+    with _data_path(place) as held:
+        found = offline.repair(held, topic or (), unreadable=unreadable, unverified=unverified, boot=_boot())
+        with _shown(found, as_json) as events:
+            for event in events:
+                if isinstance(event, offline.Repair):
+                    repairs.append(event)
+                    if not as_json:
+                        print(f"{event.topic or 'catalog'}: {event.what}")
     ok = all(one.done for one in repairs)
     if as_json:
         _print_json({"ok": ok, "repairs": [asdict(one) for one in repairs]})
@@ -91,11 +98,15 @@ def export(
     output: Annotated[str, Option(help="Write to this file instead of to the terminal.")] = "",
     start: Annotated[int, Option("--from", min=0, help="Begin at this sequence.")] = 0,
     stop: Annotated[int | None, Option("--to", min=0, help="End before this.")] = None,
+    unverified: Annotated[
+        bool, Option(help="Also messages that no checksum covers (default: without them).")
+    ] = False,
 ) -> None:
     """Export messages: one body per line, or JSON. Exit code 1 if some could not be read."""
     problems = 0
     with _data_path(place) as held, _destination(output) as out:
-        found = offline.export(held, topic or (), start=start, stop=1 << 62 if stop is None else stop)
+        end = 1 << 62 if stop is None else stop
+        found = offline.export(held, topic or (), start=start, stop=end, boot=_boot(), unverified=unverified)
         with _shown(found, quiet=not output) as events:
             for event in events:
                 if isinstance(event, offline.Block):
@@ -106,6 +117,10 @@ def export(
                     print(f"{event.topic}: {event.path}: offset {event.offset}: {event.what}", file=sys.stderr)
     if problems:
         sys.exit(1)
+
+
+def _boot() -> int:
+    return boot_number(boot_id())
 
 
 @contextmanager

@@ -1,13 +1,16 @@
 """sequence -> place, time -> sequence: one record of fixed size per chunk, searched where it lies on disk.
 
     first u64 | offset u64 | time i64 | count u32 | length u32 | crc of frames u32 | flags u32
-    | count, length, crc before: 3 u32 | 8 zeros | crc u32
+    | count, length, crc before: 3 u32 | boot u32 | attributes u32 | crc u32
 
 Little-endian. `offset` and `length` are bytes in the segment's file; `time` is that of the newest message so far, so
-that it never falls even if the clock was set back; the last crc is that of the record up to there. The zeros make it 64
-bytes: a record never lies across two sectors, and the last one can be written over in place. What the chunk was before
-the last write to it stands beside what it is: should that write be torn, there still is a checksum of what was there.
-Nothing of a file is kept in memory.
+that it never falls even if the clock was set back. "Before" is what the chunk was when its record was last written:
+should its newest bytes be missing, there still is a checksum of the older ones. `boot` names the run of the machine in
+which the record was written, `attributes` is how long the segment's file of attributes is at least. The last crc covers
+the record up to there. A record has 64 bytes, so that it never lies across two sectors: the last one is written over in
+place while its chunk grows.
+
+Records of a segment that is appended to are written some time after their frames. Until then they are in memory.
 """
 
 import struct
@@ -20,19 +23,21 @@ from lapwing.log.disk import File
 RECORD: Final = 64  # bytes
 QUARANTINED: Final = 1  # flag: the bytes are known to be bad, and never served
 CONTINUED: Final = 2  # flag: of the same write as the chunk before
+UNVERIFIED: Final = 4  # flag, with the first: the bytes look sound, but no checksum was there to compare them with
 
-_FIELDS: Final = struct.Struct("<QQqIIIIIII8x")
+_FIELDS: Final = struct.Struct("<QQqIIIIIIIII")
 _CRC: Final = struct.Struct("<I")
 _BODY: Final = RECORD - 4
+_FRAMES_CRC: Final = 32  # where the checksum of the frames stands
 
 
 class BadRecord(Exception):
-    """A record that does not match its checksum, or not its neighbours: the index wants rebuilding."""
+    """A record that does not match its checksum, or not its neighbours: the index must be rebuilt."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """What the index says of one chunk."""
+    """What the index knows of one chunk."""
 
     first: int
     offset: int
@@ -41,9 +46,11 @@ class Chunk:
     length: int
     crc: int
     flags: int = 0
-    old_count: int = 0  # what it was before the last write to it
+    old_count: int = 0  # what it was before
     old_length: int = 0
     old_crc: int = 0
+    boot: int = 0
+    attributes: int = 0  # bytes
 
     @property
     def end(self) -> int:
@@ -56,58 +63,70 @@ class Chunk:
         return self.offset + self.length
 
     def encode(self) -> bytes:
-        """The record."""
-        before = (self.old_count, self.old_length, self.old_crc)
-        return record(self.first, self.offset, self.time, self.count, self.length, self.crc, self.flags, before)
+        """Return the record."""
+        fields = _FIELDS.pack(
+            self.first, self.offset, self.time, self.count, self.length, self.crc, self.flags,
+            self.old_count, self.old_length, self.old_crc, self.boot, self.attributes,
+        )  # fmt: skip
+        return fields + _CRC.pack(kernel.crc32c(fields))
 
     def before(self) -> "Chunk":
-        """What it was before the last write to it; of no length when that write began it."""
-        return Chunk(self.first, self.offset, self.time, self.old_count, self.old_length, self.old_crc)
+        """Return what it was when its record was written the time before; of no length when that was the first time."""
+        return Chunk(
+            self.first, self.offset, self.time, self.old_count, self.old_length, self.old_crc, boot=self.boot
+        )
 
-
-def record(
-    first: int,
-    offset: int,
-    time: int,
-    count: int,
-    length: int,
-    crc: int,
-    flags: int = 0,
-    before: tuple[int, int, int] = (0, 0, 0),
-) -> bytes:
-    """The record of a chunk; `before` is the count, length and crc that it had."""
-    fields = _FIELDS.pack(first, offset, time, count, length, crc, flags, *before)
-    return fields + _CRC.pack(kernel.crc32c(fields))
+    def recorded(self) -> None:
+        """Note that its record is written."""
+        self.old_count, self.old_length, self.old_crc = self.count, self.length, self.crc
 
 
 def decode(data: bytes, at: int = 0) -> Chunk | None:
-    """The chunk whose record lies at `at`; None when the record is torn or damaged."""
+    """Return the chunk whose record lies at `at`; None when the record is torn or damaged."""
     fields = data[at : at + _BODY]
     if len(data) - at < RECORD or kernel.crc32c(fields) != _CRC.unpack_from(data, at + _BODY)[0]:
         return None
     return Chunk(*_FIELDS.unpack(fields))
 
 
-class Index:
-    """The records of one segment."""
+def claim(record: bytes) -> Chunk:
+    """Return what a record says, whether or not it matches its checksum."""
+    return Chunk(*_FIELDS.unpack_from(record))
 
-    __slots__ = ("count", "file")
+
+def with_crc(record: bytes, crc: int) -> Chunk | None:
+    """Return the chunk of a record with another checksum of its frames; None when it does not match its own then."""
+    return decode(record[:_FRAMES_CRC] + _CRC.pack(crc) + record[_FRAMES_CRC + 4 :])
+
+
+class Index:
+    """The records of one segment. Only the last few, of a segment that is appended to, are in memory."""
+
+    __slots__ = ("count", "file", "recent", "unwritten")
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self.count = 0  # records known to be whole
+        self.count = 0  # records
+        self.recent: list[Chunk] = []  # the last of them
+        self.unwritten = 0  # how many of the recent ones are not, or not as they are now, in the file
 
     def chunk(self, number: int) -> Chunk:
-        """The chunk of one record; raises `BadRecord`."""
+        """Return the chunk of one record. Raises `BadRecord` or `ReadFailed`."""
+        on_disk = self.count - len(self.recent)
+        if number >= on_disk:
+            return self.recent[number - on_disk]
         chunk = decode(self.file.read(RECORD, number * RECORD))
         if chunk is None:
             raise BadRecord(f"{self.file.path}: record {number} is damaged")
         return chunk
 
     def chunks(self, number: int, most: int) -> list[Chunk]:
-        """Up to `most` chunks from that record on, without a hole; at least one, or raises `BadRecord`."""
-        most = min(most, self.count - number)
-        data = self.file.read(most * RECORD, number * RECORD)
+        """Return up to `most` chunks from that record on, without a hole; at least one, or raises `BadRecord`."""
+        on_disk = self.count - len(self.recent)
+        if number >= on_disk:
+            return self.recent[number - on_disk : number - on_disk + most]
+        wanted = min(most, on_disk - number)
+        data = self.file.read(wanted * RECORD, number * RECORD)
         chunks: list[Chunk] = []
         for at in range(0, len(data), RECORD):
             chunk = decode(data, at)
@@ -116,10 +135,30 @@ class Index:
             chunks.append(chunk)
         if not chunks:
             raise BadRecord(f"{self.file.path}: record {number} is damaged")
+        if len(chunks) == on_disk - number:
+            chunks += self.recent[: most - len(chunks)]
         return chunks
 
+    def write(self) -> None:
+        """Write the records that are in memory alone. Raises `OSError`; then all of them are still to be written."""
+        if not self.unwritten:
+            return
+        fresh = self.recent[-self.unwritten :]
+        self.file.write(b"".join([chunk.encode() for chunk in fresh]), (self.count - len(fresh)) * RECORD)
+        for chunk in fresh:
+            chunk.recorded()
+        self.unwritten = 0
+        del self.recent[:-1]
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a record and write it at once; nothing is added to its chunk, nor to the one before. Raises `OSError`."""
+        self.write()
+        self.file.write(chunk.encode(), self.count * RECORD)
+        self.count += 1
+        self.recent.clear()
+
     def find(self, sequence: int) -> int:
-        """The number of the record whose chunk holds `sequence`; raises `BadRecord`."""
+        """Return the number of the record whose chunk holds `sequence`. Raises `BadRecord` or `ReadFailed`."""
         low, high = 0, self.count
         while high - low > 1:
             middle = (low + high) // 2
@@ -133,7 +172,7 @@ class Index:
         return low
 
     def find_time(self, time: int) -> int:
-        """The number of the first record with a message at or after `time`; the last one when there is none."""
+        """Return the number of the first record with a message at or after `time`; the last one when there is none."""
         low, high = 0, self.count - 1
         while low < high:
             middle = (low + high) // 2

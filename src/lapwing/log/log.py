@@ -51,10 +51,12 @@ class DiskLog:
         options: LogOptions | None = None,
         files: OpenFiles | None = None,
         on_corrupt: OnCorrupt = _ignore,
+        by_form: bool = False,
     ) -> None:
-        """Open the log in `directory`, or make one there (for `node`, at the time `now`).
+        """Open the log in `directory`, or create one there (for `node`, at the time `now`).
 
-        An existing log keeps the node that its ids were made with, whatever `node` says. Raises `LogError`.
+        An existing log keeps the node of its ids, whatever `node` is. With `by_form` frames that no checksum covers are
+        served if they look sound, whenever they were written. Raises `LogError`.
         """
         self.directory = os.fspath(directory)
         self.options = LogOptions() if options is None else options
@@ -64,7 +66,7 @@ class DiskLog:
         self._lazy = self.options.durability == "memory"
         self._told: set[tuple[str, int]] = set()
         opened = opening.open_directory(
-            self.directory, node, now=now, options=self.options, files=self.files, notes=self.notes
+            self.directory, node, now=now, options=self.options, files=self.files, notes=self.notes, by_form=by_form
         )
         self.identity, self.node, self.lost = opened.identity, opened.node, opened.lost
         self._segments = opened.segments
@@ -123,7 +125,7 @@ class DiskLog:
         batches = self._batches()
         window = self._window
         if not self._lazy:
-            self._write_or_forget(batches, self._pending_extras)
+            self._write_or_forget(batches, self._pending_extras, atomic=max(self._pending_counts) > 1)
             self._written = self.next
         elif self.next - self._written > self.options.mem_queue_size:
             self._write_or_forget(self._unwritten() + batches, self._unwritten_extras + self._pending_extras)
@@ -165,9 +167,9 @@ class DiskLog:
             raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
         self._promised = True
 
-    def _write_or_forget(self, batches: list[Batch], extras: Sequence[Extra]) -> None:
+    def _write_or_forget(self, batches: list[Batch], extras: Sequence[Extra], *, atomic: bool = True) -> None:
         try:
-            self._write(batches, extras)
+            self._write(batches, extras, atomic=atomic)
         except WriteFailed:
             self.next = self.end
             self._forget_pending()
@@ -180,7 +182,7 @@ class DiskLog:
             self._pending_extras = []
         self._pending_bytes = 0
 
-    def _write(self, batches: list[Batch], extras: Sequence[Extra]) -> None:
+    def _write(self, batches: list[Batch], extras: Sequence[Extra], *, atomic: bool = True) -> None:
         size = 0
         for _, frames, _ in batches:
             size += len(frames)
@@ -188,8 +190,9 @@ class DiskLog:
             self._check_space(size)
         segments = self._segments
         if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
-            segments[-1].write(batches, extras, self._sync.boundary)
-            self._sync.wrote(segments[-1], created=False)
+            beside = bool(extras) and not segments[-1].extras.size  # a file that is made with this write
+            segments[-1].write(batches, extras, self._sync.boundary, atomic=atomic)
+            self._sync.wrote(segments[-1], created=beside)
         else:
             segment = self._roll()
             try:
@@ -220,12 +223,16 @@ class DiskLog:
         self._since_check = 0
 
     def _roll(self) -> Segment:
-        """A new segment, empty, that begins where the last one ends."""
+        """Return a new segment, empty, that begins where the last one ends."""
         if self._segments:
             self._segments[-1].mend()
-        segment = Segment(self.directory, self._written, self.files, self.options.merge_bytes)
+            self._segments[-1].write_index()
+        segment = self._segment(self._written)
         segment.torn = True  # what an earlier attempt left is cut off before the first write
         return segment
+
+    def _segment(self, first: int) -> Segment:
+        return Segment(self.directory, first, self.files, self.options.merge_bytes, self.options.boot)
 
     def _unroll(self, segment: Segment) -> None:
         """Take back a new segment that could not be written to; what stays is swept away or mended later."""
@@ -233,6 +240,14 @@ class DiskLog:
             segment.unlink()
         except OSError as error:
             self.notes.append(f"{segment.frames.path}: could not be removed: {error}")
+
+    def write_index(self) -> None:
+        """Write the index records of all frames: what has one is served after a power loss, if its bytes are whole.
+
+        Raises `WriteFailed`, and can be called again.
+        """
+        if self._segments:
+            self._segments[-1].write_index()
 
     # --- syncing -----------------------------------------------------------------------------------------------
 
@@ -299,9 +314,9 @@ class DiskLog:
         except OSError as error:
             raise ReadFailed(segment.index.file.path, 0, error) from error
 
-    def rebuild(self, segment: Segment) -> None:
-        """Make the index of a segment anew, keeping what is sound of it; raises `OSError`."""
-        recovery.rebuild_index(segment, node=self.node, say=self._note)
+    def rebuild(self, segment: Segment, *, by_form: bool = False) -> None:
+        """Write the index of a segment again, with what is sound of it. Raises `OSError` or `LogError`."""
+        recovery.rebuild_index(segment, node=self.node, say=self._note, by_form=by_form)
         if segment is self._segments[-1]:
             segment.last = None  # its record may be another one now
 
@@ -491,8 +506,10 @@ class DiskLog:
         target = self._window.boundary(sequence)
         if target - self._written <= self.options.mem_queue_size // 2:
             return
-        segment = Segment(self.directory, target, self.files, self.options.merge_bytes)
+        segment = self._segment(target)
         try:
+            if self._segments:
+                self._segments[-1].write_index()
             segment.frames.truncate(0)
             segment.index.file.truncate(0)
         except OSError as error:
@@ -513,6 +530,7 @@ class DiskLog:
                 self._write(waiting, self._unwritten_extras)
                 self._written = self.end
                 self._unwritten_extras = []
+            self.write_index()
             if self._promised:
                 self._keep_promise()
         finally:

@@ -78,6 +78,9 @@ class MemoryLog:
         if self.max_count and self.end - self.first > self.max_count:
             self._drop(self.end - self.max_count)
 
+    def write_index(self) -> None:
+        """There is no index."""
+
     def begin_sync(self) -> Callable[[], None] | None:
         """None: there is nothing to sync."""
         return None

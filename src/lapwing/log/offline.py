@@ -15,9 +15,9 @@ from lapwing.log.attributes import Extra
 from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import DataPath, unfold
 from lapwing.log.disk import DISK, Disk, File, OpenFiles
-from lapwing.log.index import QUARANTINED, RECORD, Chunk, decode
+from lapwing.log.index import QUARANTINED, RECORD, UNVERIFIED, Chunk, decode
 from lapwing.log.journal import Journal
-from lapwing.log.log import DiskLog
+from lapwing.log.log import DiskLog, LogOptions
 from lapwing.log.opening import read_identity, segment_firsts
 from lapwing.log.records import encode, stream
 from lapwing.log.salvage import node_of
@@ -111,12 +111,15 @@ def _entries(path: str) -> list[str]:
 # --- verify ----------------------------------------------------------------------------------------------------
 
 
-def verify(place: DataPath, chosen: Sequence[str] = ()) -> Iterator[Event]:
-    """Read everything and compare it with its checksums; ends each topic with its `Summary`."""
+def verify(place: DataPath, chosen: Sequence[str] = (), *, boot: int = 0) -> Iterator[Event]:
+    """Read everything and compare it with its checksums; ends each topic with its `Summary`.
+
+    `boot` names this run of the machine, in which a process that was killed may have left frames without a record.
+    """
     if not chosen:
         yield from _verify_catalog(place)
     for topic in topics_of(place, chosen):
-        yield from _walk(place, topic, want_frames=False)
+        yield from _walk(place, topic, boot, by_form=False, want_frames=False)
 
 
 def _verify_catalog(place: DataPath) -> Iterator[Event]:
@@ -134,12 +137,12 @@ def _verify_catalog(place: DataPath) -> Iterator[Event]:
                 yield Problem(topic, place.topic_dir(topic), 0, "the catalog does not know this topic")
 
 
-def _walk(place: DataPath, topic: str, *, want_frames: bool) -> Iterator[Event]:
+def _walk(place: DataPath, topic: str, boot: int, *, by_form: bool, want_frames: bool) -> Iterator[Event]:
     """Read a topic from its first byte to its last: problems, sound blocks if wanted, progress, and a summary."""
     directory = place.topic_dir(topic)
     files = OpenFiles(ReadOnlyDisk(), limit=16)
     firsts = segment_firsts(os.listdir(directory))
-    segments = [Segment(directory, first, files, 0) for first in firsts]
+    segments = [Segment(directory, first, files, 0, boot) for first in firsts]
     total = sum(segment.frames.size() for segment in segments)
     summary = Summary(topic, *_identity(directory), segments=len(segments), bytes=total)
     summary.first = summary.next = firsts[0] if firsts else 0
@@ -150,7 +153,7 @@ def _walk(place: DataPath, topic: str, *, want_frames: bool) -> Iterator[Event]:
             yield problem
         for number, segment in enumerate(segments):
             following = firsts[number + 1] if number + 1 < len(firsts) else None
-            for event in _readable(topic, _walk_segment(topic, segment, summary, following, want_frames)):
+            for event in _readable(topic, _walk_segment(topic, segment, summary, following, by_form, want_frames)):
                 if isinstance(event, Problem):
                     summary.problems.append(event)
                 if isinstance(event, Progress):
@@ -192,7 +195,7 @@ def _identity_problems(topic: str, directory: str, summary: Summary) -> Iterator
 
 
 def _walk_segment(
-    topic: str, segment: Segment, summary: Summary, following: int | None, want_frames: bool
+    topic: str, segment: Segment, summary: Summary, following: int | None, by_form: bool, want_frames: bool
 ) -> Iterator[Event]:
     segment.size = segment.frames.size()
     segment.extras.size = segment.extras.file.size()
@@ -204,7 +207,7 @@ def _walk_segment(
 
     known = _recorded(segment)
     stop = 0
-    for chunk in recovery.every_chunk(segment, summary.node, following, say):
+    for chunk in recovery.every_chunk(segment, summary.node, following, say, by_form=by_form):
         yield from told
         told.clear()
         yield from _walk_chunk(topic, segment, chunk, summary, known, want_frames)
@@ -233,6 +236,10 @@ def _walk_chunk(
 ) -> Iterator[Event]:
     path = segment.frames.path
     span = f"messages {chunk.first} to {chunk.end - 1}"
+    if chunk.flags & UNVERIFIED and chunk.offset not in known:
+        what = f"{span}: no checksum covers them (lapwing log repair --unverified serves them)"
+        yield Problem(topic, path, chunk.offset, what, chunk.count)
+        return
     if chunk.flags & QUARANTINED:
         if known.get(chunk.offset, 0) & QUARANTINED:
             summary.quarantined += chunk.count
@@ -289,10 +296,21 @@ def _verify_records(topic: str, directory: str, files: OpenFiles) -> Iterator[Ev
 # --- export ----------------------------------------------------------------------------------------------------
 
 
-def export(place: DataPath, chosen: Sequence[str] = (), *, start: int = 0, stop: int = 1 << 62) -> Iterator[Event]:
-    """Every message that can be read, of sequences [start, stop), as `Block`s; and what could not be."""
+def export(
+    place: DataPath,
+    chosen: Sequence[str] = (),
+    *,
+    start: int = 0,
+    stop: int = 1 << 62,
+    boot: int = 0,
+    unverified: bool = False,
+) -> Iterator[Event]:
+    """Yield every message that can be read, of sequences [start, stop), as `Block`s; and what could not be.
+
+    With `unverified`, also messages that no checksum covers.
+    """
     for topic in topics_of(place, chosen):
-        for event in _walk(place, topic, want_frames=True):
+        for event in _walk(place, topic, boot, by_form=unverified, want_frames=True):
             if isinstance(event, Block):
                 cut = _cut(event, start, stop)
                 if cut is not None:
@@ -332,18 +350,26 @@ def messages(block: Block) -> Iterator[dict[str, Any]]:
 # --- repair ----------------------------------------------------------------------------------------------------
 
 
-def repair(place: DataPath, chosen: Sequence[str] = (), *, unreadable: bool = False) -> Iterator[Event]:
+def repair(
+    place: DataPath,
+    chosen: Sequence[str] = (),
+    *,
+    unreadable: bool = False,
+    unverified: bool = False,
+    boot: int = 0,
+) -> Iterator[Event]:
     """Put right what can be: what opening mends, and chunks that do not match their checksum are set aside.
 
     The bytes of such a chunk are copied to the data path's folder `quarantine` first; its index record is then marked
     as quarantined, and its neighbours are served as before. A chunk that the disk does not return is left alone, as it
-    may be sound, unless `unreadable` asks to set it aside as well.
+    may be sound, unless `unreadable` asks to set it aside as well. With `unverified`, messages that no checksum covers,
+    and that were set aside for that, are served again.
     """
     if not chosen:
         yield from _repair_catalog(place)
     for topic in topics_of(place, chosen):
         try:
-            yield from _repair(place, topic, unreadable)
+            yield from _repair(place, topic, LogOptions(boot=boot), unreadable, unverified)
         except LogError as error:
             yield Repair(topic, f"{error}; the rest of the topic was left as it is", done=False)
 
@@ -367,15 +393,17 @@ def _repair_catalog(place: DataPath) -> Iterator[Event]:
         yield Repair("", f"{error}: made anew from what is there, without pauses and settings")
 
 
-def _repair(place: DataPath, topic: str, unreadable: bool) -> Iterator[Event]:
+def _repair(
+    place: DataPath, topic: str, options: LogOptions, unreadable: bool, unverified: bool
+) -> Iterator[Event]:
     directory = place.topic_dir(topic)
     yield from _repair_extras(topic, directory)
-    log = DiskLog(directory, 0)
+    log = DiskLog(directory, 0, options=options, by_form=unverified)
     try:
         total, done = log.bytes, 0
         for segment in log.segments:
             if not recovery.sound_index(segment):
-                log.rebuild(segment)
+                log.rebuild(segment, by_form=unverified)
             yield from (Repair(topic, note) for note in log.notes)
             log.notes.clear()
             number = stop = 0
@@ -386,7 +414,9 @@ def _repair(place: DataPath, topic: str, unreadable: bool) -> Iterator[Event]:
                     chunks = segment.run(number, 0)
                     yield _not_returned(topic, segment, chunks[0], number, error, unreadable)
                 else:
-                    if frames is None and not chunks[0].flags & QUARANTINED:
+                    if unverified and chunks[0].flags & UNVERIFIED:
+                        yield _serve_again(topic, segment, chunks[0], number)
+                    elif frames is None and not chunks[0].flags & QUARANTINED:
                         yield _set_aside(place, topic, segment, chunks[0], number, problem)
                 number += len(chunks)
                 stop = chunks[-1].stop
@@ -413,6 +443,19 @@ def _not_returned(
     except OSError as failed:
         return Repair(topic, f"{span} could not be set aside: {failed}", done=False)
     return Repair(topic, f"{span} set aside, without a copy")
+
+
+def _serve_again(topic: str, segment: Segment, chunk: Chunk, number: int) -> Event:
+    """Have a chunk served that was set aside as no checksum covered it, if it is as it was then."""
+    span = f"{segment.frames.path}: offset {chunk.offset}: messages {chunk.first} to {chunk.end - 1}"
+    try:
+        if kernel.crc32c(segment.frames.read(chunk.length, chunk.offset)) != chunk.crc:
+            return Repair(topic, f"{span} have changed since they were set aside", done=False)
+        chunk.flags = 0
+        segment.index.file.write(chunk.encode(), number * RECORD)
+    except (OSError, LogError) as error:
+        return Repair(topic, f"{span} could not be brought back: {error}", done=False)
+    return Repair(topic, f"{span} are served again, though no checksum covered them")
 
 
 def _set_aside(place: DataPath, topic: str, segment: Segment, chunk: Chunk, number: int, problem: str) -> Event:

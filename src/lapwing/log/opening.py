@@ -31,15 +31,22 @@ class Opened:
 
 
 def open_directory(
-    directory: str, node: int, *, now: int, options: LogOptions, files: OpenFiles, notes: list[str]
+    directory: str,
+    node: int,
+    *,
+    now: int,
+    options: LogOptions,
+    files: OpenFiles,
+    notes: list[str],
+    by_form: bool = False,
 ) -> Opened:
-    """What the log in `directory` holds, mended; made there if there is none.
+    """Return what the log in `directory` holds, mended; create it if there is none.
 
     What was done goes to `notes`. Raises `LogError` when the disk refuses.
     """
     known = os.path.isdir(directory)
     try:
-        return _open(directory, node, now, options, files, notes)
+        return _open(directory, node, now, options, files, notes, by_form)
     except (OSError, LogError) as error:
         if not known:
             with contextlib.suppress(OSError):  # an empty one would be a topic at the next start
@@ -50,7 +57,7 @@ def open_directory(
 
 
 def _open(
-    directory: str, node: int, now: int, options: LogOptions, files: OpenFiles, notes: list[str]
+    directory: str, node: int, now: int, options: LogOptions, files: OpenFiles, notes: list[str], by_form: bool
 ) -> Opened:
     try:
         names = files.disk.listdir(directory)
@@ -59,7 +66,7 @@ def _open(
         names = []
     firsts = segment_firsts(names)
     _sweep(directory, names, set(firsts), files, notes)
-    segments = [Segment(directory, first, files, options.merge_bytes) for first in firsts]
+    segments = [Segment(directory, first, files, options.merge_bytes, options.boot) for first in firsts]
     known = _known_identity(directory, names, bool(segments), files, notes)
     if known is None:
         known = _make_identity(directory, node, now, segments, files, sync=options.durability == "fsync")
@@ -70,12 +77,14 @@ def _open(
     reached = 0
     for place, segment in enumerate(segments):
         following = firsts[place + 1] if place + 1 < len(firsts) else None
-        reached = recovery.open_segment(segment, node=known[1], following=following, say=say)
+        reached = recovery.open_segment(
+            segment, node=known[1], following=following, by_form=by_form, say=say
+        )
     ahead = reservation.ahead(directory, names, files)
     missing = ahead + (reached - segments[-1].end if segments else 0)
     lost = range(0)
     if missing:
-        lost = reservation.leave_out(directory, segments, missing, files, options.merge_bytes)
+        lost = reservation.leave_out(directory, segments, missing, files, options.merge_bytes, options.boot)
         notes.append(
             f"{directory}: was not closed in order: messages of the sequences {lost.start} to {lost.stop - 1} may have "
             f"been given out and are lost, new messages begin at {lost.stop}"

@@ -1,12 +1,15 @@
-"""Opening after a crash: cut the torn tail, mend the index, say what was done.
+"""Open a segment after a crash: cut the torn tail, mend the index, report what was done.
 
-What was acknowledged is in the frames file, in whole frames whose ids follow one another; the index can always be made
-again from that. So no length is believed, and nothing whole is ever thrown away:
+The frames file holds what was acknowledged, in whole frames whose ids follow one another. No length is believed, and
+nothing whole is thrown away:
 
-- a write that was torn, which nobody was told had succeeded, is cut off: its record speaks of bytes that are not there
-- frames that no record speaks of (the index is older, or lost) get one; a torn frame behind them is cut off
-- a record that is damaged is dropped, and its frames are looked for
-- bytes that are no frames, between frames that are, get a record that says "quarantined"
+- a write that was torn, and was never acknowledged, is cut off: its record tells of bytes that are not there
+- frames without a record get one, when they were written in this run of the machine: the index is written later than
+  the frames, and a process that is killed leaves the page cache whole; a torn frame behind them is cut off
+- frames without a record from another run, or another machine, are set aside: they look sound, but a power loss may
+  have left holes in their bodies; `lapwing log repair --unverified` brings them back
+- a record that is damaged is dropped, and its frames count as frames without a record
+- bytes that are no frames, between frames that are, get a record that marks them as quarantined
 - so do frames of a chunk of which more is missing than a torn write leaves: their checksum is of no use any more
 """
 
@@ -15,18 +18,19 @@ from itertools import islice
 from typing import Final
 
 from lapwing import kernel
-from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, Chunk, decode
+from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, UNVERIFIED, Chunk, decode
 from lapwing.log.salvage import Say, Stretch
 from lapwing.log.segment import SPARE, Segment
 
 _RECORDS_AT_ONCE: Final = 4096
 
 
-def open_segment(segment: Segment, *, node: int, following: int | None, say: Say) -> int:
+def open_segment(segment: Segment, *, node: int, following: int | None, by_form: bool, say: Say) -> int:
     """Learn what `segment` holds; mend it where it is not as a clean stop leaves it, and `say` what was done.
 
-    `following` is the first sequence of the next segment, None when this is the last one, to be appended to.
-    Only first and last record are looked at while they fit; whoever reads finds damage in between.
+    `following` is the first sequence of the next segment, None when this is the last one, to be appended to. With
+    `by_form` frames without a record are always served. Only the first and the last record are looked at while they
+    fit; damage in between is found by readers.
 
     Returns the sequence up to which messages are known to have been given out: beyond the end when some are missing.
     """
@@ -39,14 +43,19 @@ def open_segment(segment: Segment, *, node: int, following: int | None, say: Say
             if kept < count:
                 reached = _undo_torn_write(segment, kept, count, node, say)
             else:
-                _mend_tail(segment, kept, node, say)
+                _mend_tail(segment, kept, node, by_form, say)
         else:
-            _rebuild(segment, node, following, say)
+            _rebuild(segment, node, following, by_form, say)
     if following is None:
         _finish_last(segment, say)
     else:
         segment.extras.size = segment.extras.file.size()
     return max(reached, segment.end)
+
+
+def trusts(segment: Segment, before: Chunk) -> bool:
+    """Return whether frames behind `before` that have no record were written in this run of the machine."""
+    return bool(segment.boot) and before.boot == segment.boot
 
 
 def sound_index(segment: Segment) -> bool:
@@ -63,9 +72,10 @@ def sound_index(segment: Segment) -> bool:
     return at == segment.size and expected == segment.end
 
 
-def rebuild_index(segment: Segment, *, node: int, say: Say) -> None:
-    """Make the index of an open segment anew, keeping every record that is sound; the frames are not touched."""
-    _replace_index(segment, every_chunk(segment, node, segment.end, say))
+def rebuild_index(segment: Segment, *, node: int, say: Say, by_form: bool = False) -> None:
+    """Write the index of an open segment again, with every record that is sound; the frames are not touched."""
+    segment.write_index()
+    _replace_index(segment, every_chunk(segment, node, segment.end, say, by_form=by_form))
 
 
 def _fits(segment: Segment, following: int | None) -> bool:
@@ -105,39 +115,46 @@ def _sound_records(segment: Segment) -> int | None:
     return count
 
 
-def _mend_tail(segment: Segment, kept: int, node: int, say: Say) -> None:
-    """Go on from the last sound record: give the whole frames behind it a record, and cut off the rest."""
+def _mend_tail(segment: Segment, kept: int, node: int, by_form: bool, say: Say) -> None:
+    """Give the whole frames behind the last sound record a record, and cut off the rest."""
     index = segment.index
+    index.count = kept
     last = index.chunk(kept - 1) if kept else Chunk(segment.first, 0, 0, 0, 0, 0)
-    stretch = Stretch(segment.frames, last.stop, segment.size, last.end, node << 54, last.time, resync=not kept)
+    stretch = _behind(segment, last, segment.size, None, node, by_form)
+    stretch.resync = not kept or not stretch.trusted
     chunks = list(stretch.chunks(say))
     surplus = index.file.size() - kept * RECORD
     if surplus:
         say(index.file.path, kept * RECORD, f"dropped {surplus} bytes of torn records")
         index.file.truncate(kept * RECORD)
-    index.count = kept
     if chunks:
         count = stretch.expected - last.end
-        say(segment.frames.path, last.stop, f"found {count} whole messages that the index did not have")
-        index.file.write(b"".join([chunk.encode() for chunk in chunks]), kept * RECORD)
+        if stretch.trusted:
+            say(segment.frames.path, last.stop, f"found {count} whole messages that the index did not have")
+        index.recent = chunks  # written with the next checkpoint: opening needs no room on the disk
         index.count += len(chunks)
+        index.unwritten = len(chunks)
     _cut(segment, stretch.at, say)
     _learn_end(segment, chunks[-1] if chunks else last)
 
 
 def _undo_torn_write(segment: Segment, kept: int, count: int, node: int, say: Say) -> int:
-    """Go back to before the last write, whose records are there but not its frames; up to where all was given out.
+    """Go back to before the last write, whose records are there but not its frames; return where all was given out.
 
-    Where even more is missing, the frames that are left of the chunk in question stay where they are, unserved.
+    After a power loss the record may have covered acknowledged messages: the frames that are left of them stay where
+    they are, unserved, and so they do where even more is missing.
     """
     index = segment.index
+    index.count = count
     begun = count - 1
     while begun and index.chunk(begun).flags & CONTINUED:
         begun -= 1
     torn = index.chunk(begun)
     base = torn.before()
     reached = 0
-    if base.stop <= segment.size:
+    if base.stop <= segment.size and torn.boot and not trusts(segment, torn):
+        whole, chunks = begun, list(_left_of(segment, torn, node, None, say, unverified=True))
+    elif base.stop <= segment.size:
         whole, chunks = begun, [base] if base.length else []
         say(index.file.path, begun * RECORD, "the last write is not all there, and was not acknowledged")
         _cut(segment, base.stop, say)
@@ -156,8 +173,10 @@ def _undo_torn_write(segment: Segment, kept: int, count: int, node: int, say: Sa
     return reached
 
 
-def _left_of(segment: Segment, chunk: Chunk, node: int, until: int | None, say: Say) -> Iterator[Chunk]:
-    """What to make of a chunk of which not all bytes are there: what it was before, if that is, then quarantine.
+def _left_of(
+    segment: Segment, chunk: Chunk, node: int, until: int | None, say: Say, *, unverified: bool = False
+) -> Iterator[Chunk]:
+    """Yield the chunks to make of one that is not all there: what it was before, if that is, then quarantine.
 
     Of the last segment (`until` is None) only whole frames stay, as the next ones are to follow them.
     """
@@ -174,23 +193,28 @@ def _left_of(segment: Segment, chunk: Chunk, node: int, until: int | None, say: 
     if count:
         what = f"messages {known.end} to {known.end + count - 1}: not all of their chunk is there, quarantined"
         say(segment.frames.path, known.stop, what)
-        yield Chunk(known.end, known.stop, chunk.time, count, stop - known.stop, 0, QUARANTINED)
+        flags = QUARANTINED | UNVERIFIED if unverified else QUARANTINED
+        crc = kernel.crc32c(segment.frames.read(stop - known.stop, known.stop)) if unverified else 0
+        yield Chunk(known.end, known.stop, chunk.time, count, stop - known.stop, crc, flags)
 
 
-def _rebuild(segment: Segment, node: int, following: int | None, say: Say) -> None:
-    last = _replace_index(segment, every_chunk(segment, node, following, say))
-    say(segment.index.file.path, 0, f"made the index anew: {segment.index.count} chunks")
+def _rebuild(segment: Segment, node: int, following: int | None, by_form: bool, say: Say) -> None:
+    last = _replace_index(segment, every_chunk(segment, node, following, say, by_form=by_form))
+    say(segment.index.file.path, 0, f"rebuilt the index: {segment.index.count} chunks")
     if following is None:
         _cut(segment, last.stop, say)
 
 
-def every_chunk(segment: Segment, node: int, until: int | None, say: Say) -> Iterator[Chunk]:
-    """Every chunk of a segment whose size is known: as its sound records say, and found between those.
+def every_chunk(
+    segment: Segment, node: int, until: int | None, say: Say, *, by_form: bool = False
+) -> Iterator[Chunk]:
+    """Yield every chunk of a segment whose size is known: those of its sound records, and those found between them.
 
     `until` is the sequence that follows the segment, None when nothing does. Nothing is written.
     """
     file = segment.index.file
-    known = Chunk(segment.first, 0, 0, 0, 0, 0)  # up to its end all is told
+    known = Chunk(segment.first, 0, 0, 0, 0, 0)  # all before its end was yielded
+    damaged: list[bytes] = []  # records since then
     count = file.size() // RECORD
     for begin in range(0, count, _RECORDS_AT_ONCE):
         data = file.read(min(_RECORDS_AT_ONCE, count - begin) * RECORD, begin * RECORD)
@@ -200,12 +224,24 @@ def every_chunk(segment: Segment, node: int, until: int | None, say: Say) -> Ite
                 chunk = chunk.before()  # of a write that failed
             if chunk is None or not _follows(chunk, known, segment.size, until):
                 say(file.path, begin * RECORD + place, "dropped a record that is damaged or out of place")
+                damaged.append(data[place : place + RECORD])
                 continue
             if chunk.offset > known.stop or chunk.first > known.end:
-                yield from _between(segment, node, known, chunk.offset, chunk.first, say)
+                stretch = _behind(segment, known, chunk.offset, chunk.first, node, by_form)
+                yield from _without_record(stretch, damaged, say)
+            damaged.clear()
             for known in [chunk] if chunk.stop <= segment.size else _left_of(segment, chunk, node, until, say):
                 yield known
-    yield from _between(segment, node, known, segment.size, until, say)
+    yield from _without_record(_behind(segment, known, segment.size, until, node, by_form), damaged, say)
+
+
+def _without_record(stretch: Stretch, damaged: list[bytes], say: Say) -> Iterator[Chunk]:
+    """Yield the chunks of a stretch, first those that the damaged records still verify."""
+    for record in damaged:
+        chunk = None if stretch.trusted else stretch.verified(record)
+        if chunk is not None:
+            yield chunk
+    yield from stretch.chunks(say)
 
 
 def _follows(chunk: Chunk, known: Chunk, size: int, until: int | None) -> bool:
@@ -219,11 +255,14 @@ def _follows(chunk: Chunk, known: Chunk, size: int, until: int | None) -> bool:
     )
 
 
-def _between(
-    segment: Segment, node: int, known: Chunk, stop: int, until: int | None, say: Say
-) -> Iterator[Chunk]:
+def _behind(
+    segment: Segment, known: Chunk, stop: int, until: int | None, node: int, by_form: bool
+) -> Stretch:
+    """Return the stretch of frames without a record that follows a known chunk."""
     stretch = Stretch(segment.frames, known.stop, stop, known.end, node << 54, known.time, until)
-    return stretch.chunks(say)
+    stretch.trusted = by_form or trusts(segment, known)
+    stretch.boot = segment.boot if stretch.trusted else 0
+    return stretch
 
 
 def _cut(segment: Segment, size: int, say: Say) -> None:
@@ -249,6 +288,8 @@ def _replace_index(segment: Segment, chunks: Iterator[Chunk]) -> Chunk:
     index.file.table.disk.replace(index.file.path, parts(), sync=False)
     index.file.close()  # it is the descriptor of the file that is no more
     index.count = count
+    index.recent.clear()
+    index.unwritten = 0
     _learn_end(segment, last)
     return last
 
@@ -258,29 +299,52 @@ def _learn_end(segment: Segment, last: Chunk) -> None:
 
 
 def _finish_last(segment: Segment, say: Say) -> None:
-    """What only the segment that is appended to needs: no extras of messages to come, and a look at the last chunk."""
+    """Prepare the segment that is appended to: it has no extras of messages to come, and its last chunk is verified."""
     if segment.frames.room() > segment.size + SPARE:
         segment.frames.truncate(segment.size)  # to its own length: gives back what a killed process had reserved
     cut = segment.extras.cut(segment.end)
     if cut:
         say(segment.extras.file.path, segment.extras.size, f"cut off {cut} bytes that belong to no message")
+    for chunk in segment.index.recent:
+        chunk.attributes = segment.extras.size
     if segment.index.count:
+        _set_aside_without_attributes(segment, say)
         chunks, frames, problem = segment.read(segment.index.count - 1, 0)
         if frames is not None:
-            last = chunks[0]
-            segment.last = (last.first, last.offset, last.count, last.length, last.crc)
+            segment.last = chunks[0]
+            if not segment.index.recent:
+                segment.last.recorded()
+                segment.index.recent = [segment.last]
         elif problem != "quarantined" and not _keep_sound_part(segment, chunks[0], say):
             say(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")
 
 
-def _keep_sound_part(segment: Segment, chunk: Chunk, say: Say) -> bool:
-    """Of a last chunk that does not match its checksum, serve what was there before the last write to it, if that does.
+def _set_aside_without_attributes(segment: Segment, say: Say) -> None:
+    """Serve no message that a power loss has left without its deferral and headers."""
+    index = segment.index
+    number = index.count - 1
+    chunk = index.chunk(number)
+    if trusts(segment, chunk):
+        return
+    while chunk.attributes > segment.extras.size and not chunk.flags & QUARANTINED:
+        chunk.flags |= QUARANTINED | UNVERIFIED
+        index.file.write(chunk.encode(), number * RECORD)
+        what = f"messages {chunk.first} to {chunk.end - 1}: their deferrals and headers are not there, set aside"
+        say(segment.frames.path, chunk.offset, what)
+        number -= 1
+        if number < 0:
+            return
+        chunk = index.chunk(number)
 
-    A power loss may leave a file that is as long as it should be, and not what was written last. Whether it was so.
+
+def _keep_sound_part(segment: Segment, chunk: Chunk, say: Say) -> bool:
+    """Serve, of a last chunk that does not match its checksum, what was there before, if that does; return whether.
+
+    A power loss may leave a file that is as long as it should be, without the bytes that were written last.
     """
     before = chunk.before()
     frames = segment.frames.read(before.length, before.offset)
-    if not before.length or kernel.crc32c(frames) != before.crc:
+    if not before.length or before.length == chunk.length or kernel.crc32c(frames) != before.crc:
         return False
     rest = Chunk(before.end, before.stop, chunk.time, chunk.count - before.count, chunk.length - before.length, 0)
     rest.flags = QUARANTINED

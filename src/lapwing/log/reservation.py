@@ -11,7 +11,7 @@ import os
 from typing import Final
 
 from lapwing.log.disk import OpenFiles
-from lapwing.log.index import QUARANTINED, RECORD, Chunk
+from lapwing.log.index import QUARANTINED, Chunk
 from lapwing.log.segment import Segment
 
 FILE: Final = "ahead"
@@ -40,21 +40,22 @@ def ahead(directory: str, names: list[str], files: OpenFiles) -> int:
     return count if 0 <= count < 1 << 32 else _NOT_TOLD
 
 
-def leave_out(directory: str, segments: list[Segment], count: int, files: OpenFiles, merge_bytes: int) -> range:
+def leave_out(
+    directory: str, segments: list[Segment], count: int, files: OpenFiles, merge_bytes: int, boot: int
+) -> range:
     """Begin a segment `count` sequences behind the last one; what is left out. Raises `OSError`.
 
     The name of the new file is what keeps the place: whatever is lost of the index, it is found again.
     """
     end = segments[-1].end if segments else 0
-    segment = Segment(directory, end + count, files, merge_bytes)
+    segment = Segment(directory, end + count, files, merge_bytes, boot)
     segment.frames.truncate(0)
     segment.index.file.truncate(0)
     placeholder = segments.pop() if segments and not segments[-1].size else None
     if segments:
         last = segments[-1]
         gap = Chunk(last.end, last.size, last.newest, segment.first - last.end, 0, 0, QUARANTINED)
-        last.index.file.write(gap.encode(), last.index.count * RECORD)
-        last.index.count += 1
+        last.index.add(gap)
         last.end, last.last = segment.first, None
     if placeholder is not None:
         placeholder.unlink()  # it held the place that the new one holds now

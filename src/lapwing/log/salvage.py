@@ -7,13 +7,18 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.log.disk import File
-from lapwing.log.index import QUARANTINED, Chunk
+from lapwing.log.index import QUARANTINED, UNVERIFIED, Chunk, claim, with_crc
 from lapwing.log.segment import time_of
 
 _PIECE: Final = 1 << 20
 _MOST: Final = 1 << 32  # messages that one record has room for; a longer gap is seen by the names of the files alone
 _TYPE: Final = b"\x00\x00\x00\x02"
 _HEX: Final = frozenset(b"0123456789abcdef")
+
+_SET_ASIDE: Final = (
+    "were written before the machine was last started, and no checksum covers them: set aside "
+    "(lapwing log repair --unverified serves them)"
+)
 
 Say = Callable[[str, int, str], None]  # path, offset, what
 
@@ -29,7 +34,9 @@ class Stretch:
     base: int  # the node's share of an id
     newest: int = 0  # ns, the time of the newest message before
     until: int | None = None  # the sequence that follows the stretch, where that is known
-    resync: bool = True  # go on behind damage; not behind a torn write, where nothing follows
+    resync: bool = True  # look for frames behind damage; not behind a torn write, where nothing follows
+    trusted: bool = True  # whether frames are served by their form, without a checksum
+    boot: int = 0  # for the records of what is found
 
     def chunks(self, say: Say) -> Iterator[Chunk]:
         """Chunks of the frames that are whole; damaged places between them, and before `until`, as quarantined ones.
@@ -45,18 +52,44 @@ class Stretch:
                 suspect = self.at + positions[sound - 1]
                 place, sequence = self._next_sound(suspect, self.expected + sound - 1)
                 if place and (place < after or sequence == self.expected + sound):
-                    yield from self._emit(data, positions, sound - 1)
+                    yield from self._emit(data, positions, sound - 1, say)
                     yield self._quarantine(place, sequence, say)
                     continue
             if sound:
-                yield from self._emit(data, positions, sound)
+                yield from self._emit(data, positions, sound, say)
                 continue
-            place, sequence = self._next_sound(self.at, self.expected) if self.resync else (0, 0)
+            if not self.resync or (not self.trusted and self._is_torn()):
+                break
+            place, sequence = self._next_sound(self.at, self.expected)
             if not place:
                 break
             yield self._quarantine(place, sequence, say)
         if self.until is not None and self.expected < self.until and self.until - self.expected < _MOST:
             yield self._quarantine(self.stop, self.until, say)
+
+    def verified(self, record: bytes) -> Chunk | None:
+        """Return the chunk at the head of the stretch if a damaged record verifies it, and move behind it.
+
+        Either the record has the checksum of these frames, or with that put right it matches its own.
+        """
+        claimed = claim(record)
+        if claimed.flags & UNVERIFIED:
+            return None
+        for stop in (claimed.stop, self.stop):  # its length may be what is damaged
+            if not self.at < stop <= self.stop:
+                continue
+            data = self.file.read(stop - self.at, self.at)
+            positions, _ = kernel.scan_frames(data, 0, len(data))
+            count = len(positions) - 1
+            if not count or positions[-1] != len(data) or self._in_order(data, positions) != count:
+                continue
+            crc = kernel.crc32c(data)
+            if crc == claimed.crc or with_crc(record, crc) is not None:
+                self.newest = max(self.newest, *[time_of(data, at) for at in positions[:count]])
+                chunk = Chunk(self.expected, self.at, self.newest, count, len(data), crc)
+                self.at, self.expected = stop, self.expected + count
+                return chunk
+        return None
 
     def _piece(self) -> tuple[bytes, "array[int]"]:
         """The next piece of the stretch, with all of its first frame, and where its whole frames begin and end."""
@@ -77,6 +110,12 @@ class Stretch:
             if data[at + 18 : at + kernel.HEAD] != b"%016x" % (first + index):
                 return index
         return count
+
+    def _is_torn(self) -> bool:
+        """Return whether the frame that should be here is, up to the end of the stretch: what follows is its body."""
+        head = self.file.read(min(kernel.HEAD, self.stop - self.at), self.at)
+        beyond = 4 + int.from_bytes(head[:4], "big") > self.stop - self.at
+        return self.until is None and beyond and len(head) == kernel.HEAD and self._fits(self.at, self.expected)
 
     def _fits(self, at: int, sequence: int) -> bool:
         """Whether the frame of `sequence`, or the beginning of it, can lie at `at`."""
@@ -109,18 +148,23 @@ class Stretch:
             begin += max(len(data) - kernel.HEAD, 1)
         return 0, 0
 
-    def _emit(self, data: bytes, positions: "array[int]", count: int) -> Iterator[Chunk]:
+    def _emit(self, data: bytes, positions: "array[int]", count: int, say: Say) -> Iterator[Chunk]:
         if count:
             frames = data[: positions[count]]
             self.newest = max(self.newest, *[time_of(data, at) for at in positions[:count]])
-            yield Chunk(self.expected, self.at, self.newest, count, len(frames), kernel.crc32c(frames))
+            crc = kernel.crc32c(frames)
+            chunk = Chunk(self.expected, self.at, self.newest, count, len(frames), crc, boot=self.boot)
+            if not self.trusted:
+                chunk.flags = QUARANTINED | UNVERIFIED
+                say(self.file.path, self.at, f"messages {chunk.first} to {chunk.end - 1} {_SET_ASIDE}")
+            yield chunk
             self.at += len(frames)
             self.expected += count
 
     def _quarantine(self, place: int, sequence: int, say: Say) -> Chunk:
         length, count = place - self.at, sequence - self.expected
         say(self.file.path, self.at, f"quarantined {length} bytes, messages {self.expected} to {sequence - 1}")
-        chunk = Chunk(self.expected, self.at, self.newest, count, length, 0, QUARANTINED)
+        chunk = Chunk(self.expected, self.at, self.newest, count, length, 0, QUARANTINED, boot=self.boot)
         self.at, self.expected = place, sequence
         return chunk
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from lapwing import kernel
@@ -11,31 +12,25 @@ from lapwing.errors import ReadFailed, WriteFailed
 from lapwing.log import attributes as extras_file
 from lapwing.log.attributes import Extra, ExtrasFile
 from lapwing.log.disk import File, OpenFiles
-from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, BadRecord, Chunk, Index, record
+from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, BadRecord, Chunk, Index
 from lapwing.log.options import CHUNK_BYTES
 
 DIGITS: Final = 20
 EVERYTHING: Final = 1 << 62
 _BUSY: Final = 1 << 20  # bytes; a segment of that length will likely get more
 _STEP: Final = 4 << 20
+_PAGE_BITS: Final = 12  # a write within one page of 4096 bytes is there or not when its process is killed
 SPARE: Final = 1 << 20  # more room than this beyond its end is not left to a file
 
 Batch = tuple[int, bytes, int]  # how many messages, their frames, and the time of the newest, ns
-Last = tuple[int, int, int, int, int]  # first, offset, count, length, crc
 
 _TIME: Final = struct.Struct(">q")
-_NOTHING: Final = (0, 0, 0)
 
 
 def time_of(frames: bytes | memoryview, at: int = 0) -> int:
     """When the message whose frame begins at `at` was published."""
     time: int = _TIME.unpack_from(frames, at + 8)[0]
     return time
-
-
-def _record(last: Last, newest: int) -> bytes:
-    first, offset, count, length, crc = last
-    return record(first, offset, newest, count, length, crc)
 
 
 def last_time(frames: bytes) -> int:
@@ -75,11 +70,11 @@ class Segment:
     """
 
     __slots__ = (
-        "end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "reserved", "size",
-        "torn",
+        "boot", "end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "recorded_boot",
+        "reserved", "size", "torn",
     )
 
-    def __init__(self, directory: str, first: int, files: OpenFiles, merge_bytes: int) -> None:
+    def __init__(self, directory: str, first: int, files: OpenFiles, merge_bytes: int, boot: int = 0) -> None:
         self.name = f"{first:0{DIGITS}d}"
         path = os.path.join(directory, self.name)
         self.first = first
@@ -87,7 +82,9 @@ class Segment:
         self.size = 0
         self.newest = 0  # ns, the time of the newest message
         self.merge_bytes = merge_bytes  # a chunk is added to by later writes up to this length
-        self.last: Last | None = None  # the last chunk, where it may be added to
+        self.boot = boot  # names this run of the machine; 0: not known
+        self.recorded_boot = False  # whether the last record in the index names it
+        self.last: Chunk | None = None  # the last chunk, where it may be added to
         self.reserved = _BUSY  # up to here no more room need be reserved
         self.torn = False  # bytes beyond the known sizes could not be cut off yet
         self.frames = File(path + ".log", files)
@@ -96,47 +93,70 @@ class Segment:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def write(self, batches: Sequence[Batch], extras: Sequence[Extra], synced: int = 0) -> None:
+    def write(
+        self, batches: Sequence[Batch], extras: Sequence[Extra], synced: int = 0, *, atomic: bool = True
+    ) -> None:
         """Append batches, each as a chunk, and their extras; all of it or, raising `WriteFailed`, nothing.
 
-        A small batch is added to the last chunk, whose record is written over, unless something of it (a sequence below
-        `synced`) is to survive a power loss: the checksum of what was acknowledged must not go with what was not.
-        Extras go first and frames last: whatever a crash leaves, a message never stands without its deferral, nor
-        without a checksum.
+        A small batch is added to the last chunk, unless something of that (a sequence below `synced`) is to survive a
+        power loss: the checksum of acknowledged messages must not depend on others. The record of a chunk is written
+        later, by `write_index`. It is written first where frames without one could not be understood after a crash:
+
+        - the first time in this segment, so that its record names the run of the machine in which the frames behind it
+          are written
+        - a write of more than one page, when it holds a publish of several messages (`atomic`): a process that is
+          killed may leave some of its pages
+        - every time, when it is not known whether the machine was started since (`boot` is 0)
+
+        Extras are always written before the frames: whatever a crash leaves, no message lacks its deferral.
         """
         if self.torn:
             self.mend()
-        at, end, newest, last = self.size, self.end, self.newest, self.last
-        number = self.index.count
-        records = b""
-        flags, before = 0, _NOTHING
-        for count, frames, time in batches:
-            length = len(frames)
-            if time > newest:
-                newest = time
-            if last is not None and last[0] >= synced and last[3] + length <= self.merge_bytes:
-                first, offset, known, held, crc = last
-                last = (first, offset, known + count, held + length, kernel.crc32c(frames, crc))
-                if records:
-                    records = records[:-RECORD]
-                else:
-                    number -= 1
-                    before = (known, held, crc)
-            else:
-                if records:
-                    flags, before = CONTINUED, _NOTHING
-                last = (end, at, count, length, kernel.crc32c(frames))
-            records += record(last[0], last[1], newest, last[2], last[3], last[4], flags, before)
-            at += length
-            end += count
-        step, place = self.index.file, number * RECORD
+        if len(batches) == 1 and not extras and self.last is not None and self.recorded_boot:
+            count, frames, time = batches[0]
+            last, size = self.last, self.size
+            length = last.length + len(frames)
+            after = size + len(frames)
+            whole = not atomic or not (size ^ (after - 1)) >> _PAGE_BITS
+            if length <= self.merge_bytes and last.first >= synced and whole and after <= self.reserved:
+                self._add_to_last(last, count, frames, time)
+                return
+        self._write(batches, extras, synced, atomic)
+
+    def _add_to_last(self, last: Chunk, count: int, frames: bytes, time: int) -> None:
+        """Add a small batch to the last chunk: one write, as nearly all of them are."""
         try:
-            if extras:
-                step, place = self.extras.file, self.extras.size
-                beside = extras_file.encode(extras)
+            self.frames.write(frames, self.size)
+        except OSError as error:
+            raise self._failed(self.frames.path, self.size, error) from error
+        self.size += len(frames)
+        self.end += count
+        last.count += count
+        last.length += len(frames)
+        last.crc = kernel.crc32c(frames, last.crc)
+        if time > self.newest:
+            self.newest = last.time = time
+        if not self.index.unwritten:
+            self.index.unwritten = 1
+
+    def _write(self, batches: Sequence[Batch], extras: Sequence[Extra], synced: int, atomic: bool) -> None:
+        index, beside = self.index, extras_file.encode(extras) if extras else b""
+        attributes = self.extras.size + len(beside)
+        chunks, grown = self._chunks(batches, synced, attributes)
+        size = sum(len(frames) for _, frames, _ in batches)
+        pages = (self.size ^ (self.size + size - 1)) >> _PAGE_BITS
+        first = not self.recorded_boot or (atomic and pages)
+        step, place = self.extras.file, self.extras.size
+        try:
+            if beside:
                 step.write(beside, place)
-                step, place = self.index.file, number * RECORD
-            step.write(records, place)
+            if first:
+                records = index.recent[len(index.recent) - index.unwritten : len(index.recent) - grown] + chunks
+                step, place = index.file, (index.count - grown - len(records) + len(chunks)) * RECORD
+                if grown and self.last is not None:
+                    last, head = self.last, chunks[0]
+                    head.old_count, head.old_length, head.old_crc = last.count, last.length, last.crc
+                step.write(b"".join([chunk.encode() for chunk in records]), place)
             step, place = self.frames, self.size
             for _, frames, _ in batches:
                 step.write(frames, place)
@@ -144,17 +164,62 @@ class Segment:
             if place > self.reserved:
                 self._reserve(place)
         except OSError as error:
-            self.torn = True
-            failure = WriteFailed(step.path, place, error)
-            try:
+            raise self._failed(step.path, place, error) from error
+        if grown:
+            index.recent.pop()
+        index.recent += chunks
+        index.count += len(chunks) - grown
+        if first:
+            self.recorded_boot = bool(self.boot)
+            index.unwritten = 0
+            chunks[-1].recorded()
+            del index.recent[:-1]
+        else:
+            index.unwritten = max(index.unwritten - grown, 0) + len(chunks)
+        self.last = chunks[-1]
+        self.size, self.end, self.newest, self.extras.size = place, self.last.end, self.last.time, attributes
+
+    def _chunks(self, batches: Sequence[Batch], synced: int, attributes: int) -> tuple[list[Chunk], bool]:
+        """Return the chunks that `batches` make, and whether the first of them is the last one so far, grown."""
+        at, end, newest = self.size, self.end, self.newest
+        chunks: list[Chunk] = []
+        grown = False
+        last = self.last if self.last is not None and self.last.first >= synced else None
+        for count, frames, time in batches:
+            newest = max(newest, time)
+            if last is not None and last.length + len(frames) <= self.merge_bytes:
+                if not chunks:
+                    chunks.append(replace(last, flags=0, boot=self.boot))
+                    grown = True
+                last = chunks[-1]
+                last.count += count
+                last.length += len(frames)
+                last.crc = kernel.crc32c(frames, last.crc)
+                last.time = newest
+            else:
+                flags = CONTINUED if chunks else 0
+                last = Chunk(end, at, newest, count, len(frames), kernel.crc32c(frames), flags, boot=self.boot)
+                chunks.append(last)
+            last.attributes = attributes
+            at += len(frames)
+            end += count
+        return chunks, grown
+
+    def _failed(self, path: str, place: int, error: OSError) -> WriteFailed:
+        """Undo a write that failed; while even that fails, the next write begins with it."""
+        self.torn = True
+        with contextlib.suppress(WriteFailed):
+            self.mend()
+        return WriteFailed(path, place, error)
+
+    def write_index(self) -> None:
+        """Write the records of all chunks. Raises `WriteFailed`, and can be called again."""
+        try:
+            if self.torn:
                 self.mend()
-            except WriteFailed:
-                raise failure from error  # `torn` stays: the next write begins with mending
-            raise failure from error
-        if extras:
-            self.extras.size += len(beside)
-        self.index.count = number + len(records) // RECORD
-        self.size, self.end, self.newest, self.last = at, end, newest, last
+            self.index.write()
+        except OSError as error:
+            raise WriteFailed(self.index.file.path, self.index.count * RECORD, error) from error
 
     def _reserve(self, size: int) -> None:
         """Let a busy segment grow in large steps; a disk that cannot do that is not asked again."""
@@ -168,7 +233,8 @@ class Segment:
                 self.frames.truncate(self.size)
 
     def mend(self) -> None:
-        """Undo what a failed write may have left; raises `WriteFailed` while that cannot be done."""
+        """Undo what a failed write may have left. Raises `WriteFailed` while that cannot be done."""
+        index = self.index
         file, size = self.frames, self.size
         try:
             if file.size() > size:
@@ -176,9 +242,10 @@ class Segment:
             file, size = self.extras.file, self.extras.size
             if file.size() > size:
                 file.truncate(size)
-            file, size = self.index.file, self.index.count * RECORD
-            if self.last is not None:
-                file.write(_record(self.last, self.newest), size - RECORD)
+            file, size = index.file, index.count * RECORD
+            if index.recent:
+                index.unwritten = len(index.recent)  # the record of the last chunk may be that of the failed write
+                index.write()
             if file.size() > size:
                 file.truncate(size)
         except OSError as error:
@@ -194,9 +261,6 @@ class Segment:
         """
         most = 1 + max_bytes * self.index.count // (self.size or 1)
         chunks = self.index.chunks(number, min(most, 4096))
-        if self.torn and self.last is not None and number + len(chunks) == self.index.count:
-            first, offset, count, length, crc = self.last  # its record may still be that of the write that failed
-            chunks[-1] = Chunk(first, offset, self.newest, count, length, crc)
         head = chunks[0]
         if head.flags & QUARANTINED:
             return chunks[:1]

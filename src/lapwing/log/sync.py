@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 
+from lapwing.errors import WriteFailed
 from lapwing.log.disk import File, OpenFiles
 from lapwing.log.segment import Segment
 
@@ -53,9 +54,10 @@ class Sync:
         trouble: OSError | None = None
         try:
             for segment in sorted(self._dirty, key=lambda segment: segment.first):
+                segment.write_index()
                 wanted += [(disk.dup(self._files.reach(file)), file.path) for file in _files_of(segment)]
-        except OSError as error:
-            trouble = error
+        except (OSError, WriteFailed) as error:
+            trouble = error if isinstance(error, OSError) else OSError(error.errno, str(error))
         directory = self._directory if self._names_dirty else ""
         self._names_dirty = False
         self._under_way, self._dirty, self._target = self._dirty, set(), target
@@ -91,7 +93,5 @@ class Sync:
 
 
 def _files_of(segment: Segment) -> list[File]:
-    files = [segment.frames, segment.index.file]
-    if segment.extras.size:
-        files.append(segment.extras.file)
-    return files
+    attributes = [segment.extras.file] if segment.extras.size else []
+    return [*attributes, segment.frames, segment.index.file]  # a record last, as it vouches for the others

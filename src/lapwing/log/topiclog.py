@@ -41,6 +41,9 @@ class TopicLog(Protocol):
     def flush(self) -> None:
         """Make everything appended count; raises `WriteFailed` and forgets it all when the disk refuses."""
 
+    def write_index(self) -> None:
+        """Write the index records of all frames that are flushed. Raises `WriteFailed`, and can be called again."""
+
     def begin_sync(self) -> Callable[[], None] | None:
         """A call that makes what is flushed survive a power loss, to be run in any thread; None: nothing to do."""
 

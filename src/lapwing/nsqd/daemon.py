@@ -22,6 +22,7 @@ from lapwing.net.browsers import BrowserGuard
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
+from lapwing.net.machine import boot_id
 from lapwing.net.routes import Router, Table, TlsRequired
 from lapwing.net.tls import server_context
 from lapwing.nsqd.clock import Clock
@@ -77,7 +78,12 @@ class Daemon:
         _check(options)
         _raise_file_limit()
         self.storage = DiskStorage(
-            options.data_path, options.node_id, options.log_options, now=self.clock.now, report=self.log.warn
+            options.data_path,
+            options.node_id,
+            options.log_options,
+            now=self.clock.now,
+            report=self.log.warn,
+            boot_id=boot_id(),
         )
         try:
             tls = self._tls()
