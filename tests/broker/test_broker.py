@@ -135,7 +135,7 @@ class Refusal:
         journal.flush = self._refuse  # type: ignore[method-assign]
         stage.broker.storage.try_writing = self._refuse_plainly  # type: ignore[method-assign]
 
-    def _refuse(self) -> None:
+    def _refuse(self, *, sync: bool = False) -> None:
         raise WriteFailed("journal", 0, OSError(errno.ENOSPC, "No space left on device"))
 
     def _refuse_plainly(self) -> None:

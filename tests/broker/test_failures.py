@@ -14,7 +14,7 @@ def test_failures_are_counted_from_the_first_on():
 
     assert failures.add(7, lost=False, now=200) == Failure(2, 100, 0)
     assert 7 in failures
-    assert list(failures.keys()) == [7]
+    assert list(failures.records) == [7]
 
 
 def test_only_lost_connections_are_told_apart():

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing import names
 from lapwing.broker.channel import Channel
+from lapwing.broker.dead_letter_mover import DeadLetterMover
 from lapwing.broker.drain import Drain
 from lapwing.broker.options import Options
 from lapwing.broker.pending import Reason
 from lapwing.broker.read_stalls import ReadStalls
+from lapwing.broker.redrive import Redrives
 from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
 from lapwing.broker.subscription import Subscription
@@ -67,6 +69,9 @@ class Broker:
         self.problem: str | None = None  # why the last write failed, until one succeeds
         self.memory_problem: str | None = None  # why no messages are taken for want of memory
         self.exiting = False
+        self.now = 0  # ns; as of the last turn or checkpoint
+        self.mover = DeadLetterMover(self)
+        self.redrives = Redrives(self)
         self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
         self._touched: dict[Channel, None] = {}
@@ -78,6 +83,11 @@ class Broker:
         self._catalog_due = False
         self._probe_at = 0
         self.on_new_topic: Callable[[Topic], None] = lambda topic: None
+
+    @property
+    def node_name(self) -> str:
+        """The name of this node as dead letters carry it."""
+        return f"{self.options.broadcast_address}:{self.options.broadcast_tcp_port}"
 
     # --- topics and channels -----------------------------------------------------------------------------------
 
@@ -223,18 +233,24 @@ class Broker:
     @property
     def restless(self) -> bool:
         """Whether `commit` has something to do."""
-        return bool(self.dirty_topics or self._touched or self._catalog_due or self.grown)
+        if self.dirty_topics or self._touched or self._catalog_due or self.grown:
+            return True
+        return self.mover.has_work
 
     def commit(self, now: int) -> None:
         """End the turn: write each log, hand messages to channels, and deliver, until nothing is left to do.
 
-        A message that is published while others are delivered is written, and delivered, in the same turn.
+        A message that is published while others are delivered, such as a dead letter, is written, and delivered, in the
+        same turn.
         """
-        while self.dirty_topics or self._touched:
+        self.now = now
+        while self.dirty_topics or self._touched or self.mover.has_work:
             if self.dirty_topics:
                 self._write_topics(now)
-            else:
+            elif self._touched:
                 self._deliver(now)
+            else:
+                self.mover.publish(now)
         if self._catalog_due:
             self.save_catalog()
 
@@ -268,6 +284,7 @@ class Broker:
         """The reasons why the broker is unhealthy, or None: memory, a failed write or read, unopened topics."""
         reasons = [reason for reason in (self.memory_problem, self.problem) if reason is not None]
         reasons += self._read_stalls.reasons()
+        reasons += self.mover.problems()
         reasons += [topic.reason for topic in self.unopened.values()]
         more = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
         return "; ".join([*reasons[:3], *more]) or None
@@ -337,6 +354,7 @@ class Broker:
 
     def checkpoint(self, *, now: int) -> None:
         """Write down what channels have finished since the last time, and which topics and channels there are."""
+        self.now = now
         if self.problem is not None:
             self._look_for_health(now)
         if self.unopened:
@@ -454,6 +472,10 @@ class Broker:
                     f"{error}. Nothing of it was changed, and the other topics are served. It is opened by itself when "
                     "the disk can be read again; to begin it anew, stop nsqd and move its folder elsewhere"
                 )
+        for topic in list(self.topics.values()):
+            for channel in topic.channels.values():
+                self.mover.recognise(channel, now=now)
+        self.redrives.recover(now=now)
         self.changes.clear()
 
     def _bring_back(self, entry: TopicEntry, now: int) -> None:

@@ -12,11 +12,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from lapwing import names
-from lapwing.broker import checkpoint, delivery
+from lapwing.broker import checkpoint, delivery, overflow, way_back
+from lapwing.broker.dead_letter_link import DeadLetterLink
+from lapwing.broker.dead_letters import REJECTED
+from lapwing.broker.delivery_limits import DeliveryLimits, limits_of, same_limits
+from lapwing.broker.failures import FailureCounts
 from lapwing.broker.holder import FATAL, PARKED, Holder
 from lapwing.broker.latency import Latencies
 from lapwing.broker.pending import Pending, Reason
-from lapwing.broker.settings import ChannelSettings
+from lapwing.broker.settings import ChannelSettings, default_dead_topic
 from lapwing.broker.side_logged import SideLogged
 from lapwing.broker.skips import Run, Runs, SkippedRuns, runs_of, union
 from lapwing.broker.subscription import Subscription, Window
@@ -76,6 +80,12 @@ class Channel:
         self.saved_holders: dict[str, HolderState] = {}  # the named holders as they are in the journal
         self.overlap = 0  # messages from the cursor up to here may be in flight, and are taken from their holder
         self.bookmark: Bookmark | None = None  # where it stood before the last seek
+        self.dead: DeadLetterLink | None = None
+        self.notes: dict[str, bytes] = {}  # as the journal has them
+        self.counts = FailureCounts()
+        self.limits: DeliveryLimits | None = None
+        self.sheds = False  # whether it drops or gives up what is too much
+        self.reserved: dict[Subscription, int | None] = {}  # consumers kept for messages delivered alone, and these
         self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
@@ -107,7 +117,7 @@ class Channel:
         waiting = max(self.topic.fanned_out - self.reader.sequence, 0) - self.ahead.count
         if self.topic.deleted:
             waiting -= self._deleted_ahead()
-        return waiting + len(self.pending.requeued)
+        return waiting + len(self.pending.requeued) + len(self.pending.alone)
 
     def _deleted_ahead(self) -> int:
         """Return how many messages that wait for their first delivery are deleted."""
@@ -123,6 +133,18 @@ class Channel:
     def waiting_bytes(self) -> int:
         """About how many bytes of messages wait for their first delivery."""
         return self.topic.log.bytes_from(self.cursor)
+
+    def dead_link(self) -> DeadLetterLink:
+        """Return what ties the channel to dead letters, created if there is nothing yet."""
+        if self.dead is None:
+            self.dead = DeadLetterLink()
+        return self.dead
+
+    @property
+    def dead_topic(self) -> str:
+        """The name of the topic for messages that are given up; empty when they are dropped."""
+        named = self.effective.dead_topic
+        return default_dead_topic(self.topic.name, self.name) if named is None else named
 
     def needed_from(self) -> int:
         """Return the first sequence of the topic's log that this channel may still read."""
@@ -172,7 +194,7 @@ class Channel:
                 self.wait_first(sequence, until=now + delay)
         if self.ephemeral:
             self._drop_overflow(start, stop)
-        self._changed()
+        self.changed()
 
     def wait_first(self, sequence: int, *, until: int) -> None:
         """Defer a message that was never delivered; the cursor skips it."""
@@ -203,6 +225,8 @@ class Channel:
         """Deliver ready messages to the subscriptions with room."""
         if not (self.paused or self.exiting or self.paused_until > now):
             delivery.deliver(self, now)
+        if self.sheds:
+            overflow.shed(self, now=now)
 
     def deliver_to(self, subscription: Subscription, *, now: int) -> None:
         """Deliver ready messages to one subscription at once, as far as it has room."""
@@ -227,35 +251,62 @@ class Channel:
         finished = self.pending.finish(sequences, now=now)
         if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
             self.finished_ahead.add(runs_of(ahead))
-        self._changed()
+        self.changed()
         return finished
+
+    def finish_ahead(self, runs: Sequence[Run]) -> None:
+        """Finish messages that wait for their first delivery; the cursor skips them, after a restart too."""
+        self.ahead.merge(runs)
+        self.finished_ahead.add(runs)
+        self.changed()
 
     def finish_count(self, sequences: list[int], *, now: int) -> int:
         """Finish messages, whoever holds them; return how many were pending."""
         count = self.pending.finish_count(sequences, now=now)
-        self._changed()
+        self.changed()
         return count
 
     def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
         """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
         missing = self.pending.finish_run(block, self.topic.id_base, holder, now=now)
-        self._changed()
+        self.changed()
         return missing
 
     def requeue(
-        self, sequence: int, holder: Holder, *, delay: int, now: int, reason: Reason = Reason.REQUEUED
+        self,
+        sequence: int,
+        holder: Holder,
+        *,
+        delay: int,
+        now: int,
+        reason: Reason = Reason.REQUEUED,
+        error: str = "",
     ) -> None:
         """Take a message back from its holder, ready at once or after `delay`. Raises `NotOwner`, `NotInFlight`."""
         self.pending.take(sequence, holder)
         holder.requeued_count += 1
         self.requeue_count += 1
-        self.give_back([sequence], reason, delay=delay, now=now)
+        self.give_back([sequence], reason, delay=delay, now=now, consumer=holder.name, error=error)
 
-    def give_back(self, sequences: Sequence[int], reason: Reason, *, now: int, delay: int = 0) -> None:
-        """Make messages ready again, or defer them, that no holder has any more."""
-        self.pending.give_back(sequences, reason, now=now, behind=self.topic.fanned_out, delay=delay)
+    def give_back(
+        self,
+        sequences: Sequence[int],
+        reason: Reason,
+        *,
+        now: int,
+        delay: int = 0,
+        consumer: str = "",
+        error: str = "",
+    ) -> None:
+        """Make messages ready again, defer them, or give them up, that no holder has any more."""
+        way_back.give_back(self, sequences, reason, now=now, delay=delay, consumer=consumer, error=error)
         self.schedule(self.pending.deferred.next_due())
-        self._changed()
+        self.changed()
+
+    def reject(self, sequence: int, holder: Holder, *, now: int, error: str = "") -> None:
+        """Give a message up that its holder never wants again. Raises `NotOwner`, `NotInFlight`."""
+        self.pending.take(sequence, holder)
+        way_back.give_up(self, [sequence], REJECTED, now=now, consumer=holder.name, error=error)
 
     def claim(
         self,
@@ -273,7 +324,7 @@ class Channel:
             sequences, to, now=now, min_idle=min_idle, timeout=timeout, delivered=delivered, counted=counted
         )
         self.schedule(self.pending.leases.soonest)
-        self._changed()
+        self.changed()
         return claimed
 
     def touch(self, sequence: int, holder: Holder, *, timeout: int, now: int) -> None:
@@ -318,7 +369,7 @@ class Channel:
         holder = subscription.holder
         self.pending.detach(holder)
         if not (holder.named or holder.attached or (keep_in_flight and not self.exiting)):
-            self.give_back(self.pending.take_all(holder), reason, now=now)
+            self.give_back(self.pending.take_all(holder), reason, now=now, consumer=holder.name)
 
     # --- time passes -------------------------------------------------------------------------------------------
 
@@ -331,12 +382,16 @@ class Channel:
                 self._touched(self)
             else:
                 self.schedule(self.paused_until)
-        late = self.pending.expire(now)
-        if late:
+        if self.limits is not None:
+            self._touched(self)  # the rate may allow more by now
+        for holder, late in self.pending.expire(now):
             self.timeout_count += len(late)
-            self.give_back(late, Reason.TIMED_OUT, now=now)
-        if self.pending.ripen(now, behind=self.topic.fanned_out):
-            self._changed()
+            self.give_back(late, Reason.TIMED_OUT, now=now, consumer=holder.name)
+        ripe = self.pending.ripen(now, behind=self.topic.fanned_out)
+        if ripe:
+            self.changed()
+            if self.pending.failures.records:
+                way_back.resume(self, [each for each in ripe if self.pending.failures.get(each).doom], now=now)
         self.schedule(self.pending.leases.next_deadline())
         self.schedule(self.pending.deferred.next_due())
 
@@ -346,7 +401,8 @@ class Channel:
             self.scheduled = due
             self.topic.schedule(due, self)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Have the channel journaled, and deliver at the end of this turn."""
         self.dirty = True
         self._touched(self)
 
@@ -354,7 +410,13 @@ class Channel:
 
     def apply(self, effective: ChannelSettings, *, now: int) -> None:
         """Put settings in force."""
+        if not same_limits(effective, self.effective):
+            self.limits = limits_of(effective, now=now)
+        self.sheds = overflow.sheds(effective)
         self.effective = effective
+        for subscription in self.subscriptions:
+            if subscription.default_timeout:
+                subscription.timeout = effective.msg_timeout
         until = effective.paused_until - self.topic.skew
         self.paused_until = until if until > now else 0
         if self.paused_until:
@@ -368,7 +430,7 @@ class Channel:
         self.finished_ahead.clear()
         self.reader.seek(self.topic.fanned_out)
         self.quiet_until = 0
-        self._changed()
+        self.changed()
 
     def seek(self, sequence: int, *, back: bool = False) -> None:
         """Move the cursor: every message before `sequence` is finished, every one from it on is delivered (again).
@@ -391,7 +453,7 @@ class Channel:
         self.pass_over()
         self.schedule(self.pending.deferred.next_due())
         self.quiet_until = 0  # the move is journaled at once
-        self._changed()
+        self.changed()
 
     def move(self, sequence: int) -> None:
         """Move the cursor alone: pending messages stay pending, wherever it goes.
@@ -409,7 +471,7 @@ class Channel:
         self.reader.seek(sequence)
         self.pass_over()
         self.quiet_until = 0  # the move is journaled at once
-        self._changed()
+        self.changed()
 
     def force(self, sequence: int, holder: Holder, *, delivered: int) -> None:
         """Put a message in flight with `holder`, whatever became of it before."""
@@ -418,18 +480,18 @@ class Channel:
         self.pending.disown(range(sequence, sequence + 1))
         self.pending.holders[holder] = None
         self.pending.leases.hold([sequence], holder, timeout=None, delivered=delivered)
-        self._changed()
+        self.changed()
 
     def named_holder(self, name: str) -> Holder:
         """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
         if name not in self.pending.named:
-            self._changed()
+            self.changed()
         return self.pending.named_holder(name)
 
     def drop_holder(self, name: str, *, now: int) -> int:
         """Remove a named holder, and finish everything it holds; return how many messages that were."""
         count = self.pending.drop_holder(name, now=now)
-        self._changed()
+        self.changed()
         return count
 
     def _passed_over_from(self, sequence: int) -> bool:

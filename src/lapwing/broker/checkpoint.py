@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing.broker import holder_records
+from lapwing.broker import holder_records, notes
 from lapwing.broker.pending import Reason
 from lapwing.broker.skips import Run, Runs, runs_of, union
 
@@ -37,7 +37,11 @@ def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
         attempts = pending.attempts
         deferrals = [(each, min(due + skew, LATEST), attempts.get(each, 1)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
-    unfinished = list(pending.requeued)
+    if pending.failures.records or pending.failures.changed:
+        journal.failures(channel.name, *pending.failures.changes())
+    for key, value in notes.changed(channel):
+        journal.note(channel.name, key, value)
+    unfinished = [*pending.requeued, *pending.alone]
     for holder in pending.holders:
         if not holder.named:
             unfinished.extend(holder.in_flight)
@@ -97,7 +101,11 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
     channel.finished_ahead.drop_below(channel.cursor)
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
     skip(channel, find_skips(channel, channel.cursor, due, latest, settled))
-    channel.side_logged.leave(sided.difference(pending.sequences()))
+    unfinished = pending.sequences()
+    channel.side_logged.leave(sided.difference(unfinished))
+    if state.failures:
+        pending.own_failures().restore(state.failures, unfinished)
+    notes.restore(channel, state.notes)
     channel.schedule(pending.deferred.next_due())
     channel.dirty = True
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
+from lapwing.broker.delivery_alone import deliver_alone
 from lapwing.broker.skips import runs_of
 from lapwing.broker.subscription import Credit, Subscription
+from lapwing.broker.way_back import expire
 from lapwing.errors import OutOfRange
+from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
@@ -18,7 +21,11 @@ SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 
 def deliver(channel: Channel, now: int) -> None:
     """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
-    waiting = channel.depth
+    alone = channel.pending.alone
+    if alone or channel.reserved:
+        deliver_alone(channel, lambda subscription, sequence: _redeliver_alone(channel, sequence, subscription, now))
+    held_back = len(alone)
+    waiting = channel.depth - held_back
     if waiting <= 0:
         return
     ready = [subscription for subscription in channel.subscriptions if subscription.room > 0]
@@ -27,24 +34,39 @@ def deliver(channel: Channel, now: int) -> None:
     near_first = channel.topology_aware
     if len(ready) > 1:
         ready = _in_turn(channel, ready)
+    limits, total = channel.limits, sum(channel.delivered)
+    if limits is not None:
+        allowed = limits.allowance(channel, waiting, now=now)
+        held_back += waiting - allowed
+        waiting = allowed
     while ready and waiting > 0:
         share = waiting if near_first else -(-waiting // len(ready))
         before = waiting
         for subscription in ready:
-            room = subscription.room
+            room = min(subscription.room, waiting)
             _give(channel, subscription, room if isinstance(subscription, Credit) else min(share, room), now)
-            waiting = channel.depth
+            waiting = channel.depth - held_back
             if waiting <= 0:
                 break
         if waiting == before:
             break
         ready = [subscription for subscription in ready if subscription.room > 0]
+    if limits is not None:
+        took = sum(channel.delivered) - total
+        limits.took(channel, took)
+        if took < allowed and ready and waiting <= 0 < channel.depth:
+            channel.changed()  # some expired instead: others may be delivered in their place
     _delivered(channel)
 
 
 def deliver_to(channel: Channel, subscription: Subscription, now: int) -> None:
     """Deliver ready messages to one subscription, as far as it has room."""
-    _give(channel, subscription, subscription.room, now)
+    count, limits, total = subscription.room, channel.limits, sum(channel.delivered)
+    if limits is not None:
+        count = limits.allowance(channel, min(count, channel.depth), now=now)
+    _give(channel, subscription, count, now)
+    if limits is not None:
+        limits.took(channel, sum(channel.delivered) - total)
     _delivered(channel)
 
 
@@ -102,8 +124,8 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
     if not frames:
         return 0  # the end, or a quarantined range that the log has reported and the reader has passed
     run = range(reader.sequence - taken, reader.sequence)
-    if subscription.sample_rate or channel.latencies is not None:
-        frames, runs = _inspect(channel, frames, run, subscription.sample_rate)
+    if subscription.sample_rate or channel.latencies is not None or channel.effective.message_ttl:
+        frames, runs = _inspect(channel, frames, run, subscription.sample_rate, now)
     else:
         runs = [run]
     holder, leases = subscription.holder, channel.pending.leases
@@ -119,20 +141,38 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
     return taken
 
 
-def _inspect(channel: Channel, frames: bytes, run: range, sample_rate: int) -> tuple[bytes, list[range]]:
-    """Drop what a sampling consumer does not want, and note when some of the rest was published."""
+def _inspect(channel: Channel, frames: bytes, run: range, sample_rate: int, now: int) -> tuple[bytes, list[range]]:
+    """Drop what is too old or what a sampling consumer does not want, and note when some of the rest was published."""
     positions, _ = kernel.scan_frames(frames, 0, len(frames))
     kept: Sequence[int] = range(len(run))
+    if channel.effective.message_ttl:
+        oldest = _oldest(channel, now)
+        kept = [index for index in kept if time_of(frames, positions[index]) >= oldest]
+        if len(kept) < len(run):
+            expire(channel, [run[index] for index in set(range(len(run))).difference(kept)], now=now, fresh=True)
     if sample_rate:
+        before = len(kept)
         kept = [index for index in kept if channel.random.randrange(100) <= sample_rate]
-        channel.discarded_count += len(run) - len(kept)
+        channel.discarded_count += before - len(kept)
     if channel.latencies is not None:
         channel.latencies.stamp(frames, positions, run, kept, skew=channel.topic.skew)
-    if not sample_rate:
+    if len(kept) == len(run):
         return frames, [run]
     parts = [frames[positions[index] : positions[index + 1]] for index in kept]
     runs = [range(run[0] + start, run[0] + stop) for start, stop in runs_of(kept)]
     return b"".join(parts), runs
+
+
+def _oldest(channel: Channel, now: int) -> int:
+    """Return the earliest time of publishing, Unix ns, of messages that are not too old."""
+    return now + channel.topic.skew - channel.effective.message_ttl
+
+
+def _redeliver_alone(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
+    """Deliver a message that waits to be delivered alone; return 0 when it is gone."""
+    given = _redeliver(channel, sequence, subscription, now)
+    channel.pending.alone.pop(sequence, None)  # only now: a failed read leaves it where it is
+    return given
 
 
 def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
@@ -145,6 +185,9 @@ def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now:
     if subscription.sample_rate and channel.random.randrange(100) > subscription.sample_rate:
         channel.discarded_count += 1
         pending.drop(sequence)
+        return 0
+    if channel.effective.message_ttl and time_of(frame) < _oldest(channel, now):
+        expire(channel, [sequence], now=now, fresh=False)
         return 0
     attempts = pending.attempts[sequence] = pending.attempts.get(sequence, 1) + 1
     run = range(sequence, sequence + 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lapwing.broker.dead_letters import REASONS
@@ -16,6 +17,19 @@ _DEATHS: Final = 64  # times how often it was given up before
 _MOST_ERRORS: Final = 4 << 20  # bytes of errors that one channel keeps, the newest
 
 _DOOMS: Final = {reason: number for number, reason in enumerate(REASONS, 1)}
+
+
+@dataclass(slots=True)
+class FailureCounts:
+    """What happened to a channel's messages beside being finished, since the start."""
+
+    failures: int = 0
+    dead: int = 0  # given up: moved to the dead-letter topic, or dropped
+    expired: int = 0
+    overflowed: int = 0
+    throttled: int = 0  # deliveries that had to wait for the rate
+    claimed: int = 0
+    redriven: int = 0
 
 
 class Failure(NamedTuple):
@@ -53,31 +67,27 @@ _NEVER: Final = Failure()
 class Failures:
     """The failures of one channel's messages, and what changed since the journal was last written."""
 
-    __slots__ = ("_changed", "_error_bytes", "_errors", "_journaled", "_records")
+    __slots__ = ("_error_bytes", "_errors", "_journaled", "changed", "records")
 
     def __init__(self, *, journaled: bool = True) -> None:
-        self._records: dict[int, Failure] = {}
+        self.records: dict[int, Failure] = {}  # always the same dictionary
         self._errors: dict[int, str] = {}  # what consumers said last; not journaled
         self._error_bytes = 0
-        self._changed: dict[int, None] = {}
+        self.changed: dict[int, None] = {}  # since the journal was last written
         self._journaled = journaled
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def __contains__(self, sequence: int) -> bool:
-        return sequence in self._records
+        return sequence in self.records
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._records)
-
-    def keys(self) -> KeysView[int]:
-        """Return the sequences of all messages that failed, always up to date."""
-        return self._records.keys()
+        return iter(self.records)
 
     def get(self, sequence: int) -> Failure:
         """Return the failures of a message; of one that never failed, none."""
-        return self._records.get(sequence, _NEVER)
+        return self.records.get(sequence, _NEVER)
 
     def error(self, sequence: int) -> str:
         """Return what a consumer said last of a message."""
@@ -85,7 +95,7 @@ class Failures:
 
     def add(self, sequence: int, *, lost: bool, now: int, error: str = "") -> Failure:
         """Count a failure; `lost` if it was a lost connection. `now` is Unix ns."""
-        count, first, flags = self._records.get(sequence, _NEVER)
+        count, first, flags = self.records.get(sequence, _NEVER)
         flags = (flags | _LOST_ONLY if not count else flags) if lost else flags & ~_LOST_ONLY
         record = Failure(count + 1, first or now, flags)
         self._set(sequence, record)
@@ -107,6 +117,11 @@ class Failures:
             self._note(sequence, error)
         return record
 
+    def pardon(self, sequence: int) -> None:
+        """Note that a message is not given up after all."""
+        record = self.get(sequence)
+        self._set(sequence, record._replace(flags=record.flags & ~_DOOM_MASK))
+
     def revive(self, sequence: int, deaths: int) -> None:
         """Begin again with a message that was given up `deaths` times."""
         self._forget_error(sequence)
@@ -114,32 +129,32 @@ class Failures:
 
     def drop(self, sequence: int) -> None:
         """Forget the failures of a message that is finished."""
-        if self._records.pop(sequence, None) is not None:
+        if self.records.pop(sequence, None) is not None:
             self._forget_error(sequence)
             if self._journaled:
-                self._changed[sequence] = None
+                self.changed[sequence] = None
 
     def drop_below(self, sequence: int) -> None:
         """Forget the failures of all messages below `sequence`."""
-        for each in [each for each in self._records if each < sequence]:
+        for each in [each for each in self.records if each < sequence]:
             self.drop(each)
 
     def clear(self) -> None:
         """Forget all failures."""
         if self._journaled:
-            self._changed.update(dict.fromkeys(self._records))
-        self._records.clear()
+            self.changed.update(dict.fromkeys(self.records))
+        self.records.clear()
         self._errors.clear()
         self._error_bytes = 0
 
     def doomed(self) -> list[int]:
         """Return the messages that are given up, and not moved yet."""
-        return [sequence for sequence, record in self._records.items() if record.flags & _DOOM_MASK]
+        return [sequence for sequence, record in self.records.items() if record.flags & _DOOM_MASK]
 
     def _set(self, sequence: int, record: Failure) -> None:
-        self._records[sequence] = record
+        self.records[sequence] = record
         if self._journaled:
-            self._changed[sequence] = None
+            self.changed[sequence] = None
 
     def _note(self, sequence: int, error: str) -> None:
         self._forget_error(sequence)
@@ -155,8 +170,8 @@ class Failures:
 
     def changes(self) -> tuple[list[tuple[int, FailureState]], list[int]]:
         """Return what was set and what was dropped since the last call."""
-        changed, self._changed = self._changed, {}
-        records = self._records
+        changed, self.changed = self.changed, {}
+        records = self.records
         added = [(each, FailureState(*records[each])) for each in changed if each in records]
         return added, [each for each in changed if each not in records]
 
@@ -165,5 +180,5 @@ class Failures:
         for sequence in unfinished:
             state = saved.get(sequence)
             if state is not None:
-                self._records[sequence] = Failure(*state)
-        self._changed = dict.fromkeys(each for each in saved if each not in self._records)
+                self.records[sequence] = Failure(*state)
+        self.changed = dict.fromkeys(each for each in saved if each not in self.records)

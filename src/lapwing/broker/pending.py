@@ -1,4 +1,4 @@
-"""Pending messages of a channel: in flight with a holder, requeued, or deferred.
+"""Pending messages of a channel: in flight with a holder, requeued (some to be delivered alone), or deferred.
 
 Every message that is not finished, and no longer waits for its first delivery at the cursor, is in exactly one of the
 three. Finishing a message is dropping it from here.
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker.deferred import Deferred
+from lapwing.broker.failures import Failures
 from lapwing.broker.holder import Holder
-from lapwing.broker.leases import Leases
+from lapwing.broker.leases import Lease, Leases
 from lapwing.broker.requeued import Requeued
 from lapwing.errors import NotInFlight, NotOwner
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from lapwing.broker.latency import Latencies
     from lapwing.broker.side_logged import SideLogged
 
+MOVER: Final = "dead letters"  # the name of the mover
+NO_FAILURES: Final = Failures(journaled=False)  # of channels in which none was ever counted
 _FIN: Final = 21  # bytes of one line in a run of FINs: `FIN <id>\n`
 
 
@@ -35,9 +38,11 @@ class Reason(Enum):
     RESTARTED = "restarted"  # the broker was
     CLAIMED = "claimed"  # an operator took it from its holder
     RETURNED = "returned"  # an operator undid that it was finished
+    REFUSED = "refused"  # its dead-letter topic did not take it
 
 
 _BEHIND: Final = frozenset({Reason.REQUEUED, Reason.RELEASED, Reason.TIMED_OUT})  # wait behind what waits already
+FAILURES: Final = frozenset({Reason.REQUEUED, Reason.TIMED_OUT, Reason.DISCONNECTED})
 
 
 class Pending:
@@ -50,10 +55,15 @@ class Pending:
         self.holders: dict[Holder, None] = {}
         self.named: dict[str, Holder] = {}
         self.requeued = Requeued()
+        self.alone: dict[int, None] = {}  # to be delivered to a consumer that holds nothing else, in order
+        self.failures: Failures = NO_FAILURES  # read only; see `own_failures`
+        self.mover: Holder | None = None  # of messages on their way to the dead-letter topic; it has no deadline
         self.deferred = Deferred(told=journaled)
         self.attempts: dict[int, int] = {}  # deliveries so far, of messages that are not on their first one
         self.side_logged = side_logged
         self._latencies = latencies
+        self._failed = NO_FAILURES.records
+        self._journaled = journaled
         self._stamps: Collection[int] = latencies.stamps.keys() if latencies is not None else ()
 
     # --- who holds what ----------------------------------------------------------------------------------------
@@ -63,9 +73,14 @@ class Pending:
         """How many messages are in flight."""
         return sum(len(holder.in_flight) for holder in self.holders)
 
+    @property
+    def with_consumers(self) -> int:
+        """How many messages consumers hold: those in flight but for what is being moved."""
+        return self.in_flight_count - (len(self.mover.in_flight) if self.mover is not None else 0)
+
     def in_flight_or_requeued(self) -> list[int]:
         """Return the sequences of all messages that are not deferred, in no order."""
-        sequences = list(self.requeued)
+        sequences = [*self.requeued, *self.alone]
         for holder in self.holders:
             sequences.extend(holder.in_flight)
         return sequences
@@ -77,7 +92,7 @@ class Pending:
     def lowest(self) -> int | None:
         """Return the lowest sequence that is pending."""
         lows = [min(holder.in_flight) for holder in self.holders if holder.in_flight]
-        lows += [min(each) for each in (self.requeued, self.deferred.sequences()) if each]
+        lows += [min(each) for each in (self.requeued, self.alone, self.deferred.sequences()) if each]
         return min(lows, default=None)
 
     def holder_of(self, sequence: int) -> Holder | None:
@@ -138,9 +153,7 @@ class Pending:
             holder.finished_count += len(mine)
             finished += mine
             self._drop_if_gone(holder)
-        for sequence in wanted.difference(finished):
-            if self.requeued.remove(sequence) or self.deferred.remove(sequence):
-                finished.append(sequence)
+        finished += [sequence for sequence in wanted.difference(finished) if self.remove_waiting(sequence)]
         for sequence in finished:
             self.attempts.pop(sequence, None)
         self._finished(finished, now)
@@ -151,7 +164,7 @@ class Pending:
 
         The same as `finish`, in one call of the kernel for each holder that has any of them.
         """
-        if self.side_logged.sequences or self._stamps:
+        if self.side_logged.sequences or self._stamps or self._failed:
             return len(self.finish(sequences, now=now))
         left = sequences
         for holder in list(self.holders):
@@ -170,7 +183,9 @@ class Pending:
         """
         held = holder.in_flight
         before = len(held)
-        noted = self._noted(block, base, held) if self.side_logged.sequences or self._stamps else ()
+        noted: Collection[int] = ()
+        if self.side_logged.sequences or self._stamps or self._failed:
+            noted = self._noted(block, base, held)
         missing = kernel.finish(block, base, held, self.attempts)
         holder.finished_count += before - len(held)
         if noted:
@@ -179,22 +194,32 @@ class Pending:
 
     def _noted(self, block: bytes, base: int, held: Mapping[int, object]) -> set[int]:
         """Return the messages in flight that a run of FINs may name and that more is known of than their lease."""
-        notes = self.side_logged.sequences, self._stamps
+        notes = self.side_logged.sequences, self._stamps, self._failed
         if len(block) // _FIN < min(len(held), sum(map(len, notes))):
             named = [_number(block[at : at + 16]) - base for at in range(4, len(block), _FIN)]
             return {each for each in named if each in held and any(each in note for note in notes)}
         return set().union(*(held.keys() & note for note in notes))
 
+    def remove_waiting(self, sequence: int) -> bool:
+        """Remove a message that waits to be delivered again; return whether it did."""
+        if self.requeued.remove(sequence) or self.deferred.remove(sequence):
+            return True
+        return bool(self.alone) and self.alone.pop(sequence, self) is None
+
     def _finished(self, sequences: Sequence[int], now: int) -> None:
         self.side_logged.leave(sequences)
+        if self._failed:
+            for sequence in sequences:
+                self.failures.drop(sequence)
         if self._latencies is not None:
             for sequence in sequences:
                 self._latencies.finished(sequence, now=now)
 
     def drop(self, sequence: int) -> None:
         """Drop a message that is nowhere any more: it cannot be read, or nobody wants it."""
-        self.requeued.remove(sequence)
+        self.remove_waiting(sequence)
         self.attempts.pop(sequence, None)
+        self.failures.drop(sequence)
         self.side_logged.leave([sequence])
 
     def finish_below(self, sequence: int) -> None:
@@ -204,9 +229,10 @@ class Pending:
                 del holder.in_flight[held]
                 self._unstamp(held)
             self._drop_if_gone(holder)
-        for waiting in [waiting for waiting in self.requeued if waiting < sequence]:
-            self.requeued.remove(waiting)
+        for waiting in [waiting for waiting in (*self.requeued, *self.alone) if waiting < sequence]:
+            self.remove_waiting(waiting)
         self.deferred.drop_below(sequence)
+        self.failures.drop_below(sequence)
         for tried in [tried for tried in self.attempts if tried < sequence]:
             del self.attempts[tried]
         self.side_logged.leave([each for each in self.side_logged.sequences if each < sequence])
@@ -220,6 +246,8 @@ class Pending:
         self.leases.clear()
         self.deferred.clear()
         self.requeued.clear()
+        self.alone.clear()
+        self.failures.clear()
         self.attempts.clear()
         if self._latencies is not None:
             self._latencies.stamps.clear()
@@ -252,11 +280,10 @@ class Pending:
         self._drop_if_gone(holder)
         return sequences
 
-    def expire(self, now: int) -> list[int]:
+    def expire(self, now: int) -> list[tuple[Holder, list[int]]]:
         """Take the messages from their holders whose timeout has passed, in order of delivery."""
-        late: list[int] = []
-        for holder, sequences in self.leases.expire(now):
-            late += sequences
+        late = self.leases.expire(now)
+        for holder, _ in late:
             self._drop_if_gone(holder)
         return late
 
@@ -281,12 +308,46 @@ class Pending:
             for sequence in reversed(sequences):
                 self.requeued.prepend(sequence)
 
-    def ripen(self, now: int, *, behind: int) -> bool:
-        """Make deferred messages ready that are due; return whether there were any."""
+    def ripen(self, now: int, *, behind: int) -> list[int]:
+        """Make deferred messages ready that are due, and return them; those that are given up wait nowhere then."""
         ripe = self.deferred.ripe(now)
         for sequence in ripe:
-            self.requeued.append(sequence, behind=behind)
-        return bool(ripe)
+            if not self._failed or not self.failures.get(sequence).doom:
+                self.requeued.append(sequence, behind=behind)
+        return ripe
+
+    def wait_alone(self, sequence: int) -> None:
+        """Have a message that was taken from its holder delivered alone."""
+        self.attempts.setdefault(sequence, 1)
+        self._unstamp(sequence)
+        self.own_failures().try_alone(sequence)
+        self.alone[sequence] = None
+
+    def own_failures(self) -> Failures:
+        """Return the failures of this channel, to be changed: most channels never have any."""
+        if self.failures is NO_FAILURES:
+            self.failures = Failures(journaled=self._journaled)
+            self._failed = self.failures.records
+        return self.failures
+
+    def move(self, sequences: Sequence[int], *, now: int) -> None:
+        """Put messages that no holder has any more in the hands of the mover of dead letters."""
+        for sequence in sequences:
+            self.attempts.setdefault(sequence, 1)
+            self._unstamp(sequence)
+        if self.mover is None:
+            self.mover = Holder(MOVER)
+            self.mover.attached = 1
+        lease = Lease(self.mover, now, None, None)
+        self.mover.in_flight.update(dict.fromkeys(sequences, lease))
+        self.holders[self.mover] = None
+
+    def refuse_move(self, sequences: Iterable[int], *, now: int, delay: int) -> list[int]:
+        """Defer messages that could not be moved; return which of them the mover still had."""
+        moving = self.mover.in_flight if self.mover is not None else {}
+        held = [sequence for sequence in sequences if moving.pop(sequence, None) is not None]
+        self.give_back(held, Reason.REFUSED, now=now, delay=max(delay, 1))
+        return held
 
     def claim(
         self,
@@ -307,13 +368,15 @@ class Pending:
         claimed: list[int] = []
         for sequence in dict.fromkeys(sequences):
             holder = self.holder_of(sequence)
+            if holder is not None and holder is self.mover:
+                continue
             if holder is not None:
                 if now - holder.in_flight[sequence].delivered < min_idle:
                     continue
                 del holder.in_flight[sequence]
                 if holder is not to:
                     self._drop_if_gone(holder)
-            elif not (self.requeued.remove(sequence) or self.deferred.remove(sequence)):
+            elif not self.remove_waiting(sequence):
                 continue
             self._unstamp(sequence)
             if counted:

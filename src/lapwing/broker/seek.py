@@ -110,8 +110,7 @@ def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     back = [each for run in bookmark.unfinished for each in range(*run) if each not in since]
     found = seek(channel, bookmark.cursor, now=now)
     since.drop_below(channel.cursor)
-    channel.ahead.merge(since.runs)
-    channel.finished_ahead.add(since.runs)
+    channel.finish_ahead(since.runs)
     channel.take_back([each for each in back if each < channel.cursor], now=now)
     channel.pass_over()
     return found

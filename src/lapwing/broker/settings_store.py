@@ -54,6 +54,14 @@ class SettingsStore:
             return self.plain_topic
         return settings.resolve(TopicSettings, self._topic_layers(topic, topic.settings))
 
+    def for_names(self, topic: str, channel: str) -> ChannelSettings:
+        """Return what holds, or would hold, for a channel by its name."""
+        found = self._topics[topic].channels.get(channel) if topic in self._topics else None
+        if found is not None:
+            return found.effective
+        matching = policies.layers(self.policies.of_channel(topic, channel))
+        return settings.resolve(ChannelSettings, [*matching, self._channel_flags])
+
     def explain_channel(self, channel: Channel) -> dict[str, Resolved]:
         """Return every setting of a channel with its value and where it comes from."""
         found = settings.explain(ChannelSettings, self._channel_layers(channel, channel.settings))

@@ -86,7 +86,12 @@ class Runs:
 
     def add(self, runs: Sequence[Run]) -> None:
         """Add rising runs."""
-        self.runs = union(self.runs, runs)
+        if runs:
+            self.runs = union(self.runs, runs)
+
+    def count(self, start: int, stop: int) -> int:
+        """Return how many sequences of [start, stop) are here."""
+        return sum(max(min(last, stop) - max(first, start), 0) for first, last in self.runs)
 
     def remove(self, sequence: int) -> None:
         """Remove one sequence, if it is here."""

@@ -16,7 +16,9 @@ UNSENT: Final = 1 << 20  # bytes waiting for a slow socket beyond which nothing 
 class Subscription:
     """A holder's demand at one outlet. `Window` and `Credit` are the two kinds of demand."""
 
-    __slots__ = ("_hang_up", "_send", "client", "holder", "locality", "sample_rate", "timeout")
+    __slots__ = (
+        "_hang_up", "_send", "client", "default_timeout", "holder", "locality", "reserved", "sample_rate", "timeout",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -28,12 +30,15 @@ class Subscription:
         sample_rate: int = 0,
         locality: int = 0,
         client: Client | None = None,
+        default_timeout: bool = False,
     ) -> None:
         self.holder = holder
         self.timeout = timeout  # ns that a message may stay with the holder; None: for ever
         self.sample_rate = sample_rate  # percent; 0 means all
         self.locality = locality  # 2 same zone as the server, 1 same region, 0 elsewhere
         self.client = client  # for statistics
+        self.default_timeout = default_timeout  # the timeout is that of the channel, and changes with it
+        self.reserved = False  # kept free for a message that is delivered alone, or busy with it
         self._send = send
         self._hang_up = hang_up
 
@@ -66,9 +71,17 @@ class Window(Subscription):
         sample_rate: int = 0,
         locality: int = 0,
         client: Client | None = None,
+        default_timeout: bool = False,
     ) -> None:
         super().__init__(
-            holder, send, hang_up, timeout=timeout, sample_rate=sample_rate, locality=locality, client=client
+            holder,
+            send,
+            hang_up,
+            timeout=timeout,
+            sample_rate=sample_rate,
+            locality=locality,
+            client=client,
+            default_timeout=default_timeout,
         )
         self.size = 0
         self.unsent = 0  # bytes given that the socket has not taken yet
@@ -76,7 +89,7 @@ class Window(Subscription):
     @property
     def room(self) -> int:
         """How many more messages may be delivered now: none while the socket is slow."""
-        return self.size - len(self.holder.in_flight) if self.unsent < UNSENT else 0
+        return self.size - len(self.holder.in_flight) if self.unsent < UNSENT and not self.reserved else 0
 
     def give(self, frames: bytes, count: int) -> None:
         """Send frames."""
@@ -105,7 +118,7 @@ class Credit(Subscription):
     @property
     def room(self) -> int:
         """How many more messages may be delivered."""
-        return self.left
+        return 0 if self.reserved else self.left
 
     def give(self, frames: bytes, count: int) -> None:
         """Send frames, and use up as much of the credit."""

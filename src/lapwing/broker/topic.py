@@ -25,6 +25,7 @@ from lapwing.log.retention import RetentionLimits
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
+    from lapwing.broker.dead_letter_mover import DeadLetterMover
     from lapwing.broker.storage import Store
     from lapwing.log.journal import ChannelState
     from lapwing.log.log import TopicLog
@@ -97,6 +98,11 @@ class Topic:
     def skew(self) -> int:
         """ns from the broker's time, which deadlines go by, to that of the machine's clock, which messages tell."""
         return self._broker.skew
+
+    @property
+    def mover(self) -> DeadLetterMover:
+        """The mover of dead letters."""
+        return self._broker.mover
 
     @property
     def stands_still(self) -> bool:
@@ -188,6 +194,11 @@ class Topic:
             self.admission.check(count, size, size if count == 1 else 0)
         self._append(frames, count, size, receipt, extras, now)
 
+    def publish_own(self, bodies: Sequence[bytes], extras: Sequence[Extra], receipt: Receipt, *, now: int) -> None:
+        """Take messages of the broker itself, which no limit refuses; the extras carry the sequences from `next` on."""
+        frames = kernel.frame_bodies(bodies, self.id_base + self.log.next, now + self._broker.skew)
+        self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)
+
     def publish_frames(self, frames: bytes, count: int, size: int, extras: Sequence[Extra], *, now: int) -> None:
         """Take frames that carry the ids from the log's `next` on, and write them now; raises `WriteFailed`.
 
@@ -221,7 +232,7 @@ class Topic:
                 extras = [extra for extra in extras if extra.sequence < self.log.next + count]
         if count:
             self.log.append(frames, count, now=now, extras=extras)
-        if extras:
+        if extras and any(extra.defer for extra in extras):
             self._has_extras = True
 
     def _lawful(self, defer: int) -> int:
@@ -406,7 +417,7 @@ class Topic:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
-    def tell(self, *, now: int | None = None) -> bool:
+    def tell(self, *, now: int | None = None, sync: bool = False) -> bool:
         """Write down how far topic and channels have come; whether that is all of it.
 
         Given the time, a channel with very much unfinished is told of more seldom than others, as it costs that much
@@ -429,7 +440,7 @@ class Topic:
         for channel in self.channels.values():
             if channel.dirty and not channel.ephemeral and (now is None or channel.quiet_until <= now):
                 checkpoint.tell(channel, journal, now=now)
-        journal.flush()
+        journal.flush(sync=sync)
         return not any(channel.dirty for channel in self.channels.values() if not channel.ephemeral)
 
     def restore(self, *, now: int) -> None:

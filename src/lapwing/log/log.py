@@ -411,7 +411,7 @@ class DiskLog:
         self._tell(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
 
     def bytes_from(self, sequence: int) -> int:
-        """Return about how many bytes of frames lie from `sequence` on: exact to the chunk. Raises `ReadFailed`."""
+        """Return about how many bytes of frames lie from `sequence` on: exact between chunks. Raises `ReadFailed`."""
         unwritten = sum(len(frames) for _, _, frames in self._window.since(max(sequence, self._written)))
         if sequence >= self._written or not self._segments:
             return unwritten
@@ -419,7 +419,8 @@ class DiskLog:
         segment = self._segments[at]
         total = unwritten + sum(segment.size for segment in self._segments[at:])
         if segment.first <= sequence < segment.end:
-            total -= self._sure(segment, lambda: segment.index.chunk(segment.find(sequence))).offset
+            chunk = self._sure(segment, lambda: segment.index.chunk(segment.find(sequence)))
+            total -= chunk.offset + chunk.length * (sequence - chunk.first) // max(chunk.count, 1)
         elif sequence >= segment.end:
             total -= segment.size
         return total

@@ -126,8 +126,11 @@ class MemoryLog:
         return extras[begin : bisect_left(extras, stop, begin, key=_sequence)]
 
     def bytes_from(self, sequence: int) -> int:
-        """Return about how many bytes of frames lie from `sequence` on: exact to the batch."""
-        return sum(len(frames) for _, _, frames in self._window.since(self._window.boundary(sequence)))
+        """Return about how many bytes of frames lie from `sequence` on: exact between batches."""
+        total = 0
+        for first, count, frames in self._window.since(self._window.boundary(sequence)):
+            total += len(frames) * (first + count - max(first, sequence)) // count
+        return total
 
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""

@@ -69,7 +69,7 @@ class TopicLog(Protocol):
         """What messages of [start, stop) carry beside their bodies, in order."""
 
     def bytes_from(self, sequence: int) -> int:
-        """Return about how many bytes of frames lie from `sequence` on: exact to the chunk."""
+        """Return about how many bytes of frames lie from `sequence` on: exact between chunks."""
 
     def at_time(self, timestamp: int) -> int:
         """The first sequence at or after a time; `end` when there is none."""

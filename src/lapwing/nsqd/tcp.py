@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from lapwing import names
 from lapwing.broker.subscription import UNSENT
 from lapwing.errors import ProtocolError
 from lapwing.nsqd.authorization import Gate, Guarded
@@ -175,16 +177,25 @@ class Connection(Stream):
 
     def _introduce(self, identity: identify.Identity, now: int) -> None:
         """Agree on what the client asks for, and answer its IDENTIFY."""
-        settings, answer = identify.negotiate(identity, self._context.terms, self._settings)
+        current, max_attempts = self._settings, None
+        if names.valid(identity.topic) and names.valid(identity.channel):
+            there = self._session.broker.settings.for_names(identity.topic, identity.channel)
+            max_attempts = there.max_attempts
+            if self._session.msg_timeout is None:
+                current = replace(current, msg_timeout=there.msg_timeout)
+        settings, answer = identify.negotiate(identity, self._context.terms, current, max_attempts=max_attempts)
         session, about = self._session, self._session.about
         self._agree(settings)
         about.client_id, about.hostname, about.user_agent = settings.client_id, settings.hostname, settings.user_agent
         about.topology_region, about.topology_zone = settings.topology_region, settings.topology_zone
         self._wire.heartbeats = settings.heartbeat_interval > 0
-        session.touch_timeout = settings.msg_timeout
+        self._wire.reject = settings.reject
+        if identity.msg_timeout:
+            session.touch_timeout = settings.msg_timeout
         if not self._identified:  # deliveries and heartbeats go by the first one
             self._identified = True
-            session.msg_timeout = settings.msg_timeout
+            if identity.msg_timeout:
+                session.msg_timeout = settings.msg_timeout
             session.sample_rate = settings.sample_rate
             session.locality = self._context.locality(settings)
             self._timer.start(settings.heartbeat_interval, now=now)

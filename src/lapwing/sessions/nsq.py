@@ -27,8 +27,9 @@ from lapwing.errors import (
 )
 from lapwing.sessions.replies import Replies, Slot
 from lapwing.wire.nsq import frames, parse_mpub
-from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Mpub, Nop, Pub, Rdy, Rej, Req, Sub, Touch
 from lapwing.wire.nsq.limits import Limits
+from lapwing.wire.nsq.parse_line import rejection
 
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # as NSQ's stats number them
 
@@ -105,8 +106,8 @@ class Session:
         self.subscription: Window | None = None
         self.channel: Channel | None = None
         self.publish_counts: dict[str, int] = {}
-        self.msg_timeout = broker.options.msg_timeout  # ns that a delivery gives
-        self.touch_timeout = broker.options.msg_timeout  # ns that a TOUCH gives
+        self.msg_timeout: int | None = None  # ns that a delivery gives; None: as the channel is set
+        self.touch_timeout: int | None = None  # ns that a TOUCH gives; None: as the channel is set
         self.sample_rate = 0
         self.locality = 0
         self.about = About()
@@ -253,7 +254,8 @@ class Session:
                 Holder(self.name),
                 self.send,
                 self._hang_up,
-                timeout=self.msg_timeout,
+                timeout=channel.effective.msg_timeout if self.msg_timeout is None else self.msg_timeout,
+                default_timeout=self.msg_timeout is None,
                 sample_rate=self.sample_rate,
                 locality=self.locality,
                 client=self,
@@ -291,14 +293,31 @@ class Session:
     def _req(self, command: Req, now: int) -> None:
         channel, holder = self._consuming()
         try:
-            channel.requeue(channel.topic.sequence_of(command.id), holder, delay=command.delay, now=now)
+            channel.requeue(
+                channel.topic.sequence_of(command.id),
+                holder,
+                delay=command.delay,
+                now=now,
+                reason=Reason.RELEASED if command.free else Reason.REQUEUED,
+                error=command.error,
+            )
         except CommandFailed as error:
             self._soft("REQ", command.id, str(error))
 
+    def _rej(self, command: Rej, now: int) -> None:
+        channel, holder = self._consuming()
+        reason, error = rejection(command.body)
+        said = f"{reason}: {error}" if reason and error else reason or error
+        try:
+            channel.reject(channel.topic.sequence_of(command.id), holder, now=now, error=said)
+        except CommandFailed as failed:
+            self._soft("REJ", command.id, str(failed))
+
     def _touch(self, command: Touch, now: int) -> None:
         channel, holder = self._consuming()
+        timeout = channel.effective.msg_timeout if self.touch_timeout is None else self.touch_timeout
         try:
-            channel.touch(channel.topic.sequence_of(command.id), holder, timeout=self.touch_timeout, now=now)
+            channel.touch(channel.topic.sequence_of(command.id), holder, timeout=timeout, now=now)
         except CommandFailed as error:
             self._soft("TOUCH", command.id, str(error))
 
@@ -358,6 +377,7 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     Rdy: Session._rdy,
     Fins: Session._fins,
     Req: Session._req,
+    Rej: Session._rej,
     Touch: Session._touch,
     Cls: Session._cls,
     Nop: Session._nop,

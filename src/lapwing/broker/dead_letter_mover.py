@@ -1,0 +1,219 @@
+"""Move messages that channels give up to their dead-letter topics.
+
+The mover holds such messages without a deadline and publishes them: a crash before that makes them ready again, a crash
+after it leaves a copy that the next start recognises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from lapwing import kernel
+from lapwing.broker import dead_letters, times, way_back
+from lapwing.broker.dead_letter_link import DeadLetterMark
+from lapwing.broker.dead_letters import Cause, Origin
+from lapwing.broker.skips import Run, runs_of
+from lapwing.errors import LapwingError
+from lapwing.log.log import Extra
+from lapwing.log.segment import time_of
+
+if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
+    from lapwing.broker.channel import Channel
+    from lapwing.broker.topic import Topic
+
+_BATCH: Final = 1000  # messages moved at a time
+_BATCH_BYTES: Final = 4 << 20
+_NEAR: Final = 500  # sequences between two messages whose headers are read together
+
+_ID: Final = slice(18, 34)  # of a frame
+
+
+class DeadLetterMover:
+    """The mover of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waiting: dict[Channel, dict[int, Cause]] = {}
+        self._refused: dict[Channel, str] = {}  # why the last move of a channel failed
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `publish` has something to do."""
+        return bool(self._waiting)
+
+    def problems(self) -> list[str]:
+        """Return why dead letters cannot be moved, for health."""
+        return [
+            f"dead letters of {channel.topic.name}/{channel.name} wait: {reason}"
+            for channel, reason in self._refused.items()
+            if not channel.exiting and channel.pending.failures.doomed()
+        ]
+
+    def add(self, channel: Channel, causes: Mapping[int, Cause]) -> None:
+        """Take messages of a channel, which the mover of its `pending` holds."""
+        self._waiting.setdefault(channel, {}).update(causes)
+
+    # --- moving ------------------------------------------------------------------------------------------------
+
+    def publish(self, now: int) -> None:
+        """Append what waits to the dead-letter topics, a batch per channel; the turn writes it."""
+        waiting, self._waiting = self._waiting, {}
+        for channel, causes in waiting.items():
+            if channel.exiting:
+                continue
+            batch = dict(list(causes.items())[:_BATCH])
+            rest = {sequence: cause for sequence, cause in causes.items() if sequence not in batch}
+            try:
+                moved = self._publish(channel, batch, now)
+            except (LapwingError, OSError) as error:
+                self.refuse(channel, list(batch), error, now=now)
+                continue
+            rest |= {sequence: cause for sequence, cause in batch.items() if sequence not in moved}
+            if rest:
+                self.add(channel, rest)
+
+    def _publish(self, channel: Channel, causes: Mapping[int, Cause], now: int) -> set[int]:
+        """Append a batch of one channel; return the messages that are dealt with."""
+        target = self.dead_topic(channel.dead_topic, now=now)
+        self._agree(channel, target, now)
+        origin = Origin(channel.topic.name, channel.name, self._broker.node_name, channel.topic.log.identity)
+        kept = _headers(channel, causes)
+        at = times.show(now + self._broker.skew)
+        done: set[int] = set()
+        moved: list[int] = []
+        bodies: list[bytes] = []
+        extras: list[Extra] = []
+        size, first = 0, target.log.next
+        for sequence, cause in causes.items():
+            if size > _BATCH_BYTES:
+                break
+            done.add(sequence)
+            if dead_letters.is_dead_letter(kept.get(sequence, {})):
+                way_back.spare(channel, sequence, now=now)
+                continue
+            frame = channel.frame(sequence)
+            if frame is None:
+                channel.finish([sequence], now=now)  # it is lost to a corrupt chunk, which was reported
+                continue
+            headers = dead_letters.headers_of(
+                origin, sequence, frame[_ID].decode(), cause,
+                published=time_of(frame), at=at, kept=kept.get(sequence, {}),
+            )  # fmt: skip
+            extras.append(Extra(first + len(bodies), headers=headers))
+            bodies.append(frame[kernel.HEAD :])
+            moved.append(sequence)
+            size += len(frame)
+        if moved:
+            target.publish_own(bodies, extras, _Move(self, channel, target, moved), now=now)
+            channel.dead_link().unsettled.append((target.log.identity, first))
+        return done
+
+    def dead_topic(self, name: str, *, now: int) -> Topic:
+        """Return a dead-letter topic with its channel, both created if there are none. Raises `LapwingError`."""
+        topic = self._broker.topic(name)
+        if dead_letters.CHANNEL not in topic.channels:
+            self._broker.create_channel(topic, dead_letters.CHANNEL, now=now)
+        return topic
+
+    def settled(self, channel: Channel, target: Topic, first: int, moved: Sequence[int], now: int) -> None:
+        """Finish messages whose copies are written."""
+        channel.dead_link().unsettled.remove((target.log.identity, first))
+        self._refused.pop(channel, None)
+        if not channel.exiting:
+            channel.counts.dead += len(channel.finish(moved, now=now))
+
+    def refuse(self, channel: Channel, sequences: Sequence[int], error: Exception, *, now: int) -> None:
+        """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
+        if channel not in self._refused:
+            self._broker.report(
+                f"channel {channel.topic.name}/{channel.name}: dead-letter topic {channel.dead_topic} refuses "
+                f"messages: {error}; they are moved when it takes them again"
+            )
+        self._refused[channel] = str(error)
+        way_back.refuse(channel, sequences, now=now)
+
+    # --- agreeing with the dead-letter topic -------------------------------------------------------------------
+
+    def _agree(self, channel: Channel, target: Topic, now: int) -> None:
+        """Note in the journal where the copies of a channel begin, before the first one is made. Raises `LogError`."""
+        link, log = channel.dead_link(), target.log.identity
+        if channel.ephemeral or (link.mark is not None and (link.mark.topic, link.mark.log) == (target.name, log)):
+            return
+        link.mark = DeadLetterMark(target.name, log, target.log.next)
+        channel.dirty = True
+        channel.quiet_until = 0
+        channel.topic.tell(now=now)
+
+    def update_mark(self, channel: Channel) -> None:
+        """Note how far a channel agrees with its dead-letter topic, as the journal is written now."""
+        link = channel.dead
+        if link is None or link.mark is None:
+            return
+        mark, target = link.mark, self._broker.topics.get(link.mark.topic)
+        if target is not None and target.log.identity == mark.log:
+            mark.next = min((first for log, first in link.unsettled if log == mark.log), default=target.log.end)
+
+    def recognise(self, channel: Channel, *, now: int) -> None:
+        """Finish messages whose copy was written before a crash, and move the others that were given up."""
+        for sequence in self._copied(channel):
+            if channel.finish([sequence], now=now):
+                channel.counts.dead += 1
+        pending = channel.pending
+        doomed = [each for each in pending.failures.doomed() if pending.requeued.remove(each)]
+        if doomed:
+            way_back.resume(channel, doomed, now=now)
+
+    def _copied(self, channel: Channel) -> Iterator[int]:
+        mark = channel.dead.mark if channel.dead is not None else None
+        target = self._broker.topics.get(mark.topic) if mark is not None else None
+        if mark is None or target is None or target.log.identity != mark.log:
+            return
+        source = channel.topic
+        for extra in target.log.extras(max(mark.next, target.log.first), target.log.end):
+            get = extra.headers.get
+            if (get("dead-topic"), get("dead-channel"), get("dead-log")) == (
+                source.name, channel.name, source.log.identity,
+            ):  # fmt: skip
+                sequence = source.sequence_of(get("dead-id", "").encode())
+                if sequence >= 0:
+                    yield sequence
+
+
+class _Move:
+    """The receipt of a batch of dead letters."""
+
+    __slots__ = ("_channel", "_moved", "_mover", "_target")
+
+    def __init__(self, mover: DeadLetterMover, channel: Channel, target: Topic, moved: list[int]) -> None:
+        self._mover = mover
+        self._channel = channel
+        self._target = target
+        self._moved = moved
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Finish the messages, or have them wait."""
+        now = self._mover._broker.now
+        if error is None:
+            self._mover.settled(self._channel, self._target, sequence, self._moved, now)
+        else:
+            self._channel.dead_link().unsettled.remove((self._target.log.identity, sequence))
+            self._mover.refuse(self._channel, self._moved, error, now=now)
+
+
+def _headers(channel: Channel, sequences: Iterable[int]) -> dict[int, dict[str, str]]:
+    """Return the headers of messages that have some. Raises `ReadFailed`."""
+    log = channel.topic.log
+    found: dict[int, dict[str, str]] = {}
+    near: list[Run] = []
+    for start, stop in runs_of(sequence for sequence in sequences if sequence >= log.first):
+        if near and start - near[-1][1] < _NEAR:
+            near[-1] = (near[-1][0], stop)
+        else:
+            near.append((start, stop))
+    for start, stop in near:
+        found.update((extra.sequence, extra.headers) for extra in log.extras(start, stop) if extra.headers)
+    return found
+
+

@@ -1,0 +1,72 @@
+"""The dead letters of a topic that nobody has dealt with: which there are, and what each says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lapwing import kernel
+from lapwing.broker.dead_filter import DeadFilter
+from lapwing.broker.skips import Run, gaps, runs_of
+from lapwing.errors import CorruptChunk, OutOfRange
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter."""
+
+    sequence: int  # in the dead-letter topic
+    headers: dict[str, str]
+    body: bytes
+    held: bool  # a consumer has it in flight
+
+
+def waiting_runs(channel: Channel) -> list[Run]:
+    """Return the sequences of a channel that are not finished, as rising runs."""
+    fresh = gaps(channel.cursor, channel.topic.fanned_out, channel.ahead.runs)
+    return sorted([*runs_of(channel.pending.sequences()), *fresh])
+
+
+def letters(
+    channel: Channel, runs: list[Run], *, after: int = -1, most: int, wanted: DeadFilter
+) -> tuple[list[DeadLetter], int, int]:
+    """Look at up to `most` letters of `runs` beyond the sequence `after`; a letter that cannot be read is left out.
+
+    Return those that are wanted, the sequence of the last one looked at (-1: there is none), and how many were looked
+    at. Raises `ReadFailed`.
+    """
+    log = channel.topic.log
+    chosen: list[Run] = []
+    left = most
+    for start, stop in runs:
+        start = max(start, after + 1, log.first)
+        if start < stop and left > 0:
+            stop = min(stop, start + left)
+            chosen.append((start, stop))
+            left -= stop - start
+    found: list[DeadLetter] = []
+    for start, stop in chosen:
+        headers = {extra.sequence: extra.headers for extra in log.extras(start, stop)}
+        for sequence in range(start, stop):
+            letter = _letter(channel, sequence, headers.get(sequence, {}), wanted)
+            if letter is not None:
+                found.append(letter)
+    return found, chosen[-1][1] - 1 if chosen else -1, most - left
+
+
+def _letter(channel: Channel, sequence: int, headers: dict[str, str], wanted: DeadFilter) -> DeadLetter | None:
+    try:
+        body = channel.topic.log.frame(sequence)[kernel.HEAD :]
+    except (OutOfRange, CorruptChunk):
+        return None
+    if not wanted.matches(sequence, headers, lambda: body):
+        return None
+    return DeadLetter(sequence, headers, body, channel.pending.holder_of(sequence) is not None)
+
+
+def counted(channel: Channel) -> int:
+    """Return how many messages of a channel are not finished."""
+    return channel.depth + channel.in_flight_count + len(channel.pending.deferred)

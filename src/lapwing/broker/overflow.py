@@ -1,0 +1,76 @@
+"""What a channel drops, or gives up, when more waits than it may hold: the oldest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lapwing.broker import way_back
+from lapwing.broker.dead_letters import OVERFLOW
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+    from lapwing.broker.settings import ChannelSettings
+
+_AT_ONCE: Final = 10_000  # messages given up in one turn
+
+
+def sheds(settings: ChannelSettings) -> bool:
+    """Whether settings have a channel drop or give up what is too much."""
+    return settings.overflow != "reject" and bool(settings.max_depth or settings.max_bytes)
+
+
+def shed(channel: Channel, *, now: int) -> None:
+    """Drop or give up the oldest of the waiting messages, until the rest is within the limits. Raises `ReadFailed`."""
+    surplus = _surplus(channel)
+    if surplus <= 0:
+        return
+    dead = channel.effective.overflow == "dead" and bool(channel.dead_topic)
+    if dead and surplus > _AT_ONCE:
+        surplus = _AT_ONCE
+        channel.changed()  # the rest in the next turn
+    channel.counts.overflowed += surplus
+    pending = channel.pending
+    given_up: list[int] = []
+    while surplus > 0 and (first := pending.requeued.first()) is not None:
+        surplus -= 1
+        if dead:
+            pending.requeued.remove(first[0])
+            given_up.append(first[0])
+        else:
+            pending.drop(first[0])
+    while surplus > 0:
+        channel.pass_over()
+        cursor = channel.cursor
+        stop = min(channel.ahead.clear_until(channel.topic.fanned_out), cursor + surplus)
+        if stop <= cursor:
+            break
+        channel.reader.seek(stop)
+        surplus -= stop - cursor
+        if dead:
+            pending.attempts.update(dict.fromkeys(range(cursor, stop), 0))
+            given_up += range(cursor, stop)
+    channel.dirty = True
+    if given_up:
+        way_back.give_up(channel, given_up, OVERFLOW, now=now)
+
+
+def _surplus(channel: Channel) -> int:
+    settings, depth = channel.effective, channel.depth - len(channel.pending.alone)
+    surplus = depth - settings.max_depth if settings.max_depth else 0
+    if settings.max_bytes:
+        surplus = max(surplus, _too_many_bytes(channel, settings.max_bytes))
+    return min(surplus, depth)
+
+
+def _too_many_bytes(channel: Channel, most: int) -> int:
+    """Return how many of the messages that wait for their first delivery are too much, by their bytes."""
+    size, low, high = channel.topic.log.bytes_from, channel.cursor, channel.topic.fanned_out
+    if size(low) <= most:
+        return 0
+    while low < high:
+        middle = (low + high) // 2
+        if size(middle) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    return low - channel.cursor - channel.ahead.count_below(low)

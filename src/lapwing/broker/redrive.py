@@ -1,0 +1,466 @@
+"""Redrive: return dead letters to the channels that gave them up; publish them again; or purge them.
+
+A redrive is a task of one dead-letter topic, worked off in steps. Its state is a note of the channel `dead` in the
+journal of that topic, and is written with what the channel has finished: a task goes on after a restart where it was.
+
+A step first makes the messages unfinished in their channels, notes there which letters they come from, and writes that
+journal; then it finishes the letters and writes their journal. After a crash in between, the notes tell which letters
+are still to be finished. So no message is lost, and none is returned twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from lapwing import kernel
+from lapwing.broker import dead_filter, dead_letter_view, dead_letters, settings, times
+from lapwing.broker.dead_filter import DeadFilter
+from lapwing.broker.dead_letter_view import DeadLetter
+from lapwing.broker.rate import TokenBucket
+from lapwing.broker.settings import Rate
+from lapwing.broker.skips import runs_of
+from lapwing.errors import CorruptChunk, LapwingError, LogError, OutOfRange, SettingRefused
+from lapwing.log.log import Extra
+
+if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
+    from lapwing.broker.channel import Channel
+    from lapwing.broker.topic import Topic
+
+CHANNEL, TOPIC, NOWHERE = "channel", "topic", "nowhere"
+RUNNING, DONE, CANCELLED, FAILED = "running", "done", "cancelled", "failed"
+STEP: Final = 500  # letters looked at in one step
+_RETRY: Final = 1_000_000_000  # ns before a step that the disk refused is tried again
+_SETTLING: Final = 5_000_000  # ns between two looks at whether publishes are synced
+_SMOOTH: Final = 100_000_000  # ns; a rate is kept over this time
+_FROM: Final = "dead-redriven"  # header of a message that was published again: log and sequence of its letter
+
+
+@dataclass(slots=True)
+class RedriveTask:
+    """A redrive, or a purge (`to` nowhere), of one dead-letter topic."""
+
+    id: str
+    to: str
+    wanted: DeadFilter
+    rate: Rate
+    limit: int  # 0: none
+    started: int  # Unix ns
+    stop: int  # letters from here on came after the task
+    position: int = 0  # letters below are dealt with
+    state: str = RUNNING
+    looked: int = 0
+    redriven: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)  # by reason
+    error: str = ""  # why it waits or has failed
+    marks: dict[str, tuple[str, int]] = field(default_factory=dict)  # topics published to: log, and where copies begin
+    edited: bytes | None = None  # the body of the one letter that is redriven
+    unsettled: int | None = None  # the first letter that is being published again
+
+    def document(self) -> dict[str, Any]:
+        """Return the task as JSON, for people."""
+        return {
+            "id": self.id,
+            "to": self.to,
+            "filter": self.wanted.document(),
+            "rate": settings.RATE.show(self.rate),
+            "limit": self.limit,
+            "started": times.show(self.started),
+            "state": self.state,
+            "looked": self.looked,
+            "redriven": self.redriven,
+            "skipped": dict(self.skipped),
+            "left": max(self.stop - self.position, 0),
+            "error": self.error,
+        }
+
+
+class Redrives:
+    """All tasks of a broker, by dead-letter topic; the last one of each stays until the next."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.active: dict[str, Topic] = {}  # dead-letter topics whose task runs, by name
+        self._buckets: dict[str, TokenBucket] = {}
+        self._again: dict[str, int] = {}  # when a task that had to wait is tried again, ns
+        self._settling: dict[str, int] = {}  # publishes of a task that are not written yet
+        self._returned: dict[Channel, set[str]] = {}  # notes that can be dropped when letters are finished
+
+    # --- starting and ending -----------------------------------------------------------------------------------
+
+    def start(
+        self,
+        topic: Topic,
+        *,
+        to: str,
+        wanted: DeadFilter,
+        rate: Rate = settings.UNLIMITED,
+        limit: int = 0,
+        edited: bytes | None = None,
+        now: int,
+    ) -> RedriveTask:
+        """Begin a task. Raises `SettingRefused` when one runs already, or `LogError` when it cannot be saved."""
+        channel = topic.channels[dead_letters.CHANNEL]
+        link = channel.dead_link()
+        running = link.redrive
+        if running is not None and running.state == RUNNING:
+            raise SettingRefused(f"a redrive of {topic.name} runs already: wait for it, or cancel it first")
+        task = RedriveTask(
+            os.urandom(8).hex(), to, wanted, rate, limit, now + self._broker.skew, topic.log.end, topic.log.first,
+            edited=edited,
+        )  # fmt: skip
+        link.redrive = task
+        self._buckets.pop(topic.name, None)
+        self._again.pop(topic.name, None)
+        try:
+            self._save(channel, now=now)
+        except LogError:
+            link.redrive = running
+            raise
+        self.active[topic.name] = topic
+        return task
+
+    def cancel(self, topic: Topic, *, now: int) -> RedriveTask | None:
+        """End the task of a dead-letter topic where it is; return it. Raises `LogError`."""
+        channel = topic.channels[dead_letters.CHANNEL]
+        task = channel.dead_link().redrive
+        if task is not None and task.state == RUNNING:
+            task.state = CANCELLED
+            self._save(channel, now=now)
+        return task
+
+    def _save(self, channel: Channel, *, now: int, sync: bool = False) -> None:
+        channel.dirty = True
+        channel.quiet_until = 0
+        channel.topic.tell(now=now, sync=sync and self._broker.options.durability == "fsync")
+
+    # --- stepping ----------------------------------------------------------------------------------------------
+
+    def step(self, *, now: int) -> int | None:
+        """Go on with every task; return the time of the next step, ns (`now`: at once), or None without a task."""
+        dues = [self._step_of(topic, now) for topic in list(self.active.values())]
+        return min((due for due in dues if due is not None), default=None)
+
+    def _step_of(self, topic: Topic, now: int) -> int | None:
+        channel = topic.channels.get(dead_letters.CHANNEL)
+        task = channel.dead.redrive if channel is not None and channel.dead is not None else None
+        if topic.exiting or channel is None or task is None or task.state != RUNNING:
+            self.active.pop(topic.name, None)
+            return None
+        if self._settling.get(topic.name):
+            return now + _SETTLING
+        if now < self._again.get(topic.name, 0):
+            return self._again[topic.name]
+        try:
+            due = self._step(channel, task, now)
+            task.error = ""
+        except (LapwingError, OSError) as error:
+            task.error = str(error)
+            due = self._again[topic.name] = now + _RETRY
+        return due
+
+    def _step(self, channel: Channel, task: RedriveTask, now: int) -> int:
+        most = STEP if not task.limit else min(STEP, task.limit - task.redriven)
+        if most <= 0:
+            return self._end(channel, task, now)
+        bucket = None
+        if task.rate.count:
+            burst = max(task.rate.count * _SMOOTH // task.rate.per, 1)
+            bucket = self._buckets.setdefault(channel.topic.name, TokenBucket(task.rate, burst, now=now))
+            most = min(most, bucket.available(now))
+            if not most:
+                return bucket.next_due()
+        runs = [(start, min(stop, task.stop)) for start, stop in dead_letter_view.waiting_runs(channel)]
+        found, last, looked = dead_letter_view.letters(
+            channel, runs, after=task.position - 1, most=STEP, wanted=task.wanted
+        )
+        if last < 0:
+            return self._end(channel, task, now)
+        if len(found) > most:  # the others are looked at again
+            found = found[:most]
+            looked, last = len(found), found[-1].sequence
+        task.looked += looked
+        free = [letter for letter in found if not letter.held]
+        task.skipped["held by a consumer"] += len(found) - len(free)
+        done = self._deal(channel, task, free, now)
+        if bucket is not None:
+            bucket.take(len(done))
+        task.position = last + 1
+        task.skipped = +task.skipped
+        finish(channel, done, now=now)
+        task.redriven += len(done)
+        self._save(channel, now=now)
+        self._forget_returned(channel)
+        return now
+
+    def _end(self, channel: Channel, task: RedriveTask, now: int) -> int:
+        task.state = DONE
+        self._save(channel, now=now)
+        return now
+
+    def _deal(self, channel: Channel, task: RedriveTask, found: list[DeadLetter], now: int) -> list[int]:
+        """Return letters to where the task sends them; return the sequences of those that are dealt with."""
+        if task.to == NOWHERE:
+            return [letter.sequence for letter in found]
+        by_origin: dict[tuple[str, str], list[DeadLetter]] = {}
+        for letter in found:
+            origin = letter.headers.get("dead-topic", ""), letter.headers.get("dead-channel", "")
+            by_origin.setdefault(origin, []).append(letter)
+        done: list[int] = []
+        for (topic, name), some in by_origin.items():
+            if task.to == TOPIC:
+                done += self._publish(channel, task, topic, some, now)
+            else:
+                done += self._return(channel, task, topic, name, some, now)
+        return done
+
+    # --- back into the channel ---------------------------------------------------------------------------------
+
+    def _return(
+        self, dead: Channel, task: RedriveTask, topic: str, name: str, found: list[DeadLetter], now: int
+    ) -> list[int]:
+        source = self._broker.topics.get(topic)
+        channel = source.channels.get(name) if source is not None else None
+        if source is None or channel is None:
+            what = f"channel {topic}/{name}" if topic else "its origin"
+            task.skipped[f"{what} does not exist"] += len(found)
+            return []
+        same = [letter for letter in found if letter.headers.get("dead-log") == source.log.identity]
+        if len(same) < len(found):
+            reason = f"topic {topic} was created again since: publish to the topic instead"
+            task.skipped[reason] += len(found) - len(same)
+        if not same:
+            return []
+        returned = return_letters(channel, same, edited=task.edited, now=now)
+        done = [letter.sequence for letter in same]
+        log = dead.topic.log.identity
+        key = f"{dead.topic.name} {log}"
+        link = channel.dead_link()
+        before = link.returned.get(key, [])
+        link.returned[key] = before + done
+        self._returned.setdefault(channel, set()).add(key)
+        try:
+            self._save(channel, now=now, sync=True)
+        except LogError:
+            channel.finish(returned, now=now)
+            link.returned[key] = before
+            raise
+        channel.counts.redriven += len(returned)
+        return done
+
+    def _forget_returned(self, dead: Channel) -> None:
+        """Drop the notes of letters that the journal has as finished."""
+        key = f"{dead.topic.name} {dead.topic.log.identity}"
+        for channel, keys in list(self._returned.items()):
+            if key in keys:
+                keys.discard(key)
+                channel.dead_link().returned.pop(key, None)
+                channel.dirty = True
+            if not keys:
+                del self._returned[channel]
+
+    # --- published again ---------------------------------------------------------------------------------------
+
+    def _publish(self, dead: Channel, task: RedriveTask, name: str, found: list[DeadLetter], now: int) -> list[int]:
+        if not name:
+            task.skipped["its origin does not exist"] += len(found)
+            return []
+        topic = self._broker.topic(name)
+        log = dead.topic.log.identity
+        if task.marks.get(name, ("", 0))[0] != topic.log.identity:
+            task.marks[name] = topic.log.identity, topic.log.end
+            self._save(dead, now=now, sync=True)
+        bodies = [letter.body if task.edited is None else task.edited for letter in found]
+        if topic.admission is not None:
+            topic.admission.check(len(bodies), sum(map(len, bodies)), max(map(len, bodies)))
+        first = topic.log.next
+        extras = [
+            Extra(first + index, headers=dead_letters.original(letter.headers) | {_FROM: f"{log} {letter.sequence}"})
+            for index, letter in enumerate(found)
+        ]
+        self._settling[dead.topic.name] = self._settling.get(dead.topic.name, 0) + 1
+        if task.unsettled is None:
+            task.unsettled = found[0].sequence
+        receipt = _Republished(self, dead, task, topic, [letter.sequence for letter in found])
+        topic.publish_own(bodies, extras, receipt, now=now)
+        return []
+
+    def republished(self, dead: Channel, task: RedriveTask, topic: Topic, done: list[int], error: str) -> None:
+        """Finish letters that were published again, or try them again."""
+        self._settling[dead.topic.name] -= 1
+        if not self._settling[dead.topic.name]:
+            task.unsettled = None
+        if error:
+            task.position = min(task.position, done[0])
+            task.error = error
+            self._again[dead.topic.name] = self._broker.now + _RETRY
+            return
+        finish(dead, done, now=self._broker.now)
+        task.redriven += len(done)
+        task.marks[topic.name] = topic.log.identity, topic.log.end
+        dead.dirty = True
+
+    # --- after a restart ---------------------------------------------------------------------------------------
+
+    def recover(self, *, now: int) -> None:
+        """Finish letters whose messages were returned or published again before a crash."""
+        for topic in list(self._broker.topics.values()):
+            for channel in topic.channels.values():
+                link = channel.dead
+                if link is None:
+                    continue
+                for key, done in link.returned.items():
+                    self._finish_returned(key, done, now)
+                link.returned.clear()
+                if link.redrive is not None:
+                    self._recognise(channel, link.redrive, now)
+                    if link.redrive.state == RUNNING:
+                        self.active[topic.name] = topic
+
+    def _finish_returned(self, key: str, done: list[int], now: int) -> None:
+        name, _, log = key.partition(" ")
+        topic = self._broker.topics.get(name)
+        dead = topic.channels.get(dead_letters.CHANNEL) if topic is not None else None
+        if topic is not None and dead is not None and topic.log.identity == log:
+            finish(dead, done, now=now)
+
+    def _recognise(self, dead: Channel, task: RedriveTask, now: int) -> None:
+        log = dead.topic.log.identity
+        for name, (identity, mark) in task.marks.items():
+            topic = self._broker.topics.get(name)
+            if topic is None or topic.log.identity != identity:
+                continue
+            done = []
+            for extra in topic.log.extras(max(mark, topic.log.first), topic.log.end):
+                source, _, sequence = extra.headers.get(_FROM, "").partition(" ")
+                if source == log and sequence.isdigit():
+                    done.append(int(sequence))
+            finish(dead, done, now=now)
+
+
+class _Republished:
+    """The receipt of letters that are published again."""
+
+    __slots__ = ("_dead", "_done", "_redrives", "_task", "_topic")
+
+    def __init__(self, redrives: Redrives, dead: Channel, task: RedriveTask, topic: Topic, done: list[int]) -> None:
+        self._redrives = redrives
+        self._dead = dead
+        self._task = task
+        self._topic = topic
+        self._done = done
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Finish the letters, or try them again."""
+        text = "" if error is None else str(error)
+        self._redrives.republished(self._dead, self._task, self._topic, self._done, text)
+
+
+def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes | None, now: int) -> list[int]:
+    """Make messages that a channel gave up ready again in it; return the sequences of those that were not already.
+
+    Where the log has let go of a message, or its body was edited, the body goes into the side log. Raises
+    `WriteFailed`.
+    """
+    topic, pending = channel.topic, channel.pending
+    unfinished = set(pending.sequences())
+    kept: list[tuple[int, bytes]] = []
+    wanted: dict[int, Mapping[str, str]] = {}
+    for letter in found:
+        sequence = topic.sequence_of(letter.headers.get("dead-id", "").encode())
+        ahead = sequence >= channel.cursor and sequence not in channel.finished_ahead
+        if not 0 <= sequence < topic.log.end or sequence in unfinished or ahead:
+            continue  # it is there
+        wanted[sequence] = letter.headers
+        if edited is not None or not _readable(topic, sequence):
+            kept.append((sequence, _frame(topic, sequence, letter, edited)))
+    if kept:
+        channel.side_logged.keep(kept)
+    failures = pending.own_failures()
+    for sequence, headers in wanted.items():
+        pending.attempts[sequence] = max(_number(headers, "dead-deliveries"), 0)
+        failures.revive(sequence, max(_number(headers, "dead-count"), 1))
+        channel.finished_ahead.remove(sequence)
+    channel.take_back(wanted, now=now)
+    return list(wanted)
+
+
+def _readable(topic: Topic, sequence: int) -> bool:
+    try:
+        topic.log.frame(sequence)
+    except (OutOfRange, CorruptChunk):
+        return False
+    return True
+
+
+def _frame(topic: Topic, sequence: int, letter: DeadLetter, edited: bytes | None) -> bytes:
+    try:
+        published = times.parse(letter.headers.get("dead-published", ""))
+    except ValueError:
+        published = 0
+    body = letter.body if edited is None else edited
+    return kernel.frame_one(body, topic.id_base + sequence, published)
+
+
+def _number(headers: Mapping[str, str], name: str) -> int:
+    text = headers.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def finish(channel: Channel, sequences: Iterable[int], *, now: int) -> None:
+    """Finish messages of a channel, also those that wait for their first delivery."""
+    wanted = list(sequences)
+    channel.finish(wanted, now=now)
+    fresh = [each for each in wanted if channel.cursor <= each < channel.topic.fanned_out]
+    channel.finish_ahead(runs_of(fresh))
+    channel.pass_over()
+
+
+# --- the note in the journal ------------------------------------------------------------------------------------
+
+
+def encode(task: RedriveTask | None) -> bytes:
+    """Return a task as it is noted in the journal."""
+    if task is None:
+        return b""
+    document = {
+        "id": task.id,
+        "to": task.to,
+        "wanted": task.wanted.document(),
+        "rate": settings.RATE.show(task.rate),
+        "limit": task.limit,
+        "started": task.started,
+        "stop": task.stop,
+        "position": task.position if task.unsettled is None else min(task.unsettled, task.position),
+        "state": task.state,
+        "looked": task.looked,
+        "redriven": task.redriven,
+        "skipped": dict(task.skipped),
+        "error": task.error,
+        "marks": task.marks,
+        "edited": None if task.edited is None else task.edited.hex(),
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode(note: Mapping[str, Any]) -> RedriveTask:
+    """Return the task that was noted. Raises `KeyError`, `TypeError` or `ValueError`."""
+    try:
+        wanted = dead_filter.parse(note["wanted"])
+    except SettingRefused as error:
+        raise ValueError(str(error)) from error
+    task = RedriveTask(
+        str(note["id"]), str(note["to"]), wanted, settings.RATE.from_file(note["rate"]), int(note["limit"]),
+        int(note["started"]), int(note["stop"]), int(note["position"]), str(note["state"]), int(note["looked"]),
+        int(note["redriven"]), Counter(note["skipped"]), str(note["error"]),
+    )  # fmt: skip
+    task.marks = {str(name): (str(log), int(end)) for name, (log, end) in note["marks"].items()}
+    task.edited = None if note["edited"] is None else bytes.fromhex(note["edited"])
+    return task
+
+

@@ -1,0 +1,361 @@
+"""Redrive: dead letters come back into the channel that gave them up, once, whatever happens on the way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from failing import configure, failures, letters, reject
+
+from lapwing.broker import dead_filter, redrive
+from lapwing.broker.redrive import CANCELLED, DONE, RUNNING, RedriveTask
+from lapwing.broker.settings import UNLIMITED, Rate
+from lapwing.errors import SettingRefused, WriteFailed
+from play import SECOND, Client, Stage, numbered
+
+DEAD = "t.c.dead"
+
+
+def buried(stage: Stage, count: int = 3, **publish: Any) -> Client:
+    """Have the channel give up that many messages; return its consumer."""
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(count), b"fine")
+    for sequence in range(count):
+        reject(consumer, sequence, f"reason {sequence % 2}")
+    consumer.take()
+    return consumer
+
+
+def start(stage: Stage, to: str = "channel", rate: Rate = UNLIMITED, limit: int = 0, **wanted: Any) -> RedriveTask:
+    edited = wanted.pop("edited", None)
+    return stage.broker.redrives.start(
+        stage.broker.topics[DEAD],
+        to=to,
+        wanted=dead_filter.parse(wanted),
+        rate=rate,
+        limit=limit,
+        edited=edited,
+        now=stage.now,
+    )
+
+
+def run(stage: Stage) -> RedriveTask:
+    """Step until the task is over, or waits for a time that does not come."""
+    for _ in range(100):
+        due = stage.broker.redrives.step(now=stage.now)
+        stage.commit()
+        if due is None or due > stage.now:
+            break
+    link = stage.channel("dead", DEAD).dead
+    assert link is not None
+    assert link.redrive is not None
+    return link.redrive
+
+
+def waiting(stage: Stage) -> int:
+    channel = stage.channel("dead", DEAD)
+    return channel.depth + channel.in_flight_count + len(channel.pending.deferred)
+
+
+def test_a_redrive_returns_messages_to_the_channel_that_gave_them_up_and_to_no_other(stage: Stage):
+    other = stage.consumer("other")
+    consumer = buried(stage)
+    other.take()
+    start(stage)
+    task = run(stage)
+
+    assert (task.state, task.redriven, task.looked) == (DONE, 3, 3)
+    assert [each[:2] for each in consumer.take()[0]] == [(0, 2), (1, 2), (2, 2)]
+    assert other.received() == []
+    assert waiting(stage) == 0
+    assert stage.channel().counts.redriven == 3
+    consumer.finish(0, 1, 2)
+
+
+def test_failures_begin_again_and_a_second_death_is_counted(stage: Stage):
+    consumer = buried(stage, 1)
+    configure(stage, max_attempts=1)
+    for deaths in (2, 3):
+        start(stage)
+        run(stage)
+        assert consumer.received() == [0]
+        assert failures(stage, 0) == 0
+        consumer.requeue(0)
+        assert letters(stage, DEAD)[-1][1]["dead-count"] == str(deaths)
+
+    assert "dead-count" not in letters(stage, DEAD)[0][1]
+    assert letters(stage, DEAD)[-1][1]["dead-deliveries"] == "3"
+
+
+def test_only_those_that_are_wanted_come_back(stage: Stage):
+    consumer = buried(stage, 6)
+    start(stage, error="reason 1")
+    task = run(stage)
+
+    assert (task.redriven, task.looked) == (3, 6)
+    assert consumer.received() == [1, 3, 5]
+    assert waiting(stage) == 3
+    assert stage.consumer("dead", topic=DEAD).received() == [0, 2, 4]
+
+
+def test_letters_out_of_the_middle_stay_finished(tmp_path: Path):
+    stage = Stage(tmp_path)
+    buried(stage, 6)
+    start(stage, error="reason 1")
+    run(stage)
+    for way in (stage.kill, stage.restart):
+        way()
+        assert waiting(stage) == 3
+
+    assert stage.consumer("dead", topic=DEAD).received() == [0, 2, 4]
+
+
+def test_a_limit_and_a_rate_are_kept(stage: Stage):
+    buried(stage, 20)
+    start(stage, limit=12, rate=Rate(10, SECOND))
+    assert run(stage).redriven == 1
+    for _ in range(30):
+        stage.pass_time(SECOND // 10)
+        task = run(stage)
+
+    assert (task.state, task.redriven) == (DONE, 12)
+    assert waiting(stage) == 8
+
+
+def test_one_task_at_a_time_and_a_cancelled_one_loses_nothing(stage: Stage):
+    consumer = buried(stage, 10)
+    start(stage, rate=Rate(1, SECOND))
+    run(stage)
+    with pytest.raises(SettingRefused, match=f"a redrive of {DEAD} runs already: wait for it, or cancel it first"):
+        start(stage)
+    task = stage.broker.redrives.cancel(stage.broker.topics[DEAD], now=stage.now)
+    assert task is not None
+    assert task.state == CANCELLED
+    assert waiting(stage) == 9
+    assert run(stage).state == CANCELLED
+    start(stage)
+    assert run(stage).redriven == 9
+
+    assert sorted(consumer.received()) == list(range(10))
+
+
+def test_redriving_twice_doubles_nothing(stage: Stage):
+    consumer = buried(stage)
+    start(stage)
+    run(stage)
+    start(stage)
+    assert run(stage).redriven == 0
+
+    assert consumer.received() == [0, 1, 2]
+
+
+def test_a_letter_that_a_consumer_holds_is_left_to_it(stage: Stage):
+    buried(stage)
+    reader = stage.consumer("dead", topic=DEAD, ready=1)
+    assert reader.received() == [0]
+    start(stage)
+    task = run(stage)
+
+    assert (task.redriven, dict(task.skipped)) == (2, {"held by a consumer": 1})
+    reader.finish(0)
+    assert waiting(stage) == 0
+
+
+def test_a_letter_that_was_requeued_or_deferred_comes_back_too(stage: Stage):
+    consumer = buried(stage)
+    reader = stage.consumer("dead", topic=DEAD, ready=2)
+    reader.requeue(0, delay=SECOND)
+    reader.requeue(1)
+    reader.leave()
+    start(stage)
+    assert run(stage).redriven == 3
+
+    assert sorted(consumer.received()) == [0, 1, 2]
+
+
+def test_a_message_that_the_log_has_let_go_of_comes_back_from_the_side_log(tmp_path: Path):
+    stage = Stage(tmp_path, max_bytes_per_file=4096)
+    consumer = stage.consumer()
+    stage.client().publish(b"precious")
+    reject(consumer, 0)
+    for _ in range(5):
+        stage.client().publish(bytes(3000))
+        consumer.finish(*[each for each in consumer.received() if each])
+    stage.checkpoint(trim=True)
+    assert stage.broker.topics["t"].log.first > 0
+    published = letters(stage)[0][1]["dead-published"]
+    start(stage)
+    assert run(stage).redriven == 1
+    ((sequence, attempts, body),) = consumer.take()[0]
+    assert (sequence, attempts, body) == (0, 2, b"precious")
+    assert stage.channel().published_at(0) == 1_000 * SECOND
+    assert published == "1970-01-01T00:16:40Z"
+    stage.kill()
+    again = stage.consumer()
+    assert again.take()[0][0][2] == b"precious"
+    again.finish(0)
+
+    assert stage.channel().side_logged.sequences == set()
+
+
+def test_a_body_may_be_edited(stage: Stage):
+    if stage.path is None:
+        pytest.skip("a topic in memory has no side log for it")
+    consumer = buried(stage)
+    start(stage, sequences=[1], edited=b"mended")
+    run(stage)
+
+    assert consumer.take()[0] == [(1, 2, b"mended")]
+    consumer.requeue(1)
+    assert consumer.take()[0] == [(1, 3, b"mended")]
+    consumer.finish(1)
+    assert stage.channel().pending.sequences() == [3]
+
+
+def test_a_message_that_the_cursor_will_reach_anyway_is_not_doubled(stage: Stage):
+    consumer = buried(stage)
+    consumer.leave()
+    stage.channel().seek(0, back=True)
+    start(stage)
+    assert run(stage).redriven == 3
+
+    assert stage.consumer().received() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("gone", ["channel", "topic"])
+def test_letters_whose_channel_is_gone_stay(stage: Stage, gone: str):
+    buried(stage)
+    if gone == "channel":
+        stage.broker.delete_channel("t", "c")
+    else:
+        stage.broker.delete_topic("t")
+    start(stage)
+    task = run(stage)
+
+    assert (task.state, task.redriven, dict(task.skipped)) == (DONE, 0, {"channel t/c does not exist": 3})
+    assert waiting(stage) == 3
+
+
+def test_a_topic_that_was_made_again_gets_no_message_of_the_old_one(stage: Stage):
+    buried(stage)
+    stage.broker.delete_topic("t")
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(5))
+    consumer.finish(*consumer.received())
+    start(stage)
+    task = run(stage)
+
+    assert task.redriven == 0
+    assert dict(task.skipped) == {"topic t was created again since: publish to the topic instead": 3}
+    assert consumer.received() == []
+    start(stage, to="topic")
+    assert run(stage).redriven == 3
+    assert [body for _, _, body in consumer.take()[0]] == numbered(3)
+
+
+def test_letters_are_published_again_for_all_channels_if_so_asked(stage: Stage):
+    other = stage.consumer("other")
+    consumer = buried(stage)
+    other.take()
+    start(stage, to="topic")
+    task = run(stage)
+
+    assert (task.state, task.redriven) == (DONE, 3)
+    assert [body for _, _, body in consumer.take()[0]] == numbered(3)
+    assert [body for _, _, body in other.take()[0]] == numbered(3)
+    assert waiting(stage) == 0
+    assert {key for _, headers in letters(stage, "t") for key in headers} == {"dead-redriven"}
+    reject(consumer, 4, "again")
+    assert letters(stage)[-1][1]["dead-reason"] == "rejected"
+
+
+def test_a_purge_finishes_letters(stage: Stage):
+    consumer = buried(stage, 4)
+    start(stage, to="nowhere", error="reason 0")
+    assert run(stage).redriven == 2
+
+    assert waiting(stage) == 2
+    assert consumer.received() == []
+
+
+def test_a_task_goes_on_after_a_kill_where_it_was(tmp_path: Path):
+    stage = Stage(tmp_path)
+    buried(stage, 20)
+    start(stage, rate=Rate(10, SECOND), limit=15)
+    for _ in range(5):
+        run(stage)
+        stage.pass_time(SECOND // 10)
+    stage.kill()
+    link = stage.channel("dead", DEAD).dead
+    assert link is not None
+    assert link.redrive is not None
+    assert (link.redrive.state, link.redrive.redriven) == (RUNNING, 5)
+    for _ in range(20):
+        stage.pass_time(SECOND // 10)
+        task = run(stage)
+
+    assert (task.state, task.redriven) == (DONE, 15)
+    assert waiting(stage) == 5
+    assert len(stage.consumer().received()) == 16
+
+
+@pytest.mark.parametrize("to", ["channel", "topic"])
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_kill_between_the_return_and_the_end_of_a_letter_doubles_nothing(tmp_path: Path, to: str, finished: bool):
+    stage = Stage(tmp_path)
+    consumer = buried(stage)
+    stage.checkpoint()
+    start(stage, to=to)
+    dead = stage.broker.topics[DEAD]
+
+    def refuse(**_: object) -> bool:
+        raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
+
+    if to == "channel":
+        dead.tell = refuse  # type: ignore[method-assign]  # what is finished there does not reach the disk
+    stage.broker.redrives.step(now=stage.now)
+    stage.commit()
+    got = consumer.received()
+    assert len(got) == 3
+    if finished:
+        consumer.finish(*got)
+    stage.broker.tell(stage.broker.topics["t"])
+    stage.kill()
+    run(stage)
+
+    assert waiting(stage) == 0
+    left = stage.consumer()
+    assert len(left.received()) == (1 if finished else 4)
+
+
+def test_when_the_channel_cannot_be_journaled_the_letters_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stage = Stage(tmp_path)
+    consumer = buried(stage)
+    stage.checkpoint()
+    start(stage)
+    journal = stage.broker.topics["t"].store.journal
+
+    def refuse(*, sync: bool = False) -> None:
+        raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "flush", refuse)
+        task = run(stage)
+    assert (task.state, task.redriven) == (RUNNING, 0)
+    assert "No space left on device" in task.error
+    assert waiting(stage) == 3
+    assert consumer.received() == []
+    stage.pass_time(SECOND)
+    assert run(stage).redriven == 3
+
+    assert consumer.received() == [0, 1, 2]
+
+
+def test_the_note_of_a_task_is_understood_again():
+    task = RedriveTask(
+        "1", "topic", dead_filter.parse({"text": "x", "sequences": [1]}), Rate(5, SECOND), 7, 1, 2, 3, edited=b"\xff"
+    )
+    task.marks["t"] = ("log", 5)
+    task.skipped["why"] = 2
+    import json
+
+    assert redrive.decode(json.loads(redrive.encode(task))) == task
