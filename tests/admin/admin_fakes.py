@@ -301,6 +301,21 @@ class FakeNsqd(Fake):
     def _log(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
         if path == "/pipelines":
             return 200, {"pipelines": self.pipelines}
+        if path == "/node":
+            return 200, {
+                "memory_bytes": 48 << 20,
+                "cpu_seconds": 12.5,
+                "open_files": 41,
+                "max_files": 1024,
+                "data_path": f"/var/lib/{self.hostname}",
+                "disk_free_bytes": 70 << 30,
+                "disk_bytes": 100 << 30,
+                "options": [
+                    {"flag": "--data-path", "value": f"/var/lib/{self.hostname}", "default": False},
+                    {"flag": "--durability", "value": "os", "default": True},
+                    {"flag": "--msg-timeout", "value": "1m0s", "default": True},
+                ],
+            }
         if path == "/log/offsets":
             names = [query["topic"]] if "topic" in query else list(self.topics)
             at = int(query["at"]) if "at" in query else None

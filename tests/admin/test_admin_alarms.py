@@ -102,6 +102,14 @@ def test_an_unreachable_node_comes_before_everything():
     assert second.severity == "warning"
 
 
+def test_an_unreachable_node_is_told_with_how_long_and_why():
+    state = NodeState(NODE, error="connection refused", lost_since=NOW - 125)
+
+    assert only(ClusterView(at=NOW, nodes=(state,))).text == (
+        "nsqd 10.0.0.1:4151 does not answer for 2m 5s: connection refused"
+    )
+
+
 def test_a_cluster_without_a_node_is_not_well():
     alarm = only(ClusterView(at=NOW, lookupds=(("l:4161", ""),)))
 
@@ -111,7 +119,7 @@ def test_a_cluster_without_a_node_is_not_well():
 def test_a_node_that_left_is_told_with_how_long_ago():
     alarm = only(ClusterView(at=NOW, nodes=(NodeState(NODE, gone_since=NOW - 125),)))
 
-    assert alarm.text == "nsqd 10.0.0.1:4151 has left discovery 2m 5s ago."
+    assert alarm.text == "nsqd 10.0.0.1:4151 left nsqlookupd 2m 5s ago."
 
 
 def test_a_disk_that_refuses_is_told_in_the_nodes_own_words():
@@ -125,11 +133,11 @@ def test_an_nsqlookupd_that_does_not_answer():
     assert "l:4161" in only(ClusterView(at=NOW, lookupds=(("l:4161", "timed out"),))).text
 
 
-def grown(depths, *, step=30.0, in_flight=0, messages=None):
+def grown(depths, *, step=30.0, in_flight=0, messages=None, each=60):
     history = History()
     begin = NOW - step * (len(depths) - 1)
     for index, depth in enumerate(depths):
-        count = 10_000 * index if messages is None else messages
+        count = each * index if messages is None else messages
         history.sample(begin + step * index, topics(channel(depth=depth, messages=count, in_flight=in_flight)))
     return history, topics(channel(depth=depths[-1], messages=0, in_flight=in_flight))
 
@@ -139,6 +147,13 @@ def test_a_channel_that_grows_steadily_is_told_with_by_how_much():
     alarm = only(ClusterView(at=NOW, topics=now), history)
 
     assert alarm.text == "Channel orders/c grows: 500 more than 5m ago, 500 messages waiting."
+
+
+def test_a_channel_that_grows_and_keeps_up_is_no_alarm():
+    """500 messages are a second and a half of what comes: nobody waits."""
+    history, now = grown([0, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500], each=10_000)
+
+    assert found(ClusterView(at=NOW, topics=now), history) == []
 
 
 def test_a_small_channel_may_grow():

@@ -134,16 +134,23 @@ def test_what_is_left_is_shown_with_a_warning_when_a_node_dies(ui, cluster):
         total = page.get_by_role("table", name="orders on each nsqd").get_by_role("row").filter(has_text="Total")
         expect(total.locator("[data-label='Messages']")).to_have_text("1,000")
         ui.open("/")
-        expect(page.get_by_text(f"nsqd {cluster.b.name} does not answer: connection refused")).to_be_visible()
+        alarm = page.locator(".lw-alarms").get_by_text(f"nsqd {cluster.b.name} does not answer")
+        expect(alarm).to_contain_text("connection refused")
         ui.open("/nodes")
-        expect(cell(page, "Nodes", "node-b", "Depth")).to_have_text("\N{EN DASH}")
+        row = page.get_by_role("table", name="Nodes").get_by_role("row").filter(has_text="node-b")
+        expect(row).to_contain_text("no answer since")
+        expect(row.locator("[data-label='Depth']")).to_have_text("30")  # the last that was known, in grey
+        expect(row).to_have_class(re.compile("lw-row-lost"))
         ui.open(f"/nodes/{cluster.b.name}")
-        expect(page.locator(".lw-tile").filter(has_text="Topics").locator("dd")).to_have_text("-")
-        expect(page.get_by_text("This node has no topics.")).not_to_be_visible()
+        expect(page.get_by_text("This nsqd does not answer since")).to_contain_text("connection refused")
+        expect(page.locator(".lw-tile").filter(has_text="Topics").locator("dd")).to_have_text("1")
+        expect(page.locator(".lw-tiles").first).to_have_class(re.compile("lw-lost"))
+        expect(cell(page, f"Topics on {cluster.b.name}", "orders", "Messages")).to_have_text("500")
     finally:
         cluster.b.up()
 
-    expect(page.get_by_text("What follows is not all")).not_to_be_visible()
+    expect(page.get_by_text("Some figures are missing")).not_to_be_visible()
+    expect(page.locator(".lw-tiles").first).not_to_have_class(re.compile("lw-lost"))
 
 
 def test_a_topic_whose_node_is_away_is_not_said_to_be_gone(ui, cluster):
@@ -156,7 +163,10 @@ def test_a_topic_whose_node_is_away_is_not_said_to_be_gone(ui, cluster):
         expect(cell(page, "Topics", "afar", "In channels")).to_have_text("\N{EN DASH}")
         for path in ("/topics/afar", "/topics/afar/c"):
             ui.open(path)
-            expect(page.get_by_text("one that does not answer may have it")).to_be_visible()
+            expect(page.get_by_text("These are the last figures of those that do not answer.")).to_be_visible()
+            row = page.get_by_role("row").filter(has_text="no answer since")
+            expect(row).to_have_class(re.compile("lw-row-lost"))
+            expect(row.locator("[data-label='Depth']")).to_have_text("3")
             expect(page.get_by_text("can be deleted")).to_have_count(0)
     finally:
         cluster.b.up()
@@ -167,8 +177,8 @@ def test_nothing_is_well_before_anybody_has_answered(starting, page):
         daemon = starting(f"--lookupd-http-address=127.0.0.1:{silent.getsockname()[1]}")
         Ui(page, daemon.url).open("/")
 
-        expect(page.get_by_text("All is well")).to_have_count(0)
-        expect(page.get_by_role("alert").first).to_contain_text("What follows is not all")
+        expect(page.get_by_text("No problems")).to_have_count(0)
+        expect(page.get_by_role("alert").first).to_contain_text("Some figures are missing")
 
 
 def test_more_alarms_than_are_shown_are_counted(ui, cluster):
@@ -403,10 +413,14 @@ def test_the_live_tail_follows_pauses_and_keeps_its_rows(ui, cluster):
 
 def test_a_message_is_published_with_headers_and_delay(ui, cluster):
     page = ui.open("/messages?topic=orders")
-    page.get_by_label("Body").fill("hello")
-    page.get_by_label("Headers").fill("trace: abc\nsource: me")
-    page.get_by_label("Delay in seconds").fill("1.5")
-    ui.press("Publish")
+    ui.press("Publish a message")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_have_text("A message needs a body.")
+    dialog.get_by_label("Body").fill("hello")
+    dialog.get_by_label("Headers").fill("trace: abc\nsource: me")
+    dialog.get_by_label("Delay in seconds").fill("1.5")
+    dialog.get_by_role("button", name="Publish", exact=True).click()
     ui.told("Published to orders")
 
     assert cluster.a.published == [("orders", b"hello", "1500", '{"trace": "abc", "source": "me"}')]

@@ -66,6 +66,46 @@ def test_rates_come_from_counters():
     assert history.cluster.last("ready") == 16.0
 
 
+def test_rates_do_not_depend_on_how_often_one_looks():
+    """A publisher that sends 100 messages every 10 seconds, seen every 2 seconds and every 10."""
+    seen = {}
+    for every in (2, 10):
+        history = History()
+        for at in range(0, 61, every):
+            history.sample(float(at), topics(100 * (at // 10)))
+        seen[every] = {round(value, 3) for at, value in history.cluster.points("in", since=20.0)}
+
+    assert seen == {2: {10.0}, 10: {10.0}}
+
+
+def test_a_restart_inside_the_averaged_time_is_no_gap():
+    history = History()
+    for at, count in ((0.0, 1000), (2.0, 1020), (4.0, 10), (6.0, 30)):
+        history.sample(at, topics(count))
+
+    assert history.topic_flow["t"].into == 10.0
+
+
+def test_a_sawtooth_is_no_growth():
+    """Spark takes all that came every 10 seconds: whatever moments we look at, the lowest ones do not rise."""
+    for begin in range(10):
+        history = History()
+        for step in range(200):
+            at = begin / 10 + step * 2.05
+            history.sample(at, topics(int(at * 100), depth=int(at % 10.02 * 100)))
+
+        assert history.growth(("t", "c"), 408.0, over=300.0) == 0.0, begin
+
+
+def test_a_sawtooth_that_rises_is_growth():
+    history = History()
+    for step in range(200):
+        at = step * 2.05
+        history.sample(at, topics(int(at * 100), depth=int(at % 10.02 * 100 + at * 20)))
+
+    assert (history.growth(("t", "c"), 408.0, over=300.0) or 0) > 4000
+
+
 def test_in_flight_and_deferred_messages_have_not_left():
     history = History()
     history.sample(0.0, topics(100))
@@ -86,8 +126,9 @@ def test_a_restarted_node_does_not_make_rates_negative():
 def test_a_node_that_comes_back_is_no_flood():
     history = History()
     history.sample(0.0, topics(1000))
-    history.sample(2.0, topics(2000, node=OTHER))
-    history.sample(4.0, topics(1001))
+    for at in range(2, 32, 2):
+        history.sample(float(at), topics(2000, node=OTHER))
+    history.sample(32.0, topics(90_000))
 
     assert history.topic_flow["t"].into == 0.0
 

@@ -73,9 +73,35 @@ async def test_a_dead_node_is_trouble_and_its_numbers_are_missing(poller, cluste
     finally:
         cluster.b.up()
 
-    assert poller.cluster_view.trouble == [f"nsqd {cluster.b.name} does not answer"]
-    assert poller.cluster_view.topics["orders"]["message_count"] == 1000
+    view = poller.cluster_view
+    assert view.trouble == [f"nsqd {cluster.b.name} does not answer: connection refused"]
+    assert view.topics["orders"]["message_count"] == 1000
+    lost = view.node(cluster.b.name)
+    assert lost is not None
+    assert (lost.reachable, lost.messages, lost.depth, lost.lost_since) == (False, 500, 30, view.at)
+    assert [part["message_count"] for part in view.lost_parts("orders")] == [500]
     assert any(alarm.about == cluster.b.name and alarm.severity == "error" for alarm in poller.alarms)
+
+
+async def test_a_node_that_died_and_left_discovery_keeps_the_cause_and_the_time(poller, cluster):
+    await look(poller)
+    cluster.b.down()
+    try:
+        await look(poller)
+        died = poller.cluster_view.at
+        cluster.lookupd.nsqds.remove(cluster.b)
+        await look(poller)
+        gone = poller.cluster_view.node(cluster.b.name)
+        texts = [alarm.text for alarm in poller.alarms if alarm.about == cluster.b.name]
+    finally:
+        cluster.b.up()
+        cluster.lookupd.nsqds.append(cluster.b)
+    await look(poller)
+
+    assert gone is not None
+    assert (gone.error, gone.lost_since) == ("connection refused", died)
+    assert texts[0].endswith("; before that it did not answer: connection refused")
+    assert poller.cluster_view.lost_topics == {}
 
 
 async def test_a_node_that_left_discovery_is_remembered_until_it_is_back(poller, cluster):
@@ -88,7 +114,7 @@ async def test_a_node_that_left_discovery_is_remembered_until_it_is_back(poller,
         cluster.lookupd.nsqds.append(cluster.b)
     await look(poller)
 
-    assert gone == [f"nsqd {cluster.b.name} has left"]
+    assert gone == [f"nsqd {cluster.b.name} has left nsqlookupd"]
     assert poller.cluster_view.trouble == []
 
 
@@ -101,7 +127,7 @@ async def test_no_nsqlookupd_answering_keeps_what_was_known(poller, cluster):
         cluster.lookupd.up()
 
     assert list(poller.cluster_view.topics) == ["lonely", "orders"]
-    assert poller.cluster_view.trouble == [f"nsqlookupd {cluster.lookupd.address} does not answer"]
+    assert poller.cluster_view.trouble == [f"nsqlookupd {cluster.lookupd.address} does not answer: connection refused"]
 
 
 async def test_a_pipeline_that_was_forgotten_by_its_node_is_still_named(poller, cluster):

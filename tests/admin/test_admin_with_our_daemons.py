@@ -10,10 +10,10 @@ import pytest
 from admin_stage import start_nsqadmin
 
 from daemons import Daemon, nsqd, start_nsqlookupd, until
-from lapwing.admin.peek import Peek, newest, oldest
 from lapwing.client.cluster_changes import ClusterChanges
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import CallFailed, DaemonHttp
+from lapwing.client.log_reader import TopicLogs
 
 pytestmark = pytest.mark.slow
 
@@ -92,19 +92,19 @@ async def test_messages_are_read_without_being_consumed(stack):
     http = DaemonHttp()
     try:
         cluster_client = ClusterClient(http, lookupds=[stack.lookupd.http])
-        peek = Peek(http)
-        states = await peek.states((await cluster_client.nodes()).value, "read")
-        last = await newest(peek, states, "read", before={}, text="", limit=3)
-        first = await oldest(peek, states, "read", begins={}, text="", limit=2)
-        found = await newest(peek, states, "read", before={}, text="n: 3", limit=10)
+        logs = TopicLogs(http, "read")
+        ranges = await logs.ranges((await cluster_client.nodes()).value)
+        last = await logs.newest(ranges, limit=3)
+        first = await logs.oldest(ranges, limit=2)
+        found = await logs.newest(ranges, text="n: 3", limit=10)
     finally:
         await http.aclose()
 
-    assert [state.next for state in states if state.node.http_port == stack.one.http_port] == [5]
-    assert [message.get("body") for message in last] == [None, "message 4", "message 3"]
-    assert last[0]["body_base64"] == "//4="
-    assert [message["body"] for message in first] == ["message 0", "message 1"]
-    assert [message["headers"] for message in found] == [{"n": "3"}]
+    assert [each.next for each in ranges if each.node.http_port == stack.one.http_port] == [5]
+    assert [message.body for message in last.messages] == [b"\xff\xfe", b"message 4", b"message 3"]
+    assert [message.body for message in first.messages] == [b"message 0", b"message 1"]
+    assert [message.headers for message in found.messages] == [{"n": "3"}]
+    assert (last.complete, first.complete, found.complete, found.searched) == (False, False, True, 6)
 
 
 async def test_a_message_is_published_with_its_headers_and_its_delay(stack):

@@ -6,15 +6,18 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from daemons import Daemon, nsqd
 from http_double import HttpDouble, reply
 from lapwing import LogReader
+from lapwing.client import log_reader
+from lapwing.client.cluster import node_of_info
 from lapwing.client.cluster_client import ClusterClient, UpstreamFailed
 from lapwing.client.http import DaemonHttp
-from lapwing.client.log_reader import NoLog, NoTopic, TopicLogs
+from lapwing.client.log_reader import LogRange, LogSlice, NoLog, NoTopic, TopicLogs
 from lapwing.errors import ConfigError
 
 NUMBERS = count()
@@ -148,6 +151,91 @@ async def test_messages_are_found_by_text_in_both_directions(daemon: Daemon, top
     forwards = await logs.oldest(ranges, limit=1, text="needle")
     before = await logs.newest(ranges, limit=2, before={ranges[0].node.name: 10})
 
-    assert [message.body for message in backwards] == [b"needle 2", b"Needle 1"]
-    assert [message.body for message in forwards] == [b"Needle 1"]
-    assert numbers(before) == [9, 8]
+    assert [message.body for message in backwards.messages] == [b"needle 2", b"Needle 1"]
+    assert [message.body for message in forwards.messages] == [b"Needle 1"]
+    assert numbers(before.messages) == [9, 8]
+
+
+# ---- slices of several logs ----
+
+
+def of_log(bodies: list[str], times: list[int]) -> Any:
+    """Answers like an nsqd whose log holds these bodies; at most 3 messages an answer."""
+
+    def answering(method: str, target: str, headers: dict[str, str], body: bytes) -> bytes:
+        query = dict(parse_qsl(urlsplit(target).query))
+        end = len(bodies)
+        if target.startswith("/log/offsets"):
+            held = {"topic": "t", "log_id": "a", "first": 0, "next": end, "bytes": 10 * end}
+            return reply({"topics": [held]})
+        begin, to = int(query["from"]), min(int(query.get("to", end)), int(query["from"]) + 3)
+        messages = [
+            {"sequence": at, "id": f"{at:016x}", "timestamp": times[at], "attempts": 1, "body": bodies[at]}
+            for at in range(begin, min(to, end))
+        ]
+        return reply({"log_id": "a", "next": end, "resume": min(to, end), "messages": messages})
+
+    return answering
+
+
+async def sliced(http: DaemonHttp, *addresses: str) -> tuple[TopicLogs, list[LogRange]]:
+    logs = TopicLogs(http, "t")
+    nodes = [node_of_info(address, {"hostname": address}) for address in addresses]
+    return logs, await logs.ranges(nodes)
+
+
+def bodies(found: LogSlice) -> list[str]:
+    return [message.body.decode() for message in found.messages]
+
+
+async def test_messages_of_one_moment_are_newest_first_too(http: DaemonHttp) -> None:
+    async with HttpDouble(of_log(["a", "b", "c", "d", "e"], [1, 5, 5, 5, 5])) as node:
+        logs, ranges = await sliced(http, node.address)
+        first = await logs.newest(ranges, limit=3)
+        second = await logs.newest(ranges, limit=3, before=first.edges)
+
+    assert (bodies(first), first.complete) == (["e", "d", "c"], False)
+    assert (bodies(second), second.complete) == (["b", "a"], True)
+
+
+async def test_pages_of_several_logs_leave_nothing_out_and_show_nothing_twice(http: DaemonHttp) -> None:
+    async with (
+        HttpDouble(of_log([f"a{at}" for at in range(20)], [10 * at for at in range(20)])) as one,
+        HttpDouble(of_log([f"b{at}" for at in range(9)], [150 + at for at in range(9)])) as two,
+    ):
+        logs, ranges = await sliced(http, one.address, two.address)
+        down: list[str] = []
+        found = await logs.newest(ranges, limit=4)
+        while True:
+            down += bodies(found)
+            if found.complete:
+                break
+            found = await logs.newest(ranges, limit=4, before=found.edges)
+        up: list[str] = []
+        found = await logs.oldest(ranges, limit=4)
+        while True:
+            up += bodies(found)
+            if found.complete:
+                break
+            found = await logs.oldest(ranges, limit=4, begins=found.edges)
+
+    assert down == list(reversed(up))
+    assert sorted(up) == sorted([f"a{at}" for at in range(20)] + [f"b{at}" for at in range(9)])
+    assert up[:15] == [f"a{at}" for at in range(15)]
+
+
+async def test_a_search_says_how_far_it_came_and_goes_on(http: DaemonHttp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "SEARCHED_AT_MOST", 8)
+    monkeypatch.setattr(log_reader, "_PAGE", 4)
+    texts = ["needle", *(f"hay {at}" for at in range(1, 20)), "a NEEDLE"]
+    async with HttpDouble(of_log(texts, [100 + at for at in range(21)])) as node:
+        logs, ranges = await sliced(http, node.address)
+        first = await logs.newest(ranges, limit=10, text="needle")
+        second = await logs.newest(ranges, limit=10, text="needle", before=first.edges)
+        third = await logs.newest(ranges, limit=10, text="needle", before=second.edges)
+        upwards = await logs.oldest(ranges, limit=10, text="needle")
+
+    assert (bodies(first), first.searched, first.reached, first.complete) == (["a NEEDLE"], 8, 113, False)
+    assert (bodies(second), second.searched, second.reached, second.complete) == ([], 8, 105, False)
+    assert (bodies(third), third.searched, third.reached, third.complete) == (["needle"], 5, 100, True)
+    assert (bodies(upwards), upwards.reached, upwards.complete) == (["needle"], 107, False)

@@ -33,6 +33,7 @@ class AlarmLimits:
     age: float = 300.0  # seconds the oldest message may wait
     depth: int = 100  # messages below which a growing channel is no alarm
     growing: float = 300.0  # seconds of growth
+    keeping_up: float = 30.0  # seconds; a channel whose oldest message is younger keeps up, though it may grow
     stuck: float = 120.0  # seconds without a message finished
     stale: float = 60.0  # seconds since a pipeline last reported
 
@@ -51,7 +52,7 @@ def node_link(name: str) -> str:
 def alarms(cluster_view: ClusterView, history: History, limits: AlarmLimits) -> list[Alarm]:
     """Return all alarms, the worst first."""
     found = [*_of_daemons(cluster_view), *_of_pipelines(cluster_view, limits)]
-    fed = pipeline_channels(cluster_view, limits)
+    fed = cluster_view.pipeline_channels()
     for topic in cluster_view.topics.values():
         if names.own(topic["topic_name"]):
             continue  # lapwing's own topics need no consumer, and their pipelines have alarms of their own
@@ -97,16 +98,17 @@ def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
         yield Alarm(
             "error",
             name,
-            f"nsqd {name} has left discovery {duration(now - state.gone_since)} ago.",
-            "If that was not meant, look at its log: its messages wait on its disk until it is back.",
+            f"nsqd {name} left nsqlookupd {duration(now - state.gone_since)} ago"
+            + (f"; before that it did not answer: {state.error}" if state.error else "."),
+            "If it was not stopped on purpose, look at its log: its messages wait on its disk until it is back.",
             link,
         )
     elif state.error:
         yield Alarm(
             "error",
             name,
-            f"nsqd {name} does not answer: {state.error}",
-            "Its numbers are missing everywhere. Check that the process runs and its HTTP port can be reached.",
+            f"nsqd {name} does not answer{_lasting(state, now)}: {state.error}",
+            "Its figures are missing from all sums. Check that the process runs and its HTTP port can be reached.",
             link,
         )
     elif state.health != "OK":
@@ -126,6 +128,11 @@ def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
             "Update it when convenient.",
             link,
         )
+
+
+def _lasting(state: NodeState, now: float) -> str:
+    seconds = round(now - state.lost_since) if state.lost_since else 0
+    return f" for {duration(seconds)}" if seconds >= 10 else ""
 
 
 def _of_topic(topic: Json) -> Iterator[Alarm]:
@@ -181,8 +188,9 @@ def _of_channel(
             link,
         )
         return
-    growth = history.growth(key, cluster_view.at, over=limits.growing)
-    if growth is not None and growth > 0 and depth >= limits.depth:
+    age = history.age(channel, cluster_view.at)
+    growth = history.growth(key, cluster_view.at, over=limits.growing) if depth >= limits.depth else None
+    if growth and age is not None and (age.at_least or age.seconds >= limits.keeping_up):
         yield Alarm(
             "warning",
             name,
@@ -192,7 +200,6 @@ def _of_channel(
             link,
         )
         return
-    age = history.age(channel, cluster_view.at)
     if depth > 0 and age is not None and age.seconds >= limits.age:
         yield Alarm(
             "warning",
@@ -225,17 +232,6 @@ def stale(pipeline: Json, now: float, limits: AlarmLimits) -> bool:
     if pipeline.get("state") == "silent":  # nsqd says so
         return True
     return pipeline.get("state") not in ("stopped", "finished") and pipeline_age(pipeline, now) > limits.stale
-
-
-def pipeline_channels(cluster_view: ClusterView, limits: AlarmLimits) -> set[tuple[str, str]]:
-    """Return the channels that a running pipeline moves: Spark reads the log, so they have no consumers."""
-    return {
-        (topic, pipeline.get("channel", ""))
-        for pipeline in cluster_view.pipelines or ()
-        if not stale(pipeline, cluster_view.at, limits)
-        and pipeline.get("state") not in ("stopped", "finished", "failed")
-        for topic in pipeline.get("topics") or ()
-    }
 
 
 def _of_pipelines(cluster_view: ClusterView, limits: AlarmLimits) -> Iterator[Alarm]:

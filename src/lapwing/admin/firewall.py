@@ -27,6 +27,7 @@ from lapwing.admin.asgi import (
     headers_of,
     send_answer,
 )
+from lapwing.admin.plain_pages import not_found
 from lapwing.client.format import duration
 from lapwing.net.answers import Answer, failure, plain
 
@@ -175,6 +176,8 @@ class Firewall:
             return
         found = self._routes.resolve(scope["method"], path or "/", query)
         if isinstance(found, Answer):
+            if found.status == 404 and not _is_api(path) and "text/html" in headers.get("accept", ""):
+                found = not_found(self._base, self._base + path)
             await self._answer(send, headers, self._relocated(found))
             return
         route, names = found
@@ -204,7 +207,7 @@ class Firewall:
     ) -> Answer | None:
         if path is None:
             return failure(404, "NOT_FOUND")
-        api = path.startswith(("/api/", "/config/", "/render", "/ping"))
+        api = _is_api(path)
         # browsers send a language, scripts do not; over plain HTTP a browser may send none of the other two
         from_page = any(name in headers for name in ("origin", "sec-fetch-site", "accept-language"))
         if (not api or from_page) and not self._host_allowed(headers):
@@ -249,6 +252,11 @@ class Firewall:
             await self._ui(scope, receive, _Marked(send).send)
 
         await GZipMiddleware(marked, minimum_size=1024, compresslevel=5)(scope, receive, send)
+
+
+def _is_api(path: str) -> bool:
+    """Whether the path is one for scripts."""
+    return path.startswith(("/api/", "/config/", "/render", "/ping"))
 
 
 def _peer(scope: Scope) -> tuple[str, int]:

@@ -4,9 +4,11 @@ Pure: the time is an argument, in seconds. Fresh samples are kept finely for the
 minutes for a day, in arrays of doubles, so that a thousand channels cost some 20 MB and no Graphite is needed.
 """
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,31 +19,41 @@ FINE_AND_COARSE: Final = ((2.0, 900), (60.0, 1440))  # seconds a step, steps kep
 REMEMBERED: Final = 3600.0  # seconds that the past of deleted topics and channels is kept
 SPARING: Final = ((10.0, 180), (300.0, 288))  # one of thousands of topics and channels
 
+RATE_WINDOW: Final = 10.0  # seconds over which rates are averaged, however often the cluster is polled
+
 Counts = dict[tuple[str, ...], tuple[float, float]]
 
 CLUSTER_FIELDS: Final = ("in", "out", "waiting", "ready", "in_flight", "deferred", "oldest", "lag")
 TOPIC_FIELDS: Final = ("in", "waiting", "backlog")
-CHANNEL_FIELDS: Final = ("in", "out", "depth", "in_flight", "arrived")
+CHANNEL_FIELDS: Final = ("in", "out", "depth", "in_flight", "arrived", "floor")
 
 
 class Ring:
-    """The last samples that are at least `step` seconds apart."""
+    """The last samples that are at least `step` seconds apart. Of the field `lowest` the lowest value counts."""
 
-    __slots__ = ("_capacity", "_columns", "_step", "_times")
+    __slots__ = ("_capacity", "_columns", "_lowest", "_passed", "_step", "_times")
 
-    def __init__(self, fields: int, step: float, capacity: int) -> None:
+    def __init__(self, fields: int, step: float, capacity: int, *, lowest: int | None = None) -> None:
         self._step = step
         self._capacity = capacity
         self._times = array("d")
         self._columns = [array("d") for _ in range(fields)]
+        self._lowest = lowest
+        self._passed = math.inf  # lowest value since the last sample that was kept
 
-    def add(self, at: float, values: Iterable[float]) -> None:
+    def add(self, at: float, values: Sequence[float]) -> None:
         """Keep this sample, unless the last one is too recent."""
         if self._times and at - self._times[-1] < self._step * 0.9:
+            if self._lowest is not None and values[self._lowest] < self._passed:
+                self._passed = values[self._lowest]
             return
         self._times.append(at)
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
+        if self._lowest is not None:
+            if self._passed < values[self._lowest]:
+                self._columns[self._lowest][-1] = self._passed
+            self._passed = math.inf
         if len(self._times) > self._capacity * 5 // 4:  # in bulk: a shift per sample would cost more
             surplus = len(self._times) - self._capacity
             del self._times[:surplus]
@@ -65,7 +77,8 @@ class Track:
 
     def __init__(self, fields: tuple[str, ...], steps: tuple[tuple[float, int], ...] = SPARING) -> None:
         self.fields = fields
-        self._rings = [Ring(len(fields), step, capacity) for step, capacity in steps]
+        lowest = fields.index("floor") if "floor" in fields else None
+        self._rings = [Ring(len(fields), step, capacity, lowest=lowest) for step, capacity in steps]
 
     def add(self, at: float, values: tuple[float, ...]) -> None:
         """Add a sample to every ring."""
@@ -122,7 +135,7 @@ class Age:
 
 @dataclass(slots=True)
 class FlowRates:
-    """The messages per second between the last two samples."""
+    """The messages per second, averaged over `RATE_WINDOW`."""
 
     into: float = 0.0  # messages a second
     out: float = 0.0
@@ -139,13 +152,13 @@ class History:
         self.channel_flow: dict[tuple[str, str], FlowRates] = {}
         self.node_flow: dict[str, float] = {}
         self.part_flow: dict[tuple[str, ...], float] = {}  # (topic, node): published, (topic, channel, node): finished
-        self._counts: Counts = {}  # counter, backlog at the last sample
+        self._samples: deque[tuple[float, Counts]] = deque()  # counter and backlog of each queue, the oldest first
         self._arrived: dict[tuple[str, str], float] = {}
-        self._at: float | None = None
 
     def sample(self, at: float, topics: Mapping[str, Json]) -> None:
         """Add the topics of this moment, as `cluster.topics_of_stats` returns them."""
-        span = at - self._at if self._at is not None else 0.0
+        self._keep_window(at)
+        rated = bool(self._samples)  # the first sample has no rates yet
         counts: Counts = {}
         self.node_flow = {}
         self.part_flow = {}
@@ -155,59 +168,75 @@ class History:
             own = names.own(name)  # sampled like the others, but not counted in the sums
             into = out = 0.0
             for part in topic["nodes"]:
-                arrived, _ = self._moved(counts, (name, part["node"]), part["message_count"], 0)
-                into += arrived
-                if span > 0:
-                    self.part_flow[name, part["node"]] = arrived / span
-                    told = 0.0 if own else arrived / span
-                    self.node_flow[part["node"]] = self.node_flow.get(part["node"], 0.0) + told
+                key = (name, part["node"])
+                counts[key] = part["message_count"], 0
+                rate, _ = self._rates(key, part["message_count"], 0, at)
+                into += rate
+                if rated:
+                    self.part_flow[key] = rate
+                    self.node_flow[part["node"]] = self.node_flow.get(part["node"], 0.0) + (0.0 if own else rate)
             backlog = 0
             for channel in topic["channels"]:
                 backlog += channel["depth"]
-                out += self._sample_channel(at, span, channel, counts)
-            rate = into / span if span > 0 else 0.0
-            self.topic_flow[name] = FlowRates(rate)
-            if span > 0:  # the first sample has no rates yet
-                self._track(self.topics, name, TOPIC_FIELDS).add(at, (rate, topic["depth"], backlog))
+                out += self._sample_channel(at, channel, counts, rated=rated)
+            self.topic_flow[name] = FlowRates(into)
+            if rated:
+                self._track(self.topics, name, TOPIC_FIELDS).add(at, (into, topic["depth"], backlog))
             if own:
                 continue
-            flow_in += rate
+            flow_in += into
             flow_out += out
             waiting += topic["depth"]
             ready += backlog
             in_flight += sum(channel["in_flight_count"] for channel in topic["channels"])
             deferred += sum(channel["deferred_count"] for channel in topic["channels"])
-        self._forget(at, topics, counts)
-        self._at = at
+        self._samples.append((at, counts))
+        self._forget(at, topics)
         oldest, lag = self._worst(at, topics)
-        if span > 0:
+        if rated:
             self.cluster.add(at, (flow_in, flow_out, waiting, ready, in_flight, deferred, oldest, lag))
 
-    def _sample_channel(self, at: float, span: float, channel: Json, counts: Counts) -> float:
-        key = (channel["topic_name"], channel["channel_name"])
-        came = went = 0.0
-        for part in channel["nodes"]:
-            held = part["depth"] + part["in_flight_count"] + part["deferred_count"]
-            arrived, left = self._moved(counts, (*key, part["node"]), part["message_count"], held)
-            came += arrived
-            went += left
-            if span > 0:
-                self.part_flow[(*key, part["node"])] = left / span
-        self._arrived[key] = self._arrived.get(key, 0.0) + came
-        flow = self.channel_flow[key] = FlowRates(came / span, went / span) if span > 0 else FlowRates()
-        self._track(self.channels, key, CHANNEL_FIELDS).add(
-            at, (flow.into, flow.out, channel["depth"], channel["in_flight_count"], self._arrived[key])
-        )
-        return flow.out
+    def _keep_window(self, now: float) -> None:
+        """Drop samples, so that the oldest one is the newest that is at least `RATE_WINDOW` old."""
+        while len(self._samples) > 1 and now - self._samples[1][0] >= RATE_WINDOW * 0.95:
+            self._samples.popleft()
 
-    def _moved(self, counts: Counts, key: tuple[str, ...], count: float, held: float) -> tuple[float, float]:
-        """Return the messages that arrived and left since the last sample; 0 for a new or restarted queue."""
-        counts[key] = count, held
-        before = self._counts.get(key)
-        if before is None or count < before[0]:
-            return 0.0, 0.0
-        arrived = count - before[0]
-        return arrived, max(0.0, arrived - (held - before[1]))
+    def _sample_channel(self, at: float, channel: Json, counts: Counts, *, rated: bool) -> float:
+        topic_and_name = (channel["topic_name"], channel["channel_name"])
+        arrived = into = out = 0.0
+        for part in channel["nodes"]:
+            key = (*topic_and_name, part["node"])
+            count, held = part["message_count"], part["depth"] + part["in_flight_count"] + part["deferred_count"]
+            counts[key] = count, held
+            arrived += self._arrived_since_last(key, count)
+            came, went = self._rates(key, count, held, at)
+            into += came
+            out += went
+            if rated:
+                self.part_flow[key] = went
+        total = self._arrived[topic_and_name] = self._arrived.get(topic_and_name, 0.0) + arrived
+        self.channel_flow[topic_and_name] = FlowRates(into, out)
+        depth = channel["depth"]
+        self._track(self.channels, topic_and_name, CHANNEL_FIELDS).add(
+            at, (into, out, depth, channel["in_flight_count"], total, depth)
+        )
+        return out
+
+    def _arrived_since_last(self, key: tuple[str, ...], count: float) -> float:
+        """Return the messages that arrived since the last sample; 0 for a new or restarted queue."""
+        before = self._samples[-1][1].get(key) if self._samples else None
+        return count - before[0] if before is not None and count >= before[0] else 0.0
+
+    def _rates(self, key: tuple[str, ...], count: float, held: float, at: float) -> tuple[float, float]:
+        """Return the messages per second that arrived and left; 0 for a new or restarted queue."""
+        for index in (0, -1) if self._samples else ():
+            since, counts = self._samples[index]
+            before = counts.get(key)
+            # a queue that was not there, or has restarted since: take the last sample instead
+            if before is not None and count >= before[0] and at > since:
+                arrived = count - before[0]
+                return arrived / (at - since), max(0.0, arrived - (held - before[1])) / (at - since)
+        return 0.0, 0.0
 
     @staticmethod
     def _track(tracks: dict, key: object, fields: tuple[str, ...]) -> Track:  # type: ignore[type-arg]
@@ -216,7 +245,7 @@ class History:
             track = tracks[key] = Track(fields)
         return track
 
-    def _forget(self, at: float, topics: Mapping[str, Json], counts: Counts) -> None:
+    def _forget(self, at: float, topics: Mapping[str, Json]) -> None:
         """Drop deleted topics and channels. Their past stays for an hour, as a node may only be unreachable."""
         alive = {(name, channel["channel_name"]) for name, topic in topics.items() for channel in topic["channels"]}
         for name in self.topics.keys() - topics.keys():
@@ -228,7 +257,6 @@ class History:
             if at - self.channels[key].ends() > REMEMBERED:
                 del self.channels[key]
                 self._arrived.pop(key, None)
-        self._counts = counts
 
     def age(self, channel: Json, now: float) -> Age | None:
         """Return the age of the channel's oldest unfinished message, from the time when that many messages had arrived.
@@ -262,17 +290,23 @@ class History:
     def growth(self, key: tuple[str, str], now: float, *, over: float) -> float | None:
         """Return by how much a channel's depth grew in the last `over` seconds; None if the history is shorter.
 
-        Growth counts only if the second half of the time added to the first: a burst being worked off is none.
+        The depth of a channel that is worked off in batches goes up and down. So the lowest depths of three thirds of
+        the time are compared: each has to be above the one before, and together by half of all ups and downs.
         """
         track = self.channels.get(key)
-        if track is None:
+        begin = track.value_at("depth", now - over) if track is not None else None
+        if track is None or begin is None:
             return None
-        begin = track.value_at("depth", now - over)
-        middle = track.value_at("depth", now - over / 2)
-        end = track.value_at("depth", now)
-        if begin is None or middle is None or end is None:
-            return None
-        return end - begin if begin < middle < end else 0.0
+        floors = [math.inf] * 3
+        for at, depth in track.points("floor", since=now - over):
+            third = min(2, int((at - now + over) / over * 3))
+            floors[third] = min(floors[third], depth)
+        if not floors[0] < floors[1] < floors[2] < math.inf:
+            return 0.0
+        depths = [depth for _, depth in track.points("depth", since=now - over)]
+        if floors[2] - floors[0] < (max(depths) - min(depths)) / 2:
+            return 0.0
+        return depths[-1] - begin
 
     def quiet(self, key: tuple[str, str], now: float, *, over: float) -> bool:
         """Whether nothing left the channel in the last `over` seconds; False if the history is shorter."""

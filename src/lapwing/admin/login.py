@@ -1,22 +1,19 @@
 """The built-in login and logout: one plain page without a script."""
 
 from html import escape
+from typing import Final
 from urllib.parse import parse_qsl
 
 from lapwing.admin.access import COOKIE, SESSION_SECONDS, AccessRules
 from lapwing.admin.asgi import WebRequest, WebRoute, cookies_of
-from lapwing.net.answers import HTML, Answer
+from lapwing.admin.plain_pages import plain_page
+from lapwing.net.answers import Answer
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Sign in · nsqadmin</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<link rel="stylesheet" href="{base}/static/lapwing.css"><link rel="icon" href="{base}/static/favicon.svg"></head>
-<body class="lw-login"><main><h1>nsqadmin</h1>{problem}
+_FORM: Final = """<h1>nsqadmin</h1>{problem}
 <form method="post" action="{base}/login"><input type="hidden" name="next" value="{next}">
 <label>User <input name="user" autocomplete="username" required autofocus></label>
 <label>Password <input name="password" type="password" autocomplete="current-password" required></label>
-<button type="submit">Sign in</button></form></main></body></html>
-"""
+<button type="submit">Sign in</button></form>"""
 
 
 def login_routes(access: AccessRules, base: str) -> list[WebRoute]:
@@ -56,8 +53,8 @@ def _local(target: str, base: str) -> str:
 
 def _form(base: str, target: str, *, problem: str = "", status: int = 200) -> Answer:
     shown = f'<p role="alert">{escape(problem)}</p>' if problem else ""
-    page = _PAGE.format(base=escape(base), next=escape(target), problem=shown)
-    return Answer(status, page.encode(), HTML, (("Cache-Control", "no-store"),), nsq=False)
+    form = _FORM.format(base=escape(base), next=escape(target), problem=shown)
+    return plain_page(base, "Sign in", form, status=status)
 
 
 def _to(location: str, *headers: tuple[str, str]) -> Answer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from lapwing.client.http import Asked, CallFailed
 log = logging.getLogger("nsqadmin")
 
 WATCHED: Final = 2.0  # seconds between samples while a browser is open
-UNWATCHED: Final = 15.0  # enough for the history and the alarms
+UNWATCHED: Final = 10.0  # seconds between samples otherwise, give or take a quarter: see `_pause`
 SHARE: Final = 0.08  # of one core for the poller: it polls a huge cluster less often
 DISCOVERY: Final = 5.0  # seconds between requests to nsqlookupd
 SLOWLY: Final = 10.0  # seconds between requests for what rarely changes
@@ -40,6 +41,7 @@ class Watcher:
     refresh: Callable[[], None]
     clients: str = ""  # a node whose clients are shown, or `EVERYWHERE`
     channel: tuple[str, str] | None = None  # a channel whose clients are shown
+    resources: str = ""  # a node whose resources and options are shown
 
 
 @dataclass(slots=True)
@@ -61,12 +63,14 @@ class Poller:
     cluster_view: ClusterView = field(default_factory=ClusterView)
     alarms: list[Alarm] = field(default_factory=list)
     channels: dict[tuple[str, str], Json] = field(default_factory=dict)  # channels that pages show, with clients
+    resources: dict[str, Json] = field(default_factory=dict)  # of nodes that pages show, by name
     busy: float = 0.0  # seconds of CPU that the last poll took
     _watchers: set[Watcher] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _turn: asyncio.Event = field(default_factory=asyncio.Event)  # set and replaced after every poll
     _nodes: dict[str, Node] = field(default_factory=dict)  # by contact
     _gone: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by contact: since when
+    _lost: dict[str, float] = field(default_factory=dict)  # by contact: since when it does not answer
     _known: dict[str, _Known] = field(default_factory=dict)
     _lookupds: tuple[tuple[str, str], ...] = ()
     _idle: tuple[str, ...] = ()
@@ -122,7 +126,9 @@ class Poller:
     async def _pause(self) -> None:
         """Wait until the next poll is due. A page that opens, or a change, ends the wait early."""
         fresh = self.history.cluster.ends() == 0.0  # rates need a second sample
-        usual = 1.0 if fresh else WATCHED if self._watchers else UNWATCHED
+        # at even intervals, a channel that is worked off every 10 seconds would always be seen at the same depth
+        unwatched = UNWATCHED * random.uniform(0.75, 1.25)
+        usual = 1.0 if fresh else WATCHED if self._watchers else unwatched
         until = time.monotonic() + max(usual, self.busy / SHARE)
         soonest = time.monotonic() + max(0.1, self.busy / SHARE / 4)
         try:
@@ -151,11 +157,7 @@ class Poller:
         await asyncio.sleep(0)  # with thousands of topics each step takes long: serve requests in between
         self.history.sample(now, topics)
         await asyncio.sleep(0)
-        states = [
-            self._state(contact, node, answers.get(contact), errors.get(contact, ""))
-            for contact, node in self._nodes.items()
-        ]
-        states += [NodeState(node, gone_since=since) for node, since in self._gone.values()]
+        states = self._states(answers, errors, now)
         self.busy = time.process_time() - began
         await self._details(answers, topics, now)
         began = time.process_time()
@@ -165,6 +167,7 @@ class Poller:
             lookupds=self._lookupds,
             nodes=tuple(sorted(states, key=lambda state: (state.node.hostname, state.node.name))),
             topics=topics,
+            lost_topics=self._lost_topics(states),
             idle_topics=tuple(name for name in self._idle if name not in topics),
             failure=failure,
             pipelines=tuple(self._pipelines[name] for name in sorted(self._pipelines))
@@ -236,9 +239,26 @@ class Poller:
         asked: Asked[Any] = await self.cluster_client.http.ask_all(() if failure else self._nodes, stats)
         return asked.answers, {contact: failure_reason(failure) for contact, failure in asked.failures.items()}
 
-    def _state(self, contact: str, node: Node, answer: Json | None, error: str) -> NodeState:
-        if answer is None:
-            return NodeState(node, error=error or "no answer")
+    def _states(self, answers: dict[str, Json], errors: dict[str, str], now: float) -> list[NodeState]:
+        known = {state.node.name: state for state in self.cluster_view.nodes}
+        self._lost = {
+            contact: self._lost.get(contact, now) for contact in (*self._nodes, *self._gone) if contact not in answers
+        }
+        states: list[NodeState] = []
+        for contact, node in self._nodes.items():
+            answer = answers.get(contact)
+            if answer is not None:
+                states.append(self._answered(contact, node, answer))
+            else:
+                before = replace(known.get(node.name) or NodeState(node), node=node, gone_since=0.0)
+                error = errors.get(contact) or "no answer"
+                states.append(replace(before, error=error, lost_since=self._lost[contact]))
+        for contact, (node, since) in self._gone.items():
+            before = known.get(node.name) or NodeState(node)
+            states.append(replace(before, gone_since=since, lost_since=self._lost[contact]))
+        return states
+
+    def _answered(self, contact: str, node: Node, answer: Json) -> NodeState:
         raw = answer.get("topics") or ()
         if self.cluster_client.direct:
             node = replace(node, topics=tuple((topic["topic_name"], False) for topic in raw))
@@ -256,6 +276,17 @@ class Poller:
             lapwing=self._known.get(contact, _Known()).lapwing,
         )
 
+    def _lost_topics(self, states: list[NodeState]) -> dict[str, tuple[Json, ...]]:
+        """The topics of nodes that do not answer, as they were in the last view with an answer."""
+        before = self.cluster_view
+        lost = [state.node.name for state in states if not state.reachable]
+        found = {name: before.lost_topics[name] for name in lost if name in before.lost_topics}
+        for name in lost:
+            if name not in found:
+                parts = (part for topic in before.topics.values() for part in topic["nodes"] if part["node"] == name)
+                found[name] = tuple(parts)
+        return found
+
     # ---- details ----
 
     async def _details(self, answers: dict[str, Json], topics: dict[str, Json], now: float) -> None:
@@ -264,6 +295,19 @@ class Poller:
         wanted = {watcher.channel for watcher in self._watchers if watcher.channel is not None}
         found = await asyncio.gather(*(self._channel(key, answers, topics, now) for key in wanted))
         self.channels = {key: channel for key, channel in zip(wanted, found, strict=True) if channel is not None}
+        await self._ask_resources()
+
+    async def _ask_resources(self) -> None:
+        """Ask the nodes that pages show for their memory, disk and options. Those that do not answer keep the last."""
+        wanted = {watcher.resources for watcher in self._watchers if watcher.resources}
+        self.resources = {name: found for name, found in self.resources.items() if name in wanted}
+        contacts = {node.name: contact for contact, node in self._nodes.items() if node.name in wanted}
+        lapwing = {name: contact for name, contact in contacts.items() if self._known.get(contact, _Known()).lapwing}
+        http = self.cluster_client.http
+        asked: Asked[Any] = await http.ask_all(lapwing.values(), lambda contact: http.get(contact, "/node"))
+        for name, contact in lapwing.items():
+            if contact in asked.answers:
+                self.resources[name] = asked.answers[contact]
 
     async def _explore_new(self, answers: dict[str, Json]) -> None:
         """Ask new and restarted nodes which of lapwing's endpoints they have."""

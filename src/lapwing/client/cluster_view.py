@@ -22,6 +22,7 @@ class NodeState:
     health: str = "OK"
     started: int = 0  # Unix seconds
     gone_since: float = 0.0  # Unix seconds; when nsqlookupd stopped naming it
+    lost_since: float = 0.0  # Unix seconds; when it stopped answering. Its figures are then the last known
     topics: int = 0
     channels: int = 0
     clients: int = 0
@@ -48,6 +49,7 @@ class ClusterView:
     idle_topics: tuple[str, ...] = ()  # topics that nsqlookupd knows and no nsqd has
     pipelines: tuple[Json, ...] | None = None  # None: no node knows any
     ages: dict[tuple[str, str], float] = field(default_factory=dict)  # oldest unfinished message, s, by topic, channel
+    lost_topics: dict[str, tuple[Json, ...]] = field(default_factory=dict)  # last known, by nsqd that does not answer
     errors: tuple[str, ...] = ()  # the calls that failed, as texts
     failure: str = ""  # no daemon answered
 
@@ -58,9 +60,12 @@ class ClusterView:
             return ["no daemon has answered yet"]
         if self.failure:
             return [self.failure]
-        words = [f"nsqlookupd {address} does not answer" for address, error in self.lookupds if error]
-        words += [f"nsqd {state.node.name} does not answer" for state in self.nodes if state.error]
-        words += [f"nsqd {state.node.name} has left" for state in self.nodes if state.gone_since]
+        words = [f"nsqlookupd {address} does not answer: {error}" for address, error in self.lookupds if error]
+        for state in self.nodes:
+            if state.gone_since:
+                words.append(f"nsqd {state.node.name} has left nsqlookupd")
+            elif state.error:
+                words.append(f"nsqd {state.node.name} does not answer: {state.error}")
         return words
 
     @property
@@ -117,6 +122,10 @@ class ClusterView:
             and not pipeline_status.silent_for(pipeline, now=self.at)
             for topic in pipeline.get("topics") or ()
         }
+
+    def lost_parts(self, topic: str) -> list[Json]:
+        """The topic as nsqds that do not answer last had it."""
+        return [part for parts in self.lost_topics.values() for part in parts if part["topic_name"] == topic]
 
     def node(self, name: str) -> NodeState | None:
         """The node of that name."""

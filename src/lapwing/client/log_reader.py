@@ -23,7 +23,9 @@ _PAGE: Final = 1000  # messages of one answer
 _PAGE_BYTES: Final = 4 << 20
 _PAUSE: Final = 1.0  # s before a node that did not answer is asked again
 _AHEAD: Final = 10_000  # messages that `follow` reads ahead of its caller
-SEARCHED_AT_MOST: Final = 20_000  # messages that one search looks through
+SEARCHED_AT_MOST: Final = 20_000  # messages of a log that one search looks through
+SEARCHED_BYTES: Final = 64 << 20  # bytes of a log that one search reads
+_SHOWN_BYTES: Final = 16 << 20  # bytes of a log that one look reads
 
 
 class NoLog(LapwingError):
@@ -81,6 +83,39 @@ class LogPage:
     log_id: str
     next: int  # end of the log
     resume: int  # sequence of the next page
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Messages of several logs in one order, how much was searched for them, and where to continue.
+
+    `edges` has a sequence by node name: the next slice begins there, or ends before it if it goes backwards.
+    """
+
+    messages: list[LogMessage]
+    edges: dict[str, int]
+    searched: int  # messages
+    reached: int  # ns; time of the last message that was searched, 0: none
+    complete: bool  # the logs have no further message in this direction
+
+
+@dataclass(slots=True)
+class _Scan:
+    """The part of one log that was read for a slice."""
+
+    found: LogRange
+    edge: int  # the next sequence to read, or the end of what was not read when going backwards
+    messages: list[LogMessage] = field(default_factory=list)  # in the order of reading
+    searched: int = 0
+    bytes: int = 0
+    reached: int = 0  # ns
+
+    @property
+    def step(self) -> int:
+        """Messages to read at once, so that an answer stays small."""
+        held = self.found.next - self.found.first
+        average = max(1, self.found.bytes // held) if held else 1
+        return max(1, min(_PAGE, _PAGE_BYTES // 2 // average))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,60 +210,75 @@ class TopicLogs:
 
     async def newest(
         self, logs: Sequence[LogRange], *, limit: int, before: Mapping[str, int] | None = None, text: str = ""
-    ) -> list[LogMessage]:
+    ) -> LogSlice:
         """Return the newest messages of all the logs together, newest first; `before` has upper ends by node name.
 
-        With `text`, only messages that contain it.
+        With `text`, only messages that contain it in body, headers or id. A search ends after `SEARCHED_AT_MOST`
+        messages or `SEARCHED_BYTES` of each log.
         """
         ends = before or {}
-
-        async def one(found: LogRange) -> list[LogMessage]:
-            end = min(ends.get(found.node.name, found.next), found.next)
-            if text:
-                return await self.find(found, text, begin=end, backwards=True, limit=limit)
-            begin = max(found.first, end - limit)
-            return (await self.page(found.node, begin, end, limit=limit)).messages if end > found.first else []
-
-        pages = await asyncio.gather(*(one(found) for found in logs))
-        order = sorted((each for messages in pages for each in messages), key=_newest_first)
-        return order[:limit]
+        scans = [_Scan(found, min(ends.get(found.node.name, found.next), found.next)) for found in logs]
+        await asyncio.gather(*(self._scan(scan, text, limit, backwards=True) for scan in scans))
+        open_ends = [scan.reached for scan in scans if scan.edge > scan.found.first and scan.reached]
+        # older messages of one log must not come before those that another log was not searched for yet
+        oldest = max(open_ends, default=0)
+        order = sorted((each for scan in scans for each in scan.messages), reverse=True)
+        shown = [message for message in order if message.timestamp >= oldest][:limit]
+        edges = {}
+        for scan in scans:
+            left = [each.sequence for each in order[len(shown) :] if each.node == scan.found.node.name]
+            edges[scan.found.node.name] = max([scan.edge, *(sequence + 1 for sequence in left)])
+        ended = all(edges[scan.found.node.name] <= scan.found.first for scan in scans)
+        return _slice(shown, edges, scans, complete=ended, reached=min)
 
     async def oldest(
         self, logs: Sequence[LogRange], *, limit: int, begins: Mapping[str, int] | None = None, text: str = ""
-    ) -> list[LogMessage]:
-        """Return the first messages from `begins` (by node name) or from the beginning, oldest first."""
-        wanted = begins or {}
+    ) -> LogSlice:
+        """Return the first messages from `begins` (by node name) or from the beginning, oldest first.
 
-        async def one(found: LogRange) -> list[LogMessage]:
-            begin = max(wanted.get(found.node.name, found.first), found.first)
-            if text:
-                return await self.find(found, text, begin=begin, backwards=False, limit=limit)
-            return (await self.page(found.node, begin, limit=limit)).messages if begin < found.next else []
-
-        pages = await asyncio.gather(*(one(found) for found in logs))
-        return sorted(each for messages in pages for each in messages)[:limit]
-
-    async def find(
-        self, found: LogRange, text: str, *, begin: int, backwards: bool, limit: int
-    ) -> list[LogMessage]:
-        """Return messages that contain `text` in body, headers or id, from `begin` on or before it.
-
-        Looks through `SEARCHED_AT_MOST` messages.
+        `text` is as for `newest`.
         """
-        result: list[LogMessage] = []
-        searched, at, wanted = 0, begin, text.lower()
-        while len(result) < limit and searched < SEARCHED_AT_MOST:
-            low, high = (max(found.first, at - _PAGE), at) if backwards else (at, min(found.next, at + _PAGE))
+        starts = begins or {}
+        scans = [_Scan(found, max(starts.get(found.node.name, found.first), found.first)) for found in logs]
+        await asyncio.gather(*(self._scan(scan, text, limit, backwards=False) for scan in scans))
+        open_ends = [scan.reached for scan in scans if scan.edge < scan.found.next and scan.reached]
+        newest = min(open_ends, default=1 << 63)
+        order = sorted(each for scan in scans for each in scan.messages)
+        shown = [message for message in order if message.timestamp <= newest][:limit]
+        edges = {}
+        for scan in scans:
+            left = [each.sequence for each in order[len(shown) :] if each.node == scan.found.node.name]
+            edges[scan.found.node.name] = min([scan.edge, *left])
+        ended = all(edges[scan.found.node.name] >= scan.found.next for scan in scans)
+        return _slice(shown, edges, scans, complete=ended, reached=max)
+
+    async def _scan(self, scan: _Scan, text: str, limit: int, *, backwards: bool) -> None:
+        """Read a log from `scan.edge` on until `limit` messages fit, the log ends, or enough was read."""
+        found, wanted = scan.found, text.lower()
+        most_bytes = SEARCHED_BYTES if text else _SHOWN_BYTES
+        while len(scan.messages) < limit and scan.searched < SEARCHED_AT_MOST and scan.bytes < most_bytes:
+            step = scan.step if text else min(scan.step, limit - len(scan.messages))
+            at = scan.edge
+            low, high = (max(found.first, at - step), at) if backwards else (at, min(found.next, at + step))
             if low >= high:
-                break
-            block = (await self.page(found.node, low, high)).messages
-            if not block:
-                break
-            searched += high - low
-            fits = [message for message in block if contains(message, wanted)]
-            result += reversed(fits) if backwards else fits
-            at = low if backwards else block[-1].sequence + 1
-        return result[:limit]
+                return
+            block = await self._block(found.node, low, high)
+            scan.edge = low if backwards else high
+            scan.searched += high - low
+            scan.bytes += sum(len(message.body) for message in block)
+            if block:
+                scan.reached = block[0].timestamp if backwards else block[-1].timestamp
+            fits = [message for message in block if not text or contains(message, wanted)]
+            scan.messages += reversed(fits) if backwards else fits
+
+    async def _block(self, node: Node, low: int, high: int) -> list[LogMessage]:
+        """Return all messages of [low, high), in as many answers as it takes."""
+        messages: list[LogMessage] = []
+        while low < high:
+            page = await self.page(node, low, high)
+            messages += page.messages
+            low = max(page.resume, low + 1)
+        return messages
 
     def _range(self, node: Node, answer: Json) -> LogRange | None:
         for found in answer.get("topics") or ():
@@ -252,8 +302,17 @@ def contains(message: LogMessage, text: str) -> bool:
     return text in message.body.decode("utf-8", "replace").lower() or text in headers.lower() or text in message.id
 
 
-def _newest_first(message: LogMessage) -> tuple[int, str, int]:
-    return -message.timestamp, message.node, -message.sequence
+def _slice(
+    messages: list[LogMessage],
+    edges: dict[str, int],
+    scans: Iterable[_Scan],
+    *,
+    complete: bool,
+    reached: Callable[[Iterable[int]], int],
+) -> LogSlice:
+    scans = list(scans)
+    times = [scan.reached for scan in scans if scan.reached]
+    return LogSlice(messages, edges, sum(scan.searched for scan in scans), reached(times) if times else 0, complete)
 
 
 def _page(node: Node, answer: Json, begin: int) -> LogPage:

@@ -1,4 +1,4 @@
-"""One channel: on each node, and who is connected."""
+"""The page of one channel: its figures on each node, its connections, its charts."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -9,10 +9,10 @@ from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.dialogs import ask_act
-from lapwing.admin.pages.elements import Table, button, link_button, notice, panel, set_text
+from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.table_rows import PageLinks, channel_node_columns, channel_node_row, client_columns, quantiles
-from lapwing.admin.pages.topic import node_actions
+from lapwing.admin.pages.topic import lost_rows, node_actions
 from lapwing.client.cluster import Json, locality
 from lapwing.client.pipeline_status import ENDED, problem
 
@@ -50,13 +50,20 @@ def install(admin: "Admin") -> None:
             _nodes(view, topic, channel)
             _clients(view, topic, channel)
             ago = LongAgo(topic, channel, PAST)
-            charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS, ago=ago)
+            with element("div", None, "lw-stack") as drawn:
+                charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS, ago=ago)
+
+            def refresh() -> None:
+                known = view.cluster_view.channel(topic, channel) is not None
+                drawn.set_visibility(known or bool(lost_parts(view, topic, channel)))
+
+            view.live(refresh)
 
 
 def _buttons(view: PageView, topic: str, channel: str) -> None:
     absent = notice("")
     spark = notice("")
-    with view.buttons:
+    with view.buttons, element("div", None, "lw-buttons") as buttons:
         link_button("Messages of the topic", view.links.messages(topic), sign="mail_outline")
         graphite_links(view, f"topic.{statsd_name(topic)}.channel.{statsd_name(channel)}")
         pause = unpause = None
@@ -73,9 +80,9 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
 
     def refresh() -> None:
         found = view.cluster_view.channel(topic, channel)
-        missing = "; one that does not answer may have it" if not view.cluster_view.whole else ""
-        set_text(absent, f"No nsqd {'that answers ' if missing else ''}has this channel{missing}.")
+        set_text(absent, _nowhere(view, topic, channel))
         absent.set_visibility(found is None)
+        buttons.set_visibility(found is not None or not view.cluster_view.whole)
         moving = [
             _moved_by(each, view.cluster_view.at)
             for each in view.cluster_view.pipelines or ()
@@ -90,6 +97,24 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
     view.live(refresh)
 
 
+def lost_parts(view: PageView, topic: str, channel: str) -> list[Json]:
+    """Return the channel as nsqds that do not answer last had it."""
+    return [
+        each
+        for part in view.cluster_view.lost_parts(topic)
+        for each in part["channels"]
+        if each["channel_name"] == channel
+    ]
+
+
+def _nowhere(view: PageView, topic: str, channel: str) -> str:
+    if lost_parts(view, topic, channel):
+        return "No nsqd that answers has this channel. These are the last figures of those that do not answer."
+    if not view.cluster_view.whole:
+        return "No nsqd that answers has this channel; one that does not answer may have it."
+    return f"There is no channel {topic}/{channel}. It is created with its first consumer."
+
+
 def _moved_by(pipeline: Json, now: float) -> str:
     """Return a sentence about the Spark query that moves a channel, or moved it while it worked."""
     name = pipeline.get("name")
@@ -101,7 +126,7 @@ def _moved_by(pipeline: Json, now: float) -> str:
 
 
 def _nodes(view: PageView, topic: str, channel: str) -> None:
-    with panel("Channel", "on each nsqd"):
+    with panel("Channel", "on each nsqd") as box:
         table = Table(
             "nodes",
             f"{topic}/{channel} on each nsqd",
@@ -113,8 +138,16 @@ def _nodes(view: PageView, topic: str, channel: str) -> None:
 
     def refresh() -> None:
         found = view.cluster_view.channel(topic, channel)
+        parts = lost_parts(view, topic, channel)
+        box.set_visibility(found is not None or bool(parts))
+        lost = lost_rows(view, parts, lambda parts: [
+            channel_node_row(part, 0.0, view.links, quantiles([found] if found else parts), [], delivery=False)
+            for part in parts
+        ])  # fmt: skip
+        tint = {row[0]: "lost" for row in lost}
         if found is None:
-            table.show([])
+            table.set_columns(channel_node_columns(quantiles(parts), delivery=False))
+            table.show(lost, tint=tint)
             return
         points = quantiles([found])
         delivery = "delivery_msg_count" in found
@@ -133,23 +166,24 @@ def _nodes(view: PageView, topic: str, channel: str) -> None:
         ]
         flow = history.channel_flow.get((topic, channel))
         total = channel_node_row(found, flow.out if flow else 0.0, view.links, points, [], delivery=delivery)
-        table.show(rows, total=total)
+        table.show(rows + ([] if delivery else lost), total=total, tint=tint)
 
     view.live(refresh)
 
 
 def _clients(view: PageView, topic: str, channel: str) -> None:
-    with panel("Client connections"):
+    with panel("Client connections") as box:
         table = Table(
             "clients",
             f"Connections to {topic}/{channel}",
             client_columns(where=False),
             order="host",
-            empty="Nobody is connected.",
+            empty="No client is connected.",
         )
     finishing = Finishing()
 
     def refresh() -> None:
+        box.set_visibility(view.cluster_view.channel(topic, channel) is not None)
         found = view.admin.poller.channels.get((topic, channel))
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""Every connected consumer."""
+"""The page of all connected consumers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Finishing:
-    """How fast each connection finishes messages, from one look to the next."""
+    """The messages per second that each connection finishes, from one view to the next."""
 
     _before: dict[str, tuple[float, int]] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
 
     def rate(self, key: str, finished: int, at: float) -> float | None:
-        """Messages a second since the look before; None at the first."""
+        """Return the messages per second since the last view; None at the first."""
         before = self._before.get(key)
         if before is None:
             self._before[key] = (at, finished)
@@ -37,21 +37,26 @@ class Finishing:
 
 
 def is_slow(client: Json, rate: float | None) -> bool:
-    """Whether a consumer holds all that it asked for and hardly finishes any."""
+    """Whether a consumer holds all that it asked for and finishes less than one message per second."""
     full = client["ready_count"] > 0 and client["in_flight_count"] >= client["ready_count"]
     return full and rate is not None and rate < 1.0
 
 
 def client_table_rows(
-    clients: Iterable[tuple[Json, str, str]], finishing: Finishing, links: PageLinks, at: float, *, where: bool
+    clients: Iterable[tuple[Json, str, str]],
+    finishing: Finishing,
+    links: PageLinks,
+    at: float,
+    *,
+    where: bool,
+    node: bool = True,
 ) -> list[Row]:
-    """Rows of (client, topic, channel)."""
+    """Return the rows of (client, topic, channel)."""
     rows: list[Row] = []
     for client, topic, channel in clients:
         speed = finishing.rate(client_key(client, topic, channel), client["finish_count"], at)
-        rows.append(
-            client_row(client, topic, channel, links, where=where, rate=speed or 0.0, slow=is_slow(client, speed))
-        )
+        slow = is_slow(client, speed)
+        rows.append(client_row(client, topic, channel, links, where=where, node=node, rate=speed or 0.0, slow=slow))
     return rows
 
 
@@ -64,7 +69,7 @@ def install(admin: "Admin") -> None:
         with frame(admin, request, "Clients", "/clients", above="Every consumer that is connected to an nsqd.") as view:
             with panel():
                 table = Table(
-                    "clients", "Connections", client_columns(where=True), order="host", empty="Nobody is connected."
+                    "clients", "Connections", client_columns(where=True), order="host", empty="No client is connected."
                 )
             finishing = Finishing()
 

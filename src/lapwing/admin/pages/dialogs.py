@@ -1,4 +1,4 @@
-"""Questions before something is changed. What cannot be undone needs its name typed."""
+"""Dialogs that ask before a change. A change that cannot be undone needs the name typed. Enter submits a dialog."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -13,16 +13,16 @@ Doing = Callable[[], Awaitable[Outcome]]
 
 
 async def carry_out(view: PageView, doing: Doing, done: str) -> bool:
-    """Do it, tell how it went, and have the numbers fetched again; whether it was done, if only in part."""
+    """Carry a change out, show its outcome, and poll again; return whether any of it was done."""
     try:
         outcome = await doing()
     except LapwingError as error:
-        view.tell(error_text(error), bad=True)
+        view.notify(error_text(error), bad=True)
         return False
     if outcome.message and all("_NOT_FOUND" in line for errors in outcome.trouble for line in errors):
         done += ", where it was"  # a channel need not be on every node of its topic
         outcome.trouble.clear()
-    view.tell(outcome.message or done, bad=bool(outcome.message))
+    view.notify(outcome.message or done, bad=bool(outcome.message))
     view.admin.poller.soon()
     return True
 
@@ -47,7 +47,7 @@ def ask(
 
         async def go() -> None:
             if type_name and field.value != type_name:
-                set_text(problem, f"Type {type_name} to go on.")
+                set_text(problem, f"Type {type_name} to confirm.")
                 return
             dialog.close()
             if await carry_out(view, doing, done) and then is not None:
@@ -64,6 +64,8 @@ def ask(
             confirm = button(yes, go, tone="kill" if type_name else "main")
             if type_name:
                 set_attributes(confirm, disabled=True)
+            else:
+                set_attributes(confirm, autofocus=True)  # Enter presses it
     dialog.on("hide", lambda: dialog.delete(), args=[])
     dialog.open()
 
@@ -143,7 +145,7 @@ def ask_create(view: PageView, *, topic: str = "", nodes: Sequence[str] = ()) ->
     choices = [*everywhere, *((name, f"only {name}") for name in nodes)]
     with dialog, element("div", None, "lw-dialog"):
         element("h2", title)
-        element("p", "A topic also comes into being with its first message; a channel with its first consumer.")
+        element("p", "A topic is also created with its first message, a channel with its first consumer.")
 
         async def go() -> None:
             names = (topic or topic_field.value, channel_field.value)
@@ -155,13 +157,10 @@ def ask_create(view: PageView, *, topic: str = "", nodes: Sequence[str] = ()) ->
             create = view.admin.actions.create
             await carry_out(view, lambda: create(view.visitor, *names, node=where.value, url=view.url), words)
 
-        topic_field = (
-            Field("Topic", focus=not topic, value=topic) if not topic else Field("Topic", value=topic, kind="text")
-        )
-        if topic:
-            topic_field.set_visibility(False)
+        topic_field = Field("Topic", focus=not topic, value=topic, on_enter=go)
+        topic_field.set_visibility(not topic)
         channel_field = Field("Channel" if topic else "Channel (may be empty)", focus=bool(topic), on_enter=go)
-        where = Field("Where", kind="select", options=choices, value=choices[0][0] if choices else "")
+        where = Field("Where", kind="select", options=choices, value=choices[0][0] if choices else "", on_enter=go)
         problem = element("p", "", role="alert")
         with element("div", None, "lw-buttons"):
             button("Cancel", dialog.close)

@@ -65,7 +65,7 @@ class PageView:
     links: PageLinks
     heading: Element
     buttons: Element  # beside the title
-    _refreshes: list[Callable[[], None]]
+    _refreshes: list[Callable[[], object]]
     _watcher: Watcher
 
     @property
@@ -85,13 +85,22 @@ class PageView:
         """The newest picture."""
         return self.admin.poller.cluster_view
 
-    def live(self, refresh: Callable[[], None], *, clients: str = "", channel: tuple[str, str] | None = None) -> None:
+    def live(
+        self,
+        refresh: Callable[[], object],
+        *,
+        clients: str = "",
+        channel: tuple[str, str] | None = None,
+        resources: str = "",
+    ) -> None:
         """Draw now, and again with every new picture; name the details that have to be fetched for it."""
         self._refreshes.append(refresh)
         if clients:
             self._watcher.clients = clients
         if channel is not None:
             self._watcher.channel = channel
+        if resources:
+            self._watcher.resources = resources
         refresh()
 
     def refresh(self) -> None:
@@ -108,8 +117,8 @@ class PageView:
         base = self.links.base
         self.client.open(href[len(base) :] or "/" if base and href.startswith(base) else href)
 
-    def tell(self, text: str, *, bad: bool = False) -> None:
-        """A passing word in the corner."""
+    def notify(self, text: str, *, bad: bool = False) -> None:
+        """Show a text in the corner for some seconds."""
         with self.client:
             ui.notify(text, type="negative" if bad else "positive", timeout=8000 if bad else 3500, multi_line=True)
 
@@ -131,7 +140,7 @@ def frame(
     theme = request.cookies.get("lapwing_theme", "auto")
     theme = theme if theme in THEMES else "auto"
     ui.dark_mode(THEMES[theme])
-    refreshes: list[Callable[[], None]] = []
+    refreshes: list[Callable[[], object]] = []
     watcher = Watcher(lambda: _pulse(view))
     # beside the library's own page, which is a <main> and would make ours the second one
     with client.layout, element("div", None, "lw-frame"):
@@ -173,7 +182,7 @@ def _pulse(view: PageView) -> None:
         view.go(f"{view.links.base}/login?next={back}")
 
 
-def _run(refreshes: list[Callable[[], None]]) -> None:
+def _run(refreshes: list[Callable[[], object]]) -> None:
     for refresh in refreshes:
         refresh()
 
@@ -258,11 +267,13 @@ def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[s
 def _warn(view: PageView, warnings: Element, badge: Element) -> None:
     def refresh() -> None:
         trouble = view.cluster_view.trouble
-        text = "What follows is not all: " + "; ".join(trouble) + "." if trouble else ""
+        text = "Some figures are missing: " + "; ".join(trouble) + "." if trouble else ""
         set_text(warnings, text)
         warnings.set_visibility(bool(text))
-        serious = sum(alarm.severity != "info" for alarm in view.admin.poller.alarms)
-        set_text(badge, str(serious))
-        badge.set_visibility(serious > 0)
+        serious = [alarm.severity for alarm in view.admin.poller.alarms if alarm.severity != "info"]
+        set_text(badge, str(len(serious)))
+        badge.classes(add=f"lw-{serious[0]}" if serious else "", remove="lw-error" if "error" not in serious else "")
+        set_attributes(badge, title=f"{len(serious)} alarms")
+        badge.set_visibility(bool(serious))
 
     view.live(refresh)

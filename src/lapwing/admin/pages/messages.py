@@ -1,18 +1,16 @@
-"""Messages of a topic: browsed without consuming them, followed live, published."""
+"""The page of messages: browse the log of a topic without consuming it, search it, follow it, publish to it."""
 
-import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from nicegui import background_tasks, ui
-from nicegui.element import Element
 
 from lapwing.admin.error_texts import error_text
-from lapwing.admin.pages.dialogs import carry_out
 from lapwing.admin.pages.elements import (
     Field,
     MessageView,
@@ -23,25 +21,25 @@ from lapwing.admin.pages.elements import (
     notice,
     panel,
     set_attributes,
-    set_text,
 )
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.live_tail import KEPT, LiveTail
+from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
-from lapwing.admin.peek import LogState, Peek, newest, oldest
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, size, utc_time
 from lapwing.client.format import messages as messages_word
 from lapwing.client.http import CallFailed
-from lapwing.names import own, valid
+from lapwing.client.log_reader import LogMessage, LogRange, LogSlice, TopicLogs
+from lapwing.names import own
 
 if TYPE_CHECKING:
     from lapwing.admin.services import Admin
 
 PAGE: Final = 100
-KEPT: Final = 500  # rows of a live tail
 PREVIEW: Final = 240  # characters of a body in the list
+BEFORE_MATCH: Final = 24  # of them before the text that was searched for
 WHOLE: Final = 262_144  # characters of a body in the view
-BREATH: Final = 0.7  # seconds between two looks of a live tail
 
 COLUMNS: Final = (
     TableColumn("sequence", "Sequence", "text"),
@@ -55,7 +53,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MessageQuery:
-    """What the address asks for: so every view has its link."""
+    """The view that the address asks for, so that every view has its link."""
 
     topic: str = ""
     node: str = ""
@@ -63,32 +61,35 @@ class MessageQuery:
     at: str = ""
     text: str = ""
     message: str = ""
+    edges: Mapping[str, int] = field(default_factory=dict)  # by node: where this page of the list begins or ends
 
     @classmethod
     def of(cls, view: PageView) -> "MessageQuery":
-        """From the page's parameters."""
-        return cls(
-            view.asked("topic"),
-            view.asked("node"),
-            view.asked("start", "newest"),
-            view.asked("at"),
-            view.asked("text"),
-            view.asked("message"),
-        )
+        """Read the parameters of the page."""
+        names = ("topic", "node", "start", "at", "text", "message")
+        given = {name: view.asked(name) for name in names if view.asked(name)}
+        return cls(**given, edges=parse_edges(view.asked("edges")))
 
     def href(self, links: PageLinks) -> str:
-        """The link to exactly this."""
+        """Return the link to exactly this view."""
         given = {
             "topic": self.topic,
             "node": self.node,
             "start": self.start if self.start != "newest" else "",
             "at": self.at,
             "text": self.text,
+            "edges": ",".join(f"{node}={sequence}" for node, sequence in sorted(self.edges.items())),
             "message": self.message,
         }
         return links.page(
             "/messages?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
         )
+
+
+def parse_edges(text: str) -> dict[str, int]:
+    """Parse `node=sequence,...`; malformed parts are left out."""
+    pairs = (part.rpartition("=") for part in text.split(","))
+    return {node: int(sequence) for node, _, sequence in pairs if node and sequence.isdecimal()}
 
 
 def install(admin: "Admin") -> None:
@@ -98,19 +99,21 @@ def install(admin: "Admin") -> None:
     async def page(request: Request) -> None:
         await admin.poller.fresh()
         with frame(admin, request, "Messages", "/messages") as view:
-            asked = MessageQuery.of(view)
-            if view.cluster_view.lapwing:
-                _form(view, asked)
-                if asked.topic:
-                    await _browse(view, asked)
-            else:
-                notice("These nsqds keep no log that can be read, so messages can be published here, not looked at.")
+            query = MessageQuery.of(view)
             if view.visitor.may_change:
-                _publish(view, asked)
+                with view.buttons:
+                    draft = Draft(query.topic, query.node)
+                    button("Publish a message", lambda: ask_publish(view, draft), tone="main", sign="send")
+            if not view.cluster_view.lapwing:
+                notice("These nsqds keep no log that can be read: messages can be published here, but not shown.")
+                return
+            _form(view, query)
+            if query.topic:
+                await _browse(view, query)
 
 
-def _form(view: PageView, asked: MessageQuery) -> None:
-    listed = [name for name in view.cluster_view.topics if name == asked.topic or not own(name)]
+def _form(view: PageView, query: MessageQuery) -> None:
+    listed = [name for name in view.cluster_view.topics if name == query.topic or not own(name)]
     topics = [("", "choose a topic"), *((name, name) for name in listed)]
     nodes = [
         ("", "all nodes"),
@@ -125,328 +128,219 @@ def _form(view: PageView, asked: MessageQuery) -> None:
 
     def go() -> None:
         start = begin.value
-        wanted = MessageQuery(
-            topic.value, node.value, start, place.value if start in ("sequence", "time") else "", text.value
-        )
-        view.go(wanted.href(view.links))
+        at = place.value if start in ("sequence", "time") else ""
+        view.go(MessageQuery(topic.value, node.value, start, at, text.value).href(view.links))
 
     with panel(), element("div", None, "lw-form lw-pad"):
         topic = Field(
-            "Topic", kind="select", options=topics, value=asked.topic, width="180px", on_change=lambda _: go()
+            "Topic", kind="select", options=topics, value=query.topic, width="180px", on_change=lambda _: go()
         )
-        node = Field("Node", kind="select", options=nodes, value=asked.node, width="160px")
-        begin = Field("Start", kind="select", options=starts, value=asked.start, width="135px")
+        node = Field("Node", kind="select", options=nodes, value=query.node, width="160px")
+        begin = Field("Start", kind="select", options=starts, value=query.start, width="135px")
         place = Field(
-            "Sequence or UTC time", value=asked.at, placeholder="42 or 2026-11-15 09:30:00", width="190px", on_enter=go
+            "Sequence or UTC time", value=query.at, placeholder="42 or 2026-11-15 09:30:00", width="190px", on_enter=go
         )
-        text = Field("Contains", value=asked.text, placeholder="in body, headers, id", width="150px", on_enter=go)
+        text = Field("Contains", value=query.text, placeholder="in body, headers, id", width="150px", on_enter=go)
         button("Show", go, tone="main", sign="search")
 
 
-def place_of(asked: MessageQuery) -> tuple[int | None, int | None]:
-    """(sequence, time in ns) that `at` names; raises `ValueError` with words for the user."""
-    if asked.start == "sequence":
-        if not asked.at.isdigit():
+def place_of(query: MessageQuery) -> tuple[int | None, int | None]:
+    """Return the sequence or the time (ns) that `at` names. Raises `ValueError` with a sentence for the user."""
+    if query.start == "sequence":
+        if not query.at.isdigit():
             raise ValueError("A sequence is a whole number.")
-        return int(asked.at), None
-    if asked.start == "time":
+        return int(query.at), None
+    if query.start == "time":
         try:
-            when = datetime.fromisoformat(asked.at)
+            when = datetime.fromisoformat(query.at)
         except ValueError as error:
             raise ValueError("A time looks like 2026-11-15 09:30:00.") from error
         return None, int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1e9)
     return None, None
 
 
-@dataclass(slots=True)
-class Browser:
-    """What the list holds, and the live tail that adds to it."""
-
-    view: PageView
-    asked: MessageQuery
-    peek: Peek
-    states: list[LogState]
-    messages: list[Json]
-    paused: bool = False
-    tails: dict[str, int] = field(default_factory=dict)
-    task: asyncio.Task[None] | None = None
-
-
-async def _browse(view: PageView, asked: MessageQuery) -> None:
-    peek = Peek(view.admin.cluster_client.http)
-    nodes = [state.node for state in view.cluster_view.nodes if state.lapwing and asked.node in ("", state.node.name)]
+async def _browse(view: PageView, query: MessageQuery) -> None:
+    logs = TopicLogs(view.admin.cluster_client.http, query.topic)
+    states = [state for state in view.cluster_view.nodes if state.lapwing and query.node in ("", state.node.name)]
     try:
-        sequence, at = place_of(asked)
-        states = await peek.states(nodes, asked.topic, at=at)
-        begins = {
-            state.node.name: sequence if sequence is not None else state.at if state.at is not None else state.first
-            for state in states
-        }
-        if asked.start == "newest":
-            shown = await newest(peek, states, asked.topic, before={}, text=asked.text, limit=PAGE)
+        sequence, at = place_of(query)
+        ranges = await logs.ranges([state.node for state in states if state.reachable], at=at)
+        if query.start == "newest":
+            found = await logs.newest(ranges, limit=PAGE, before=query.edges, text=query.text)
         else:
-            shown = await oldest(peek, states, asked.topic, begins=begins, text=asked.text, limit=PAGE)
+            begins = {
+                each.node.name: sequence if sequence is not None else each.at if each.at is not None else each.first
+                for each in ranges
+            }
+            found = await logs.oldest(ranges, limit=PAGE, begins=begins | dict(query.edges), text=query.text)
     except ValueError as error:
         notice(str(error), "warning", role="alert")
         return
     except CallFailed as error:
         notice(error_text(error), "error", role="alert")
         return
-    browser = Browser(view, asked, peek, states, shown)
-    browser.tails = {state.node.name: state.next for state in states}
-    _facts(states)
-    _list(browser)
+    _facts(ranges)
+    if ranges:
+        MessageList(view, query, logs, ranges, found)
 
 
-def _facts(states: list[LogState]) -> None:
-    if not states:
+def _facts(ranges: list[LogRange]) -> None:
+    if not ranges:
         notice("No node that keeps a log has this topic.")
         return
     with element("div", None, "lw-logs"):
-        for state in states:
-            held = f"{state.node.name} holds {messages_word(state.next - state.first)}"
-            if state.next > state.first:
-                begin, end = utc_time(state.first_timestamp / 1e9), utc_time(state.last_timestamp / 1e9)
-                held += f", sequences {state.first} to {state.next - 1}, {size(state.bytes)}, from {begin} to {end} UTC"
+        for found in ranges:
+            held = f"{found.node.name} holds {messages_word(found.next - found.first)}"
+            if found.next > found.first:
+                begin, end = utc_time(found.first_timestamp / 1e9), utc_time(found.last_timestamp / 1e9)
+                held += f", sequences {found.first} to {found.next - 1}, {size(found.bytes)}, from {begin} to {end} UTC"
             element("div", held)
 
 
-def message_row(message: Json) -> Row:
-    """One message in the list."""
-    body = message.get("body")
-    coded = message.get("body_base64") or ""
-    length = len(body.encode()) if body is not None else len(coded) * 3 // 4
-    preview = body[:PREVIEW] if body is not None else f"binary, base64: {coded[:60]}"
-    headers = message.get("headers") or {}
-    said = (
-        [[f"{len(headers)}", "info", "\n".join(f"{key}: {value}" for key, value in headers.items())]] if headers else []
-    )
+def searched(query: MessageQuery, found: LogSlice) -> str:
+    """Return a sentence about how far a search has come."""
+    hits = f"{messages_word(len(found.messages))} of {count(found.searched)} searched contain “{query.text}”"
+    if found.complete:
+        side = "beginning" if query.start == "newest" else "end"
+        return f"{hits}. The search has reached the {side} of the log."
+    way = "back to" if query.start == "newest" else "up to"
+    return f"{hits}, {way} {utc_time(found.reached / 1e9)} UTC."
+
+
+def preview(body: str, text: str) -> str:
+    """Return the part of a body that the list shows: the beginning, or the place where `text` is."""
+    at = body.lower().find(text.lower()) if text else -1
+    if at > 2 * BEFORE_MATCH:
+        return "…" + body[at - BEFORE_MATCH : at - BEFORE_MATCH + PREVIEW]
+    return body[:PREVIEW]
+
+
+def message_row(message: LogMessage, text: str = "") -> Row:
+    """Return the row of one message."""
+    try:
+        shown = preview(message.body.decode(), text)
+    except UnicodeDecodeError:
+        shown = f"binary: {message.body[:40].hex(' ')}"
+    headers = [
+        [f"{len(message.headers)}", "info", "\n".join(f"{key}: {value}" for key, value in message.headers.items())]
+    ]
     return [
-        f"{message['node']}|{message['sequence']}",
-        str(message["sequence"]),
-        message["timestamp"] / 1e9,
-        message["node"],
-        length,
-        preview,
-        said,
+        f"{message.node}|{message.sequence}",
+        str(message.sequence),
+        message.timestamp / 1e9,
+        message.node,
+        len(message.body),
+        shown,
+        headers if message.headers else [],
     ]
 
 
-def _list(browser: Browser) -> None:
-    view, asked = browser.view, browser.asked
-    with element("div", None, "lw-buttons"):
-        if asked.start == "newest":
-            follow = button("Follow live", lambda: _follow(browser, follow, pause, said, table), sign="play_arrow")
-            pause = button("Pause", lambda: _pause(browser, pause, said), sign="pause")
-            pause.set_visibility(False)
-            said = element("span", "", "lw-faint", role="status")
-        _turning(view, asked, browser.messages, browser.states)
-    with element("div", None, "lw-two"):
-        with panel():
-            table = Table(
-                "messages",
-                f"Messages of {asked.topic}",
-                COLUMNS,
-                on_pick=lambda row: pick(row),
-                empty="No messages here.",
-            )
-        with panel("Message") as side:
-            side.classes("lw-sticky")
-            whole = MessageView()
-            link = element("a", "Link to this message", "lw-quiet", href="#")
-            link.set_visibility(False)
-    table.show([message_row(message) for message in browser.messages])
+class MessageList:
+    """The list of messages beside the chosen message. On a phone the message opens over the list."""
 
-    async def pick(row: str) -> None:
-        table.choose(row)
-        message = await _fetch(browser, row)
-        if message is None:
-            view.tell("This message is no longer held.", bad=True)
+    def __init__(
+        self, view: PageView, query: MessageQuery, logs: TopicLogs, ranges: list[LogRange], found: LogSlice
+    ) -> None:
+        self._view = view
+        self._query = query
+        self._logs = logs
+        self._messages = found.messages
+        self._chosen: LogMessage | None = None
+        if query.text:
+            element("p", searched(query, found), "lw-faint", role="status")
+        with element("div", None, "lw-buttons"):
+            if query.start == "newest" and not query.edges:
+                LiveTail(view, logs, ranges, query.text, self._add)
+            self._turning(ranges, found)
+        with element("div", None, "lw-two"):
+            with panel():
+                self._table = Table(
+                    "messages",
+                    f"Messages of {query.topic}",
+                    COLUMNS,
+                    on_pick=self.pick,
+                    empty="No message contains this text." if query.text else "No messages here.",
+                )
+                set_attributes(self._table, mark=query.text)
+            with panel("Message") as self._side:
+                self._side.classes("lw-sticky lw-sheet")
+                with element("div", None, "lw-buttons lw-sheet-buttons"):
+                    self._again = button("Publish again", self._publish_again, sign="send")
+                    self._link = link_button("Link", "#", sign="link")
+                    button("Close", self._close, sign="close").classes("lw-sheet-close")
+                self._whole = MessageView()
+                set_attributes(self._whole, mark=query.text)
+                for shown in (self._again, self._link):
+                    shown.set_visibility(False)
+        self._show()
+        if query.message:
+            background_tasks.create(self.pick(query.message))
+
+    def _show(self) -> None:
+        self._table.show([message_row(message, self._query.text) for message in self._messages])
+
+    def _add(self, newer: list[LogMessage]) -> None:
+        self._messages = (newer + self._messages)[:KEPT]
+        self._show()
+
+    def _turning(self, ranges: list[LogRange], found: LogSlice) -> None:
+        """Buttons to the next and previous page of the list."""
+        view, query = self._view, self._query
+        here = replace(query, message="")
+        if query.start == "newest":
+            if query.edges:
+                link_button("Newest", replace(here, edges={}).href(view.links), sign="first_page")
+            if not found.complete:
+                word = "Search older messages" if query.text else "Older"
+                link_button(word, replace(here, edges=found.edges).href(view.links), sign="chevron_right")
             return
-        whole.show(_cut(message))
+        firsts = {each.node.name: each.first for each in ranges}
+        begins = firsts | {message.node: message.sequence for message in reversed(found.messages)}
+        if any(begins[node] > first for node, first in firsts.items()):
+            older = MessageQuery(query.topic, query.node, text=query.text, edges=begins)
+            link_button("Older", older.href(view.links), sign="chevron_left")
+        if not found.complete:
+            word = "Search newer messages" if query.text else "Newer"
+            link_button(word, replace(here, edges=found.edges).href(view.links), sign="chevron_right")
+
+    async def pick(self, row: str) -> None:
+        """Show the message of a row."""
+        self._table.choose(row)
+        self._chosen = await self._fetch(row)
+        if self._chosen is None:
+            self._view.notify("The log no longer holds this message.", bad=True)
+            return
         node, _, sequence = row.rpartition("|")
-        set_attributes(link, href=MessageQuery(asked.topic, node, "sequence", sequence, "", row).href(view.links))
-        link.set_visibility(True)
+        self._whole.show(shortened(self._chosen.as_json(self._query.topic)))
+        self._side.classes(add="lw-open")
+        link = MessageQuery(self._query.topic, node, "sequence", sequence, "", row)
+        set_attributes(self._link, href=link.href(self._view.links))
+        self._link.set_visibility(True)
+        self._again.set_visibility(self._view.visitor.may_change)
 
-    if asked.message:
-        background_tasks.create(pick(asked.message))
-    view.client.on_delete(lambda: browser.task.cancel() if browser.task is not None else None)
-
-
-def _turning(view: PageView, asked: MessageQuery, shown: list[Json], states: list[LogState]) -> None:
-    """On to the next page, where one node is looked at from a place on."""
-    if len(states) == 1 and shown and asked.start != "newest" and not asked.text:
-        state = states[0]
-        first, last = shown[0]["sequence"], shown[-1]["sequence"]
-        if first > state.first:
-            link_button(
-                "Older",
-                MessageQuery(asked.topic, state.node.name, "sequence", str(max(state.first, first - PAGE))).href(
-                    view.links
-                ),
-                sign="chevron_left",
-            )
-        if last + 1 < state.next:
-            link_button(
-                "Newer",
-                MessageQuery(asked.topic, state.node.name, "sequence", str(last + 1)).href(view.links),
-                sign="chevron_right",
-            )
-    elif len(states) == 1 and shown and asked.start == "newest" and not asked.text:
-        state, first = states[0], shown[-1]["sequence"]
-        if first > state.first:
-            link_button(
-                "Older",
-                MessageQuery(asked.topic, state.node.name, "sequence", str(max(state.first, first - PAGE))).href(
-                    view.links
-                ),
-                sign="chevron_left",
-            )
-
-
-async def _fetch(browser: Browser, row: str) -> Json | None:
-    node, _, sequence = row.rpartition("|")
-    known = [state.node for state in browser.view.cluster_view.nodes if state.node.name == node]
-    if not known or not sequence.isdigit():
+    async def _fetch(self, row: str) -> LogMessage | None:
+        node, _, sequence = row.rpartition("|")
+        known = self._view.cluster_view.node(node)
+        if known is None or not sequence.isdigit():
+            return None
+        with contextlib.suppress(CallFailed):
+            found = await self._logs.page(known.node, int(sequence), int(sequence) + 1, limit=1)
+            return found.messages[0] if found.messages else None
         return None
-    with contextlib.suppress(CallFailed):
-        found = await browser.peek.read(known[0], browser.asked.topic, int(sequence), int(sequence) + 1, limit=1)
-        return found[0] if found else None
-    return None
+
+    def _close(self) -> None:
+        self._side.classes(remove="lw-open")
+        self._table.choose("")
+
+    def _publish_again(self) -> None:
+        if self._chosen is not None:
+            draft = Draft(self._query.topic, self._chosen.node, self._chosen.body, dict(self._chosen.headers))
+            ask_publish(self._view, draft)
 
 
-def _cut(message: Json) -> Json:
+def shortened(message: Json) -> Json:
+    """Return the message with at most `WHOLE` characters of its body."""
     body = message.get("body")
     if body is not None and len(body) > WHOLE:
         return {**message, "body": body[:WHOLE] + f"\n… {count(len(body) - WHOLE)} characters more"}
     return message
-
-
-# ---- the live tail ----
-
-
-def _follow(browser: Browser, follow: Element, pause: Element, said: Element, table: Table) -> None:
-    if browser.task is not None:
-        browser.task.cancel()
-        browser.task = None
-        follow.classes(remove="lw-on")
-        pause.set_visibility(False)
-        set_text(said, "")
-        return
-    follow.classes(add="lw-on")
-    pause.set_visibility(True)
-    set_text(said, "following")
-    browser.paused = False
-    browser.task = background_tasks.create(_tail(browser, said, table))
-
-
-def _pause(browser: Browser, pause: Element, said: Element) -> None:
-    browser.paused = not browser.paused
-    set_text(pause.default_slot.children[0], "play_arrow" if browser.paused else "pause")
-    set_text(pause.default_slot.children[1], "Resume" if browser.paused else "Pause")
-    set_text(said, "paused" if browser.paused else "following")
-
-
-async def _tail(browser: Browser, said: Element, table: Table) -> None:
-    """Add what is new to the top of the list, until cancelled; while paused, only count it."""
-    topic, wanted = browser.asked.topic, browser.asked.text.lower()
-
-    async def one(state: LogState) -> list[Json]:
-        after = browser.tails[state.node.name]
-        end = await browser.peek.news(state, topic, after)
-        if end <= after:
-            return []
-        if browser.paused:  # nothing is read while nobody wants it: the end alone tells how much is new
-            set_text(said, f"paused, {count(end - after)} new")
-            return []
-        begin = max(after, end - KEPT)
-        fresh = await browser.peek.read(state.node, topic, begin, end, limit=KEPT)
-        browser.tails[state.node.name] = (fresh[-1]["sequence"] + 1) if fresh else end
-        return fresh
-
-    waiting = {state.node.name: asyncio.ensure_future(one(state)) for state in browser.states}
-    by_name = {state.node.name: state for state in browser.states}
-    try:
-        while waiting:
-            await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(BREATH)  # gathers what comes thick and fast into one drawing
-            fresh: list[Json] = []
-            for name, task in list(waiting.items()):
-                if task.done():
-                    try:
-                        fresh += task.result()
-                    except CallFailed as error:
-                        set_text(said, error_text(error))
-                        await asyncio.sleep(2.0)
-                    waiting[name] = asyncio.ensure_future(one(by_name[name]))
-            if wanted:
-                fresh = [message for message in fresh if wanted in (message.get("body") or "").lower()]
-            if fresh:
-                newer = sorted(fresh, key=lambda message: -message["timestamp"])
-                browser.messages = (newer + browser.messages)[:KEPT]
-                table.show([message_row(message) for message in browser.messages])
-                if not browser.paused:
-                    set_text(said, f"following, {count(len(browser.messages))} shown")
-    finally:
-        for task in waiting.values():
-            task.cancel()
-
-
-# ---- publishing ----
-
-
-def parse_headers(text: str) -> dict[str, str]:
-    """Lines of `name: value`; raises `ValueError` with words for the user."""
-    headers: dict[str, str] = {}
-    for line in text.splitlines():
-        if line.strip():
-            name, colon, value = line.partition(":")
-            if not colon or not name.strip():
-                raise ValueError(f"A header looks like name: value, not {line.strip()!r}.")
-            headers[name.strip()] = value.strip()
-    return headers
-
-
-def _publish(view: PageView, asked: MessageQuery) -> None:
-    nodes = [
-        (state.node.name, f"{state.node.hostname} ({state.node.name})")
-        for state in view.cluster_view.nodes
-        if state.reachable
-    ]
-    with panel("Publish a message"), element("div", None, "lw-pad lw-stack"):
-        with element("div", None, "lw-form"):
-            topic = Field("Topic to publish to", value=asked.topic, width="220px")
-            node = Field("To node", kind="select", options=nodes, value=nodes[0][0] if nodes else "", width="240px")
-            delay = Field("Delay in seconds", kind="number", placeholder="0", width="130px")
-        with element("div", None, "lw-two"):
-            body = Field("Body", kind="textarea")
-            headers = Field("Headers, one name: value a line", kind="textarea")
-            headers.set_visibility(view.cluster_view.lapwing)
-        problem = element("p", "", role="alert")
-
-        async def go() -> None:
-            set_text(problem, "")
-            try:
-                if not valid(topic.value):
-                    raise ValueError("That is no name for a topic.")
-                if not body.value:
-                    raise ValueError("A message has to have a body.")
-                defer = round(float(delay.value or 0) * 1000)
-                if defer < 0:
-                    raise ValueError("A delay cannot be negative.")
-                given = parse_headers(headers.value)
-            except OverflowError:
-                set_text(problem, "That delay is too long.")
-                return
-            except ValueError as error:
-                set_text(problem, str(error))
-                return
-            await carry_out(
-                view,
-                lambda: view.admin.actions.publish(
-                    view.visitor, topic.value, body.value.encode(), node=node.value, headers=given, defer=defer
-                ),
-                f"Published to {topic.value}",
-            )
-
-        button("Publish", go, tone="main", sign="send")

@@ -1,6 +1,6 @@
-"""One nsqd: its topics, their channels, and who is connected."""
+"""The page of one nsqd: its state, resources and options, its topics and channels, and the connections to it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 from nicegui import ui
@@ -13,12 +13,12 @@ from lapwing.admin.pages.own_topics import OwnTopics
 from lapwing.admin.pages.table_rows import PAUSED, PageLinks, Row, TableColumn, client_columns, state_labels
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import Json
-from lapwing.client.format import count, duration, rate
+from lapwing.client.format import count, duration, rate, size, utc_time
 
 if TYPE_CHECKING:
     from lapwing.admin.services import Admin
 
-TOPIC_COLUMNS = (
+TOPIC_COLUMNS: Final = (
     TableColumn("topic", "Topic", "link", wide=True),
     TableColumn("depth", "Depth"),
     TableColumn("queue", "Memory + disk", "mem"),
@@ -26,7 +26,7 @@ TOPIC_COLUMNS = (
     TableColumn("channels", "Channels"),
     TableColumn("actions", "Actions", "actions"),
 )
-CHANNEL_COLUMNS = (
+CHANNEL_COLUMNS: Final = (
     TableColumn("channel", "Channel", "link", wide=True),
     TableColumn("topic", "Topic", "link"),
     TableColumn("depth", "Depth"),
@@ -38,6 +38,12 @@ CHANNEL_COLUMNS = (
     TableColumn("messages", "Messages"),
     TableColumn("clients", "Connections"),
 )
+OPTION_COLUMNS: Final = (
+    TableColumn("flag", "Option", "text"),
+    TableColumn("value", "Value", "code"),
+    TableColumn("origin", "Set", "labels"),
+)
+SET: Final = ["set", "info", "Differs from the default"]
 
 
 def install(admin: "Admin") -> None:
@@ -48,30 +54,34 @@ def install(admin: "Admin") -> None:
         await admin.poller.fresh()
         with frame(admin, request, name, "/nodes", crumbs=(("Nodes", f"{admin.base}/nodes"),)) as view:
             own = OwnTopics(view)
-            _state(view, name)
+            lost = _state(view, name)
             with element("div", None, "lw-stack") as known:
+                _resources(view, name)
                 _topics(view, name, own)
                 _channels(view, name, own)
                 _clients(view, name)
+                _options(view, name)
 
             def refresh() -> None:
-                known.set_visibility(_answers(view, name))
+                state = view.cluster_view.node(name)
+                answers = state is not None and state.reachable
+                known.set_visibility(answers or name in view.cluster_view.lost_topics)
+                for part in (known, lost):
+                    part.classes(remove="lw-lost") if answers else part.classes(add="lw-lost")
 
             view.live(refresh)
 
 
-def _answers(view: PageView, name: str) -> bool:
-    """Whether there is anything to say of the node: nothing known is not nothing there."""
-    state = view.cluster_view.node(name)
-    return state is not None and state.reachable
-
-
-def parts_of(topics: dict[str, Json], node: str) -> list[Json]:
-    """Those of the topics that a node has, as it has them."""
+def parts_of(view: PageView, own: OwnTopics | None, node: str) -> list[Json]:
+    """The topics of a node as it has them, or as it last had them if it does not answer."""
+    topics = own.topics() if own is not None else view.cluster_view.topics
+    lost = view.cluster_view.lost_topics.get(node)
+    if lost is not None:
+        return [part for part in lost if own is None or own.is_shown(part["topic_name"])]
     return [part for topic in topics.values() for part in topic["nodes"] if part["node"] == node]
 
 
-def _state(view: PageView, name: str) -> None:
+def _state(view: PageView, name: str) -> ui.element:
     absent = notice("No nsqd of this name is known.", "warning")
     trouble = notice("", "error")
     with element("dl", None, "lw-tiles") as tiles:
@@ -87,19 +97,67 @@ def _state(view: PageView, name: str) -> None:
         state = view.cluster_view.node(name)
         absent.set_visibility(state is None)
         tiles.set_visibility(state is not None)
-        if state is None:
-            trouble.set_visibility(False)
-            return
-        wrong = state.error or (state.health if state.health != "OK" else "")
+        wrong = ""
+        if state is not None and not state.reachable:
+            reason = f": {state.error}" if state.error else ", and nsqlookupd no longer names it"
+            lasting = duration(round(view.cluster_view.at - state.lost_since))
+            wrong = (
+                f"This nsqd does not answer since {utc_time(state.lost_since)} UTC ({lasting}){reason}. "
+                "The figures below are the last that it gave."
+            )
+        elif state is not None and state.health != "OK":
+            wrong = state.health
         set_text(trouble, wrong)
         trouble.set_visibility(bool(wrong))
+        if state is None:
+            return
         set_text(health, state_labels(state, view.cluster_view.at)[0][0])
         set_text(version, state.node.version or "-")
-        set_text(uptime, duration(round(view.cluster_view.at - state.started)) if state.started else "-")
-        speed = f"{rate(view.admin.poller.history.node_flow.get(name, 0.0))}/s"
+        up = view.cluster_view.at if state.reachable else state.lost_since
+        set_text(uptime, duration(round(up - state.started)) if state.started else "-")
+        speed = f"{rate(view.admin.poller.history.node_flow.get(name, 0.0))}/s" if state.reachable else "-"
         numbers = (count(state.topics), count(state.messages), speed, count(state.clients))
         for shown, number in zip((topics, messages, flow, clients), numbers, strict=True):
-            set_text(shown, number if state.reachable else "-")  # not known, which is not 0
+            set_text(shown, number if state.reachable or state.started else "-")  # not known is not 0
+
+    view.live(refresh)
+    return tiles
+
+
+def _resources(view: PageView, name: str) -> None:
+    with element("dl", None, "lw-tiles") as tiles:
+        memory = tile("Memory", "Physical memory of the process")
+        disk = tile("Free disk", "Of the file system with the data path")
+        files = tile("File handles", "Open, of those that may be open")
+        durability = tile("Durability", "--durability: when a publish is acknowledged")
+        path = tile("Data path")
+
+    def refresh() -> None:
+        found = view.admin.poller.resources.get(name)
+        tiles.set_visibility(found is not None)
+        if found is None:
+            return
+        set_text(memory, size(found["memory_bytes"]))
+        free, whole = found.get("disk_free_bytes"), found.get("disk_bytes")
+        set_text(disk, f"{size(free)} of {size(whole)}" if free is not None and whole else "-")
+        opened, most = found.get("open_files"), found.get("max_files")
+        set_text(files, f"{count(opened)} of {count(most)}" if opened is not None and most else "-")
+        options = {option["flag"]: option["value"] for option in found.get("options") or ()}
+        set_text(durability, str(options.get("--durability", "-")))
+        set_text(path, str(found.get("data_path") or "-"))
+
+    view.live(refresh, resources=name)
+
+
+def _options(view: PageView, name: str) -> None:
+    with panel("Options in force", "flags of this nsqd; those that differ from their default come first") as box:
+        table = Table("options", f"Options of {name}", OPTION_COLUMNS)
+
+    def refresh() -> None:
+        found = view.admin.poller.resources.get(name)
+        box.set_visibility(found is not None)
+        options = sorted((found or {}).get("options") or (), key=lambda option: bool(option["default"]))
+        table.show([[each["flag"], each["flag"], each["value"], [] if each["default"] else [SET]] for each in options])
 
     view.live(refresh)
 
@@ -120,6 +178,7 @@ def _topics(view: PageView, name: str, own: OwnTopics) -> None:
         )
 
     def refresh() -> None:
+        lost = name in view.cluster_view.lost_topics
         table.show(
             [
                 [
@@ -128,9 +187,9 @@ def _topics(view: PageView, name: str, own: OwnTopics) -> None:
                     *_queue_cells(part),
                     part["message_count"],
                     len(part["channels"]),
-                    node_actions(view, part["topic_name"], paused=part["paused"]),
+                    [] if lost else node_actions(view, part["topic_name"], paused=part["paused"]),
                 ]
-                for part in parts_of(own.topics(), name)
+                for part in parts_of(view, own, name)
             ]
         )
 
@@ -160,7 +219,7 @@ def _channels(view: PageView, name: str, own: OwnTopics) -> None:
         )
     view.live(
         lambda: table.show(
-            [_channel_row(channel, view.links) for part in parts_of(own.topics(), name) for channel in part["channels"]]
+            [_channel_row(channel, view.links) for part in parts_of(view, own, name) for channel in part["channels"]]
         )
     )
 
@@ -168,17 +227,21 @@ def _channels(view: PageView, name: str, own: OwnTopics) -> None:
 def _clients(view: PageView, name: str) -> None:
     with panel("Client connections"):
         table = Table(
-            "clients", f"Connections to {name}", client_columns(where=True), order="host", empty="Nobody is connected."
+            "clients",
+            f"Connections to {name}",
+            client_columns(where=True, node=False),
+            order="host",
+            empty="No client is connected.",
         )
     finishing = Finishing()
 
     def refresh() -> None:
         clients = [
             (client, channel["topic_name"], channel["channel_name"])
-            for part in parts_of(view.cluster_view.topics, name)
+            for part in parts_of(view, None, name)
             for channel in part["channels"]
             for client in channel["clients"] or ()
         ]
-        table.show(client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=True))
+        table.show(client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=True, node=False))
 
     view.live(refresh, clients=name)

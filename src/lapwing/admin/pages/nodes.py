@@ -1,4 +1,4 @@
-"""All nsqds."""
+"""The page of all nsqds."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,11 @@ def install(admin: "Admin") -> None:
                 cluster_view = view.cluster_view
                 set_text(view.heading, f"Nodes ({len(cluster_view.nodes)})")
                 table.set_columns(node_columns(direct=cluster_view.direct, placed=is_placed(cluster_view)))
-                tint = {state.node.name: "warn" for state in cluster_view.nodes if state.node.out_of_date}
+                tint = {
+                    state.node.name: "lost" if not state.reachable else "warn"
+                    for state in cluster_view.nodes
+                    if not state.reachable or state.node.out_of_date
+                }
                 table.show(
                     [node_row(state, cluster_view, admin.poller.history, view.links) for state in cluster_view.nodes],
                     tint=tint,

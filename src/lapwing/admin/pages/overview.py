@@ -1,4 +1,4 @@
-"""How the cluster is, at a glance."""
+"""The overview: the state of the cluster, alarms, charts, and the deepest channels."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -69,13 +69,11 @@ def _health(view: PageView) -> None:
         box.classes(replace=f"lw-health lw-{tone}")
         set_text(
             verdict,
-            "Asking the cluster"
+            "Waiting for the first answers"
             if not cluster_view.at
-            else "All is well"
+            else "No problems"
             if not serious
-            else "1 thing needs a look"
-            if serious == 1
-            else f"{serious} things need a look",
+            else several(serious, "problem"),
         )
         up = sum(state.reachable for state in cluster_view.nodes)
         parts = [f"{up} of {len(cluster_view.nodes)} nsqd up"]
@@ -97,7 +95,7 @@ def _tiles(view: PageView) -> None:
         waiting = tile("Waiting", "Messages in topics and channels, not in flight and not deferred")
         in_flight = tile("In flight", "Delivered and not yet finished")
         deferred = tile("Deferred", "Waiting for their time")
-        oldest = tile("Oldest", "How long the oldest unfinished message has waited, as far as we watched")
+        oldest = tile("Oldest", "How long the oldest unfinished message has waited, as far as nsqadmin has watched")
         clients = tile("Consumers", "Connections that are subscribed")
 
     def refresh() -> None:
@@ -158,7 +156,7 @@ def _alarm(view: PageView, alarm: Alarm) -> Element:
 
 def _busiest(view: PageView) -> None:
     history = view.admin.poller.history
-    with panel("Deepest channels", "those with the most waiting messages"):
+    with panel("Deepest channels", "with the most waiting messages"):
         columns = channel_columns([], with_topic=False)
         table = Table("deepest", "Deepest channels", columns, plain=True, empty="No channel has a message waiting.")
 
@@ -168,7 +166,8 @@ def _busiest(view: PageView) -> None:
             (channel for channel in cluster_view.users_channels() if channel["depth"]),
             key=lambda channel: -channel["depth"],
         )
-        rows = channel_rows(deep[:BUSIEST], history, view.links, [], cluster_view.at)
+        moved = cluster_view.pipeline_channels()
+        rows = channel_rows(deep[:BUSIEST], history, view.links, [], cluster_view.at, moved)
         for row, channel in zip(rows, deep, strict=False):
             row[0] = f"{channel['topic_name']}/{channel['channel_name']}"
             row[1][0] = row[0]

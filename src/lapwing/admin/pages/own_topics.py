@@ -1,12 +1,13 @@
-"""Whether lapwing's own topics are listed among the users'."""
+"""The switch that lists lapwing's own topics among those of users."""
 
+from lapwing import names
 from lapwing.admin.pages.elements import button, icon, set_attributes, set_text
 from lapwing.admin.pages.frame import PageView
 from lapwing.client.cluster import Json
 
 
 class OwnTopics:
-    """A switch beside the title, there when such topics are: lists leave them out until it is pressed.
+    """A switch beside the title, shown if there are such topics. Lists leave them out until it is pressed.
 
     `?own=true` in the address is the same as pressing it.
     """
@@ -22,9 +23,13 @@ class OwnTopics:
         view.live(self._refresh)
 
     def topics(self) -> dict[str, Json]:
-        """The topics to list."""
+        """Return the topics to list."""
         cluster_view = self._view.cluster_view
         return cluster_view.topics if self.shown else cluster_view.users_topics()
+
+    def is_shown(self, topic: str) -> bool:
+        """Whether to list a topic of that name."""
+        return self.shown or not names.own(topic)
 
     def _press(self) -> None:
         self.shown = not self.shown
@@ -34,5 +39,5 @@ class OwnTopics:
         cluster_view = self._view.cluster_view
         self._button.set_visibility(self.shown or len(cluster_view.users_topics()) < len(cluster_view.topics))
         set_attributes(self._button, aria_pressed="true" if self.shown else "false")
-        set_attributes(self._button, data_address="own=" if self.shown else "own=true")  # where a click leads
+        set_attributes(self._button, data_address="own=" if self.shown else "own=true")  # the address after a click
         set_text(self._sign, "check_box" if self.shown else "check_box_outline_blank")

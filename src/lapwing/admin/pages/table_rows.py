@@ -18,7 +18,7 @@ from urllib.parse import quote
 from lapwing.admin.history import History
 from lapwing.client.cluster import Json, locality
 from lapwing.client.cluster_view import ClusterView, NodeState
-from lapwing.client.format import duration, quantile
+from lapwing.client.format import duration, quantile, utc_time
 
 Row = list[Any]
 Label = list[str]
@@ -149,6 +149,12 @@ def topic_rows(
         numbers = [None] * 8 if name in away else [0] * 8  # not known is not 0
         rows.append([name, [name, links.topic(name), "", [gone if name in away else idle]], *numbers])
     return rows
+
+
+def lost_label(state: NodeState | None) -> Label:
+    """The label of an nsqd that does not answer, with the time since when."""
+    since = f" since {utc_time(state.lost_since)[11:]}" if state is not None and state.lost_since else ""
+    return [f"no answer{since}", "bad", f"{state.error if state else ''}. These are its last figures."]
 
 
 def topic_node_columns(points: Sequence[float]) -> list[TableColumn]:
@@ -320,14 +326,14 @@ def _share(part: Json) -> Row | None:
 # ---- clients ----
 
 
-def client_columns(*, where: bool, slow: bool = True) -> list[TableColumn]:
-    """The consumers of one channel, or, with `where`, of everything."""
+def client_columns(*, where: bool, node: bool = True) -> list[TableColumn]:
+    """The columns of connections: with the channel if `where`, with the nsqd if `node`."""
     return [
         TableColumn("host", "Client host", "link", wide=True),
         *([TableColumn("channel", "Channel", "link")] if where else []),
         TableColumn("agent", "User agent", "text"),
         TableColumn("attributes", "Attributes", "labels"),
-        TableColumn("node", "NSQd host", "link"),
+        *([TableColumn("node", "NSQd host", "link")] if node else []),
         TableColumn("in_flight", "In flight"),
         TableColumn("ready", "Ready count", title="RDY: how many more it will take"),
         TableColumn("finished", "Finished"),
@@ -344,7 +350,7 @@ def client_key(client: Json, topic: str, channel: str) -> str:
 
 
 def client_row(
-    client: Json, topic: str, channel: str, links: PageLinks, *, where: bool, rate: float, slow: bool
+    client: Json, topic: str, channel: str, links: PageLinks, *, where: bool, node: bool, rate: float, slow: bool
 ) -> Row:
     """One connection."""
     hostname, ident = client["hostname"], client["client_id"]
@@ -356,7 +362,7 @@ def client_row(
         *([[f"{topic}/{channel}", links.topic(topic, channel), "", []]] if where else []),
         client["user_agent"],
         client_attributes(client),
-        [client["node"], links.node(client["node"]), "", []],
+        *([[client["node"], links.node(client["node"]), "", []]] if node else []),
         client["in_flight_count"],
         client["ready_count"],
         client["finish_count"],
@@ -406,9 +412,7 @@ def node_columns(*, direct: bool, placed: bool) -> list[TableColumn]:
     return [
         TableColumn("host", "Hostname", "text"),
         TableColumn("state", "State", "labels"),
-        TableColumn("address", "Broadcast address", "link"),
-        TableColumn("tcp", "TCP port", "text"),
-        TableColumn("http", "HTTP port", "text"),
+        TableColumn("address", "Address", "link", "Broadcast address and HTTP port; below it the TCP port"),
         TableColumn("version", "Version", "text"),
         *([TableColumn("place", "Region / zone", "text")] if placed else []),
         *([] if direct else [TableColumn("lookupds", "Lookupd conns.", "labels", "nsqlookupds that know it")]),
@@ -416,8 +420,7 @@ def node_columns(*, direct: bool, placed: bool) -> list[TableColumn]:
         TableColumn("depth", "Depth", title="In its topics and channels"),
         TableColumn("rate", "Rate", "rate", "Messages published a second"),
         TableColumn("clients", "Connections"),
-        TableColumn("count", "Topics"),
-        TableColumn("topics", "Topic names", "links"),
+        TableColumn("topics", "Topics", "links"),
     ]
 
 
@@ -425,7 +428,7 @@ _MOST_TOPICS = 3
 
 
 def node_row(state: NodeState, cluster_view: ClusterView, history: History, links: PageLinks) -> Row:
-    """One nsqd."""
+    """One nsqd; one that does not answer with its last figures."""
     node = state.node
     topics = sorted(node.topics)
     shown = [[name, links.topic(name), "warn" if tombstoned else ""] for name, tombstoned in topics[:_MOST_TOPICS]]
@@ -433,13 +436,12 @@ def node_row(state: NodeState, cluster_view: ClusterView, history: History, link
         shown.append([f"{len(topics) - _MOST_TOPICS} more", links.node(node.name), "info"])
     known = node.remote_addresses or ()
     complete = len(known) == len(cluster_view.lookupds)
+    known_figures = state.reachable or state.started
     return [
         node.name,
         node.hostname,
         state_labels(state, cluster_view.at),
-        [node.broadcast_address, links.node(node.name), "", []],
-        str(node.tcp_port),
-        str(node.http_port),
+        [node.name, links.node(node.name), f"TCP {node.tcp_port}", []],
         node.version,
         *([" / ".join(text for text in (node.region, node.zone) if text)] if is_placed(cluster_view) else []),
         *(
@@ -447,13 +449,10 @@ def node_row(state: NodeState, cluster_view: ClusterView, history: History, link
             if cluster_view.direct
             else [[[f"{len(known)} of {len(cluster_view.lookupds)}", "" if complete else "warn", "\n".join(known)]]]
         ),
-        round(cluster_view.at - state.started) if state.started else None,
-        *(
-            [state.depth, round(history.node_flow.get(node.name, 0.0), 2), state.clients]
-            if state.reachable
-            else [None, None, None]  # not known, which is not 0
-        ),
-        len(topics),
+        round(cluster_view.at - state.started) if state.started and state.reachable else None,
+        state.depth if known_figures else None,  # not known is not 0
+        round(history.node_flow.get(node.name, 0.0), 2) if state.reachable else None,
+        state.clients if known_figures else None,
         shown,
     ]
 
@@ -461,9 +460,10 @@ def node_row(state: NodeState, cluster_view: ClusterView, history: History, link
 def state_labels(state: NodeState, now: float) -> list[Label]:
     """Healthy, or what is wrong; out of date; lapwing."""
     if state.gone_since:
-        labels: list[Label] = [[f"left {duration(now - state.gone_since)} ago", "bad", "Discovery no longer names it"]]
+        left = f"left {duration(now - state.gone_since)} ago"
+        labels: list[Label] = [[left, "bad", "nsqlookupd no longer names it. These are its last figures."]]
     elif state.error:
-        labels = [["does not answer", "bad", state.error]]
+        labels = [lost_label(state)]
     elif state.health != "OK":
         labels = [["unhealthy", "bad", state.health]]
     else:

@@ -1,20 +1,22 @@
-"""One topic: on each node, and its channels."""
+"""The page of one topic: its figures on each node, its channels, its charts."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 from nicegui import ui
 
-from lapwing.admin.alarms import pipeline_channels as fed_channels
 from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.dialogs import ask_act, ask_create
-from lapwing.admin.pages.elements import Table, button, link_button, notice, panel, set_text
+from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.admin.pages.table_rows import (
     Row,
     channel_columns,
     channel_rows,
+    lost_label,
     quantiles,
     topic_node_columns,
     topic_node_rows,
@@ -52,16 +54,31 @@ def install(admin: "Admin") -> None:
             _absent(view, topic)
             _nodes(view, topic)
             _channels(view, topic)
-            charts(view, lambda: admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo(topic, "", PAST))
+            with element("div", None, "lw-stack") as drawn:
+                charts(view, lambda: admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo(topic, "", PAST))
+            view.live(lambda: drawn.set_visibility(is_known(view, topic)))
+
+
+def is_known(view: PageView, topic: str) -> bool:
+    """Whether any nsqd or nsqlookupd has the topic, also one that does not answer at the moment."""
+    cluster_view = view.cluster_view
+    return (
+        topic in cluster_view.topics
+        or topic in cluster_view.idle_topics
+        or topic in cluster_view.away_topics()
+        or bool(cluster_view.lost_parts(topic))
+    )
 
 
 def _buttons(view: PageView, topic: str) -> None:
-    with view.buttons:
+    with view.buttons, element("div", None, "lw-buttons") as buttons:
         link_button("Messages", view.links.messages(topic), sign="mail_outline")
         graphite_links(view, f"topic.{statsd_name(topic)}")
+        view.live(lambda: buttons.set_visibility(is_known(view, topic)))
         if not view.visitor.may_change:
             return
         nodes = [state.node.name for state in view.cluster_view.nodes if state.reachable]
+        button("Publish", lambda: ask_publish(view, Draft(topic, _any_holder(view, topic))), sign="send")
         button("New channel", lambda: ask_create(view, topic=topic, nodes=nodes), sign="add")
         pause = button("Pause topic", lambda: ask_act(view, "pause", topic), sign="pause")
         unpause = button("Unpause topic", lambda: ask_act(view, "unpause", topic), sign="play_arrow")
@@ -81,31 +98,40 @@ def _buttons(view: PageView, topic: str) -> None:
     view.live(refresh)
 
 
+def _any_holder(view: PageView, topic: str) -> str:
+    """The name of an nsqd that has the topic, or empty."""
+    found = view.cluster_view.topics.get(topic)
+    return str(found["nodes"][0]["node"]) if found and found["nodes"] else ""
+
+
 def _absent(view: PageView, topic: str) -> None:
     words = notice("")
     lonely = notice(
-        "This topic has no channel: messages wait in it until there is one, and the first channel gets them all.",
+        "This topic has no channel: messages wait in it until there is one, and the first channel gets all of them.",
         "warning",
     )
 
     def refresh() -> None:
         found = view.cluster_view.topics.get(topic)
-        set_text(words, _nowhere(view))
+        set_text(words, _nowhere(view, topic))
         words.set_visibility(found is None)
         lonely.set_visibility(found is not None and not found["channels"])
 
     view.live(refresh)
 
 
-def _nowhere(view: PageView) -> str:
+def _nowhere(view: PageView, topic: str) -> str:
+    if view.cluster_view.lost_parts(topic):
+        return "No nsqd that answers has this topic. These are the last figures of those that do not answer."
     if not view.cluster_view.whole:
         return "No nsqd that answers has this topic; one that does not answer may have it."
-    known = "" if view.cluster_view.direct else " If nsqlookupd still knows it, it can be deleted under Lookup."
-    return f"No nsqd has this topic.{known}"
+    if topic in view.cluster_view.idle_topics:
+        return "nsqlookupd knows this topic, but no nsqd has it. It can be deleted under Lookup."
+    return f"There is no topic {topic}. It is created with its first message."
 
 
 def node_actions(view: PageView, topic: str, *, paused: bool, channel: str = "") -> Row:
-    """What may be done on one node alone."""
+    """Return the actions for one node alone."""
     if not view.visitor.may_change:
         return []
     pause = ["unpause", "Unpause here", ""] if paused else ["pause", "Pause here", ""]
@@ -114,7 +140,7 @@ def node_actions(view: PageView, topic: str, *, paused: bool, channel: str = "")
 
 
 def _nodes(view: PageView, topic: str) -> None:
-    with panel("Topic message queue", "on each nsqd"):
+    with panel("Topic message queue", "on each nsqd") as box:
         table = Table(
             "nodes",
             f"{topic} on each nsqd",
@@ -137,13 +163,25 @@ def _nodes(view: PageView, topic: str) -> None:
             lambda part: node_actions(view, topic, paused=part["paused"]),
         )
         total = topic_total(found, flow.into if flow else 0.0, points)
-        table.show(rows, total=total if rows else None)
+        lost = lost_rows(view, view.cluster_view.lost_parts(topic), lambda parts: topic_node_rows(
+            sum_topic(topic, parts), {}, view.links, points, lambda part: []
+        ))  # fmt: skip
+        table.show(rows + lost, total=total if rows else None, tint={row[0]: "lost" for row in lost})
+        box.set_visibility(is_known(view, topic))
 
     view.live(refresh)
 
 
+def lost_rows(view: PageView, parts: list[Json], rows_of: Callable[[list[Json]], list[Row]]) -> list[Row]:
+    """Return the rows of nsqds that do not answer, with a label that says since when."""
+    rows = rows_of(parts)
+    for row in rows:
+        row[1][3] = [lost_label(view.cluster_view.node(row[0]))]
+    return rows
+
+
 def _channels(view: PageView, topic: str) -> None:
-    with panel("Channel message queues", "summed over all nodes"):
+    with panel("Channel message queues", "summed over all nodes") as box:
         table = Table(
             "channels",
             f"Channels of {topic}",
@@ -156,9 +194,10 @@ def _channels(view: PageView, topic: str) -> None:
         found: Json = view.cluster_view.topics.get(topic) or sum_topic(topic, [])
         points = quantiles(found["channels"])
         table.set_columns(channel_columns(points))
-        fed = fed_channels(view.cluster_view, view.admin.poller.limits)
+        fed = view.cluster_view.pipeline_channels()
         table.show(
             channel_rows(found["channels"], view.admin.poller.history, view.links, points, view.cluster_view.at, fed)
         )
+        box.set_visibility(topic in view.cluster_view.topics)
 
     view.live(refresh)

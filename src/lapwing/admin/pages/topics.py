@@ -1,4 +1,4 @@
-"""All topics."""
+"""The page of all topics."""
 
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ def install(admin: "Admin") -> None:
                     "Topics",
                     TOPICS,
                     order="topic",
-                    empty="No topics yet. One comes into being with its first message.",
+                    empty="No topics yet. A topic is created with its first message.",
                 )
 
             def refresh() -> None:

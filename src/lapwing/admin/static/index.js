@@ -83,3 +83,15 @@ export function toAddress(key, value) {
 }
 
 export const colour = (name) => getComputedStyle(document.body).getPropertyValue("--" + name).trim();
+
+// The text in pieces, with every occurrence of `wanted` in a <mark>, whatever its case.
+export function marked(text, wanted) {
+  if (!wanted || !text) return text;
+  const low = text.toLowerCase(), sought = wanted.toLowerCase(), pieces = [];
+  let at = 0;
+  for (let hit = low.indexOf(sought); hit >= 0 && pieces.length < 400; hit = low.indexOf(sought, at)) {
+    pieces.push(text.slice(at, hit), Vue.h("mark", text.slice(hit, hit + sought.length)));
+    at = hit + sought.length;
+  }
+  return [...pieces, text.slice(at)];
+}

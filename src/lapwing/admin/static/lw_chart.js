@@ -7,6 +7,8 @@ const SAY = { rate: (v) => rate(v) + "/s", count, duration, bytes, flow, share: 
 const AXIS = { rate: short, count: short, duration, bytes, flow, share: percent };
 const known = (v) => v !== null && v !== undefined;
 const lone = (values, n) => known(values[n]) && !known(values[n - 1]) && !known(values[n + 1]);
+// In a stack the line of a series that is 0 would cover the line below it in a wrong colour: it is left out there.
+const thin = (values, n) => !values[n] && !values[n - 1] && !values[n + 1];
 // the day where a new one begins, the time elsewhere
 const LONG = { year: "{MM}-{dd}", month: "{MM}-{dd}", day: "{MM}-{dd}", hour: "{HH}:{mm}", minute: "{HH}:{mm}" };
 
@@ -82,17 +84,18 @@ export default {
         tooltip: {
           trigger: "axis", renderMode: "richText", confine: true, backgroundColor: ground, borderColor: line,
           textStyle: { color: colour("ink"), fontSize: 12 }, axisPointer: { lineStyle: { color: ink, type: "dashed" } },
-          formatter: (list) => [moment(list[0].value[0] / 1000), ...list.map((p) => `${p.seriesName}: ${known(p.value[1]) ? say(p.value[1]) : "–"}`)].join("\n"),
+          formatter: (list) => [moment(list[0].value[0] / 1000), ...list.map((p) => `${p.seriesName}: ${known(this.values[p.seriesIndex][p.dataIndex]) ? say(this.values[p.seriesIndex][p.dataIndex]) : "–"}`)].join("\n"),
         },
         xAxis: { type: "time", min: begin * 1000, max: end * 1000, splitNumber: 5, axisLine: { lineStyle: { color: line } },
           axisTick: { show: false }, axisLabel: { color: ink, fontSize: 11, hideOverlap: true, formatter: end - begin > 129600 ? LONG : "{HH}:{mm}" + (end - begin <= 900 ? ":{ss}" : "") } },
         yAxis: { type: "value", min: 0, minInterval: this.unit === "count" ? 1 : 0, splitNumber: 3, axisLabel: { color: ink, fontSize: 11, formatter: AXIS[this.unit] },
           splitLine: { lineStyle: { color: line } } },
         series: this.series.map((s, i) => ({
-          name: s.name, type: "line", ...this.dots(this.values[i]), stack: this.stack ? "all" : undefined,
+          name: s.name, type: "line", ...this.dots(this.stack ? this.values[i].map((v, n) => (thin(this.values[i], n) ? null : v)) : this.values[i]), stack: this.stack ? "all" : undefined,
           lineStyle: { width: 1.6, color: colour(s.colour) }, itemStyle: { color: colour(s.colour) },
           areaStyle: this.stack || this.series.length === 1 ? { color: colour(s.colour), opacity: this.stack ? 0.25 : 0.12 } : undefined,
-          data: this.times.map((t, n) => (lone(this.values[i], n) ? { value: [t * 1000, this.values[i][n]], symbol: "circle" } : [t * 1000, this.values[i][n]])),
+          data: this.times.map((t, n) => this.stack && thin(this.values[i], n) ? [t * 1000, null]
+            : lone(this.values[i], n) ? { value: [t * 1000, this.values[i][n]], symbol: "circle" } : [t * 1000, this.values[i][n]]),
         })),
       }, { replaceMerge: ["series"] });
     },

@@ -19,15 +19,18 @@ export default {
       this.held = event.target.value;
       this.$emit("change", this.held);
     },
+    // Enter submits; in a field of many lines it is a new line, and Ctrl+Enter submits
+    key(event) {
+      if (event.key === "Enter" && (this.kind !== "textarea" || event.ctrlKey || event.metaKey)) this.$emit("enter", this.held);
+    },
   },
   render() {
     const h = Vue.h;
     const common = { value: this.held, placeholder: this.placeholder, onInput: this.changed, autocomplete: "off", spellcheck: "false" };
     const field = this.kind === "select"
-      ? h("select", { onChange: this.changed }, this.options.map(([value, text]) => h("option", { value, selected: value === this.held }, text)))
-      : this.kind === "textarea" ? h("textarea", common)
-      : h("input", { type: this.kind || "text", step: this.kind === "datetime-local" ? "1" : undefined, ...common,
-          onKeydown: (e) => e.key === "Enter" && this.$emit("enter", this.held) });
+      ? h("select", { onChange: this.changed, onKeydown: this.key }, this.options.map(([value, text]) => h("option", { value, selected: value === this.held }, text)))
+      : this.kind === "textarea" ? h("textarea", { ...common, onKeydown: this.key })
+      : h("input", { type: this.kind || "text", step: this.kind === "datetime-local" ? "1" : undefined, ...common, onKeydown: this.key });
     return h("label", { class: "lw-field", style: this.width ? { width: this.width } : undefined },
       [h("span", this.label), field, this.hint ? h("span", this.hint) : null]);
   },

@@ -1,5 +1,5 @@
 // One message: as text, as a JSON tree, as hex; its headers beside it. All of it text nodes.
-import { bytes, moment } from "lapwing-ui";
+import { bytes, marked, moment } from "lapwing-ui";
 
 const h = (...args) => Vue.h(...args);
 const WAYS = [["text", "Text"], ["json", "JSON"], ["hex", "Hex"]];
@@ -19,17 +19,17 @@ function parsed(message) {
   }
 }
 
-function leaf(value) {
+function leaf(value, mark) {
   const kind = value === null ? "null" : typeof value;
-  return h("span", { class: "lw-json-" + kind }, JSON.stringify(value));
+  return h("span", { class: "lw-json-" + kind }, marked(JSON.stringify(value), mark));
 }
 
-function tree(key, value, depth) {
-  const name = key === null ? null : [h("span", { class: "lw-json-key" }, String(key)), ": "];
-  if (value === null || typeof value !== "object") return h("li", [name, leaf(value)]);
+function tree(key, value, depth, mark) {
+  const name = key === null ? null : [h("span", { class: "lw-json-key" }, marked(String(key), mark)), ": "];
+  if (value === null || typeof value !== "object") return h("li", [name, leaf(value, mark)]);
   const entries = Array.isArray(value) ? value.map((v, i) => [i, v]) : Object.entries(value);
   const sum = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
-  const shown = entries.slice(0, MOST).map(([k, v]) => tree(k, v, depth + 1));
+  const shown = entries.slice(0, MOST).map(([k, v]) => tree(k, v, depth + 1, mark));
   if (entries.length > MOST) shown.push(h("li", { class: "lw-faint" }, `… ${entries.length - MOST} more`));
   return h("li", h("details", { open: depth < 2 }, [h("summary", [name, h("span", { class: "lw-faint" }, sum)]), h("ul", shown)]));
 }
@@ -47,7 +47,7 @@ function hex(data) {
 }
 
 export default {
-  props: { message: Object },
+  props: { message: Object, mark: String, title: String },
   data: () => ({ way: null }),
   render() {
     const m = this.message;
@@ -59,12 +59,12 @@ export default {
     const headers = Object.entries(m.headers || {});
     return h("div", { class: "lw-message" }, [
       h("dl", { class: "lw-facts" }, facts.map(([k, v]) => h("div", [h("dt", k), h("dd", String(v))]))),
-      headers.length ? h("div", [h("h3", "Headers"), h("dl", { class: "lw-facts" }, headers.map(([k, v]) => h("div", [h("dt", k), h("dd", String(v))])))]) : null,
+      headers.length ? h("div", [h("h3", "Headers"), h("dl", { class: "lw-facts" }, headers.map(([k, v]) => h("div", [h("dt", k), h("dd", marked(String(v), this.mark))])))]) : null,
       h("div", { class: "lw-tabs", role: "tablist", "aria-label": "Show the body as" }, WAYS.map(([key, label]) =>
         h("button", { type: "button", role: "tab", "aria-selected": String(way === key), disabled: key === "json" && !json,
           onClick: () => (this.way = key) }, label))),
-      way === "json" ? h("ul", { class: "lw-json", role: "tabpanel" }, tree(null, json.value, 0))
-        : h("pre", { class: "lw-body", role: "tabpanel", tabindex: 0 }, way === "hex" ? hex(raw(m)) : m.body ?? new TextDecoder().decode(raw(m))),
+      way === "json" ? h("ul", { class: "lw-json", role: "tabpanel" }, tree(null, json.value, 0, this.mark))
+        : h("pre", { class: "lw-body", role: "tabpanel", tabindex: 0 }, way === "hex" ? hex(raw(m)) : marked(m.body ?? new TextDecoder().decode(raw(m)), this.mark)),
     ]);
   },
 };

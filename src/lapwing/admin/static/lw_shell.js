@@ -1,5 +1,5 @@
 // What belongs to no single page: search, keys, the theme, the menu on a phone, choices that stand in the address.
-import { toAddress } from "lapwing-ui";
+import { moment, toAddress } from "lapwing-ui";
 
 const h = (...args) => Vue.h(...args);
 const icon = (name) => h("i", { class: "material-icons", "aria-hidden": "true" }, name);
@@ -8,7 +8,7 @@ const THEMES = { auto: ["brightness_auto", "as the system"], light: ["light_mode
 export default {
   props: { base: String, found: Array, sought: String, theme: String, pages: Array, user: String, logout: Boolean },
   emits: ["search", "theme", "seen"],
-  data: () => ({ text: "", open: false, at: 0, help: false, going: false, entered: false, mode: "auto" }),
+  data: () => ({ text: "", open: false, at: 0, help: false, going: false, entered: false, mode: "auto", lost: 0 }),
   created() {
     this.mode = this.theme;
   },
@@ -16,8 +16,13 @@ export default {
     document.addEventListener("keydown", this.key);
     document.addEventListener("click", this.outside);
     document.addEventListener("visibilitychange", this.seen);
+    // the library shows this element while the page has no connection; the socket itself does not exist yet
+    const popup = document.getElementById("popup");
+    this.connection = new MutationObserver(() => (popup.ariaHidden === "false" ? this.disconnected() : this.connected()));
+    this.connection.observe(popup, { attributes: true, attributeFilter: ["aria-hidden"] });
   },
   unmounted() {
+    this.connection.disconnect();
     document.removeEventListener("visibilitychange", this.seen);
     document.removeEventListener("keydown", this.key);
     document.removeEventListener("click", this.outside);
@@ -28,6 +33,15 @@ export default {
     },
   },
   methods: {
+    // what the page shows is from before: grey, and with the time
+    disconnected() {
+      this.lost ||= Date.now() / 1000;
+      document.body.classList.add("lw-cut-off");
+    },
+    connected() {
+      this.lost = 0;
+      document.body.classList.remove("lw-cut-off");
+    },
     enter() {
       this.entered = this.sought !== this.text;
       if (!this.entered && this.found[this.at]) location.href = this.found[this.at][2];
@@ -121,6 +135,8 @@ export default {
       this.user ? h("span", { class: "lw-user", title: "Signed in as" }, [icon("person"), h("span", this.user)]) : null,
       this.logout ? h("form", { method: "post", action: this.base + "/logout" }, h("button", { class: "lw-quiet" }, "Sign out")) : null,
       this.dialog(),
+      this.lost ? h("p", { class: "lw-notice lw-error lw-lost-notice", role: "alert" },
+        `nsqadmin does not answer since ${moment(this.lost).slice(11)} UTC. The figures are from then. The page connects again by itself.`) : null,
     ]);
   },
 };

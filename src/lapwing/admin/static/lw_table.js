@@ -1,6 +1,6 @@
 // A table of live rows: sorted, filtered and paged in the browser, saved as CSV or JSON, a list of cards on a phone.
 // Every cell becomes a text node or an attribute: nothing that comes from the cluster is ever read as markup.
-import { bytes, clock, count, csvCell, duration, fromAddress, moment, rate, save, toAddress } from "lapwing-ui";
+import { bytes, clock, count, csvCell, duration, fromAddress, marked, moment, rate, save, toAddress } from "lapwing-ui";
 
 const PAGE = 100;
 const h = (...args) => Vue.h(...args);
@@ -46,7 +46,7 @@ const KINDS = {
 
 export default {
   props: { name: String, caption: String, columns: Array, rows: Array, total: Array, empty: String, plain: Boolean,
-    pick: Boolean, picked: String, order: String, tint: Object },
+    pick: Boolean, picked: String, order: String, tint: Object, mark: String },
   emits: ["act", "pick"],
   data() {
     const [by, down] = (fromAddress(this.name + ".sort") || this.order || "").split(":");
@@ -147,7 +147,8 @@ export default {
     cell(row, column, i, body) {
       const value = row[i + 1];
       const kind = this.kinds[i];
-      const content = column.kind === "actions" ? (body ? this.actions(row, value) : "") : value === null && !kind?.show ? "" : kind.show(value);
+      const content = column.kind === "actions" ? (body ? this.actions(row, value) : "") : value === null && !kind?.show ? ""
+        : column.kind === "code" && this.mark ? h("code", marked(value, this.mark)) : kind.show(value);
       const first = i === 0;
       const tag = first ? "th" : "td";
       const props = { class: [kind?.number && "lw-num", column.kind === "actions" && "lw-act", column.wide && "lw-wide", "lw-" + column.kind],
@@ -158,6 +159,11 @@ export default {
           onClick: () => this.$emit("pick", row[0]) }, content));
       }
       return h(tag, props, content);
+    },
+    // the whole row is a target for the mouse; the button in its first cell is the one for the keyboard
+    clicked(event, row) {
+      if (event.target.closest("a, button, input") || String(getSelection())) return;
+      this.$emit("pick", row[0]);
     },
     bar() {
       if (this.plain) return null;
@@ -175,7 +181,7 @@ export default {
     head() {
       return h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.columns.map((c) => {
         const kind = KINDS[c.kind];
-        const props = { scope: "col", role: "columnheader", class: [kind?.number && "lw-num", c.wide && "lw-wide"], title: c.title };
+        const props = { scope: "col", role: "columnheader", class: [kind?.number && "lw-num", c.wide && "lw-wide", c.label.length > 9 && "lw-wrap"], title: c.title };
         if (!kind) return h("th", props, h("span", { class: "lw-hidden" }, c.label));
         const mine = this.by === c.key;
         if (mine) props["aria-sort"] = this.down ? "descending" : "ascending";
@@ -194,8 +200,8 @@ export default {
     },
   },
   render() {
-    const body = this.shown.map((row) => h("tr", { key: row[0], role: "row",
-      class: [this.picked === row[0] && "lw-picked", this.tint?.[row[0]] && "lw-row-" + this.tint[row[0]]] },
+    const body = this.shown.map((row) => h("tr", { key: row[0], role: "row", onClick: this.pick ? (e) => this.clicked(e, row) : undefined,
+      class: [this.pick && "lw-pickable", this.picked === row[0] && "lw-picked", this.tint?.[row[0]] && "lw-row-" + this.tint[row[0]]] },
       this.columns.map((c, i) => this.cell(row, c, i, true))));
     if (this.total) body.push(h("tr", { key: "total", role: "row", class: "lw-total" }, this.columns.map((c, i) => this.cell(this.total, c, i, false))));
     const none = !this.rows.length && this.empty ? h("p", { class: "lw-empty" }, this.empty)

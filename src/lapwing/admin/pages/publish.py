@@ -1,0 +1,107 @@
+"""The dialog that publishes a message: a new one, or a copy of one that exists."""
+
+from dataclasses import dataclass, field
+
+from lapwing.admin.pages.dialogs import carry_out
+from lapwing.admin.pages.elements import Dialog, Field, button, element, set_text
+from lapwing.admin.pages.frame import PageView
+from lapwing.client.format import size
+from lapwing.names import valid
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The content that the dialog begins with."""
+
+    topic: str = ""
+    node: str = ""
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def parse_headers(text: str) -> dict[str, str]:
+    """Parse lines of `name: value`. Raises `ValueError` with a sentence for the user."""
+    headers: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.strip():
+            name, colon, value = line.partition(":")
+            if not colon or not name.strip():
+                raise ValueError(f"A header looks like name: value, not {line.strip()!r}.")
+            headers[name.strip()] = value.strip()
+    return headers
+
+
+def parse_delay(text: str) -> int:
+    """Parse seconds, and return milliseconds. Raises `ValueError` with a sentence for the user."""
+    try:
+        delay = round(float(text or 0) * 1000)
+    except (ValueError, OverflowError) as error:
+        raise ValueError("A delay is a number of seconds.") from error
+    if delay < 0:
+        raise ValueError("A delay cannot be negative.")
+    return delay
+
+
+def ask_publish(view: PageView, draft: Draft) -> None:
+    """Open the dialog. A body that is not text cannot be edited: it is published as it is."""
+    again = bool(draft.body)
+    title = "Publish the message again" if again else "Publish a message"
+    nodes = [
+        (state.node.name, f"{state.node.hostname} ({state.node.name})")
+        for state in view.cluster_view.nodes
+        if state.reachable
+    ]
+    chosen = draft.node if any(name == draft.node for name, _ in nodes) else nodes[0][0] if nodes else ""
+    try:
+        text: str | None = draft.body.decode()
+    except UnicodeDecodeError:
+        text = None
+    with view.client.content:
+        dialog = Dialog(title)
+    with dialog, element("div", None, "lw-dialog lw-wide-dialog"):
+        element("h2", title)
+        with element("div", None, "lw-form"):
+            topic = Field("Topic", value=draft.topic, focus=not draft.topic, on_enter=lambda: go(), width="100%")
+            node = Field("Node", kind="select", options=nodes, value=chosen, on_enter=lambda: go())
+            delay = Field("Delay in seconds", kind="number", placeholder="0", on_enter=lambda: go())
+        if text is None:
+            element("p", f"The body is binary ({size(len(draft.body))}) and is published as it is.")
+        body = Field(
+            "Body", kind="textarea", value=text or "", focus=bool(draft.topic), hint="Ctrl+Enter publishes",
+            on_enter=lambda: go(),
+        )  # fmt: skip
+        body.set_visibility(text is not None)
+        headers = Field(
+            "Headers, one name: value a line",
+            kind="textarea",
+            value="\n".join(f"{name}: {value}" for name, value in draft.headers.items()),
+            on_enter=lambda: go(),
+        )
+        headers.set_visibility(view.cluster_view.lapwing)
+        problem = element("p", "", role="alert")
+        with element("div", None, "lw-buttons"):
+            button("Cancel", dialog.close)
+            button("Publish", lambda: go(), tone="main", sign="send")
+
+    async def go() -> None:
+        try:
+            if not valid(topic.value):
+                raise ValueError("A topic has 1 to 64 letters, digits, dots, dashes or underscores.")
+            content = draft.body if text is None else body.value.encode()
+            if not content:
+                raise ValueError("A message needs a body.")
+            defer, given = parse_delay(delay.value), parse_headers(headers.value)
+        except ValueError as error:
+            set_text(problem, str(error))
+            return
+        dialog.close()
+        await carry_out(
+            view,
+            lambda: view.admin.actions.publish(
+                view.visitor, topic.value, content, node=node.value, headers=given, defer=defer
+            ),
+            f"Published to {topic.value}",
+        )
+
+    dialog.on("hide", lambda: dialog.delete(), args=[])
+    dialog.open()
