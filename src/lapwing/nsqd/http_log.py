@@ -43,6 +43,8 @@ LONGEST_WAIT: Final = 30_000  # ms
 MOST_MESSAGES: Final = 10_000  # of a JSON answer
 MOST_BYTES: Final = 16 << 20  # of bodies in a JSON answer
 
+_MANY: Final = 200  # topics beyond which offsets are sent in pieces
+_AT_ONCE: Final = 20  # topics of a piece
 _READ_BYTES: Final = 1 << 20  # at a time: what was checked is still in the processor's cache when it is sent
 _BLOCK_BYTES: Final = 4 << 20
 
@@ -126,7 +128,20 @@ class LogApi:
         wanted = query.all("topic")
         topics = self._broker.topics
         found = [topics[name] for name in dict.fromkeys(wanted) if name in topics] if wanted else list(topics.values())
+        if len(found) > _MANY:
+            return Stream(200, content_type=JSON, pieces=self._offsets_in_pieces(found, at, times))
         return value({**self._about(), "topics": [_facts(topic, at, times) for topic in found]})
+
+    async def _offsets_in_pieces(self, topics: list[Topic], at: int | None, times: bool) -> AsyncIterator[bytes]:
+        """Yield the same answer for a few topics at a time, so that others get their turn."""
+        separator = compact(self._about())[:-1] + b',"topics":['
+        for start in range(0, len(topics), _AT_ONCE):
+            some = [topic for topic in topics[start : start + _AT_ONCE] if not topic.exiting]
+            if some:
+                yield separator + b",".join(compact(_facts(topic, at, times)) for topic in some)
+                separator = b","
+            await asyncio.sleep(0)
+        yield b"]}" if separator == b"," else separator + b"]}"
 
     # --- ranges ------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import chain
+from math import nan
+from typing import Any, Final
 
 from lapwing.broker import stats
 from lapwing.broker.broker import Broker
@@ -20,6 +23,7 @@ from lapwing.nsqd.permissions import METRICS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+_LINES: Final = 500  # samples written before others get their turn
 _AT_ONCE: Final = 20  # topics counted before others get their turn
 _SECOND: Final = 1_000_000_000
 _BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -53,10 +57,45 @@ def escape(text: str) -> str:
 
 
 def line(name: str, labels: dict[str, str], number: float) -> str:
-    """One sample."""
+    """Return one sample."""
+    return f"{name}{_labels(labels)} {number!r}\n"
+
+
+def _labels(labels: dict[str, str]) -> str:
     inside = ",".join(f'{key}="{escape(text)}"' for key, text in labels.items())
-    shown = repr(number) if isinstance(number, float) else str(number)
-    return f"{name}{{{inside}}} {shown}\n" if inside else f"{name} {shown}\n"
+    return f"{{{inside}}}" if inside else ""
+
+
+def _column(name: str, kind: str, text: str, labels: list[str], values: array[Any]) -> Iterator[str]:
+    """Yield the lines of one metric, some at a time; nothing at all without a sample."""
+    head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    for start in range(0, len(labels), _LINES):
+        pairs = zip(labels[start : start + _LINES], values[start : start + _LINES], strict=True)
+        lines = "".join([f"{name}{label} {value!r}\n" for label, value in pairs if value == value])
+        if lines:
+            yield head + lines
+            head = ""
+
+
+class Columns:
+    """The values of several metrics, as numbers, for the same labels."""
+
+    def __init__(self, prefix: str, metrics: tuple[tuple[str, str, str, Callable[[Any], int]], ...]) -> None:
+        self.labels: list[str] = []
+        self._prefix = prefix
+        self._metrics = metrics
+        self._values: list[array[int]] = [array("q") for _ in metrics]
+
+    def add(self, labels: dict[str, str], counted: object) -> None:
+        """Count one topic or channel."""
+        self.labels.append(_labels(labels))
+        for values, (_, _, _, number) in zip(self._values, self._metrics, strict=True):
+            values.append(number(counted))
+
+    def render(self) -> Iterator[str]:
+        """Yield the lines of every metric, some at a time."""
+        for values, (name, kind, text, _) in zip(self._values, self._metrics, strict=True):
+            yield from _column(self._prefix + name, kind, text, self.labels, values)
 
 
 @dataclass(slots=True)
@@ -73,13 +112,18 @@ class Family:
         self.lines.append(line(self.name + suffix, labels or {}, number))
 
     def render(self) -> str:
-        """All lines; nothing at all without a sample."""
-        if not self.lines:
-            return ""
-        return f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n{''.join(self.lines)}"
+        """Return all lines; nothing at all without a sample."""
+        return "".join(self.slices())
+
+    def slices(self) -> Iterator[str]:
+        """Yield the lines, some at a time."""
+        if self.lines:
+            yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
+        for start in range(0, len(self.lines), _LINES):
+            yield "".join(self.lines[start : start + _LINES])
 
 
-_TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], float]], ...]] = (
+_TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], int]], ...]] = (
     ("depth", "gauge", "Messages that wait in the topic for a channel.", lambda topic: topic.depth),
     ("messages_total", "counter", "Messages published since start.", lambda topic: topic.message_count),
     ("bytes_total", "counter", "Bytes of message bodies published since start.", lambda topic: topic.message_bytes),
@@ -89,7 +133,7 @@ _TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], float]], ...]] =
     ("log_first", "gauge", "First sequence that the log still holds.", lambda topic: topic.log_first),
     ("log_next", "gauge", "Sequence that the next message gets.", lambda topic: topic.log_next),
 )
-_CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], float]], ...]] = (
+_CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], int]], ...]] = (
     ("depth", "gauge", "Messages ready to be delivered.", lambda channel: channel.depth),
     ("in_flight", "gauge", "Messages that consumers hold.", lambda channel: channel.in_flight_count),
     ("deferred", "gauge", "Messages that wait for their time.", lambda channel: channel.deferred_count),
@@ -127,40 +171,45 @@ class Metrics:
         return [Route("GET", "/metrics", self.respond, logged=False, access=access)]
 
     def respond(self, request: Request) -> Answer:
-        """Everything; as a stream, so that ten thousand topics stop nobody."""
+        """Return every metric, as a stream, so that others get their turn."""
         return Stream(200, content_type=CONTENT_TYPE, pieces=self.pieces(), nsq=False)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The text. Samples of a metric must stand together, so all topics are counted before the first one leaves."""
-        topics = [Family(f"lapwing_topic_{name}", kind, text) for name, kind, text, _ in _TOPIC]
-        channels = [Family(f"lapwing_channel_{name}", kind, text) for name, kind, text, _ in _CHANNEL]
-        ages = Family(
-            "lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished."
-        )
+        """Yield the text, a few lines at a time.
+
+        The samples of a metric must stand together, so every topic is counted before the first metric is written. Only
+        numbers are kept until then: 100,000 topics would be 100 MB of text.
+        """
+        yield self._process().encode()
+        topics = Columns("lapwing_topic_", _TOPIC)
+        channels = Columns("lapwing_channel_", _CHANNEL)
+        ages = array("d")  # seconds; not a number where it is not known
         latencies = Family(
             "lapwing_channel_e2e_latency_seconds", "gauge", "Time from publish to FIN, by quantile, over its window."
         )
-        yield self._process().encode()
         names = sorted(self._broker.topics)
         for start in range(0, len(names), _AT_ONCE):
             for name in names[start : start + _AT_ONCE]:
-                found = stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False)
-                for topic in found or ():
-                    _count(topic, topics, channels, latencies)
-                    self._count_ages(topic, ages)
+                for topic in stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False) or ():
+                    topics.add({"topic": topic.name}, topic)
+                    for channel in topic.channels:
+                        labels = {"topic": topic.name, "channel": channel.name}
+                        channels.add(labels, channel)
+                        ages.append(self._age(topic.name, channel.name))
+                        for quantile, nanoseconds in channel.latency.percentiles or ():
+                            latencies.add(nanoseconds / _SECOND, labels | {"quantile": str(quantile)})
             await asyncio.sleep(0)  # others get their turn
-        for family in (*topics, *channels, ages, latencies):
-            if family.lines:
-                yield family.render().encode()
+        age = ("lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished.")
+        aged = _column(*age, channels.labels, ages)
+        for lines in chain(topics.render(), channels.render(), aged, latencies.slices()):
+            yield lines.encode()
+            await asyncio.sleep(0)
 
-    def _count_ages(self, topic: TopicStats, ages: Family) -> None:
-        now = self._now()
-        for channel in self._broker.topics[topic.name].channels.values():
-            try:
-                age = stats.oldest_age(channel, now=now)
-            except LogError:
-                continue  # that part of the log is quarantined: nobody knows how old it is
-            ages.add(age / _SECOND, {"topic": topic.name, "channel": channel.name})
+    def _age(self, topic: str, channel: str) -> float:
+        try:
+            return stats.oldest_age(self._broker.topics[topic].channels[channel], now=self._now()) / _SECOND
+        except LogError:
+            return nan  # that part of the log is quarantined: nobody knows how old it is
 
     def _process(self) -> str:
         broker = self._broker
@@ -192,15 +241,3 @@ def _single(name: str, kind: str, text: str, number: float) -> Family:
     family = Family(name, kind, text)
     family.add(number)
     return family
-
-
-def _count(topic: TopicStats, topics: list[Family], channels: list[Family], latencies: Family) -> None:
-    labels = {"topic": topic.name}
-    for family, (_, _, _, count) in zip(topics, _TOPIC, strict=True):
-        family.add(count(topic), labels)
-    for channel in topic.channels:
-        labels = {"topic": topic.name, "channel": channel.name}
-        for family, (_, _, _, number) in zip(channels, _CHANNEL, strict=True):
-            family.add(number(channel), labels)
-        for quantile, nanoseconds in channel.latency.percentiles or ():
-            latencies.add(nanoseconds / _SECOND, labels | {"quantile": str(quantile)})
