@@ -63,7 +63,7 @@ def guarded_nsqd() -> Iterator[daemons.Daemon]:
     """An nsqd that asks an auth server about everybody."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Authority)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with daemons.nsqd(SHORT, f"--auth-http-address=127.0.0.1:{server.server_port}") as daemon:
+    with daemons.nsqd(SHORT, "--stats-without-auth", f"--auth-http-address=127.0.0.1:{server.server_port}") as daemon:
         yield daemon
     server.shutdown()
     server.server_close()
