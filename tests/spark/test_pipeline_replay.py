@@ -69,7 +69,7 @@ def test_a_replay_does_not_go_on_in_a_log_that_was_made_anew(runs, broker):
     running = runs.made("replay", "topics=orders", "to=again", "id=other", "chunk=4")
 
     assert not running.run(runs.spark, lambda progress: None)
-    assert "topic orders, node 1: the log" in running.jobs[0].progress.error
+    assert "topic orders, node 1: the topic was created again" in running.jobs[0].progress.error
     assert "now there is a new log" in running.jobs[0].progress.error
     assert numbers(broker, "again") == list(range(12))
 
