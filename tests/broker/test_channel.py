@@ -76,7 +76,7 @@ def test_a_slow_socket_gets_nothing_more_until_it_is_empty(stage: Stage) -> None
     assert consumer.session.replies.ready == []
 
     consumer.subscription.unsent = 0
-    stage.broker.touch(stage.channel())
+    stage.broker.mark_ready(stage.channel())
     stage.commit()
     assert consumer.received() == [0, 1, 2]
 
@@ -378,7 +378,7 @@ def test_a_seek_survives_a_kill_however_much_the_channel_has_in_flight(tmp_path:
     stage.consumer(ready=80).publish(*numbered(100))
     stage.checkpoint()
     stage.channel().seek(90)
-    stage.broker.tell(stage.channel().topic, now=stage.now)
+    stage.broker.checkpoint_topic(stage.channel().topic, now=stage.now)
     stage.kill()
 
     assert stage.consumer().received() == list(range(90, 100))

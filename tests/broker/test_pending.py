@@ -304,7 +304,7 @@ def test_a_message_that_is_published_while_others_are_delivered_is_written_in_th
 
     assert settled == [0]
     assert copies.take()[0] == [(0, 1, b"a copy")]
-    assert not stage.broker.restless
+    assert not stage.broker.has_work
 
 
 # --- claims --------------------------------------------------------------------------------------------------------

@@ -318,7 +318,7 @@ def test_a_kill_between_the_return_and_the_end_of_a_letter_doubles_nothing(tmp_p
     assert len(got) == 3
     if finished:
         consumer.finish(*got)
-    stage.broker.tell(stage.broker.topics["t"])
+    stage.broker.checkpoint_topic(stage.broker.topics["t"])
     stage.kill()
     run(stage)
 

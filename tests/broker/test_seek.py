@@ -120,7 +120,7 @@ def test_a_seek_survives(tmp_path: Path, way: str):
     stage.client().publish(*numbered(10))
     consumer.finish(*range(10))
     move(stage, {"sequence": 4})
-    stage.broker.tell(stage.channel().topic, now=stage.now)
+    stage.broker.checkpoint_topic(stage.channel().topic, now=stage.now)
     getattr(stage, way)()
 
     assert stage.channel().depth == 6

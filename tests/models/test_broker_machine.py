@@ -241,7 +241,7 @@ class BrokerMachine(RuleBasedStateMachine):
             client.subscription.size = size
         elif isinstance(client.subscription, Credit):
             client.subscription.left = size
-        self.broker.touch(self.channel(client.channel))
+        self.broker.mark_ready(self.channel(client.channel))
         self.settle()
 
     @precondition(lambda self: self.clients)
@@ -451,7 +451,7 @@ class BrokerMachine(RuleBasedStateMachine):
         back = sequence < channel.cursor and not passed_over(channel, sequence)
         dropped = {each for run in self.topic.emptied.runs for each in range(*run)}
         channel.seek(sequence, back=True)
-        self.broker.tell(self.topic, now=self.now)
+        self.broker.checkpoint_topic(self.topic, now=self.now)
         for number, client in self.clients.items():
             if client.channel == name:
                 self.highest.pop(number, None)

@@ -26,7 +26,7 @@ async def peers(
         for channel in channels:
             node.broker.create_channel(made_topic, channel, now=0)
     node.broker.changes.clear()
-    made = Peers(node.broker, node.options, node.clock.now, node.turn.stir, node.log)
+    made = Peers(node.broker, node.options, node.clock.now, node.turn.schedule_flush, node.log)
     node.peers = made  # type: ignore[assignment]
     node.api._publishing._newcomers = made
     node.turn.on_changes = made.tell

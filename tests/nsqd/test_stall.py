@@ -70,7 +70,7 @@ def test_commands_are_read_before_message_timeouts_are_enforced() -> None:
         broker = SimpleNamespace(
             agenda=[(clock.now() + 50 * MS, 0, None)],
             scan=lambda now: events.happen("expired") or broker.agenda.clear(),
-            restless=False,
+            has_work=False,
             next_due=lambda: None,
         )
         alarm = Alarm(cast(Broker, broker), clock, asyncio.get_running_loop(), lambda: None)

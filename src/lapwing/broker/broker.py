@@ -74,7 +74,7 @@ class Broker:
         self.redrives = Redrives(self)
         self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
-        self._touched: dict[Channel, None] = {}
+        self._ready: dict[Channel, None] = {}
         self._stale: dict[Topic, None] = {}  # topics whose journal is behind
         self._read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
         self._trimmable: dict[Topic, None] = {}
@@ -173,7 +173,7 @@ class Broker:
         channel = self.existing_channel(topic, name)
         channel.paused = paused
         self.settings.end_pause(channel)
-        self.touch(channel)
+        self.mark_ready(channel)
         self.catalog_changed()
 
     def begin_drain(self, *, now: int, deadline: int = 0) -> None:
@@ -194,7 +194,7 @@ class Broker:
         """Drop all that a channel has, for good: written down before anybody hears of it."""
         channel = self.existing_channel(topic, name)
         channel.empty()
-        self.tell(channel.topic, now=now)
+        self.checkpoint_topic(channel.topic, now=now)
 
     def leave(
         self, channel: Channel, subscription: Subscription, *, now: int, reason: Reason = Reason.DISCONNECTED
@@ -226,14 +226,14 @@ class Broker:
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
-    def touch(self, channel: Channel) -> None:
+    def mark_ready(self, channel: Channel) -> None:
         """Have the channel deliver at the end of this turn."""
-        self._touched[channel] = None
+        self._ready[channel] = None
 
     @property
-    def restless(self) -> bool:
+    def has_work(self) -> bool:
         """Whether `commit` has something to do."""
-        if self.dirty_topics or self._touched or self._catalog_due or self.grown:
+        if self.dirty_topics or self._ready or self._catalog_due or self.grown:
             return True
         return self.mover.has_work
 
@@ -244,10 +244,10 @@ class Broker:
         same turn.
         """
         self.now = now
-        while self.dirty_topics or self._touched or self.mover.has_work:
+        while self.dirty_topics or self._ready or self.mover.has_work:
             if self.dirty_topics:
                 self._write_topics(now)
-            elif self._touched:
+            elif self._ready:
                 self._deliver(now)
             else:
                 self.mover.publish(now)
@@ -266,8 +266,8 @@ class Broker:
                 self.fail(error)
 
     def _deliver(self, now: int) -> None:
-        touched, self._touched = self._touched, {}
-        for channel in touched:
+        ready, self._ready = self._ready, {}
+        for channel in ready:
             if self._read_stalls and self._read_stalls.waits(channel, now):
                 continue
             try:
@@ -340,13 +340,13 @@ class Broker:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
-    def tell(self, topic: Topic, *, now: int | None = None) -> None:
+    def checkpoint_topic(self, topic: Topic, *, now: int | None = None) -> None:
         """Write down how far a topic has come now, or, when the disk refuses, with a later checkpoint.
 
         Given the time, without those of its channels that cost so much that they are told of more seldom.
         """
         try:
-            if not topic.tell(now=now):
+            if not topic.checkpoint(now=now):
                 self._stale[topic] = None
         except LogError as error:
             self._stale[topic] = None
@@ -373,7 +373,7 @@ class Broker:
                     topic.trim(now=now)  # what is in memory only should not stay there for long
                 else:
                     self._trimmable[topic] = None
-                    if not topic.tell(now=now):
+                    if not topic.checkpoint(now=now):
                         self._stale[topic] = None
             except LogError as error:
                 self._stale[topic] = None
@@ -398,7 +398,7 @@ class Broker:
             if owner.exiting:
                 self._read_stalls.drop(owner)
             elif isinstance(owner, Channel):
-                self.touch(owner)
+                self.mark_ready(owner)
             else:
                 try:
                     owner.try_fan_out(now)
@@ -527,7 +527,7 @@ class Broker:
         for topic in self.topics.values():
             for channel in topic.channels.values():
                 channel.dirty = True
-            self.tell(topic)
+            self.checkpoint_topic(topic)
             topic.close()
             try:
                 topic.store.close()

@@ -51,7 +51,7 @@ class Channel:
         options: Options,
         *,
         cursor: int,
-        touched: Callable[[Channel], None],
+        mark_ready: Callable[[Channel], None],
         effective: ChannelSettings,
     ) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Channel:
         self.dirty = True  # something the journal has not been told
         self.quiet_until = 0  # the journal need not hear of it before, ns
         self.scheduled: int | None = None
-        self._touched = touched
+        self._mark_ready = mark_ready
         self.topology_aware = options.topology_aware
         self._options = options
         self.turn = 0  # counts deliveries, so that another consumer is first each time
@@ -347,7 +347,7 @@ class Channel:
         if PARKED in self.pending.named and isinstance(subscription, Window):
             self._unpark(self.pending.named[PARKED])
         if subscription.room > 0:
-            self._touched(self)
+            self._mark_ready(self)
 
     def _unpark(self, parked: Holder) -> None:
         """Requeue the messages that wait for a claim: a consumer has come that cannot claim."""
@@ -379,11 +379,11 @@ class Channel:
         if self.paused_until:
             if self.paused_until <= now:
                 self.paused_until = 0
-                self._touched(self)
+                self._mark_ready(self)
             else:
                 self.schedule(self.paused_until)
         if self.limits is not None:
-            self._touched(self)  # the rate may allow more by now
+            self._mark_ready(self)  # the rate may allow more by now
         for holder, late in self.pending.expire(now):
             self.timeout_count += len(late)
             self.give_back(late, Reason.TIMED_OUT, now=now, consumer=holder.name)
@@ -404,7 +404,7 @@ class Channel:
     def changed(self) -> None:
         """Have the channel journaled, and deliver at the end of this turn."""
         self.dirty = True
-        self._touched(self)
+        self._mark_ready(self)
 
     # --- orders from above -------------------------------------------------------------------------------------
 
@@ -421,7 +421,7 @@ class Channel:
         self.paused_until = until if until > now else 0
         if self.paused_until:
             self.schedule(self.paused_until)
-        self._touched(self)
+        self._mark_ready(self)
 
     def empty(self) -> None:
         """Finish every message of the channel."""

@@ -25,7 +25,7 @@ DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a 
 Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
 
 
-def tell(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
+def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     """Say in the topic's journal how far a channel has come."""
     pending = channel.pending
     pending.leases.next_deadline()  # drops settled leases

@@ -144,7 +144,7 @@ class DeadLetterMover:
         link.mark = DeadLetterMark(target.name, log, target.log.next)
         channel.dirty = True
         channel.quiet_until = 0
-        channel.topic.tell(now=now)
+        channel.topic.checkpoint(now=now)
 
     def update_mark(self, channel: Channel) -> None:
         """Note how far a channel agrees with its dead-letter topic, as the journal is written now."""

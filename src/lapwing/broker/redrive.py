@@ -137,7 +137,7 @@ class Redrives:
     def _save(self, channel: Channel, *, now: int, sync: bool = False) -> None:
         channel.dirty = True
         channel.quiet_until = 0
-        channel.topic.tell(now=now, sync=sync and self._broker.options.durability == "fsync")
+        channel.topic.checkpoint(now=now, sync=sync and self._broker.options.durability == "fsync")
 
     # --- stepping ----------------------------------------------------------------------------------------------
 

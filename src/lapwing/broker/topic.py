@@ -323,15 +323,14 @@ class Topic:
             self._broker.settings.apply_channel(channel, now=now)
             self._has_extras = True
             self.fan_out(now)
-            self._broker.tell(self)
+            self._broker.checkpoint_topic(self)
             self._broker.changed("channel", self.name, name, created=True)
         return channel
 
     def _new_channel(self, name: str, *, cursor: int) -> Channel:
         broker = self._broker
-        return Channel(
-            name, self, self._options, cursor=cursor, touched=broker.touch, effective=broker.settings.plain_channel
-        )
+        plain = broker.settings.plain_channel
+        return Channel(name, self, self._options, cursor=cursor, mark_ready=broker.mark_ready, effective=plain)
 
     def delete_channel(self, name: str) -> None:
         """Drop a channel with all it has, and hang up on its consumers."""
@@ -340,7 +339,7 @@ class Topic:
         self._moved = True
         self.store.forget(name)
         self.set_admission()
-        self._broker.tell(self)
+        self._broker.checkpoint_topic(self)
         self._broker.changed("channel", self.name, name, created=False)
 
     def delete(self, start: int, stop: int) -> int:
@@ -349,7 +348,7 @@ class Topic:
         if count:
             self.changed()
             for channel in self.channels.values():
-                self._broker.touch(channel)  # its cursor may pass them
+                self._broker.mark_ready(channel)  # its cursor may pass them
         return count
 
     def changed(self) -> None:
@@ -389,7 +388,7 @@ class Topic:
             for channel in self.channels.values():
                 channel.pass_by(start, stop)
         self._lost = range(0)
-        self._broker.tell(self)
+        self._broker.checkpoint_topic(self)
 
     def pause(self, paused: bool, *, now: int) -> None:
         """Stop, or go on, handing messages to channels."""
@@ -398,7 +397,7 @@ class Topic:
         if not paused:
             self._has_extras = True
             self.fan_out(now)
-        self._broker.tell(self)
+        self._broker.checkpoint_topic(self)
 
     def release(self, *, now: int) -> None:
         """It is known which channels the topic begins with: let messages flow."""
@@ -417,7 +416,7 @@ class Topic:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
-    def tell(self, *, now: int | None = None, sync: bool = False) -> bool:
+    def checkpoint(self, *, now: int | None = None, sync: bool = False) -> bool:
         """Write down how far topic and channels have come; whether that is all of it.
 
         Given the time, a channel with very much unfinished is told of more seldom than others, as it costs that much
@@ -439,7 +438,7 @@ class Topic:
             self._saved_state = dict(self.door_state)
         for channel in self.channels.values():
             if channel.dirty and not channel.ephemeral and (now is None or channel.quiet_until <= now):
-                checkpoint.tell(channel, journal, now=now)
+                checkpoint.save(channel, journal, now=now)
         journal.flush(sync=sync)
         return not any(channel.dirty for channel in self.channels.values() if not channel.ephemeral)
 
@@ -464,7 +463,7 @@ class Topic:
             self.bring_back(name, entry, now=now)
         if log.lost or max([known, *cursors]) > log.end:  # a crash took it: what comes next must not be mistaken for it
             self._moved = True
-            self._broker.tell(self)
+            self._broker.checkpoint_topic(self)
             journal.compact()
         self._has_extras = True
 
@@ -476,7 +475,7 @@ class Topic:
         elif isinstance(old, list):
             self.emptied.replace([(run[0], run[1]) for run in old if isinstance(run, list) and _is_run(run)])
             try:
-                self.tell()  # before the catalog is written without them
+                self.checkpoint()  # before the catalog is written without them
             except WriteFailed:
                 self.settings["emptied"] = old
         self.emptied.cut(self.log.end)  # a power loss has cut the log there: other messages are to come
@@ -515,7 +514,7 @@ class Topic:
                 moved = True
             needed = min(needed, low)
         if moved:
-            self.tell()  # before the segment goes: a straggler that no journal knows of would look finished
+            self.checkpoint()  # before the segment goes: a straggler that no journal knows of would look finished
         # of two clocks that disagree the earlier one: what is deleted too soon does not come back
         log.release(needed, now=now + min(self.skew, 0), limits=self._retention)
         self.deleted.forget_below(log.first)

@@ -46,11 +46,13 @@ class Clock:
 class Alarm:
     """Calls the broker's scan at the time of its next deadline."""
 
-    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, stir: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, schedule_flush: Callable[[], None]
+    ) -> None:
         self._broker = broker
         self._clock = clock
         self._loop = loop
-        self._stir = stir
+        self._schedule_flush = schedule_flush
         self._armed: asyncio.TimerHandle | None = None
         self._due = 0
         self._late = False
@@ -84,7 +86,7 @@ class Alarm:
         if self._broker.scan(self._clock.now()):
             self._armed = self._loop.call_soon(self._ring)  # type: ignore[assignment]  # others get their turn first
             self._due = 0
-        if self._broker.restless:
-            self._stir()
+        if self._broker.has_work:
+            self._schedule_flush()
         self._broker.next_due()
         self.arm()

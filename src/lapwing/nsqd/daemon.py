@@ -106,7 +106,7 @@ class Daemon:
         self._log_addresses()
         self._log_nsq_queues()
         _settle_garbage()
-        self.turn.stir()
+        self.turn.schedule_flush()
 
     def _restore(self) -> None:
         """Bring back what was there. Raises `LogError`."""
@@ -125,7 +125,7 @@ class Daemon:
         from lapwing.nsqd.metrics import FsyncTimes
 
         times = FsyncTimes()
-        self.syncer = Syncer(broker, turn.stir, times.observe)
+        self.syncer = Syncer(broker, turn.schedule_flush, times.observe)
         turn.on_unsynced = self.syncer.kick
         self._stopping.append(self.syncer.stop)
         auth = None
@@ -139,7 +139,7 @@ class Daemon:
             self.peers,
         )  # fmt: skip
         http = Http(self, times)
-        self.log_api = log_api = LogApi(broker, self.clock.now, turn.stir, self._about)
+        self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
         turn.watchers.append(log_api.look)
         staged = Staged(broker, turn, self.syncer, self.log)
         staged.recover()
@@ -187,7 +187,7 @@ class Daemon:
     async def _start_peers(self) -> None:
         from lapwing.nsqd.peer import Peers
 
-        self.peers = Peers(self.broker, self.options, self.clock.now, self.turn.stir, self.log)
+        self.peers = Peers(self.broker, self.options, self.clock.now, self.turn.schedule_flush, self.log)
         await self.peers.start()
         self.turn.on_changes = self.peers.tell
         self._stopping.append(self.peers.stop)
@@ -312,8 +312,8 @@ class Daemon:
 
     async def _checkpoint(self) -> None:
         self.broker.checkpoint(now=self.clock.now())
-        if self.broker.restless or self.broker.changes:
-            self.turn.stir()
+        if self.broker.has_work or self.broker.changes:
+            self.turn.schedule_flush()
 
     async def _trim(self) -> None:
         self.broker.trim(now=self.clock.now())

@@ -69,16 +69,16 @@ class Http:
         self._node = node
         self._broker = node.broker
         self._now = node.clock.now
-        self._stir = node.turn.stir
+        self._schedule_flush = node.turn.schedule_flush
         self._pauses = memory.GcPauses()
         self._publishing = Publishing(node.broker, node.turn, node.log, node.peers)
         self._metrics = Metrics(node.broker, node.clock.now, times, self._pauses, started=node.started)
         self._config = Config(node.options, node.log, node.peers)
         self._node_info = NodeInfo(node.options, node.options.data_path or ".")
         self._pipelines = Pipelines(node.clock.now)
-        self._settings = SettingsApi(node.broker, node.clock.now, node.turn.stir)
-        self._drain = DrainApi(node.broker, node.clock.now, node.turn.stir, node.log)
-        self._seek = SeekApi(node.broker, node.clock.now, node.turn.stir)
+        self._settings = SettingsApi(node.broker, node.clock.now, node.turn.schedule_flush)
+        self._drain = DrainApi(node.broker, node.clock.now, node.turn.schedule_flush, node.log)
+        self._seek = SeekApi(node.broker, node.clock.now, node.turn.schedule_flush)
 
     def routes(self) -> list[Route]:
         """For the table; other modules' routes may stand beside them."""
@@ -245,7 +245,7 @@ class Http:
         carry_out()
         if saved:
             self._broker.save_catalog()
-        self._stir()
+        self._schedule_flush()
         return _DONE
 
 

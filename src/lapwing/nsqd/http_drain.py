@@ -21,10 +21,10 @@ _EXAMPLE: Final = '{"deadline": "10m"}'
 class DrainApi:
     """The routes."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None], log: Log) -> None:
+    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None], log: Log) -> None:
         self._broker = broker
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
         self._log = log
 
     def routes(self) -> list[Route]:
@@ -50,7 +50,7 @@ class DrainApi:
         self._broker.begin_drain(now=now, deadline=until)
         self._broker.checkpoint(now=now)
         self._log.info(f"draining: no new messages are taken{f', deliveries end in {deadline}' if until else ''}")
-        self._stir()
+        self._schedule_flush()
         return self.show(request)
 
     def undrain(self, request: Request) -> Answer:
@@ -58,7 +58,7 @@ class DrainApi:
         if self._broker.drain is not None:
             self._broker.end_drain(now=self._now())
             self._log.info("no longer draining: messages are taken again")
-            self._stir()
+            self._schedule_flush()
         return self.show(request)
 
     def show(self, request: Request) -> Answer:

@@ -57,13 +57,17 @@ class LogApi:
     """The routes."""
 
     def __init__(
-        self, broker: Broker, now: Callable[[], int], stir: Callable[[], None], about: Callable[[], dict[str, Any]]
+        self,
+        broker: Broker,
+        now: Callable[[], int],
+        schedule_flush: Callable[[], None],
+        about: Callable[[], dict[str, Any]],
     ) -> None:
         """`about` says who this node is: `node_id`, `broadcast_address` and `http_port`."""
         self._broker = broker
         self._readers = LogReaders(now)
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
         self._about = about
         self._waiting: dict[asyncio.Future[None], dict[str, int]] = {}
         self._budget = ReadBudget()
@@ -202,7 +206,7 @@ class LogApi:
         request.argument("sequence")
         create, back = query.get("create") in ("true", "1"), query.get("back") in ("true", "1")
         cursor = self.move(topic, name, _number(query, "sequence", -1), create=create, back=back)
-        self._stir()
+        self._schedule_flush()
         return value({"cursor": cursor})
 
     def move(self, topic: Topic, name: str, sequence: int, *, create: bool, back: bool) -> int:
@@ -220,7 +224,7 @@ class LogApi:
             channel.seek(sequence, back=back)
         except CursorConflict as error:
             raise Refused(409, "CURSOR_CONFLICT", cursor=channel.cursor) from error
-        self._broker.tell(topic, now=self._now())
+        self._broker.checkpoint_topic(topic, now=self._now())
         return channel.cursor
 
     def share(self) -> ReadShare:
@@ -229,7 +233,7 @@ class LogApi:
 
     def schedule(self) -> None:
         """Have the turn end soon: channels were moved."""
-        self._stir()
+        self._schedule_flush()
 
     def _topic(self, request: Request) -> Topic:
         return self._broker.existing(named(request.head, "topic", "INVALID_ARG_TOPIC"))

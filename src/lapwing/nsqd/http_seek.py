@@ -22,10 +22,10 @@ _KEYS: Final = ("topic", "channel", "to", "dry_run", "create")
 class SeekApi:
     """The route."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None]) -> None:
         self._broker = broker
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
 
     def routes(self) -> list[Route]:
         """Return the routes for the table."""
@@ -73,6 +73,6 @@ class SeekApi:
         if dry:
             return seek.plan(channel, target)
         found = seek.seek_bookmark(channel, now=now) if to == "bookmark" else seek.seek(channel, target, now=now)
-        self._broker.tell(channel.topic, now=now)
-        self._stir()
+        self._broker.checkpoint_topic(channel.topic, now=now)
+        self._schedule_flush()
         return found

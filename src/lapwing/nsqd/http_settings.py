@@ -25,11 +25,11 @@ _LARGEST_BODY: Final = 64 * 1024
 class SettingsApi:
     """The routes."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None]) -> None:
         self._broker = broker
         self._settings = broker.settings
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
 
     def routes(self) -> list[Route]:
         """Return the routes for the table."""
@@ -142,7 +142,7 @@ class SettingsApi:
 
     def _carry_out(self, change: Callable[[], T]) -> T:
         found = change()
-        self._stir()
+        self._schedule_flush()
         return found
 
     def _topic(self, request: Request) -> Topic:

@@ -158,7 +158,7 @@ class Staged:
             if sync is not None:
                 await self._in_thread(sync)
             commit.publish()
-            self._turn.stir()
+            self._turn.schedule_flush()
             await asyncio.sleep(0)  # others get their turn
         if self._options.durability == "fsync":
             for topic in commit.topics.values():

@@ -216,11 +216,11 @@ class Peers:
     """All nsqlookupds. Not knowing any costs nothing."""
 
     def __init__(
-        self, broker: Broker, options: Options, now: Callable[[], int], stir: Callable[[], None], log: Log
+        self, broker: Broker, options: Options, now: Callable[[], int], schedule_flush: Callable[[], None], log: Log
     ) -> None:
         self._broker = broker
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
         self._log = log
         self._addresses = tuple(dict.fromkeys(options.lookupd_tcp_addresses))
         self._largest = options.max_body_size
@@ -357,7 +357,7 @@ class Peers:
                     for channel in sorted(found):
                         self._broker.create_channel(topic, channel, now=self._now())
                 topic.release(now=self._now())
-                self._stir()
+                self._schedule_flush()
 
     async def _channels(self, topic: str, place: PeerInfo) -> list[str] | None:
         """The channels that one nsqlookupd knows and that may be made; None when it does not answer."""

@@ -61,7 +61,7 @@ class Publishing:
         self._topics = broker.topics
         self._options = broker.options
         self._now = turn.clock.now
-        self._stir = turn.stir
+        self._schedule_flush = turn.schedule_flush
         self._log = log
         self._newcomers = newcomers
         self._longest_defer = broker.options.max_req_timeout // _MILLISECOND
@@ -100,7 +100,7 @@ class Publishing:
             defer = self._defer(query["defer"])
         later = _Published()
         topic.publish(body, later, now=self._now(), defer=defer, headers=headers)
-        self._stir()
+        self._schedule_flush()
         return self.when_settled(topic.name, later) if made else later
 
     def mpub(self, request: Request) -> Reply:
@@ -125,7 +125,7 @@ class Publishing:
         except PublishRefused as error:
             whole = error.code == kernel.BAD_COUNT or (error.code == kernel.SHORT and error.index < 0)
             return BAD_BODY if whole else BAD_MESSAGE
-        self._stir()
+        self._schedule_flush()
         return self.when_settled(topic.name, later) if made else later
 
     def _publish_binary(self, topic: Topic, body: bytes, later: _Published, headers: dict[str, str] | None) -> None:
@@ -168,7 +168,7 @@ class Publishing:
             if name not in self._broker.unopened:  # which health names anyway, and no write will heal
                 self._broker.fail(error)
             raise
-        self._stir()
+        self._schedule_flush()
         return found
 
     def when_settled(self, topic: str, later: Later) -> Later:

@@ -156,7 +156,7 @@ class RedisConnection(asyncio.Protocol):
             self._question.cancel()
         self._door.connections.discard(self)
         self._session.leave()
-        self._turn.stir()
+        self._turn.schedule_flush()
 
     def pause_writing(self) -> None:
         """Handle nothing more: the client does not read the replies."""

@@ -153,7 +153,7 @@ class Stream(asyncio.Protocol):
             self._busy.cancel()
         self._context.connections.discard(self)
         self._session.leave(now=self._clock.now())
-        self._turn.stir()
+        self._turn.schedule_flush()
 
     def pause_writing(self) -> None:
         """Deliver nothing more for now: the socket takes no more."""
@@ -321,7 +321,7 @@ class Stream(asyncio.Protocol):
         self._ending = True
         self._closed()
         self._session.leave(now=self._clock.now())
-        self._turn.stir()
+        self._turn.schedule_flush()
         if self._half_closed or not self._can_half_close or not self._transport.can_write_eof():
             self.hang_up()
             return

@@ -18,9 +18,9 @@ class Syncer:
     `observe` gets the seconds each sync of one log took.
     """
 
-    def __init__(self, broker: Broker, stir: Callable[[], None], observe: Callable[[float], None]) -> None:
+    def __init__(self, broker: Broker, schedule_flush: Callable[[], None], observe: Callable[[float], None]) -> None:
         self._broker = broker
-        self._stir = stir
+        self._schedule_flush = schedule_flush
         self._observe = observe
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsync")
         self._running: asyncio.Task[None] | None = None
@@ -41,10 +41,10 @@ class Syncer:
                 error = await self.sync(topic)
                 for receipt, sequence in receipts:
                     receipt.settle(sequence, error)
-            self._stir()
+            self._schedule_flush()
 
     async def sync(self, topic: Topic) -> LapwingError | None:
-        """Sync one topic's log now; what went wrong, if anything did."""
+        """Sync one topic's log now; return the error, if there was one."""
         async with self._one_at_a_time:
             return await self._sync(topic)
 
@@ -59,7 +59,7 @@ class Syncer:
         except OSError as error:
             topic.log.finish_sync(error)
             if topic.exiting:
-                return None  # deleted meanwhile, and its files with it: no fault of the disk's
+                return None  # deleted meanwhile with its files, so the disk is fine
             failure = WriteFailed(topic.name, topic.log.end, error)
             self._broker.fail(failure)
             return failure
@@ -68,13 +68,13 @@ class Syncer:
         return None
 
     async def sync_all(self) -> None:
-        """Sync every log that has something unsynced: how `os` durability limits what a power loss can take."""
+        """Sync every log that needs it, so that a power loss takes little with `os` durability."""
         for topic in list(self._broker.topics.values()):
             if not topic.ephemeral and not topic.exiting and topic.log.unsynced:
                 await self.sync(topic)
 
     async def stop(self) -> None:
-        """Finish what is under way."""
+        """Wait for the sync under way, and end the thread."""
         if self._running is not None:
             await asyncio.gather(self._running, return_exceptions=True)
         self._thread.shutdown(wait=True)

@@ -333,8 +333,8 @@ class Connection(Stream):
             return
         held_back, subscription.unsent = subscription.unsent >= UNSENT, 0
         if held_back:
-            self._context.broker.touch(channel)
-            self._turn.stir()
+            self._context.broker.mark_ready(channel)
+            self._turn.schedule_flush()
 
     def _answered_all(self) -> None:
         if self._granted is not None:

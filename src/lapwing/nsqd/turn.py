@@ -1,4 +1,4 @@
-"""The turn: all that happened in one round of the event loop ends in one write per log and one per socket."""
+"""The turn: each round of the event loop ends in one write per log and one per socket."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lapwing.broker.broker import Broker
 from lapwing.nsqd.clock import Alarm, Clock
 
 
-class Talker(Protocol):
+class Flushable(Protocol):
     """A connection with something to send."""
 
     def flush(self) -> None:
-        """Send what is there."""
+        """Send it."""
 
 
 class Turn:
@@ -23,36 +23,36 @@ class Turn:
     def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
         self.clock = clock
-        self.alarm = Alarm(broker, clock, loop, self.stir)
+        self.alarm = Alarm(broker, clock, loop, self.schedule_flush)
         self.on_changes: Callable[[], None] = lambda: None
         self.on_unsynced: Callable[[], None] = lambda: None
         self.watchers: list[Callable[[], None]] = []  # called when logs may have grown
         self._loop = loop
-        self._talkers: dict[Talker, None] = {}
-        self._stirred = False
+        self._connections: dict[Flushable, None] = {}
+        self._scheduled = False
 
-    def stir(self) -> None:
-        """Have this round ended."""
-        if not self._stirred:
-            self._stirred = True
+    def schedule_flush(self) -> None:
+        """Have logs and sockets written at the end of this round."""
+        if not self._scheduled:
+            self._scheduled = True
             self._loop.call_soon(self.end)
 
     def begin(self) -> None:
         """Note that the caller ends this round itself, with `end`."""
-        self._stirred = True
+        self._scheduled = True
 
-    def add(self, talker: Talker) -> None:
+    def add(self, connection: Flushable) -> None:
         """Have a connection flushed at the end of this round."""
-        self._talkers[talker] = None
-        if not self._stirred:
-            self._stirred = True
+        self._connections[connection] = None
+        if not self._scheduled:
+            self._scheduled = True
             self._loop.call_soon(self.end)
 
     def end(self) -> None:
-        """Write the logs, then the sockets; nobody hears OK of what is not written."""
-        self._stirred = False
+        """Write the logs, then the sockets: no OK is sent before its publish is written."""
+        self._scheduled = False
         broker = self.broker
-        if broker.restless:
+        if broker.has_work:
             broker.commit(self.clock.now())
             for watch in self.watchers:
                 watch()
@@ -60,7 +60,7 @@ class Turn:
             self.on_unsynced()
         if broker.changes:
             self.on_changes()
-        talkers, self._talkers = self._talkers, {}
-        for talker in talkers:
-            talker.flush()
+        connections, self._connections = self._connections, {}
+        for connection in connections:
+            connection.flush()
         self.alarm.arm()

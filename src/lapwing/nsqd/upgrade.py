@@ -15,38 +15,38 @@ _PIECE: Final = 1 << 18
 
 
 class Layer(Protocol):
-    """One coat around a conversation."""
+    """One layer of a connection."""
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """What the peer's bytes hold, in pieces."""
+        """Yield the content of the peer's bytes, in pieces."""
 
     def send(self, data: bytes) -> bytes:
-        """The bytes that carry `data` to the peer."""
+        """Return the bytes that carry `data` to the peer."""
 
 
 class Compressed:
-    """A conversation inside snappy or deflate."""
+    """A layer of snappy or deflate."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """What was compressed, in pieces, so that a bomb goes off one at a time."""
+        """Yield what was compressed, in pieces: a few bytes may unpack to very many."""
         return self._codec.pieces(data)
 
     def send(self, data: bytes) -> bytes:
-        """`data`, compressed and flushed."""
+        """Return `data`, compressed and flushed."""
         return self._codec.encode(data)
 
 
 class Encrypted:
-    """A conversation inside TLS, the server's end. `handshake` until it says so, then `receive` and `send`."""
+    """A layer of TLS, the server's end. Call `handshake` until it is done, then `receive` and `send`."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self.over = False  # the client has said that it sends no more
+        self.over = False  # the client sends no more
 
     def handshake(self, data: bytes) -> tuple[bool, bytes]:
         """Return whether the handshake is done, and the bytes to send. Raises `ssl.SSLError`; then send `alert`."""
@@ -59,11 +59,11 @@ class Encrypted:
 
     @property
     def alert(self) -> bytes:
-        """The bytes that tell the client why its handshake has failed."""
+        """The bytes for a client whose handshake has failed: they name the reason."""
         return self._outgoing.read()
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """What was encrypted, in pieces. Raises `ssl.SSLError`."""
+        """Yield what was encrypted, in pieces. Raises `ssl.SSLError`."""
         if data:
             self._incoming.write(data)
         while True:
@@ -80,14 +80,14 @@ class Encrypted:
             yield piece
 
     def send(self, data: bytes) -> bytes:
-        """`data`, encrypted; also whatever TLS itself has to say."""
+        """Return `data`, encrypted, behind anything that TLS itself sends."""
         if data:
             self._tls.write(data)
         return self._outgoing.read()
 
     @property
     def version(self) -> str:
-        """As NSQ shows it: `TLS1.0` to `TLS1.3`."""
+        """The version as NSQ shows it: `TLS1.0` to `TLS1.3`."""
         name = self._tls.version() or ""
         return "TLS1.0" if name == "TLSv1" else name.replace("TLSv", "TLS")
 
@@ -99,31 +99,31 @@ class Encrypted:
 
     @property
     def protocol(self) -> str:
-        """What ALPN chose, mostly nothing."""
+        """The protocol that ALPN chose, mostly none."""
         return self._tls.selected_alpn_protocol() or ""
 
     @property
     def common_name(self) -> str:
-        """The CN of the client's certificate, if it showed one."""
+        """The CN of the client's certificate, if it has one."""
         return common_name(self._tls.getpeercert())
 
 
 class Layers(list[Layer]):
-    """The coats around one conversation, the outermost first."""
+    """The layers of one connection, the outermost first."""
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """What the peer's bytes hold inside all of them, in pieces."""
+        """Yield the content of the peer's bytes inside all layers, in pieces."""
         return _through(data, self)
 
     def send(self, data: bytes) -> bytes:
-        """The bytes that carry `data` to the peer."""
+        """Return the bytes that carry `data` to the peer."""
         for layer in reversed(self):
             data = layer.send(data)
         return data
 
     @property
     def tls(self) -> Encrypted | None:
-        """The outermost one, if it is TLS."""
+        """The outermost layer, if it is TLS."""
         first = self[0]
         return first if isinstance(first, Encrypted) else None
 

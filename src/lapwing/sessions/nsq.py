@@ -280,7 +280,7 @@ class Session:
             return  # a late RDY is lawful, and ignored
         if command.count != self.subscription.size:
             self.subscription.size = command.count
-            self.broker.touch(self.channel)
+            self.broker.mark_ready(self.channel)
 
     def _fins(self, command: Fins, now: int) -> None:
         channel, holder = self._consuming()
