@@ -42,7 +42,7 @@ unit:
 	$(BIN)/pytest
 
 inner:
-	$(BIN)/pytest -x -m "not slow" tests/kernel tests/wire tests/log tests/broker tests/models tests/net
+	$(BIN)/pytest -x -m "not slow" tests/kernel tests/wire tests/log tests/broker tests/sessions tests/models tests/net tests/test_import_cycles.py
 
 quick: setup
 	@$(MAKE) --no-print-directory -j2 lint inner

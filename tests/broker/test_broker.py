@@ -178,7 +178,7 @@ def test_health_comes_back_without_a_publish(tmp_path: Path) -> None:
     stage.checkpoint()
 
     assert stage.broker.problem is None
-    assert stage.reports[-1] == "the disk takes writes again"
+    assert stage.reports[-1] == "writes succeed again; publishes are taken"
 
 
 # --- restarts ------------------------------------------------------------------------------------------------------

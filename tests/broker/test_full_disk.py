@@ -162,7 +162,7 @@ def test_a_stop_says_what_it_could_not_write_although_it_was_known_that_the_disk
     stage.reports.clear()
     stage.broker.close(now=stage.now)
 
-    told = [report for report in stage.reports if "not all of it is written" in report]
+    told = [report for report in stage.reports if "could not be saved in full" in report]
     assert [report.split(":")[0] for report in told] == ["topic t", "topic u"]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from failing import configure, failures, letters, reject
 
-from lapwing.broker import dead_filter, redrive
-from lapwing.broker.redrive import CANCELLED, DONE, RUNNING, RedriveTask
+from lapwing.broker import dead_filter, redrive_task
+from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings import UNLIMITED, Rate
 from lapwing.errors import SettingRefused, WriteFailed
 from play import SECOND, Client, Stage, numbered
@@ -358,4 +358,4 @@ def test_the_note_of_a_task_is_understood_again():
     task.skipped["why"] = 2
     import json
 
-    assert redrive.decode(json.loads(redrive.encode(task))) == task
+    assert redrive_task.decode(json.loads(redrive_task.encode(task))) == task

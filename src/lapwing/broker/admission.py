@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lapwing.errors import ChannelFull, Draining, MessageTooBig, OutOfMemory
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
     from lapwing.broker.topic import Topic
 
 
@@ -23,7 +24,7 @@ class Admission:
         draining: bool,
         memory_problem: str | None,
         max_msg_size: int,
-        bounded: list[Channel],
+        bounded: Sequence[ChannelCore],
     ) -> None:
         self.max_msg_size = max_msg_size  # bytes
         self._topic = topic

@@ -1,13 +1,13 @@
-"""Every topic by name; create, pause, delete, close. And the turn: what all commands of a moment have in common."""
+"""All topics of one node: create, pause and delete them; and the turn, which ends all commands of a moment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heapify, heappop
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lapwing import names
+from lapwing.broker import persistence, trimming
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_letter_mover import DeadLetterMover
 from lapwing.broker.drain import Drain
@@ -18,37 +18,22 @@ from lapwing.broker.redrive import Redrives
 from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
 from lapwing.broker.subscription import Subscription
-from lapwing.broker.topic import Receipt, Topic
+from lapwing.broker.topic import Topic
+from lapwing.broker.topic_writer import Receipt
 from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory, ReadFailed
-from lapwing.log.catalog import ChannelEntry, TopicEntry
-from lapwing.log.journal import ChannelState
 
 if TYPE_CHECKING:
     from lapwing.broker.client_stats import Client
-
-PROBING: Final = 1_000_000_000  # ns between two looks at whether a disk that has refused takes anything again
-
-RETRY: Final = 10_000_000_000  # ns before a topic that could not be opened is tried again; each time twice as long
-MOST_RETRY: Final = 600_000_000_000
+    from lapwing.broker.persistence import Unopened
 
 Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)
-
-
-@dataclass(slots=True)
-class Unopened:
-    """A topic that is there, and that the disk does not let us have."""
-
-    entry: TopicEntry
-    reason: str
-    again: int  # when to try again, ns
-    wait: int = RETRY
 
 
 class Broker:
     """All topics of one node.
 
     Commands change topics and channels at once but send nothing: `commit` ends the turn with one write per log, and
-    only then do messages and answers leave.
+    messages and answers are sent after that.
     """
 
     def __init__(
@@ -75,13 +60,13 @@ class Broker:
         self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
         self._ready: dict[Channel, None] = {}
-        self._stale: dict[Topic, None] = {}  # topics whose journal is behind
-        self._read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
-        self._trimmable: dict[Topic, None] = {}
-        self._unindexed: dict[Topic, None] = {}  # topics whose logs were written to since the last checkpoint
-        self._catalog_dirty = True
+        self.stale: dict[Topic, None] = {}  # topics that have changed since they were saved
+        self.read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
+        self.trimmable: dict[Topic, None] = {}  # topics that have changed since they were trimmed
+        self.unindexed: dict[Topic, None] = {}  # topics whose logs were written to since the last checkpoint
+        self.catalog_dirty = True
         self._catalog_due = False
-        self._probe_at = 0
+        self.probe_at = 0  # when to try a disk again that has refused a write, ns
         self.on_new_topic: Callable[[Topic], None] = lambda topic: None
 
     @property
@@ -115,14 +100,14 @@ class Broker:
         return topic
 
     def existing(self, name: str) -> Topic:
-        """The topic of that name. Raises `NoSuchTopic`."""
+        """Return the topic of that name. Raises `NoSuchTopic`."""
         topic = self.topics.get(name)
         if topic is None:
             raise NoSuchTopic(name)
         return topic
 
     def existing_channel(self, topic: str, channel: str) -> Channel:
-        """That channel. Raises `NoSuchTopic` or `NoSuchChannel`."""
+        """Return the channel of that name. Raises `NoSuchTopic` or `NoSuchChannel`."""
         found = self.existing(topic).channels.get(channel)
         if found is None:
             raise NoSuchChannel(channel)
@@ -159,12 +144,12 @@ class Broker:
             self.delete_topic(topic_name)
 
     def _forget_exiting(self) -> None:
-        """Let the agenda go of channels that are no more: a deadline may be an hour off, and keeps all they had."""
+        """Drop deleted channels from the agenda: a deadline may be an hour away, and keeps all that they had."""
         self.agenda = [entry for entry in self.agenda if not entry[2].exiting]
         heapify(self.agenda)
 
     def pause_topic(self, name: str, paused: bool, *, now: int) -> None:
-        """Stop, or go on, handing a topic's messages to its channels."""
+        """Stop or resume handing a topic's messages to its channels."""
         self.existing(name).pause(paused, now=now)
         self.catalog_changed()
 
@@ -191,7 +176,7 @@ class Broker:
             drain.end(now)
 
     def empty_channel(self, topic: str, name: str, *, now: int) -> None:
-        """Drop all that a channel has, for good: written down before anybody hears of it."""
+        """Finish every message of a channel; that is saved before the answer."""
         channel = self.existing_channel(topic, name)
         channel.empty()
         self.checkpoint_topic(channel.topic, now=now)
@@ -209,20 +194,25 @@ class Broker:
             self.delete_channel(channel.topic.name, channel.name)
 
     def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
-        """Note that a topic or channel came or went, for those who tell others."""
+        """Note that a topic or channel was created or deleted, for nsqlookupd and others."""
         self.changes.append((kind, topic, channel, created))
         if self.grown is not None:
             self.grown[topic] = None
         if not names.ephemeral(topic) and not (channel and names.ephemeral(channel)):
-            self._catalog_dirty = True
+            self.catalog_dirty = True
 
     def catalog_changed(self) -> None:
         """Have the catalog written at the end of this turn."""
-        self._catalog_dirty = self._catalog_due = True
+        self.catalog_dirty = self._catalog_due = True
 
     def journal_later(self, topic: Topic) -> None:
         """Have the topic's state written to its journal with the next checkpoint."""
-        self._stale[topic] = None
+        self.stale[topic] = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the broker takes no new messages."""
+        return self.drain is not None
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
@@ -259,40 +249,42 @@ class Broker:
         for topic in topics:
             try:
                 topic.commit(now)
-                if not topic.ephemeral:
+                if topic.ephemeral:
+                    trimming.trim_large(topic, self.options, now=now)
+                else:
                     self.problem = None
-                    self._unindexed[topic] = None
+                    self.unindexed[topic] = None
             except LogError as error:
                 self.fail(error)
 
     def _deliver(self, now: int) -> None:
         ready, self._ready = self._ready, {}
         for channel in ready:
-            if self._read_stalls and self._read_stalls.waits(channel, now):
+            if self.read_stalls and self.read_stalls.waits(channel, now):
                 continue
             try:
                 channel.deliver(now)
             except LogError as error:  # the disk cannot be read now: retried with a later checkpoint
-                self._read_stalls.add(channel, error, now=now)
+                self.read_stalls.add(channel, error, now=now)
             else:
-                if self._read_stalls:
-                    self._read_stalls.succeeded(channel, now=now)
-            self._stale[channel.topic] = None
+                if self.read_stalls:
+                    self.read_stalls.succeeded(channel, now=now)
+            self.stale[channel.topic] = None
 
     @property
     def health(self) -> str | None:
         """The reasons why the broker is unhealthy, or None: memory, a failed write or read, unopened topics."""
         reasons = [reason for reason in (self.memory_problem, self.problem) if reason is not None]
-        reasons += self._read_stalls.reasons()
+        reasons += self.read_stalls.reasons()
         reasons += self.mover.problems()
         reasons += [topic.reason for topic in self.unopened.values()]
         more = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
         return "; ".join([*reasons[:3], *more]) or None
 
     def fail(self, error: Exception) -> None:
-        """Note that the disk refused; health is bad until a write succeeds."""
+        """Note that a write failed; health is bad until one succeeds."""
         if self.problem is None:
-            self.report(f"the disk refuses: {error}")
+            self.report(f"write failed: {error}; publishes are refused until writes succeed again")
         self.problem = str(error)
 
     def set_memory_problem(self, problem: str | None) -> None:
@@ -305,23 +297,10 @@ class Broker:
 
     def read_failed(self, topic: Topic, error: ReadFailed, *, now: int) -> None:
         """Note that a topic could not be read; it is retried, and health is bad until it can be."""
-        self._read_stalls.add(topic, error, now=now)
-
-    def _look_for_health(self, now: int) -> None:
-        """Try the disk again: publishers may stay away for as long as health is bad."""
-        if now < self._probe_at:
-            return
-        self._probe_at = now + PROBING
-        try:
-            self.storage.try_writing()
-        except OSError as error:
-            self.problem = str(error)
-        else:
-            self.problem = None
-            self.report("the disk takes writes again")
+        self.read_stalls.add(topic, error, now=now)
 
     def scan(self, now: int) -> bool:
-        """Look at channels whose time has come, a selection at a time; whether it should go on at once."""
+        """Look at channels with a deadline that has come, a selection at a time; return whether more are due."""
         looked = 0
         while self.agenda and self.agenda[0][0] <= now and looked < self.options.queue_scan_selection_count:
             due, _, channel = heappop(self.agenda)
@@ -332,7 +311,7 @@ class Broker:
         return bool(looked) and bool(self.agenda) and self.agenda[0][0] <= now
 
     def next_due(self) -> int | None:
-        """When `scan` has something to do."""
+        """Return when `scan` has something to do."""
         agenda = self.agenda
         while agenda and (agenda[0][2].scheduled != agenda[0][0] or agenda[0][2].exiting):
             heappop(agenda)
@@ -341,187 +320,43 @@ class Broker:
     # --- what survives a crash ---------------------------------------------------------------------------------
 
     def checkpoint_topic(self, topic: Topic, *, now: int | None = None) -> None:
-        """Write down how far a topic has come now, or, when the disk refuses, with a later checkpoint.
+        """Save the state of a topic now, or, when the disk refuses, with a later checkpoint.
 
-        Given the time, without those of its channels that cost so much that they are told of more seldom.
+        Given the time, without channels with so much unfinished that they are saved less often.
         """
         try:
             if not topic.checkpoint(now=now):
-                self._stale[topic] = None
+                self.stale[topic] = None
         except LogError as error:
-            self._stale[topic] = None
+            self.stale[topic] = None
             self.fail(error)
 
     def checkpoint(self, *, now: int) -> None:
-        """Write down what channels have finished since the last time, and which topics and channels there are."""
+        """Save what has changed since the last time, and retry what the disk has refused."""
         self.now = now
-        if self.problem is not None:
-            self._look_for_health(now)
-        if self.unopened:
-            self._open_again(now)
-        if self.drain is not None:
-            self.drain.look(now)
-        if self._read_stalls:
-            self._retry_reads(now)
-        self._write_indexes()
-        stale, self._stale = self._stale, {}
-        for topic in stale:
-            if topic.exiting:
-                continue
-            try:
-                if topic.ephemeral:
-                    topic.trim(now=now)  # what is in memory only should not stay there for long
-                else:
-                    self._trimmable[topic] = None
-                    if not topic.checkpoint(now=now):
-                        self._stale[topic] = None
-            except LogError as error:
-                self._stale[topic] = None
-                self.fail(error)
-        if self._catalog_dirty:
-            self.save_catalog()
-
-    def _write_indexes(self) -> None:
-        """Have the logs that were written to write their index records."""
-        topics, self._unindexed = self._unindexed, {}
-        for topic in topics:
-            if not topic.exiting:
-                try:
-                    topic.log.write_index()
-                except LogError as error:
-                    self._unindexed[topic] = None
-                    self.fail(error)
-
-    def _retry_reads(self, now: int) -> None:
-        """Retry what waits for the disk: deliveries at the end of this turn, what concerns a whole topic at once."""
-        for owner in self._read_stalls.due(now):
-            if owner.exiting:
-                self._read_stalls.drop(owner)
-            elif isinstance(owner, Channel):
-                self.mark_ready(owner)
-            else:
-                try:
-                    owner.try_fan_out(now)
-                    owner.trim(now=now)
-                except ReadFailed as error:
-                    self._read_stalls.add(owner, error, now=now)
-                except LogError as error:
-                    self.fail(error)
-                else:
-                    self._read_stalls.succeeded(owner, now=now)
+        persistence.checkpoint(self, now=now)
 
     def trim(self, *, now: int, everywhere: bool = False) -> None:
-        """Let logs go of what nobody needs: where something moved since the last time, or everywhere."""
-        moved, self._trimmable = self._trimmable, {}
-        for topic in list(self.topics.values()) if everywhere else moved:
-            if not topic.exiting:
-                self._report_news(topic)
-                try:
-                    topic.trim(now=now)
-                except ReadFailed as error:
-                    self._read_stalls.add(topic, error, now=now)
-                except (LogError, OSError) as error:
-                    self.fail(error)
-
-    def _report_news(self, topic: Topic) -> None:
-        for note in topic.store.news():
-            self.report(note)
+        """Delete segments that no channel needs: of topics that have changed since the last time, or of all."""
+        persistence.trim(self, now=now, everywhere=everywhere)
 
     def save_catalog(self) -> bool:
         """Write which topics, channels and policies there are, with their settings; return whether that worked."""
         self._catalog_due = False
         try:
-            self.storage.catalog.save(self.entries(), self.settings.policies.documents())
+            self.storage.catalog.save(persistence.catalog_entries(self), self.settings.policies.documents())
         except (LogError, OSError) as error:
             self.fail(error)
             return False
-        self._catalog_dirty = False
+        self.catalog_dirty = False
         return True
 
-    def entries(self) -> list[TopicEntry]:
-        """What the catalog should say: all but the ephemeral."""
-        unopened = [topic.entry for topic in self.unopened.values()]
-        return unopened + [
-            TopicEntry(
-                topic.name,
-                topic.paused,
-                [
-                    ChannelEntry(channel.name, channel.paused, channel.settings)
-                    for channel in topic.channels.values()
-                    if not channel.ephemeral
-                ],
-                topic.settings,
-            )
-            for topic in self.topics.values()
-            if not topic.ephemeral
-        ]
-
     def restore(self, *, now: int) -> None:
-        """Bring back all topics and channels as they were, from the catalog, the logs and the journals."""
-        entries = {entry.name: entry for entry in self.storage.catalog.load()}
-        for note in self.settings.policies.restore(self.storage.catalog.policies):
-            self.report(note)
-        for name in self.storage.names_on_disk():
-            entries.setdefault(name, TopicEntry(name, False, [], {}))
-        for entry in entries.values():
-            try:
-                self._bring_back(entry, now)
-            except LogError as error:
-                self.unopened[entry.name] = Unopened(entry, str(error), now + RETRY)
-                self.report(
-                    f"{error}. Nothing of it was changed, and the other topics are served. It is opened by itself when "
-                    "the disk can be read again; to begin it anew, stop nsqd and move its folder elsewhere"
-                )
-        for topic in list(self.topics.values()):
-            for channel in topic.channels.values():
-                self.mover.recognise(channel, now=now)
-        self.redrives.recover(now=now)
-        self.changes.clear()
-
-    def _bring_back(self, entry: TopicEntry, now: int) -> None:
-        """Open one topic as it was. Raises `LogError`; then there is no such topic, and its files are as they were."""
-        topic: Topic | None = None
-        try:
-            topic = Topic(entry.name, self, self.storage.open(entry.name))
-            topic.paused = entry.paused
-            topic.settings = dict(entry.settings)
-            topic.restore(now=now)
-        except (LogError, OSError) as error:
-            if topic is not None:
-                topic.close()
-            raise LogError(f"topic {entry.name} is not served: {error}") from error
-        self._report_news(topic)
-        self._unindexed[topic] = None  # of messages that were found without a record
-        self.topics[entry.name] = topic
-        for line in entry.channels:
-            channel = topic.channels.get(line.name)
-            if channel is None:  # the journal has lost it: deliver again what may be finished, rather than nothing
-                channel = topic.bring_back(line.name, ChannelState(), now=now)
-            channel.paused = line.paused
-            channel.settings = line.settings
-        self.settings.apply_topic(topic, now=now)
-        topic.fan_out(now)
-
-    def _open_again(self, now: int) -> None:
-        """Try the topics that could not be opened, ever more seldom: a disk that dies takes its time to say so."""
-        for name, topic in list(self.unopened.items()):
-            if topic.again > now:
-                continue
-            try:
-                self._bring_back(topic.entry, now)
-            except LogError as error:
-                topic.reason = str(error)
-                topic.wait = min(2 * topic.wait, MOST_RETRY)
-                topic.again = now + topic.wait
-                continue
-            del self.unopened[name]
-            self.report(f"topic {name} could be opened again and is served")
-            self.changed("topic", name, None, created=True)
-            for channel in self.topics[name].channels:
-                self.changed("channel", name, channel, created=True)
+        """Open all topics and channels as they were, from the catalog, the logs and the journals."""
+        persistence.open_all(self, now=now)
 
     def close(self, *, now: int) -> None:
-        """Write down everything and let go of the disk."""
+        """Save everything, and release the data path."""
         self.exiting = True
         self.commit(now)
         for topic in self.topics.values():
@@ -532,6 +367,6 @@ class Broker:
             try:
                 topic.store.close()
             except (LogError, OSError) as error:
-                self.report(f"topic {topic.name}: not all of it is written down: {error}")
+                self.report(f"topic {topic.name}: could not be saved in full: {error}")
         self.save_catalog()
         self.storage.close()

@@ -12,7 +12,7 @@ from lapwing.broker.pending import Reason
 from lapwing.broker.skips import Run, Runs, runs_of, union
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
     from lapwing.log.journal import ChannelState, Journal
 
 LATEST: Final = 2**63 - 1  # ns; what waits for longer than two centuries is written down as that
@@ -25,7 +25,7 @@ DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a 
 Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
 
 
-def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
+def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> None:
     """Say in the topic's journal how far a channel has come."""
     pending = channel.pending
     pending.leases.next_deadline()  # drops settled leases
@@ -62,7 +62,7 @@ def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
         channel.quiet_until = now + count * TELLING
 
 
-def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) -> None:
+def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int) -> None:
     """Go on from what the journal knew: what was in flight is ready again.
 
     Nothing waits for longer than `longest` from now on, should the clock have been set back meanwhile.
@@ -121,7 +121,7 @@ def _saved_ahead(state: ChannelState) -> list[Run]:
 
 
 def find_skips(
-    channel: Channel,
+    channel: ChannelCore,
     cursor: int,
     known: Mapping[int, int] = MappingProxyType({}),
     latest: int = LATEST,
@@ -144,7 +144,7 @@ def find_skips(
     return sorted(skips, key=lambda skip: skip[0])
 
 
-def skip(channel: Channel, skips: Sequence[Skip]) -> None:
+def skip(channel: ChannelCore, skips: Sequence[Skip]) -> None:
     """Have a channel's cursor skip what `find_skips` found."""
     for start, stop, due in skips:
         if due is None:

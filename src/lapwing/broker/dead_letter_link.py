@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapwing.broker.redrive import RedriveTask
+    from lapwing.broker.redrive_task import RedriveTask
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ after it leaves a copy that the next start recognises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import kernel
 from lapwing.broker import dead_letters, times, way_back
@@ -19,8 +19,8 @@ from lapwing.log.log import Extra
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
-    from lapwing.broker.broker import Broker
     from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
     from lapwing.broker.topic import Topic
 
 _BATCH: Final = 1000  # messages moved at a time
@@ -30,13 +30,32 @@ _NEAR: Final = 500  # sequences between two messages whose headers are read toge
 _ID: Final = slice(18, 34)  # of a frame
 
 
+class MoverBroker(Protocol):
+    """The broker, as the mover sees it."""
+
+    topics: dict[str, Topic]
+    report: Callable[[str], None]
+    now: int
+    skew: int
+
+    @property
+    def node_name(self) -> str:
+        """The name of this node as dead letters carry it."""
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic of that name, created if there is none."""
+
+    def create_channel(self, topic: Topic, name: str, *, now: int, cursor: int | None = None) -> Channel:
+        """Return the channel of that name, created if there is none."""
+
+
 class DeadLetterMover:
     """The mover of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: MoverBroker) -> None:
         self._broker = broker
-        self._waiting: dict[Channel, dict[int, Cause]] = {}
-        self._refused: dict[Channel, str] = {}  # why the last move of a channel failed
+        self._waiting: dict[ChannelCore, dict[int, Cause]] = {}
+        self._refused: dict[ChannelCore, str] = {}  # why the last move of a channel failed
 
     @property
     def has_work(self) -> bool:
@@ -51,7 +70,7 @@ class DeadLetterMover:
             if not channel.exiting and channel.pending.failures.doomed()
         ]
 
-    def add(self, channel: Channel, causes: Mapping[int, Cause]) -> None:
+    def add(self, channel: ChannelCore, causes: Mapping[int, Cause]) -> None:
         """Take messages of a channel, which the mover of its `pending` holds."""
         self._waiting.setdefault(channel, {}).update(causes)
 
@@ -74,7 +93,7 @@ class DeadLetterMover:
             if rest:
                 self.add(channel, rest)
 
-    def _publish(self, channel: Channel, causes: Mapping[int, Cause], now: int) -> set[int]:
+    def _publish(self, channel: ChannelCore, causes: Mapping[int, Cause], now: int) -> set[int]:
         """Append a batch of one channel; return the messages that are dealt with."""
         target = self.dead_topic(channel.dead_topic, now=now)
         self._agree(channel, target, now)
@@ -117,14 +136,14 @@ class DeadLetterMover:
             self._broker.create_channel(topic, dead_letters.CHANNEL, now=now)
         return topic
 
-    def settled(self, channel: Channel, target: Topic, first: int, moved: Sequence[int], now: int) -> None:
+    def settled(self, channel: ChannelCore, target: Topic, first: int, moved: Sequence[int], now: int) -> None:
         """Finish messages whose copies are written."""
         channel.dead_link().unsettled.remove((target.log.identity, first))
         self._refused.pop(channel, None)
         if not channel.exiting:
             channel.counts.dead += len(channel.finish(moved, now=now))
 
-    def refuse(self, channel: Channel, sequences: Sequence[int], error: Exception, *, now: int) -> None:
+    def refuse(self, channel: ChannelCore, sequences: Sequence[int], error: Exception, *, now: int) -> None:
         """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
         if channel not in self._refused:
             self._broker.report(
@@ -136,7 +155,7 @@ class DeadLetterMover:
 
     # --- agreeing with the dead-letter topic -------------------------------------------------------------------
 
-    def _agree(self, channel: Channel, target: Topic, now: int) -> None:
+    def _agree(self, channel: ChannelCore, target: Topic, now: int) -> None:
         """Note in the journal where the copies of a channel begin, before the first one is made. Raises `LogError`."""
         link, log = channel.dead_link(), target.log.identity
         if channel.ephemeral or (link.mark is not None and (link.mark.topic, link.mark.log) == (target.name, log)):
@@ -146,7 +165,7 @@ class DeadLetterMover:
         channel.quiet_until = 0
         channel.topic.checkpoint(now=now)
 
-    def update_mark(self, channel: Channel) -> None:
+    def update_mark(self, channel: ChannelCore) -> None:
         """Note how far a channel agrees with its dead-letter topic, as the journal is written now."""
         link = channel.dead
         if link is None or link.mark is None:
@@ -155,7 +174,7 @@ class DeadLetterMover:
         if target is not None and target.log.identity == mark.log:
             mark.next = min((first for log, first in link.unsettled if log == mark.log), default=target.log.end)
 
-    def recognise(self, channel: Channel, *, now: int) -> None:
+    def recognise(self, channel: ChannelCore, *, now: int) -> None:
         """Finish messages whose copy was written before a crash, and move the others that were given up."""
         for sequence in self._copied(channel):
             if channel.finish([sequence], now=now):
@@ -165,7 +184,7 @@ class DeadLetterMover:
         if doomed:
             way_back.resume(channel, doomed, now=now)
 
-    def _copied(self, channel: Channel) -> Iterator[int]:
+    def _copied(self, channel: ChannelCore) -> Iterator[int]:
         mark = channel.dead.mark if channel.dead is not None else None
         target = self._broker.topics.get(mark.topic) if mark is not None else None
         if mark is None or target is None or target.log.identity != mark.log:
@@ -186,7 +205,7 @@ class _Move:
 
     __slots__ = ("_channel", "_moved", "_mover", "_target")
 
-    def __init__(self, mover: DeadLetterMover, channel: Channel, target: Topic, moved: list[int]) -> None:
+    def __init__(self, mover: DeadLetterMover, channel: ChannelCore, target: Topic, moved: list[int]) -> None:
         self._mover = mover
         self._channel = channel
         self._target = target
@@ -202,7 +221,7 @@ class _Move:
             self._mover.refuse(self._channel, self._moved, error, now=now)
 
 
-def _headers(channel: Channel, sequences: Iterable[int]) -> dict[int, dict[str, str]]:
+def _headers(channel: ChannelCore, sequences: Iterable[int]) -> dict[int, dict[str, str]]:
     """Return the headers of messages that have some. Raises `ReadFailed`."""
     log = channel.topic.log
     found: dict[int, dict[str, str]] = {}

@@ -11,7 +11,7 @@ from lapwing.broker.skips import Run, gaps, runs_of
 from lapwing.errors import CorruptChunk, OutOfRange
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class DeadLetter:
     held: bool  # a consumer has it in flight
 
 
-def waiting_runs(channel: Channel) -> list[Run]:
+def waiting_runs(channel: ChannelCore) -> list[Run]:
     """Return the sequences of a channel that are not finished, as rising runs."""
     fresh = gaps(channel.cursor, channel.topic.fanned_out, channel.ahead.runs)
     return sorted([*runs_of(channel.pending.sequences()), *fresh])
 
 
 def letters(
-    channel: Channel, runs: list[Run], *, after: int = -1, most: int, wanted: DeadFilter
+    channel: ChannelCore, runs: list[Run], *, after: int = -1, most: int, wanted: DeadFilter
 ) -> tuple[list[DeadLetter], int, int]:
     """Look at up to `most` letters of `runs` beyond the sequence `after`; a letter that cannot be read is left out.
 
@@ -57,7 +57,7 @@ def letters(
     return found, chosen[-1][1] - 1 if chosen else -1, most - left
 
 
-def _letter(channel: Channel, sequence: int, headers: dict[str, str], wanted: DeadFilter) -> DeadLetter | None:
+def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str], wanted: DeadFilter) -> DeadLetter | None:
     try:
         body = channel.topic.log.frame(sequence)[kernel.HEAD :]
     except (OutOfRange, CorruptChunk):
@@ -67,6 +67,6 @@ def _letter(channel: Channel, sequence: int, headers: dict[str, str], wanted: De
     return DeadLetter(sequence, headers, body, channel.pending.holder_of(sequence) is not None)
 
 
-def counted(channel: Channel) -> int:
+def counted(channel: ChannelCore) -> int:
     """Return how many messages of a channel are not finished."""
     return channel.depth + channel.in_flight_count + len(channel.pending.deferred)

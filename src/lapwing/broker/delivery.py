@@ -14,12 +14,12 @@ from lapwing.errors import OutOfRange
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
 
 SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 
 
-def deliver(channel: Channel, now: int) -> None:
+def deliver(channel: ChannelCore, now: int) -> None:
     """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
     alone = channel.pending.alone
     if alone or channel.reserved:
@@ -59,7 +59,7 @@ def deliver(channel: Channel, now: int) -> None:
     _delivered(channel)
 
 
-def deliver_to(channel: Channel, subscription: Subscription, now: int) -> None:
+def deliver_to(channel: ChannelCore, subscription: Subscription, now: int) -> None:
     """Deliver ready messages to one subscription, as far as it has room."""
     count, limits, total = subscription.room, channel.limits, sum(channel.delivered)
     if limits is not None:
@@ -70,12 +70,12 @@ def deliver_to(channel: Channel, subscription: Subscription, now: int) -> None:
     _delivered(channel)
 
 
-def _delivered(channel: Channel) -> None:
+def _delivered(channel: ChannelCore) -> None:
     channel.dirty = True
     channel.schedule(channel.pending.leases.soonest)
 
 
-def _in_turn(channel: Channel, ready: list[Subscription]) -> list[Subscription]:
+def _in_turn(channel: ChannelCore, ready: list[Subscription]) -> list[Subscription]:
     """Put subscriptions in the order in which they are served: another window first each time, credits by age."""
     channel.turn += 1
     credits: list[Subscription] = [each for each in ready if isinstance(each, Credit)]
@@ -89,7 +89,7 @@ def _in_turn(channel: Channel, ready: list[Subscription]) -> list[Subscription]:
     return ready
 
 
-def _give(channel: Channel, subscription: Subscription, count: int, now: int) -> None:
+def _give(channel: ChannelCore, subscription: Subscription, count: int, now: int) -> None:
     """Deliver up to `count` messages to one subscription: requeued ones when it is their turn, else fresh ones."""
     requeued, ahead, reader = channel.pending.requeued, channel.ahead, channel.reader
     deleted = channel.topic.deleted
@@ -113,7 +113,7 @@ def _give(channel: Channel, subscription: Subscription, count: int, now: int) ->
         count -= _deliver_fresh(channel, subscription, stop, count, now)
 
 
-def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, count: int, now: int) -> int:
+def _deliver_fresh(channel: ChannelCore, subscription: Subscription, stop: int, count: int, now: int) -> int:
     """Deliver one slice of the log; return how many messages it has."""
     reader = channel.reader
     try:
@@ -141,7 +141,7 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
     return taken
 
 
-def _inspect(channel: Channel, frames: bytes, run: range, sample_rate: int, now: int) -> tuple[bytes, list[range]]:
+def _inspect(channel: ChannelCore, frames: bytes, run: range, sample_rate: int, now: int) -> tuple[bytes, list[range]]:
     """Drop what is too old or what a sampling consumer does not want, and note when some of the rest was published."""
     positions, _ = kernel.scan_frames(frames, 0, len(frames))
     kept: Sequence[int] = range(len(run))
@@ -163,19 +163,19 @@ def _inspect(channel: Channel, frames: bytes, run: range, sample_rate: int, now:
     return b"".join(parts), runs
 
 
-def _oldest(channel: Channel, now: int) -> int:
+def _oldest(channel: ChannelCore, now: int) -> int:
     """Return the earliest time of publishing, Unix ns, of messages that are not too old."""
     return now + channel.topic.skew - channel.effective.message_ttl
 
 
-def _redeliver_alone(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
+def _redeliver_alone(channel: ChannelCore, sequence: int, subscription: Subscription, now: int) -> int:
     """Deliver a message that waits to be delivered alone; return 0 when it is gone."""
     given = _redeliver(channel, sequence, subscription, now)
     channel.pending.alone.pop(sequence, None)  # only now: a failed read leaves it where it is
     return given
 
 
-def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
+def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, now: int) -> int:
     """Deliver one message again, rebuilt with its attempts; return 1, or 0 when it is gone for good."""
     pending, holder = channel.pending, subscription.holder
     frame = channel.frame(sequence) if sequence not in channel.topic.deleted else None

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
     from lapwing.broker.subscription import Subscription
 
 
-def deliver_alone(channel: Channel, deliver: Callable[[Subscription, int], int]) -> None:
+def deliver_alone(channel: ChannelCore, deliver: Callable[[Subscription, int], int]) -> None:
     """Deliver waiting messages to consumers that hold nothing; keep one consumer free if there is none.
 
     `deliver` sends one message to a subscription, and returns 0 when the message is gone.
@@ -42,6 +42,6 @@ def deliver_alone(channel: Channel, deliver: Callable[[Subscription, int], int])
             _reserve(channel, min(wanting, key=lambda each: len(each.holder.in_flight)), None)
 
 
-def _reserve(channel: Channel, subscription: Subscription, sequence: int | None) -> None:
+def _reserve(channel: ChannelCore, subscription: Subscription, sequence: int | None) -> None:
     channel.reserved[subscription] = sequence
     subscription.reserved = True

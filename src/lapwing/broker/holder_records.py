@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from lapwing.log.journal import HeldRun, HolderState
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
     from lapwing.broker.holder import Holder
     from lapwing.log.journal import Journal
 
 
-def save(channel: Channel, journal: Journal, saved: dict[str, HolderState]) -> None:
+def save(channel: ChannelCore, journal: Journal, saved: dict[str, HolderState]) -> None:
     """Save the named holders that differ from what was `saved` last, which is brought up to date."""
     named = channel.pending.named
     for name in saved.keys() - named.keys():
@@ -26,7 +26,7 @@ def save(channel: Channel, journal: Journal, saved: dict[str, HolderState]) -> N
             saved[name] = state
 
 
-def _state(channel: Channel, holder: Holder) -> HolderState:
+def _state(channel: ChannelCore, holder: Holder) -> HolderState:
     """Return what the journal keeps of a holder; its times are those of the machine's clock."""
     skew, attempts = channel.topic.skew, channel.pending.attempts
     runs: list[HeldRun] = []
@@ -42,7 +42,7 @@ def _state(channel: Channel, holder: Holder) -> HolderState:
 
 
 def restore(
-    channel: Channel, states: dict[str, HolderState], there: Callable[[int], bool], *, now: int
+    channel: ChannelCore, states: dict[str, HolderState], there: Callable[[int], bool], *, now: int
 ) -> dict[str, HolderState]:
     """Create the named holders as they were saved, with the messages that are still `there`; return what was saved."""
     pending, skew = channel.pending, channel.topic.skew

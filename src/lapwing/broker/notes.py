@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing.broker import redrive
+from lapwing.broker import redrive_task
 from lapwing.broker.dead_letter_link import DeadLetterMark
-from lapwing.broker.seek import Bookmark
-from lapwing.broker.skips import Run
+from lapwing.broker.skips import Bookmark, Run
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
 
 _BOOKMARK: Final = "bookmark"
 _DEAD: Final = "dead"
@@ -27,14 +26,14 @@ _REDRIVE: Final = "redrive"
 _RETURNED: Final = "returned"
 
 
-def changed(channel: Channel) -> Iterator[tuple[str, bytes]]:
+def changed(channel: ChannelCore) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a channel that are not as the journal has them, by key."""
     found = {_BOOKMARK: _bookmark(channel)}
     link = channel.dead
     if link is not None:
         channel.topic.mover.update_mark(channel)
         found[_DEAD] = _encoded(asdict(link.mark) if link.mark is not None else None)
-        found[_REDRIVE] = redrive.encode(link.redrive)
+        found[_REDRIVE] = redrive_task.encode(link.redrive)
         found[_RETURNED] = _encoded(link.returned)
     for key, note in found.items():
         if note != channel.notes.get(key, b""):
@@ -42,7 +41,7 @@ def changed(channel: Channel) -> Iterator[tuple[str, bytes]]:
             yield key, note
 
 
-def restore(channel: Channel, saved: Mapping[str, bytes]) -> None:
+def restore(channel: ChannelCore, saved: Mapping[str, bytes]) -> None:
     """Take over the notes of the journal; one that is not understood is reported and ignored."""
     channel.notes = dict(saved)
     for key, note in saved.items():
@@ -53,13 +52,13 @@ def restore(channel: Channel, saved: Mapping[str, bytes]) -> None:
             channel.topic.report(f"channel {name}: its note {key} in the journal is ignored: {error!r}")
 
 
-def _restore(channel: Channel, key: str, note: Any) -> None:
+def _restore(channel: ChannelCore, key: str, note: Any) -> None:
     if key == _BOOKMARK:
         channel.bookmark = Bookmark(int(note["cursor"]), tuple(_runs(note["unfinished"])), int(note["target"]))
     elif key == _DEAD:
         channel.dead_link().mark = DeadLetterMark(str(note["topic"]), str(note["log"]), int(note["next"]))
     elif key == _REDRIVE:
-        channel.dead_link().redrive = redrive.decode(note)
+        channel.dead_link().redrive = redrive_task.decode(note)
     elif key == _RETURNED:
         channel.dead_link().returned = {str(topic): [int(each) for each in some] for topic, some in note.items()}
 
@@ -68,7 +67,7 @@ def _runs(note: Any) -> list[Run]:
     return [(int(start), int(stop)) for start, stop in note]
 
 
-def _bookmark(channel: Channel) -> bytes:
+def _bookmark(channel: ChannelCore) -> bytes:
     mark = channel.bookmark
     if mark is None:
         return b""

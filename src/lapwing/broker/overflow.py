@@ -8,7 +8,7 @@ from lapwing.broker import way_back
 from lapwing.broker.dead_letters import OVERFLOW
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
     from lapwing.broker.settings import ChannelSettings
 
 _AT_ONCE: Final = 10_000  # messages given up in one turn
@@ -19,7 +19,7 @@ def sheds(settings: ChannelSettings) -> bool:
     return settings.overflow != "reject" and bool(settings.max_depth or settings.max_bytes)
 
 
-def shed(channel: Channel, *, now: int) -> None:
+def shed(channel: ChannelCore, *, now: int) -> None:
     """Drop or give up the oldest of the waiting messages, until the rest is within the limits. Raises `ReadFailed`."""
     surplus = _surplus(channel)
     if surplus <= 0:
@@ -54,7 +54,7 @@ def shed(channel: Channel, *, now: int) -> None:
         way_back.give_up(channel, given_up, OVERFLOW, now=now)
 
 
-def _surplus(channel: Channel) -> int:
+def _surplus(channel: ChannelCore) -> int:
     settings, depth = channel.effective, channel.depth - len(channel.pending.alone)
     surplus = depth - settings.max_depth if settings.max_depth else 0
     if settings.max_bytes:
@@ -62,7 +62,7 @@ def _surplus(channel: Channel) -> int:
     return min(surplus, depth)
 
 
-def _too_many_bytes(channel: Channel, most: int) -> int:
+def _too_many_bytes(channel: ChannelCore, most: int) -> int:
     """Return how many of the messages that wait for their first delivery are too much, by their bytes."""
     size, low, high = channel.topic.log.bytes_from, channel.cursor, channel.topic.fanned_out
     if size(low) <= most:

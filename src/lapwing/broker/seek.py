@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import times
-from lapwing.broker.skips import Run, Runs, gaps, runs_of
+from lapwing.broker.skips import Bookmark, Runs, gaps, runs_of
 from lapwing.errors import OutOfRange, SettingRefused
 from lapwing.net import durations
 
@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 
 EXPECTED: Final = 'to: "earliest", "latest", "bookmark", {"sequence": n}, {"time": "..."} or {"back": "2h"} expected'
 _MOST_RUNS: Final = 10_000  # of unfinished messages that a bookmark keeps apart
-
-
-@dataclass(frozen=True, slots=True)
-class Bookmark:
-    """Where a channel stood before a seek."""
-
-    cursor: int
-    unfinished: tuple[Run, ...]  # below the cursor
-    target: int  # of the seek: from there on messages may have been finished since
 
 
 @dataclass(frozen=True, slots=True)

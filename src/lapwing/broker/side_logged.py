@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final
-
-from lapwing import kernel
-from lapwing.broker.skips import gaps
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
-    from lapwing.broker.topic import Topic
+    from lapwing.log.log import TopicLog
     from lapwing.log.sidelog import MessageStore
 
-_BLOCK: Final = 1 << 20
+
+class SideLogTopic(Protocol):
+    """A topic, as the side log of a channel sees it."""
+
+    log: TopicLog
+
+    def side_log(self, channel: str) -> MessageStore:
+        """Return the side log of a channel, created if there is none."""
+
+    def has_side_log(self, channel: str) -> bool:
+        """Return whether a channel has a side log."""
 
 
 class SideLogged:
@@ -22,7 +27,7 @@ class SideLogged:
 
     __slots__ = ("_channel", "_side", "_topic", "sequences")
 
-    def __init__(self, topic: Topic, channel: str) -> None:
+    def __init__(self, topic: SideLogTopic, channel: str) -> None:
         self.sequences: set[int] = set()  # what is here; always the same set
         self._topic = topic
         self._channel = channel
@@ -61,23 +66,3 @@ class SideLogged:
         if gone and self._side is not None:
             self._side.drop(gone)
             self.sequences -= gone
-
-
-def set_backlog_aside(channel: Channel) -> None:
-    """Copy what an ephemeral channel has not delivered yet: a stalled one then keeps nothing of its topic's log.
-
-    The cursor moves to the end of what the topic has handed over; the order of deliveries stays. Raises `LogError`.
-    """
-    topic = channel.topic
-    start, stop = max(channel.cursor, topic.log.first), topic.fanned_out
-    found: list[tuple[int, bytes]] = []
-    for run in gaps(start, stop, channel.ahead.runs):
-        for first, _, frames in topic.log.blocks(*run, _BLOCK):
-            positions, _ = kernel.scan_frames(frames, 0, len(frames))
-            spans = enumerate(pairwise(positions), first)
-            found += [(sequence, bytes(frames[at:after])) for sequence, (at, after) in spans]
-    channel.side_logged.keep(found)
-    channel.pending.requeued.merge([sequence for sequence, _ in found])
-    channel.pending.attempts.update((sequence, 0) for sequence, _ in found)
-    channel.ahead.clear()
-    channel.reader.seek(stop)

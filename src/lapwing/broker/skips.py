@@ -3,8 +3,18 @@
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 Run = tuple[int, int]  # [start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """Where a channel stood before a seek."""
+
+    cursor: int
+    unfinished: tuple[Run, ...]  # below the cursor
+    target: int  # of the seek: from there on messages may have been finished since
 
 
 class SkippedRuns:

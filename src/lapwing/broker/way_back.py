@@ -10,14 +10,14 @@ from lapwing.broker.pending import FAILURES, Reason
 from lapwing.broker.retry import delay_after
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel_core import ChannelCore
 
 _SHORTEST: Final = 1_000_000_000  # ns that a message waits at least when its dead-letter topic refuses it
 _QUIET: Final = 10_000_000_000  # ns between two log lines of one channel about dropped messages
 
 
 def give_back(
-    channel: Channel,
+    channel: ChannelCore,
     sequences: Sequence[int],
     reason: Reason,
     *,
@@ -63,7 +63,7 @@ def give_back(
 
 
 def give_up(
-    channel: Channel, sequences: Sequence[int], reason: str, *, now: int, consumer: str = "", error: str = ""
+    channel: ChannelCore, sequences: Sequence[int], reason: str, *, now: int, consumer: str = "", error: str = ""
 ) -> None:
     """Give messages up that no holder has: they go to the dead-letter topic, or nowhere if the channel has none."""
     pending = channel.pending
@@ -88,7 +88,7 @@ def give_up(
     channel.changed()
 
 
-def _drop(channel: Channel, sequences: Sequence[int], reason: str, now: int) -> None:
+def _drop(channel: ChannelCore, sequences: Sequence[int], reason: str, now: int) -> None:
     for sequence in sequences:
         channel.pending.drop(sequence)
     channel.counts.dead += len(sequences)
@@ -103,7 +103,7 @@ def _drop(channel: Channel, sequences: Sequence[int], reason: str, now: int) -> 
         )
 
 
-def expire(channel: Channel, sequences: Sequence[int], *, now: int, fresh: bool) -> None:
+def expire(channel: ChannelCore, sequences: Sequence[int], *, now: int, fresh: bool) -> None:
     """Deal with messages that are too old to be delivered; `fresh` if they never were."""
     pending = channel.pending
     channel.counts.expired += len(sequences)
@@ -120,7 +120,7 @@ def expire(channel: Channel, sequences: Sequence[int], *, now: int, fresh: bool)
     channel.changed()
 
 
-def resume(channel: Channel, sequences: Iterable[int], *, now: int) -> None:
+def resume(channel: ChannelCore, sequences: Iterable[int], *, now: int) -> None:
     """Move messages on that were given up before: they waited, or the broker was restarted meanwhile."""
     pending = channel.pending
     by_reason: dict[str, list[int]] = {}
@@ -130,7 +130,7 @@ def resume(channel: Channel, sequences: Iterable[int], *, now: int) -> None:
         give_up(channel, doomed, reason, now=now)
 
 
-def refuse(channel: Channel, sequences: Iterable[int], *, now: int) -> None:
+def refuse(channel: ChannelCore, sequences: Iterable[int], *, now: int) -> None:
     """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
     pending = channel.pending
     pending.refuse_move(sequences, now=now, delay=max(channel.effective.retry_max, _SHORTEST))
@@ -138,7 +138,7 @@ def refuse(channel: Channel, sequences: Iterable[int], *, now: int) -> None:
     channel.changed()
 
 
-def spare(channel: Channel, sequence: int, *, now: int) -> None:
+def spare(channel: ChannelCore, sequence: int, *, now: int) -> None:
     """Deal with a dead letter that is given up: it never becomes another one.
 
     After too many failures it is tried again with the longest delay; one that nobody wants any more is finished.

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
-from lapwing.broker.topic import Receipt, Topic
+from lapwing.broker.topic import Topic
+from lapwing.broker.topic_writer import Receipt
 from lapwing.errors import CorruptChunk, OutOfRange
 from lapwing.log.log import Extra
 from lapwing.wire.resp import bodies, ids, replies

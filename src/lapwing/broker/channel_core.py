@@ -1,0 +1,324 @@
+"""The state of a channel: its cursor, what is pending, its settings and counts; and the calls that need nothing else.
+
+For a channel a message of the topic is exactly one of: ahead of the cursor (waiting for its first delivery), in flight
+with one holder, requeued, deferred, or finished. The middle three are in `pending`; a message below the cursor that is
+not there is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lapwing import names
+from lapwing.broker.dead_letter_link import DeadLetterLink
+from lapwing.broker.failures import FailureCounts
+from lapwing.broker.holder import Holder
+from lapwing.broker.latency import Latencies
+from lapwing.broker.pending import Pending
+from lapwing.broker.settings import ChannelSettings, default_dead_topic
+from lapwing.broker.side_logged import SideLogged
+from lapwing.broker.skips import Bookmark, EmptiedRuns, Run, Runs, SkippedRuns, runs_of
+from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed
+from lapwing.log.segment import time_of
+
+if TYPE_CHECKING:
+    from lapwing.broker.dead_letters import Cause
+    from lapwing.broker.deleted import DeletedRuns
+    from lapwing.broker.delivery_limits import DeliveryLimits
+    from lapwing.broker.options import Options
+    from lapwing.broker.subscription import Subscription
+    from lapwing.log.journal import HolderState
+    from lapwing.log.log import TopicLog
+    from lapwing.log.sidelog import MessageStore
+
+
+class Mover(Protocol):
+    """The mover of dead letters, as a channel sees it."""
+
+    def add(self, channel: ChannelCore, causes: Mapping[int, Cause]) -> None:
+        """Take messages that the channel gives up."""
+
+    def update_mark(self, channel: ChannelCore) -> None:
+        """Note how far the channel agrees with its dead-letter topic."""
+
+
+class ChannelTopic(Protocol):
+    """A topic, as its channels see it."""
+
+    name: str
+    ephemeral: bool
+    exiting: bool
+    log: TopicLog
+    fanned_out: int
+    id_base: int
+    emptied: EmptiedRuns
+    deleted: DeletedRuns
+    settings: dict[str, Any]
+    report: Callable[[str], None]
+
+    @property
+    def skew(self) -> int:
+        """ns from the broker's time to that of the machine's clock."""
+
+    @property
+    def mover(self) -> Mover:
+        """The mover of dead letters."""
+
+    def schedule(self, due: int, channel: Any) -> None:
+        """Have the channel's `scan` called at that time."""
+
+    def side_log(self, channel: str) -> MessageStore:
+        """Return the side log of a channel, created if there is none."""
+
+    def has_side_log(self, channel: str) -> bool:
+        """Return whether a channel has a side log."""
+
+    def sequence_of(self, message_id: bytes) -> int:
+        """Return the sequence that an id names, or -1."""
+
+    def set_admission(self) -> None:
+        """Put the limits on publishes in force."""
+
+    def checkpoint(self, *, now: int | None = None, sync: bool = False) -> bool:
+        """Save the state of the topic and its channels."""
+
+
+class ChannelCore:
+    """One channel of one topic, without deliveries, the way back, and orders."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: ChannelTopic,
+        options: Options,
+        *,
+        cursor: int,
+        mark_ready: Callable[[Any], None],
+        effective: ChannelSettings,
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        self.ephemeral = names.ephemeral(name)
+        self.paused = False
+        self.exiting = False
+        self.subscriptions: dict[Subscription, None] = {}  # the oldest first
+        self.reader = topic.log.reader(cursor)
+        self.ahead = SkippedRuns()
+        self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
+        self.saved_ahead: list[Run] = []  # what of them is in the journal
+        self.side_logged = SideLogged(topic, name)
+        self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
+        self.pending = Pending(
+            self.side_logged,
+            self.latencies,
+            max_timeout=options.max_msg_timeout,
+            journaled=not (self.ephemeral or topic.ephemeral),
+        )
+        self.settings: dict[str, Any] = {}  # its own
+        self.effective = effective  # what holds, with policies, flags and defaults
+        self.paused_until = 0  # ns; the end of a pause that has one
+        self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the channel
+        self.saved_state: dict[str, Any] = {}  # what of it is in the journal
+        self.saved_holders: dict[str, HolderState] = {}  # the named holders as they are in the journal
+        self.overlap = 0  # messages from the cursor up to here may be in flight, and are taken from their holder
+        self.bookmark: Bookmark | None = None  # where it stood before the last seek
+        self.dead: DeadLetterLink | None = None
+        self.notes: dict[str, bytes] = {}  # as the journal has them
+        self.counts = FailureCounts()
+        self.limits: DeliveryLimits | None = None
+        self.sheds = False  # whether it drops or gives up what is too much
+        self.reserved: dict[Subscription, int | None] = {}  # consumers kept for messages delivered alone, and these
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.delivered = [0, 0, 0]  # by locality of the consumer: elsewhere, same region, same zone
+        self.dropped_count = 0  # what did not fit an ephemeral channel
+        self.discarded_count = 0  # what a sampling consumer did not want
+        self.dirty = True  # since it was last saved in the journal
+        self.quiet_until = 0  # earliest time of the next checkpoint, ns
+        self.scheduled: int | None = None
+        self.mark_ready = mark_ready  # has the channel deliver at the end of this turn
+        self.topology_aware = options.topology_aware
+        self.options = options
+        self.turn = 0  # counts deliveries, so that another consumer is first each time
+        self.random = Random(f"{topic.name}/{name}")
+
+    # --- what it shows ----------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return f"channel {self.topic.name}/{self.name}"
+
+    @property
+    def cursor(self) -> int:
+        """The first sequence that was neither delivered nor skipped."""
+        return self.reader.sequence
+
+    @property
+    def depth(self) -> int:
+        """How many messages are ready to be delivered."""
+        waiting = max(self.topic.fanned_out - self.reader.sequence, 0) - self.ahead.count
+        if self.topic.deleted:
+            waiting -= self._deleted_ahead()
+        return waiting + len(self.pending.requeued) + len(self.pending.alone)
+
+    def _deleted_ahead(self) -> int:
+        """Return how many messages that wait for their first delivery are deleted."""
+        deleted = self.topic.deleted
+        skipped = sum(deleted.count(start, stop) for start, stop in self.ahead.runs) if self.ahead.count else 0
+        return deleted.count(self.reader.sequence, self.topic.fanned_out) - skipped
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages are in flight."""
+        return self.pending.in_flight_count
+
+    def waiting_bytes(self) -> int:
+        """About how many bytes of messages wait for their first delivery."""
+        return self.topic.log.bytes_from(self.cursor)
+
+    def dead_link(self) -> DeadLetterLink:
+        """Return what ties the channel to dead letters, created if there is nothing yet."""
+        if self.dead is None:
+            self.dead = DeadLetterLink()
+        return self.dead
+
+    @property
+    def dead_topic(self) -> str:
+        """The name of the topic for messages that are given up; empty when they are dropped."""
+        named = self.effective.dead_topic
+        return default_dead_topic(self.topic.name, self.name) if named is None else named
+
+    def needed_from(self) -> int:
+        """Return the first sequence of the topic's log that this channel may still read."""
+        self.pass_over()  # with nothing to deliver nobody else does
+        low, copied = self.pending.lowest(), self.side_logged.sequences
+        if low is None or low >= self.cursor:
+            return self.cursor
+        if copied:
+            low = min((each for each in self.pending.sequences() if each not in copied), default=self.cursor)
+        return min(low, self.cursor)
+
+    def oldest(self) -> int | None:
+        """Return the lowest sequence that is not finished, if any is left."""
+        self.pass_over()
+        low = self.pending.lowest()
+        if self.cursor < self.topic.fanned_out:
+            return self.cursor if low is None else min(low, self.cursor)
+        return low
+
+    def published_at(self, sequence: int) -> int | None:
+        """Return when an unfinished message was published; None when that cannot be read, now or any more."""
+        try:
+            if sequence in self.side_logged.sequences:
+                return time_of(self.side_logged.frame(sequence))
+            return self.topic.log.timestamp(sequence)
+        except (OutOfRange, CorruptChunk, ReadFailed):
+            return None
+
+    def frame(self, sequence: int) -> bytes | None:
+        """Return the frame of an unfinished message; None when it is lost to a corrupt chunk. Raises `ReadFailed`."""
+        try:
+            if sequence in self.side_logged.sequences:
+                return self.side_logged.frame(sequence)
+            return self.topic.log.frame(sequence)
+        except (OutOfRange, CorruptChunk) as error:
+            self.topic.report(f"channel {self.name}: message {sequence} cannot be delivered again: {error}")
+            return None
+
+    # --- finishes, claims and holders -------------------------------------------------------------------------
+
+    def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
+        """Finish messages, whoever holds them; return those that were pending."""
+        finished = self.pending.finish(sequences, now=now)
+        if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
+            self.finished_ahead.add(runs_of(ahead))
+        self.changed()
+        return finished
+
+    def finish_ahead(self, runs: Sequence[Run]) -> None:
+        """Finish messages that wait for their first delivery; the cursor skips them, after a restart too."""
+        self.ahead.merge(runs)
+        self.finished_ahead.add(runs)
+        self.changed()
+
+    def finish_count(self, sequences: list[int], *, now: int) -> int:
+        """Finish messages, whoever holds them; return how many were pending."""
+        count = self.pending.finish_count(sequences, now=now)
+        self.changed()
+        return count
+
+    def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
+        """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
+        missing = self.pending.finish_run(block, self.topic.id_base, holder, now=now)
+        self.changed()
+        return missing
+
+    def claim(
+        self,
+        sequences: Iterable[int],
+        to: Holder,
+        *,
+        now: int,
+        min_idle: int = 0,
+        timeout: int | None = None,
+        delivered: int | None = None,
+        counted: bool = True,
+    ) -> list[int]:
+        """Put pending messages in flight with `to`, whoever has them; return which. See `Pending.claim`."""
+        claimed = self.pending.claim(
+            sequences, to, now=now, min_idle=min_idle, timeout=timeout, delivered=delivered, counted=counted
+        )
+        self.schedule(self.pending.leases.soonest)
+        self.changed()
+        return claimed
+
+    def touch(self, sequence: int, holder: Holder, *, timeout: int, now: int) -> None:
+        """Give a holder more time for a message. Raises `NotOwner` or `NotInFlight`."""
+        self.pending.check_holder(sequence, holder)
+        self.pending.leases.touch(sequence, holder, timeout=timeout, now=now)
+        self.schedule(self.pending.leases.soonest)
+
+    def named_holder(self, name: str) -> Holder:
+        """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
+        if name not in self.pending.named:
+            self.changed()
+        return self.pending.named_holder(name)
+
+    def drop_holder(self, name: str, *, now: int) -> int:
+        """Remove a named holder, and finish everything it holds; return how many messages that were."""
+        count = self.pending.drop_holder(name, now=now)
+        self.changed()
+        return count
+
+    # --- moves on ---------------------------------------------------------------------------------------------
+
+    def pass_over(self) -> None:
+        """Move the cursor past what it skips."""
+        jumped = self.ahead.pass_over(self.reader.sequence)
+        deleted = self.topic.deleted
+        while deleted and (beyond := deleted.jump(jumped)) != jumped:
+            jumped = self.ahead.pass_over(min(beyond, max(self.topic.fanned_out, jumped)))
+            if jumped < beyond:
+                break
+        if jumped != self.reader.sequence:
+            self.reader.seek(jumped)
+
+    def wait_first(self, sequence: int, *, until: int) -> None:
+        """Defer a message that was never delivered; the cursor skips it."""
+        self.ahead.add(sequence, sequence + 1)
+        self.pending.attempts[sequence] = 0
+        self.pending.deferred.defer(sequence, until=until)
+        self.schedule(until)
+
+    def schedule(self, due: int | None) -> None:
+        """Have `scan` called at that time, if not before."""
+        if due is not None and (self.scheduled is None or due < self.scheduled):
+            self.scheduled = due
+            self.topic.schedule(due, self)
+
+    def changed(self) -> None:
+        """Have the channel journaled, and deliver at the end of this turn."""
+        self.dirty = True
+        self.mark_ready(self)

@@ -1,0 +1,286 @@
+"""What the broker keeps on disk: open its topics, save them at each checkpoint, and delete what nobody needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lapwing.broker import checkpoint as checkpoints
+from lapwing.broker import trimming
+from lapwing.broker.channel import Channel
+from lapwing.broker.deleted import DeletedRuns
+from lapwing.broker.topic import Topic
+from lapwing.errors import LogError, ReadFailed, WriteFailed
+from lapwing.log.catalog import ChannelEntry, TopicEntry
+from lapwing.log.journal import ChannelState
+
+if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
+    from lapwing.log.journal import JournalState
+
+PROBING: Final = 1_000_000_000  # ns between two attempts to write to a disk that has refused
+RETRY: Final = 10_000_000_000  # ns before a topic that could not be opened is tried again; each time twice as long
+MOST_RETRY: Final = 600_000_000_000
+
+
+@dataclass(slots=True)
+class Unopened:
+    """A topic that exists, and whose files could not be opened."""
+
+    entry: TopicEntry
+    reason: str
+    again: int  # time of the next attempt, ns
+    wait: int = RETRY
+
+
+# --- opening -----------------------------------------------------------------------------------------------------
+
+
+def catalog_entries(broker: Broker) -> list[TopicEntry]:
+    """Return what the catalog keeps: every topic and channel that is not ephemeral."""
+    unopened = [topic.entry for topic in broker.unopened.values()]
+    return unopened + [
+        TopicEntry(
+            topic.name,
+            topic.paused,
+            [
+                ChannelEntry(channel.name, channel.paused, channel.settings)
+                for channel in topic.channels.values()
+                if not channel.ephemeral
+            ],
+            topic.settings,
+        )
+        for topic in broker.topics.values()
+        if not topic.ephemeral
+    ]
+
+
+def open_all(broker: Broker, *, now: int) -> None:
+    """Open every topic; one that cannot be opened is reported, and tried again later."""
+    entries = {entry.name: entry for entry in broker.storage.catalog.load()}
+    for note in broker.settings.policies.restore(broker.storage.catalog.policies):
+        broker.report(note)
+    for name in broker.storage.names_on_disk():
+        entries.setdefault(name, TopicEntry(name, False, [], {}))
+    for entry in entries.values():
+        try:
+            _open(broker, entry, now)
+        except LogError as error:
+            broker.unopened[entry.name] = Unopened(entry, str(error), now + RETRY)
+            broker.report(
+                f"{error}. Nothing of it was changed, and the other topics are served. It is opened by itself when "
+                "the disk can be read again; to begin it anew, stop nsqd and move its folder elsewhere"
+            )
+    for topic in list(broker.topics.values()):
+        for channel in topic.channels.values():
+            broker.mover.recognise(channel, now=now)
+    broker.redrives.recover(now=now)
+    broker.changes.clear()
+
+
+def open_again(broker: Broker, *, now: int) -> None:
+    """Try the topics that could not be opened, at growing intervals: a failing disk answers slowly."""
+    for name, unopened in list(broker.unopened.items()):
+        if unopened.again > now:
+            continue
+        try:
+            _open(broker, unopened.entry, now)
+        except LogError as error:
+            unopened.reason = str(error)
+            unopened.wait = min(2 * unopened.wait, MOST_RETRY)
+            unopened.again = now + unopened.wait
+            continue
+        del broker.unopened[name]
+        broker.report(f"topic {name} could be opened again and is served")
+        broker.changed("topic", name, None, created=True)
+        for channel in broker.topics[name].channels:
+            broker.changed("channel", name, channel, created=True)
+
+
+def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
+    """Open one topic. Raises `LogError`; then there is no such topic, and its files are as they were."""
+    topic: Topic | None = None
+    longest = broker.options.max_req_timeout
+    try:
+        topic = Topic(entry.name, broker, broker.storage.open(entry.name))
+        topic.paused = entry.paused
+        topic.settings = dict(entry.settings)
+        journal = topic.store.journal
+        if journal is not None:
+            state = journal.load()
+            _restore_topic(topic, state, longest, now)
+            if _is_cut(topic, state):  # by a crash: what comes next must not be mistaken for what is lost
+                topic.moved = True
+                broker.checkpoint_topic(topic)
+                journal.compact()
+    except (LogError, OSError) as error:
+        if topic is not None:
+            topic.close()
+        raise LogError(f"topic {entry.name} is not served: {error}") from error
+    _report_news(broker, topic)
+    broker.unindexed[topic] = None  # of messages that were found without a record
+    broker.topics[entry.name] = topic
+    for line in entry.channels:
+        channel = topic.channels.get(line.name)
+        if channel is None:  # the journal has lost it: deliver again what may be finished, rather than nothing
+            channel = _restore_channel(topic, line.name, ChannelState(), longest, now)
+        channel.paused = line.paused
+        channel.settings = line.settings
+    broker.settings.apply_topic(topic, now=now)
+    topic.fan_out(now)
+
+
+def _restore_topic(topic: Topic, state: JournalState, longest: int, now: int) -> None:
+    log = topic.log
+    known = state.fanned_out if state.fanned_out is not None else log.first
+    cursors = [channel.cursor for channel in state.channels.values()]
+    topic.fanned_out = min(max([known, log.first, *cursors]), log.end)
+    _restore_emptied(topic, state.emptied)
+    topic.deleted = DeletedRuns([*state.deleted, (0, state.trimmed)])
+    topic.deleted.forget_below(log.first)
+    topic.deleted.forget_from(log.end)
+    topic.door_state = checkpoints.read_note(state.notes.get(checkpoints.DOOR, b""))
+    topic.saved_state = dict(topic.door_state)
+    _leave_out(topic, log.lost)
+    for name, entry in state.channels.items():
+        _restore_channel(topic, name, entry, longest, now)
+    topic.has_extras = True
+
+
+def _is_cut(topic: Topic, state: JournalState) -> bool:
+    """Return whether the journal knows of messages that the log does not have any more."""
+    cursors = [channel.cursor for channel in state.channels.values()]
+    return bool(topic.log.lost) or max([state.fanned_out or 0, *cursors]) > topic.log.end
+
+
+def _restore_emptied(topic: Topic, saved: list[tuple[int, int]] | None) -> None:
+    """Take over the emptied runs; an old data path has them among the settings in the catalog."""
+    old = topic.settings.pop("emptied", None)
+    if saved is not None:
+        topic.emptied.runs = saved
+    elif isinstance(old, list):
+        topic.emptied.replace([(run[0], run[1]) for run in old if isinstance(run, list) and _is_run(run)])
+        try:
+            topic.checkpoint()  # before the catalog is written without them
+        except WriteFailed:
+            topic.settings["emptied"] = old
+    topic.emptied.cut(topic.log.end)  # a power loss has cut the log there: other messages are to come
+
+
+def _is_run(run: list[object]) -> bool:
+    return [*map(type, run)] == [int, int]
+
+
+def _leave_out(topic: Topic, lost: range) -> None:
+    """Have no channel wait for messages that a crash took."""
+    if lost and topic.fanned_out >= lost.start:
+        topic.fanned_out = max(topic.fanned_out, lost.stop)
+        topic.emptied.cut(lost.start)
+        topic.emptied.add(lost.start, lost.stop, passed=0)
+    else:
+        topic.lost = lost
+
+
+def _restore_channel(topic: Topic, name: str, state: ChannelState, longest: int, now: int) -> Channel:
+    channel = topic.new_channel(name, cursor=topic.log.first)
+    topic.channels[name] = channel
+    checkpoints.restore(channel, state, now=now, longest=longest)
+    return channel
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def checkpoint(broker: Broker, *, now: int) -> None:
+    """Save what has changed since the last time, and retry what the disk has refused."""
+    if broker.problem is not None:
+        _probe(broker, now)
+    if broker.unopened:
+        open_again(broker, now=now)
+    if broker.drain is not None:
+        broker.drain.look(now)
+    if broker.read_stalls:
+        _retry_reads(broker, now)
+    _write_indexes(broker)
+    stale, broker.stale = broker.stale, {}
+    for topic in stale:
+        if topic.exiting:
+            continue
+        try:
+            if topic.ephemeral:
+                trimming.trim(topic, broker.options, now=now)  # at once, as it takes memory
+            else:
+                broker.trimmable[topic] = None
+                if not topic.checkpoint(now=now):
+                    broker.stale[topic] = None
+        except LogError as error:
+            broker.stale[topic] = None
+            broker.fail(error)
+    if broker.catalog_dirty:
+        broker.save_catalog()
+
+
+def _probe(broker: Broker, now: int) -> None:
+    """Try to write to the disk again: publishers may stay away for as long as health is bad."""
+    if now < broker.probe_at:
+        return
+    broker.probe_at = now + PROBING
+    try:
+        broker.storage.try_writing()
+    except OSError as error:
+        broker.problem = str(error)
+    else:
+        broker.problem = None
+        broker.report("writes succeed again; publishes are taken")
+
+
+def _write_indexes(broker: Broker) -> None:
+    """Have the logs that were written to write their index records."""
+    topics, broker.unindexed = broker.unindexed, {}
+    for topic in topics:
+        if not topic.exiting:
+            try:
+                topic.log.write_index()
+            except LogError as error:
+                broker.unindexed[topic] = None
+                broker.fail(error)
+
+
+def _retry_reads(broker: Broker, now: int) -> None:
+    """Retry what waits for the disk: deliveries at the end of this turn, what concerns a whole topic at once."""
+    stalls = broker.read_stalls
+    for owner in stalls.due(now):
+        if owner.exiting:
+            stalls.drop(owner)
+        elif isinstance(owner, Channel):
+            broker.mark_ready(owner)
+        else:
+            try:
+                owner.try_fan_out(now)
+                trimming.trim(owner, broker.options, now=now)
+            except ReadFailed as error:
+                stalls.add(owner, error, now=now)
+            except LogError as error:
+                broker.fail(error)
+            else:
+                stalls.succeeded(owner, now=now)
+
+
+def trim(broker: Broker, *, now: int, everywhere: bool) -> None:
+    """Delete segments that no channel needs: of topics that have changed since the last time, or of all."""
+    changed, broker.trimmable = broker.trimmable, {}
+    for topic in list(broker.topics.values()) if everywhere else changed:
+        if not topic.exiting:
+            _report_news(broker, topic)
+            try:
+                trimming.trim(topic, broker.options, now=now)
+            except ReadFailed as error:
+                broker.read_stalls.add(topic, error, now=now)
+            except (LogError, OSError) as error:
+                broker.fail(error)
+
+
+def _report_news(broker: Broker, topic: Topic) -> None:
+    """Report damage and repairs of a topic's files."""
+    for note in topic.store.news():
+        broker.report(note)

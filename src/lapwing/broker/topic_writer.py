@@ -1,0 +1,217 @@
+"""Take messages: frame them and append them to the topic's log. The end of the turn writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lapwing import ids, kernel, names
+from lapwing.errors import Exiting, LapwingError, PublishRefused
+from lapwing.log.log import Extra
+
+if TYPE_CHECKING:
+    from lapwing.broker.options import Options
+    from lapwing.log.log import TopicLog
+
+
+class Receipt(Protocol):
+    """Where a publish is acknowledged."""
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Note that the messages are in the log from `sequence` on (synced, with `fsync`), or why they are not."""
+
+
+class _NoReceipt:
+    """For a publish whose caller learns the outcome in another way."""
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Do nothing."""
+
+
+_NO_RECEIPT: Final = _NoReceipt()
+
+
+class PublishLimits(Protocol):
+    """The limits on publishes to a topic."""
+
+    max_msg_size: int  # bytes
+
+    def check(self, count: int, size: int, largest: int) -> None:
+        """Raise a `BrokerError` that names the reason if `count` messages of `size` bytes cannot be taken."""
+
+
+class TopicWriter:
+    """The part of a topic that messages come in at."""
+
+    def __init__(self, name: str, log: TopicLog, options: Options) -> None:
+        self.name = name
+        self.ephemeral = names.ephemeral(name)
+        self.exiting = False
+        self.options = options
+        self.log = log
+        self.id_base = ids.base(log.node)
+        self.fanned_out = log.first  # messages below were handed to the channels
+        self.admission: PublishLimits | None = None  # limits on publishes, if there are any
+        self.message_count = 0
+        self.message_bytes = 0
+        self.dropped_count = 0  # messages that did not fit an ephemeral topic
+        self.waiting: list[tuple[Receipt, int]] = []  # of this turn, with the first sequence of each
+        self.has_extras = False  # whether a message that was not handed over may be deferred
+        self.counted = (0, 0)  # messages and bytes before this turn, in case its write fails
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether messages wait in the topic rather than in channels."""
+        raise NotImplementedError
+
+    @property
+    def skew(self) -> int:
+        """ns from the broker's time, which deadlines go by, to the machine's clock, which messages are stamped with."""
+        raise NotImplementedError
+
+    def mark_dirty(self) -> None:
+        """Have the topic written at the end of this turn."""
+        raise NotImplementedError
+
+    def commit(self, now: int) -> None:
+        """Write what this turn brought."""
+        raise NotImplementedError
+
+    def publish(
+        self,
+        body: bytes,
+        receipt: Receipt,
+        *,
+        now: int,
+        defer: int = 0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take one message; `receipt` is settled when the turn's batch is written."""
+        if self.admission is not None:
+            self.admission.check(1, len(body), len(body))
+        log = self.log
+        sequence = log.next
+        extras: Sequence[Extra] = ()
+        if defer or headers:
+            extras = [Extra(sequence, defer=self._lawful(defer), headers=dict(headers or {}))]
+        frames = kernel.frame_one(body, self.id_base + sequence, now + self.skew)
+        self._append(frames, 1, len(body), receipt, extras, now)
+
+    def publish_batch(self, body: bytes, receipt: Receipt, *, now: int) -> int:
+        """Take the messages of an MPUB body, all or none, and return their number. Raises `PublishRefused`."""
+        options = self.options
+        stamp = now + self.skew
+        largest = options.max_msg_size if self.admission is None else self.admission.max_msg_size
+        try:
+            frames, count = kernel.frame_mpub(
+                body, self.id_base + self.log.next, stamp, options.max_batch_count, largest
+            )
+        except PublishRefused as error:
+            if self.admission is not None and error.code == kernel.TOO_BIG and error.value <= options.max_msg_size:
+                self.admission.check(0, 0, error.value)  # it is the topic's own limit
+            raise
+        size = len(body) - 4 - 4 * count
+        if self.admission is not None:
+            self.admission.check(count, size, 0)
+        self._append(frames, count, size, receipt, (), now)
+        return count
+
+    def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
+        """Take the messages of whole PUBs or MPUBs that begin with `line`; return how many messages and commands.
+
+        Return None, with nothing taken, where `data` is anything else, or the topic takes no more.
+        """
+        if self.exiting:
+            return None
+        options = self.options
+        found = kernel.frame_pubs(
+            data, line, self.id_base + self.log.next, now + self.skew,
+            options.max_batch_count, options.max_msg_size, options.max_body_size,
+        )  # fmt: skip
+        if found is None:
+            return None
+        frames, messages, commands = found
+        self._append(frames, messages, len(frames) - kernel.HEAD * messages, receipt, (), now)
+        return messages, commands
+
+    def publish_many(
+        self,
+        bodies: Sequence[bytes],
+        receipt: Receipt,
+        *,
+        now: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take several messages, all or none."""
+        if self.admission is not None:
+            self.admission.check(len(bodies), sum(map(len, bodies)), max(map(len, bodies), default=0))
+        first = self.log.next
+        frames = kernel.frame_bodies(bodies, self.id_base + first, now + self.skew)
+        extras: list[Extra] = []
+        if headers:
+            extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
+        self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)
+
+    def publish_framed(
+        self, frames: bytes, count: int, size: int, receipt: Receipt, *, now: int, extras: Sequence[Extra] = ()
+    ) -> None:
+        """Take frames that carry the ids from the log's `next` on; `size` is that of their bodies."""
+        if self.admission is not None:
+            self.admission.check(count, size, size if count == 1 else 0)
+        self._append(frames, count, size, receipt, extras, now)
+
+    def publish_own(self, bodies: Sequence[bytes], extras: Sequence[Extra], receipt: Receipt, *, now: int) -> None:
+        """Take messages of the broker itself, which no limit refuses; the extras carry the sequences from `next` on."""
+        frames = kernel.frame_bodies(bodies, self.id_base + self.log.next, now + self.skew)
+        self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)
+
+    def publish_frames(self, frames: bytes, count: int, size: int, extras: Sequence[Extra], *, now: int) -> None:
+        """Take frames that carry the ids from the log's `next` on, and write them now; raises `WriteFailed`.
+
+        `size` is that of the bodies. Where publishes wait for a sync, the caller sees to that.
+        """
+        self._append(frames, count, size, _NO_RECEIPT, extras, now)
+        self.write_pending(now=now)
+
+    def write_pending(self, *, now: int) -> None:
+        """Write what this turn has brought so far, before its end."""
+        if self.waiting:
+            self.commit(now)
+
+    def _append(
+        self, frames: bytes, count: int, size: int, receipt: Receipt, extras: Sequence[Extra], now: int
+    ) -> None:
+        if self.exiting:
+            raise Exiting
+        if not self.waiting:
+            self.mark_dirty()
+            self.counted = (self.message_count, self.message_bytes)
+        self.waiting.append((receipt, self.log.next))
+        self.message_count += count
+        self.message_bytes += size
+        if self.ephemeral and self.stands_still:
+            room = max(self.options.mem_queue_size - (self.log.next - self.fanned_out), 0)
+            if room < count:
+                self.dropped_count += count - room
+                count, end = kernel.take_frames(frames, 0, len(frames), room, len(frames))
+                frames = frames[:end]
+                extras = [extra for extra in extras if extra.sequence < self.log.next + count]
+        if count:
+            self.log.append(frames, count, now=now, extras=extras)
+        if extras and any(extra.defer for extra in extras):
+            self.has_extras = True
+
+    def _lawful(self, defer: int) -> int:
+        """Return the delay that a message keeps: none beyond NSQ's memory limit, where that was asked for."""
+        limit = self.options.deferred_limit
+        if limit is not None and self.stands_still and self.log.next - self.fanned_out >= limit:
+            return 0
+        return defer
+
+    def sequence_of(self, message_id: bytes) -> int:
+        """Return the sequence that an id names, or -1 if it is none of this topic's."""
+        try:
+            node, sequence = ids.decode(message_id)
+        except ValueError:
+            return -1
+        return sequence if node == self.log.node else -1

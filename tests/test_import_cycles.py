@@ -1,0 +1,55 @@
+"""Modules of a room that import each other in a circle, imports for type checking included: a knot that is hard to read."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lapwing
+
+ROOT = Path(lapwing.__file__).parent
+LARGEST = 3  # modules in one cycle
+
+
+def imports(room: str) -> dict[str, set[str]]:
+    """Which modules of the room each of them imports."""
+    modules = {
+        ".".join(("lapwing", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in sorted((ROOT / room).rglob("*.py"))
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+                found |= inner or {node.module}
+        graph[name] = (found & modules.keys()) - {name}
+    return graph
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All that `start` imports, directly or not."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of modules that import each other, directly or not."""
+    reach = {name: reachable(graph, name) for name in graph}
+    together = (frozenset({name, *(each for each in reach[name] if name in reach[each])}) for name in graph)
+    return {each for each in together if len(each) > 1}
+
+
+@pytest.mark.parametrize("room", ["admin", "broker", "client", "kernel", "log", "net", "nsqd", "wire"])
+def test_no_cycle_of_imports_is_large(room: str) -> None:
+    large = [sorted(each) for each in cycles(imports(room)) if len(each) > LARGEST]
+
+    assert large == []
