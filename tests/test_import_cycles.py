@@ -1,4 +1,4 @@
-"""Modules of a room that import each other in a circle, imports for type checking included: a knot that is hard to read."""
+"""Cycles of imports within a room, imports for type checking included: a knot that is hard to read."""
 
 import ast
 from pathlib import Path

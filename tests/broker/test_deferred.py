@@ -86,7 +86,7 @@ def test_clearing_is_told_and_complete() -> None:
 
 
 def test_nothing_is_noted_where_no_journal_ever_asks() -> None:
-    deferred = Deferred(told=False)
+    deferred = Deferred(journaled=False)
     for sequence in range(5):
         deferred.defer(sequence, until=sequence)
     deferred.ripe(2)

@@ -157,7 +157,7 @@ class ChannelCore:
 
     @property
     def depth(self) -> int:
-        """How many messages are ready to be delivered."""
+        """The number of messages that are ready to be delivered."""
         waiting = max(self.topic.fanned_out - self.reader.sequence, 0) - self.ahead.count
         if self.topic.deleted:
             waiting -= self._deleted_ahead()
@@ -171,7 +171,7 @@ class ChannelCore:
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages are in flight."""
+        """The number of messages in flight."""
         return self.pending.in_flight_count
 
     def waiting_bytes(self) -> int:
@@ -192,7 +192,7 @@ class ChannelCore:
 
     def needed_from(self) -> int:
         """Return the first sequence of the topic's log that this channel may still read."""
-        self.pass_over()  # with nothing to deliver nobody else does
+        self.pass_over()  # deliveries do this only when there is something to deliver
         low, copied = self.pending.lowest(), self.side_logged.sequences
         if low is None or low >= self.cursor:
             return self.cursor

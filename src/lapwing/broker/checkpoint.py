@@ -1,4 +1,4 @@
-"""What survives a crash of a channel: how it is told to the journal, and how the channel goes on from there."""
+"""Save a channel's state to the journal, and rebuild it after a restart."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
     from lapwing.log.journal import ChannelState, Journal
 
-LATEST: Final = 2**63 - 1  # ns; what waits for longer than two centuries is written down as that
+LATEST: Final = 2**63 - 1  # ns; the latest time that the journal can keep
 
-TELLING: Final = 5_000  # ns of rest for the journal per unfinished message that it was told of
+SAVING: Final = 5_000  # ns until the next save per unfinished message that was saved
 
 AHEAD: Final = "ahead"  # the note that keeps which messages beyond the cursor are finished
 DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a topic
@@ -26,12 +26,12 @@ Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due 
 
 
 def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> None:
-    """Say in the topic's journal how far a channel has come."""
+    """Save the state of a channel to its topic's journal."""
     pending = channel.pending
     pending.leases.next_deadline()  # drops settled leases
     added, removed = pending.deferred.changes()
     if removed:
-        journal.deferred(channel.name, [], removed)  # before what was added: it may have come to wait again
+        journal.deferred(channel.name, [], removed)  # first: a message may have been deferred again
     if added:
         skew = channel.topic.skew  # the next process begins with the machine's clock
         attempts = pending.attempts
@@ -59,26 +59,26 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
     channel.dirty = False
     if now is not None:
         count = len(unfinished) + sum(len(holder.in_flight) for holder in pending.named.values())
-        channel.quiet_until = now + count * TELLING
+        channel.quiet_until = now + count * SAVING
 
 
 def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int) -> None:
-    """Go on from what the journal knew: what was in flight is ready again.
+    """Rebuild a channel from the journal: messages of holders without a name are ready again.
 
-    Nothing waits for longer than `longest` from now on, should the clock have been set back meanwhile.
+    No message is deferred for longer than `longest` from now on, in case the clock was set back.
     """
     log, pending = channel.topic.log, channel.pending
     latest, skew = now + longest, channel.topic.skew
     channel.reader.seek(min(max(state.cursor, log.first), log.end))
     channel.side_logged.open()
-    sided = channel.side_logged.sequences
-    # set aside, and with its segment gone, after the journal was last written: nobody has said that it is finished
-    unknown = [sequence for sequence in sided if state.cursor <= sequence < channel.cursor]
+    copied = channel.side_logged.sequences
+    # copied, and its segment deleted, after the journal was last written: such a message may be unfinished
+    unknown = [sequence for sequence in copied if state.cursor <= sequence < channel.cursor]
 
     def there(sequence: int) -> bool:
         if sequence >= log.end:  # a power loss took it from the log alone: the sequence will be another message's
             return False
-        return (sequence >= log.first and sequence not in log.lost) or sequence in sided
+        return (sequence >= log.first and sequence not in log.lost) or sequence in copied
 
     pending.attempts.update((each, attempts) for each, attempts in state.attempts.items() if there(each))
     channel.saved_holders = holder_records.restore(channel, state.holders, there, now=now)
@@ -89,7 +89,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     ready |= set(unknown) - state.deferred.keys()
     again = [sequence for sequence in sorted(ready - held) if there(sequence)]
     pending.give_back(again, Reason.RESTARTED, now=now)
-    # what has waited long enough, and of which the cursor is not past yet, is not to wait anew by another clock
+    # deferred messages that were ready, and that the cursor has not passed yet, are not deferred again
     runs = [range(max(start, channel.cursor), stop) for start, stop in state.unfinished]
     due = {sequence: now for run in runs for sequence in run if there(sequence)}
     due |= {sequence: min(until - skew, latest) for sequence, until in state.deferred.items() if there(sequence)}
@@ -102,7 +102,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
     skip(channel, find_skips(channel, channel.cursor, due, latest, settled))
     unfinished = pending.sequences()
-    channel.side_logged.leave(sided.difference(unfinished))
+    channel.side_logged.leave(copied.difference(unfinished))
     if state.failures:
         pending.own_failures().restore(state.failures, unfinished)
     notes.restore(channel, state.notes)

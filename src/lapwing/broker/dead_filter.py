@@ -22,7 +22,7 @@ KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """What a dead letter must be like to be meant; an empty filter means all of them."""
+    """A condition for dead letters; an empty filter matches all of them."""
 
     topic: str = ""  # that it comes from
     channel: str = ""  # that gave it up
@@ -38,7 +38,7 @@ class DeadFilter:
 
     @property
     def needs_body(self) -> bool:
-        """Whether headers do not tell enough."""
+        """Whether the headers alone do not decide."""
         return bool(self.text or self.pattern or self.fields)
 
     def matches(self, sequence: int, headers: Mapping[str, str], body: Callable[[], bytes]) -> bool:

@@ -1,4 +1,4 @@
-"""What ties a channel to dead letters: where it agrees with its dead-letter topic, and what came back from there."""
+"""The link of a channel to its dead letters: where it agrees with their topic, and which came back from there."""
 
 from __future__ import annotations
 

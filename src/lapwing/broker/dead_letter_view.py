@@ -1,4 +1,4 @@
-"""The dead letters of a topic that nobody has dealt with: which there are, and what each says."""
+"""The dead letters of a topic that nobody has dealt with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dead letter is: the message as it was, with headers that tell where it comes from and why it was given up."""
+"""A dead letter: the message as it was, with headers that name where it comes from and why it was given up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cause:
     """Why a channel gives a message up."""
 
     reason: str
-    error: str = ""  # the last that a consumer said of it
+    error: str = ""  # the last that a consumer reported
     consumer: str = ""  # which held it last
     failures: int = 0
     deliveries: int = 0

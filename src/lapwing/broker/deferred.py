@@ -1,16 +1,16 @@
-"""What waits for its time."""
+"""Messages that are not ready before a certain time."""
 
 from collections.abc import ItemsView, Iterable
 from heapq import heapify, heappop, heappush
 
 
 class Deferred:
-    """Sequences by the time at which they are ready; what changed since the journal last asked, if one ever does."""
+    """Sequences by the time at which they are ready, and the changes since they were last saved."""
 
-    __slots__ = ("_added", "_due", "_heap", "_removed", "_told")
+    __slots__ = ("_added", "_due", "_heap", "_journaled", "_removed")
 
-    def __init__(self, *, told: bool = True) -> None:
-        self._told = told
+    def __init__(self, *, journaled: bool = True) -> None:
+        self._journaled = journaled
         self._due: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         self._added: dict[int, int] = {}
@@ -23,13 +23,13 @@ class Deferred:
         return sequence in self._due
 
     def sequences(self) -> list[int]:
-        """All that wait, in no order."""
+        """Return every sequence, in no order."""
         return list(self._due)
 
     def defer(self, sequence: int, *, until: int) -> None:
-        """Let `sequence` wait until that time."""
+        """Defer a message until that time."""
         self._due[sequence] = until
-        if self._told:
+        if self._journaled:
             self._added[sequence] = until
         heappush(self._heap, (until, sequence))
 
@@ -45,14 +45,14 @@ class Deferred:
         return True
 
     def restore(self, due: dict[int, int], *, gone: Iterable[int] = ()) -> None:
-        """Begin with what the journal knew; `gone` is what it knew and nobody has any more."""
+        """Begin with what was saved; `gone` was saved too, and is not deferred any more."""
         self._due = dict(due)
         self._removed.extend(gone)
         self._heap = [(until, sequence) for sequence, until in due.items()]
         heapify(self._heap)
 
     def ripe(self, now: int) -> list[int]:
-        """Take out what is due, the earliest first."""
+        """Take out the messages that are due, the earliest first."""
         ready: list[int] = []
         heap = self._heap
         while heap and heap[0][0] <= now:
@@ -64,14 +64,14 @@ class Deferred:
         return ready
 
     def next_due(self) -> int | None:
-        """When the next one is ready."""
+        """Return when the next one is ready."""
         heap = self._heap
         while heap and self._due.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def drop_below(self, sequence: int) -> None:
-        """Let nothing below `sequence` wait any more."""
+        """Take out every message below `sequence`."""
         done = [waiting for waiting in self._due if waiting < sequence]
         for waiting in done:
             del self._due[waiting]
@@ -81,20 +81,20 @@ class Deferred:
             heapify(self._heap)
 
     def clear(self) -> None:
-        """Let nothing wait any more."""
-        if self._told:
+        """Take out every message."""
+        if self._journaled:
             self._removed.extend(self._due)
         self._added.clear()
         self._due.clear()
         self._heap.clear()
 
     def _left(self, sequence: int) -> None:
-        if self._told:  # even of what was never told to wait: the journal may know it from before a restart
+        if self._journaled:  # even if it was added since the last save: the journal may know it from before a restart
             self._added.pop(sequence, None)
             self._removed.append(sequence)
 
     def changes(self) -> tuple[dict[int, int], list[int]]:
-        """What was added and removed since the last call; what is in both was removed first."""
+        """Return what was added and removed since the last call; a message in both was removed first."""
         added, removed = self._added, self._removed
         self._added, self._removed = {}, []
         return added, removed

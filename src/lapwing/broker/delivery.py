@@ -1,4 +1,4 @@
-"""Who gets the next messages of a channel, and as which bytes."""
+"""Deliver the messages of a channel: to which subscriptions, and as which bytes."""
 
 from __future__ import annotations
 

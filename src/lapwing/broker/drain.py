@@ -1,4 +1,4 @@
-"""Drain a node: it takes no new messages, and its consumers go on until it is empty or a deadline has passed."""
+"""Drain a node: it takes no new messages, and its consumers get the rest until it is empty or a deadline has passed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOREVER: Final = 1 << 62  # ns
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """How far a drain has come."""
+    """The progress of a drain."""
 
     state: str  # draining, empty, or expired: the deadline has passed
     since: int  # Unix ns

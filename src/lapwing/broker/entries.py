@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Where a pending message is."""
+    """The state of a pending message."""
 
     IN_FLIGHT = "in_flight"
     READY = "ready"

@@ -21,7 +21,7 @@ _DOOMS: Final = {reason: number for number, reason in enumerate(REASONS, 1)}
 
 @dataclass(slots=True)
 class FailureCounts:
-    """What happened to a channel's messages beside being finished, since the start."""
+    """Counts of what happened to a channel's messages since the start, beside being finished."""
 
     failures: int = 0
     dead: int = 0  # given up: moved to the dead-letter topic, or dropped
@@ -57,7 +57,7 @@ class Failure(NamedTuple):
 
     @property
     def deaths(self) -> int:
-        """How often it was given up in this channel before."""
+        """The number of times that it was given up in this channel before."""
         return self.flags // _DEATHS
 
 
@@ -71,7 +71,7 @@ class Failures:
 
     def __init__(self, *, journaled: bool = True) -> None:
         self.records: dict[int, Failure] = {}  # always the same dictionary
-        self._errors: dict[int, str] = {}  # what consumers said last; not journaled
+        self._errors: dict[int, str] = {}  # the last that consumers reported; not journaled
         self._error_bytes = 0
         self.changed: dict[int, None] = {}  # since the journal was last written
         self._journaled = journaled
@@ -90,7 +90,7 @@ class Failures:
         return self.records.get(sequence, _NEVER)
 
     def error(self, sequence: int) -> str:
-        """Return what a consumer said last of a message."""
+        """Return the last error that a consumer reported for a message."""
         return self._errors.get(sequence, "")
 
     def add(self, sequence: int, *, lost: bool, now: int, error: str = "") -> Failure:

@@ -1,4 +1,4 @@
-"""How long messages take from publish to FIN, as percentiles over a moving window."""
+"""Times of messages from publish to FIN, as percentiles over a moving window."""
 
 from __future__ import annotations
 

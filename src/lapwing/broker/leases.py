@@ -1,4 +1,4 @@
-"""Leases: what was delivered together, until when, and to whom.
+"""Leases: messages that were delivered together, with their holder and deadline.
 
 A lease covers everything that one holder was given within a few milliseconds, so that a delivery of a thousand
 messages costs one object and one deadline. Each holder's own dictionary maps the sequences it holds to their leases: a
@@ -21,7 +21,7 @@ FEW: Final = 1024  # number of leases below which settled ones are not searched 
 
 @dataclass(slots=True)
 class Lease:
-    """What one holder was given together."""
+    """Messages that one holder was given together."""
 
     holder: Holder
     delivered: int  # ns

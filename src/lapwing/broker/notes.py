@@ -1,4 +1,4 @@
-"""What the journal keeps of a channel beside its pending messages.
+"""The notes of a channel in the journal, beside its pending messages.
 
 bookmark    where it stood before the last seek
 dead        up to where it agrees with its dead-letter topic

@@ -1,4 +1,4 @@
-"""What a channel drops, or gives up, when more waits than it may hold: the oldest."""
+"""Drop or give up the oldest messages of a channel when more wait than it may hold."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Pending:
         self.alone: dict[int, None] = {}  # to be delivered to a consumer that holds nothing else, in order
         self.failures: Failures = NO_FAILURES  # read only; see `own_failures`
         self.mover: Holder | None = None  # of messages on their way to the dead-letter topic; it has no deadline
-        self.deferred = Deferred(told=journaled)
+        self.deferred = Deferred(journaled=journaled)
         self.attempts: dict[int, int] = {}  # deliveries so far, of messages that are not on their first one
         self.side_logged = side_logged
         self._latencies = latencies
@@ -70,12 +70,12 @@ class Pending:
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages are in flight."""
+        """The number of messages in flight."""
         return sum(len(holder.in_flight) for holder in self.holders)
 
     @property
     def with_consumers(self) -> int:
-        """How many messages consumers hold: those in flight but for what is being moved."""
+        """The number of messages that consumers hold: those in flight, except for dead letters on their way."""
         return self.in_flight_count - (len(self.mover.in_flight) if self.mover is not None else 0)
 
     def in_flight_or_requeued(self) -> list[int]:

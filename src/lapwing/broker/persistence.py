@@ -1,4 +1,4 @@
-"""What the broker keeps on disk: open its topics, save them at each checkpoint, and delete what nobody needs."""
+"""The broker's data on disk: open its topics, save them at each checkpoint, and delete what is not needed."""
 
 from __future__ import annotations
 

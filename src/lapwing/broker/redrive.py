@@ -1,7 +1,7 @@
 """Redrive: return dead letters to the channels that gave them up; publish them again; or purge them.
 
 A redrive is a task of one dead-letter topic, worked off in steps. Its state is a note of the channel `dead` in the
-journal of that topic, and is written with what the channel has finished: a task goes on after a restart where it was.
+journal of that topic, and is written with what the channel has finished: a task continues after a restart where it was.
 
 A step first makes the messages unfinished in their channels, notes there which letters they come from, and writes that
 journal; then it finishes the letters and writes their journal. After a crash in between, the notes tell which letters
@@ -99,7 +99,7 @@ class Redrives:
     # --- stepping ----------------------------------------------------------------------------------------------
 
     def step(self, *, now: int) -> int | None:
-        """Go on with every task; return the time of the next step, ns (`now`: at once), or None without a task."""
+        """Take a step of every task; return the time of the next step, ns (`now`: at once), or None without a task."""
         dues = [self._step_of(topic, now) for topic in list(self.active.values())]
         return min((due for due in dues if due is not None), default=None)
 

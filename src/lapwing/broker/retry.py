@@ -1,4 +1,4 @@
-"""How long a message waits after a failure."""
+"""The delay of a message after a failure."""
 
 from __future__ import annotations
 

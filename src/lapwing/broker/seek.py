@@ -19,7 +19,7 @@ _MOST_RUNS: Final = 10_000  # of unfinished messages that a bookmark keeps apart
 
 @dataclass(frozen=True, slots=True)
 class SeekPlan:
-    """What a seek does: `again` messages come again, `skipped` ones do not come any more."""
+    """The effect of a seek: `again` messages come again, `skipped` ones do not come any more."""
 
     cursor: int  # before
     sequence: int  # where the cursor goes

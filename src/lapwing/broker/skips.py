@@ -1,4 +1,4 @@
-"""Runs of sequences: the places beyond a cursor that it jumps over, and sets of sequences in few words."""
+"""Runs of sequences: the places beyond a cursor that it skips, and sets of sequences in little memory."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -10,7 +10,7 @@ Run = tuple[int, int]  # [start, stop)
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """Where a channel stood before a seek."""
+    """The place of a channel before a seek."""
 
     cursor: int
     unfinished: tuple[Run, ...]  # below the cursor
@@ -27,7 +27,7 @@ class SkippedRuns:
         self.count = 0
 
     def add(self, start: int, stop: int) -> None:
-        """Jump over [start, stop), which lies beyond all that was added before."""
+        """Skip [start, stop), which lies beyond all that was added before."""
         if self._runs and self._runs[-1][1] == start:
             self._runs[-1][1] = stop
         else:
@@ -40,7 +40,7 @@ class SkippedRuns:
         return [(start, stop) for start, stop in self._runs]
 
     def merge(self, runs: Sequence[Run]) -> None:
-        """Jump over `runs` too, wherever they lie; they rise and do not overlap each other."""
+        """Skip `runs` too, wherever they lie; they rise and do not overlap each other."""
         if not runs:
             return
         if runs[0][0] >= self.end:
@@ -52,11 +52,11 @@ class SkippedRuns:
         self.count = count_of(merged)
 
     def count_below(self, sequence: int) -> int:
-        """Return how many sequences below `sequence` are jumped over."""
+        """Return how many sequences below `sequence` are skipped."""
         return sum(min(stop, sequence) - start for start, stop in self._runs if start < sequence)
 
     def pass_over(self, cursor: int) -> int:
-        """Where the cursor stands after jumping over the runs that begin at (or before) it."""
+        """Return the cursor after skipping the runs that begin at (or before) it."""
         runs = self._runs
         while runs and runs[0][0] <= cursor:
             start, stop = runs.popleft()
@@ -65,12 +65,12 @@ class SkippedRuns:
         return cursor
 
     def clear_until(self, stop: int) -> int:
-        """The nearest sequence that must be jumped over, or `stop` if there is none before it."""
+        """Return the nearest sequence that is skipped, or `stop` if there is none before it."""
         return min(self._runs[0][0], stop) if self._runs else stop
 
     @property
     def end(self) -> int:
-        """Where the last run ends."""
+        """The end of the last run."""
         return self._runs[-1][1] if self._runs else 0
 
     def clear(self) -> None:

@@ -44,7 +44,7 @@ class Subscription:
 
     @property
     def room(self) -> int:
-        """How many more messages may be delivered now."""
+        """The number of messages that may be delivered now."""
         raise NotImplementedError
 
     def give(self, frames: bytes, count: int) -> None:
@@ -88,7 +88,7 @@ class Window(Subscription):
 
     @property
     def room(self) -> int:
-        """How many more messages may be delivered now: none while the socket is slow."""
+        """The number of messages that may be delivered now: none while the socket is slow."""
         return self.size - len(self.holder.in_flight) if self.unsent < UNSENT and not self.reserved else 0
 
     def give(self, frames: bytes, count: int) -> None:
@@ -117,7 +117,7 @@ class Credit(Subscription):
 
     @property
     def room(self) -> int:
-        """How many more messages may be delivered."""
+        """The number of messages that may be delivered."""
         return 0 if self.reserved else self.left
 
     def give(self, frames: bytes, count: int) -> None:

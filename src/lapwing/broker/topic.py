@@ -104,7 +104,7 @@ class Topic(TopicWriter):
 
     @property
     def depth(self) -> int:
-        """How many messages wait in the topic for a channel."""
+        """The number of messages that wait in the topic for a channel."""
         return self.log.end - self.fanned_out - len(self.lost)
 
     @property

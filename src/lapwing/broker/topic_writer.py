@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Receipt(Protocol):
-    """Where a publish is acknowledged."""
+    """The acknowledgement of a publish."""
 
     def settle(self, sequence: int, error: LapwingError | None) -> None:
         """Note that the messages are in the log from `sequence` on (synced, with `fsync`), or why they are not."""

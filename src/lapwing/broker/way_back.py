@@ -28,7 +28,7 @@ def give_back(
 ) -> None:
     """Make messages ready again, or defer them, or give them up, that were taken from their holder.
 
-    `delay` is what the consumer asked for, `consumer` its name, and `error` what it said went wrong.
+    `delay` is what the consumer asked for, `consumer` its name, and `error` the error that it reported.
     """
     pending, behind = channel.pending, channel.topic.fanned_out
     if reason not in FAILURES:

@@ -1,4 +1,4 @@
-"""What all connections of one broker share."""
+"""The context that all connections of one broker share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ListenerContext:
-    """What a door needs to serve a client."""
+    """The parts of the daemon that serve a client."""
 
     broker: Broker
     turn: Turn

@@ -22,7 +22,7 @@ _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpac
 
 
 class StreamSession(Protocol):
-    """What a stream needs of its session."""
+    """A session, as a stream sees it."""
 
     replies: Replies
     doomed: bool  # the connection ends as soon as everything is answered
@@ -163,7 +163,7 @@ class Stream(asyncio.Protocol):
         self._timer.watch_reading(self._transport)
 
     def resume_writing(self) -> None:
-        """Go on: the socket takes bytes again."""
+        """Deliver again: the socket takes bytes."""
         self._blocked = False
         self._drained()
         self._heed()

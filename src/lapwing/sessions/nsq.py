@@ -1,4 +1,4 @@
-"""One conversation with a client: one command, one call; domain errors become answers.
+"""A session with an NSQ client: one command, one call; errors of the broker become answers.
 
 Answers are gathered in `replies` and leave at the end of the turn, after the log write that they depend on.
 """
@@ -47,7 +47,7 @@ def limits_of(options: Options) -> Limits:
 
 @dataclass(slots=True)
 class About:
-    """The client: what it said of itself in IDENTIFY, and how the connection is made."""
+    """The client: its IDENTIFY, and its connection."""
 
     client_id: str = ""
     hostname: str = ""

@@ -38,7 +38,7 @@ class Replies:
 
     @property
     def waiting(self) -> int:
-        """How many answers wait: open slots, and filled ones behind them."""
+        """The number of answers that wait: open slots, and filled ones behind them."""
         return len(self._slots)
 
     def add(self, answer: bytes) -> Slot | None:
