@@ -16,6 +16,7 @@ LapwingError
 │   ├── NoSuchTopic, NoSuchChannel
 │   ├── Exiting         being deleted, or shutting down
 │   ├── TooManyConsumers
+│   ├── NoSuchHolder    no consumer of that name
 │   ├── LimitReached    as many topics or channels as the operator allows
 │   ├── OutOfMemory     the process holds as much memory as the operator allows
 │   ├── Draining        the node takes no new messages
@@ -147,6 +148,10 @@ class LimitReached(BrokerError):
 
 class OutOfMemory(BrokerError):
     """The process holds as much memory as the operator allows, so it takes no new messages."""
+
+
+class NoSuchHolder(BrokerError):
+    """No consumer of that name."""
 
 
 class Draining(BrokerError):

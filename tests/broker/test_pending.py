@@ -383,9 +383,9 @@ def test_entries_show_state_holder_idle_time_and_deliveries(stage: Stage) -> Non
     shown = entries(pending, now=stage.now, limit=100)
 
     assert shown == [
-        Entry(0, State.DEFERRED, 1, deadline=stage.now - 10 * MS + MINUTE),
+        Entry(0, State.DEFERRED, 1, deadline=stage.now - 10 * MS + MINUTE, failures=1),
         Entry(1, State.IN_FLIGHT, 1, "worker", 10 * MS, lease.deadline),
-        Entry(2, State.READY, 1),
+        Entry(2, State.READY, 1, failures=1),
         Entry(3, State.IN_FLIGHT, 1, "worker", 10 * MS, lease.deadline),
     ]
     assert entries(pending, now=stage.now, limit=2, after=0) == shown[1:3]

@@ -90,7 +90,13 @@ class Node:
         self, method: str, target: str, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> tuple[int, str]:
         """Status and body of the answer, when it is there."""
-        answer = await settle(self.request(method, target, body, headers))
+        try:
+            answer = await settle(self.request(method, target, body, headers))
+        except LapwingError as error:
+            refused = refusal(error)
+            if refused is None:
+                raise
+            answer = refused.answer()
         return answer.status, (await whole(answer)).decode()
 
     async def json(self, target: str) -> Any:

@@ -22,7 +22,7 @@ def pieces_of() -> dict[str, tuple[list[bytes], int]]:
 
 async def ask_all(targets: list[str]) -> dict[str, tuple[list[bytes], int]]:
     node = Node()
-    api = LogApi(node.broker, node.clock.now, node.turn.stir, lambda: {"node_id": 7})
+    api = LogApi(node.broker, node.clock.now, node.turn.schedule_flush, lambda: {"node_id": 7})
     node.table = Router([*node.api.routes(), *api.routes()])
     for number in range(TOPICS):
         topic = node.broker.topic(f"topic_{number}")

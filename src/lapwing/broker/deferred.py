@@ -22,6 +22,10 @@ class Deferred:
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._due
 
+    def due(self, sequence: int) -> int | None:
+        """Return when a message is ready; None when it does not wait."""
+        return self._due.get(sequence)
+
     def sequences(self) -> list[int]:
         """Return every sequence, in no order."""
         return list(self._due)

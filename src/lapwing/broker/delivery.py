@@ -70,6 +70,17 @@ def deliver_to(channel: ChannelCore, subscription: Subscription, now: int) -> No
     _delivered(channel)
 
 
+def hand_over(channel: ChannelCore, sequences: Sequence[int], subscription: Subscription, now: int) -> None:
+    """Deliver messages that are ready to one subscription, and no others, as far as it has room."""
+    for sequence in sequences:
+        if subscription.room <= 0:
+            break
+        if sequence in channel.pending.requeued:
+            _redeliver(channel, sequence, subscription, now)
+            channel.pending.requeued.remove(sequence)
+    _delivered(channel)
+
+
 def _delivered(channel: ChannelCore) -> None:
     channel.dirty = True
     channel.schedule(channel.pending.leases.soonest)

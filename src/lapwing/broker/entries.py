@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lapwing.broker.pending import Pending
+
+_AT_ONCE: Final = 20_000  # sequences that are looked at in one step
 
 
 class State(Enum):
@@ -30,6 +33,74 @@ class Entry:
     holder: str = ""
     idle: int = -1  # ns since its delivery; -1 when nobody holds it
     deadline: int | None = None  # ns; when it comes back from its holder, or is due
+    failures: int = 0
+
+
+def entry_of(pending: Pending, sequence: int, *, now: int) -> Entry | None:
+    """Return a pending message; None when it is not pending. What is on its way to the dead-letter topic is not."""
+    deliveries, failures = pending.attempts.get(sequence, 1), pending.failures.get(sequence).failures
+    holder = pending.holder_of(sequence)
+    if holder is not None:
+        if holder is pending.mover:
+            return None
+        lease = holder.in_flight[sequence]
+        idle = max(now - lease.delivered, 0)
+        return Entry(sequence, State.IN_FLIGHT, deliveries, holder.name, idle, lease.deadline, failures)
+    if sequence in pending.requeued or sequence in pending.alone:
+        return Entry(sequence, State.READY, deliveries, failures=failures)
+    due = pending.deferred.due(sequence)
+    if due is not None:
+        return Entry(sequence, State.DEFERRED, deliveries, deadline=due, failures=failures)
+    return None
+
+
+class PendingScan:
+    """Finds the lowest sequences that are pending beyond a place, in steps so that others get their turn.
+
+    It looks at what was pending when it began; what is found may be pending no more.
+    """
+
+    def __init__(
+        self,
+        pending: Pending,
+        *,
+        most: int,
+        states: Collection[State] = frozenset(State),
+        holder: str | None = None,
+        after: int = -1,
+    ) -> None:
+        """Look for up to `most` sequences; with `holder`, only what that holder has in flight."""
+        self.found: list[int] = []  # rising
+        self.most = most
+        self._after = after
+        self._left = [list(some) for some in _sequences(pending, states, holder)]
+        self._at = 0
+
+    def step(self) -> bool:
+        """Look at some more; return whether there is nothing left to look at."""
+        if not self._left:
+            return True
+        some = self._left[-1]
+        after = self._after
+        chunk = (each for each in some[self._at : self._at + _AT_ONCE] if each > after)
+        self.found = nsmallest(self.most, chain(self.found, chunk))
+        self._at += _AT_ONCE
+        if self._at >= len(some):
+            self._left.pop()
+            self._at = 0
+        return not self._left
+
+
+def _sequences(pending: Pending, states: Collection[State], name: str | None) -> Iterator[Iterable[int]]:
+    if State.IN_FLIGHT in states:
+        for holder in pending.holders:
+            if holder is not pending.mover and (name is None or holder.name == name):
+                yield holder.in_flight
+    if name is None and State.READY in states:
+        yield pending.requeued
+        yield pending.alone
+    if name is None and State.DEFERRED in states:
+        yield pending.deferred.sequences()
 
 
 def entries(
@@ -42,39 +113,14 @@ def entries(
     min_idle: int = 0,
     after: int = -1,
 ) -> list[Entry]:
-    """Return up to `limit` pending messages beyond the sequence `after`, in rising order.
+    """Return up to `limit` pending messages beyond the sequence `after`, in rising order, all at once.
 
     With `holder` or `min_idle`, only messages in flight.
     """
-    found: list[Entry] = []
-    if State.IN_FLIGHT in states:
-        found = nsmallest(limit, _in_flight(pending, now, holder, min_idle, after), key=_sequence)
-    if holder is not None or min_idle:
-        return found
-    attempts = pending.attempts
-    if State.READY in states:
-        ready = (Entry(each, State.READY, attempts.get(each, 1)) for each in pending.requeued if each > after)
-        found += nsmallest(limit, ready, key=_sequence)
-    if State.DEFERRED in states:
-        waiting = (
-            Entry(each, State.DEFERRED, attempts.get(each, 1), deadline=due)
-            for each, due in pending.deferred.items()
-            if each > after
-        )
-        found += nsmallest(limit, waiting, key=_sequence)
-    return sorted(found, key=_sequence)[:limit]
-
-
-def _in_flight(pending: Pending, now: int, name: str | None, min_idle: int, after: int) -> Iterator[Entry]:
-    for holder in pending.holders:
-        if name is not None and holder.name != name:
-            continue
-        for sequence, lease in holder.in_flight.items():
-            idle = max(now - lease.delivered, 0)
-            if sequence > after and idle >= min_idle:
-                deliveries = pending.attempts.get(sequence, 1)
-                yield Entry(sequence, State.IN_FLIGHT, deliveries, holder.name, idle, lease.deadline)
-
-
-def _sequence(entry: Entry) -> int:
-    return entry.sequence
+    if min_idle:
+        states = {State.IN_FLIGHT}
+    scan = PendingScan(pending, most=limit if not min_idle else 1 << 62, states=states, holder=holder, after=after)
+    while not scan.step():
+        pass
+    found = (entry_of(pending, sequence, now=now) for sequence in scan.found)
+    return [entry for entry in found if entry is not None and (not min_idle or entry.idle >= min_idle)][:limit]

@@ -129,7 +129,8 @@ class Options:
     max_msg_timeout: int = option("15m", "longest timeout that a client may ask for, touches included", kind=DURATION)
     max_msg_size: int = option(1048576, "largest message body, in bytes")
     max_body_size: int = option(5242880, "largest IDENTIFY, AUTH or MPUB body, in bytes")
-    max_req_timeout: int = option("1h", "longest delay of a requeue or deferred publish", kind=DURATION)
+    max_req_timeout: int = option("1h", "longest delay of a requeue", kind=DURATION)
+    max_defer: int = option("0s", "longest delay of a deferred publish; 0: that of --max-req-timeout", kind=DURATION)
     max_heartbeat_interval: int = option("1m", "longest heartbeat interval that a client may ask for", kind=DURATION)
     max_rdy_count: int = option(2500, "largest RDY")
     max_output_buffer_size: int = option(65536, "largest output buffer that a client may ask for, in bytes")
@@ -179,6 +180,11 @@ class Options:
     def topology_aware(self) -> bool:
         """Whether consumers nearby come first."""
         return TOPOLOGY_AWARE in self.enable_experiment
+
+    @property
+    def longest_defer(self) -> int:
+        """Longest delay of a deferred publish, ns."""
+        return self.max_defer or self.max_req_timeout
 
     @property
     def max_batch_count(self) -> int:

@@ -271,6 +271,26 @@ class Pending:
         self.check_holder(sequence, holder)
         del holder.in_flight[sequence]
 
+    def take_pending(self, sequences: Iterable[int]) -> list[int]:
+        """Take pending messages from wherever they are; return them. What was given up is so no longer.
+
+        What is on its way to the dead-letter topic is left alone.
+        """
+        taken: list[int] = []
+        for sequence in sequences:
+            holder = self.holder_of(sequence)
+            if holder is not None:
+                if holder is self.mover:
+                    continue
+                del holder.in_flight[sequence]
+                self._drop_if_gone(holder)
+            elif not self.remove_waiting(sequence):
+                continue
+            if self._failed and self.failures.get(sequence).doom:
+                self.failures.pardon(sequence)
+            taken.append(sequence)
+        return taken
+
     def take_all(self, holder: Holder) -> list[int]:
         """Take all messages from `holder`, in rising order."""
         sequences = sorted(holder.in_flight)

@@ -100,7 +100,7 @@ def open_again(broker: Broker, *, now: int) -> None:
 def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
     """Open one topic. Raises `LogError`; then there is no such topic, and its files are as they were."""
     topic: Topic | None = None
-    longest = broker.options.max_req_timeout
+    longest = broker.settings.longest_wait(entry)
     try:
         topic = Topic(entry.name, broker, broker.storage.open(entry.name))
         topic.paused = entry.paused

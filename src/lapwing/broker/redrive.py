@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.broker.topic import Topic
 
-STEP: Final = 500  # letters looked at in one step
+STEP: Final = 200  # letters looked at in one step
 _RETRY: Final = 1_000_000_000  # ns before a step that the disk refused is tried again
 _SETTLING: Final = 5_000_000  # ns between two looks at whether publishes are synced
 _SMOOTH: Final = 100_000_000  # ns; a rate is kept over this time

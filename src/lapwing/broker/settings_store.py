@@ -11,6 +11,7 @@ from lapwing.broker.options import Options
 from lapwing.broker.policies import Policies, Policy
 from lapwing.broker.settings import ChannelSettings, Layer, Own, Resolved, TopicSettings
 from lapwing.errors import NotSaved, SettingRefused
+from lapwing.log.catalog import TopicEntry
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
@@ -36,6 +37,7 @@ class SettingsStore:
         self._topic_flags = _flags(options, _TOPIC_FLAGS, settings.TOPIC_LEVEL)
         self._max_msg_timeout = options.max_msg_timeout
         self._max_msg_size = options.max_msg_size
+        self._longest_delay = max(options.max_req_timeout, options.longest_defer)
         # shared by all topics and channels without settings
         self.plain_channel = settings.resolve(ChannelSettings, [self._channel_flags])
         self.plain_topic = settings.resolve(TopicSettings, [self._topic_flags])
@@ -61,6 +63,15 @@ class SettingsStore:
             return found.effective
         matching = policies.layers(self.policies.of_channel(topic, channel))
         return settings.resolve(ChannelSettings, [*matching, self._channel_flags])
+
+    def longest_wait(self, entry: TopicEntry | None = None) -> int:
+        """Return the longest time, ns, that a message of a topic of the catalog may be deferred."""
+        retries = [self.plain_channel.retry_max]
+        if entry is not None:
+            for line in entry.channels:
+                matching = policies.layers(self.policies.of_channel(entry.name, line.name))
+                retries.append(settings.resolve(ChannelSettings, [("channel", line.settings), *matching]).retry_max)
+        return max(self._longest_delay, *retries)
 
     def explain_channel(self, channel: Channel) -> dict[str, Resolved]:
         """Return every setting of a channel with its value and where it comes from."""

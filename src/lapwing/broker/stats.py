@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lapwing.broker.client_stats import ClientStats
+from lapwing.broker.failures import FailureCounts
 from lapwing.broker.latency import percentiles
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class ChannelStats:
     settings: dict[str, Any] = field(default_factory=dict)  # those that are not the defaults
     dropped_count: int = 0  # did not fit an ephemeral channel
     discarded_count: int = 0  # left out for a sampling consumer
+    failures: FailureCounts = field(default_factory=FailureCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +149,5 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         settings=broker.settings.given_to_channel(channel),
         dropped_count=channel.dropped_count,
         discarded_count=channel.discarded_count,
+        failures=replace(channel.counts),
     )

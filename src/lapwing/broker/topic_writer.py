@@ -208,6 +208,10 @@ class TopicWriter:
             return 0
         return defer
 
+    def id_of(self, sequence: int) -> str:
+        """Return the id of a message, as consumers see it."""
+        return f"{self.id_base + sequence:016x}"
+
     def sequence_of(self, message_id: bytes) -> int:
         """Return the sequence that an id names, or -1 if it is none of this topic's."""
         try:

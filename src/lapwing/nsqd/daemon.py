@@ -145,6 +145,8 @@ class Daemon:
         staged.recover()
         staged.start()
         self._stopping.append(staged.stop)
+        http.redrives.wake()
+        self._stopping.append(http.redrives.stop)
         batches = LogBatches(broker, log_api)
         self.routes = routes = [*http.routes(), *log_api.routes(), *batches.routes(), *staged.routes()]
         table: Table = Router(routes)

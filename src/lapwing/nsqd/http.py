@@ -21,13 +21,16 @@ from lapwing.net.routes import OPEN, Access, Reply, Route
 from lapwing.nsqd import debug, memory, permissions
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.config import Config, LookupPeers
+from lapwing.nsqd.http_dead import DeadApi
 from lapwing.nsqd.http_drain import DrainApi, drain_object
+from lapwing.nsqd.http_pending import PendingApi
 from lapwing.nsqd.http_seek import SeekApi
 from lapwing.nsqd.http_settings import SettingsApi
 from lapwing.nsqd.metrics import FsyncTimes, Metrics
 from lapwing.nsqd.node_info import NodeInfo
 from lapwing.nsqd.pipelines import Pipelines
 from lapwing.nsqd.publishing import Publishing, TopicAnnouncer, named
+from lapwing.nsqd.redrive_runner import RedriveRunner
 from lapwing.nsqd.statspage import JsonPage, Page, Snapshot, TextPage
 from lapwing.nsqd.turn import Turn
 
@@ -79,6 +82,9 @@ class Http:
         self._settings = SettingsApi(node.broker, node.clock.now, node.turn.schedule_flush)
         self._drain = DrainApi(node.broker, node.clock.now, node.turn.schedule_flush, node.log)
         self._seek = SeekApi(node.broker, node.clock.now, node.turn.schedule_flush)
+        self._pending = PendingApi(node.broker, node.clock.now, node.turn.schedule_flush)
+        self.redrives = RedriveRunner(node.broker, node.clock.now, node.turn.schedule_flush, node.log)
+        self._dead = DeadApi(node.broker, node.clock.now, node.turn.schedule_flush, self.redrives.wake)
 
     def routes(self) -> list[Route]:
         """For the table; other modules' routes may stand beside them."""
@@ -108,6 +114,8 @@ class Http:
             *self._settings.routes(),
             *self._seek.routes(),
             *self._drain.routes(),
+            *self._pending.routes(),
+            *self._dead.routes(),
             *debug.routes(),
         ]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from lapwing.net.answers import Refused
-from lapwing.net.requests import Request
+from lapwing.net.requests import Query, Request
+
+T = TypeVar("T")
 
 
 def read_json(request: Request, example: str) -> Any:
@@ -42,3 +45,41 @@ def boolean(document: Mapping[str, Any], key: str) -> bool:
     if not isinstance(value, bool):
         raise Refused(400, f"{key}: true or false expected")
     return value
+
+
+def member(document: Mapping[str, Any], key: str, kind: type[T], default: T | None = None) -> T:
+    """Return a member of that type; without a default it must be there. Raises `Refused`."""
+    value = document.get(key, default)
+    if not isinstance(value, kind):
+        raise Refused(400, f"{key}: a {_NOUNS[kind]} expected")
+    return value
+
+
+_NOUNS: Final[dict[type[Any], str]] = {str: "string", int: "whole number", dict: "JSON object", list: "list"}
+
+
+def body_fields(body: bytes) -> dict[str, str | None]:
+    """Return the body of a message as members of JSON: `body` if it is text, else `body_base64`."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body": None, "body_base64": base64.b64encode(body).decode()}
+
+
+def whole_parameter(query: Query, name: str, default: int) -> int:
+    """Return a parameter of the query that is a whole number. Raises `Refused`."""
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Refused(400, f"{name}: a whole number expected")
+    return int(text)
+
+
+def whole_number(document: Mapping[str, Any], name: str, default: int, *, least: int = 0, most: int = 1 << 62) -> int:
+    """Return a member that is a whole number within bounds. Raises `Refused`."""
+    found = document.get(name, default)
+    if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
+        upper = f" to {most}" if most < 1 << 62 else " on"
+        raise Refused(400, f"{name}: a whole number from {least}{upper} expected")
+    return found

@@ -15,6 +15,7 @@ from lapwing.errors import (
     LogError,
     MessageTooBig,
     NoSuchChannel,
+    NoSuchHolder,
     NoSuchTopic,
     NotSaved,
     OutOfMemory,
@@ -36,6 +37,7 @@ _SENTENCES: Final[tuple[tuple[type[LapwingError], int], ...]] = (  # their texts
     (NotSaved, 503),
     (Draining, 503),
     (ChannelFull, 503),
+    (NoSuchHolder, 404),
 )
 
 

@@ -213,7 +213,7 @@ class Staged:
             if type(index) is not int or not before < index < count or type(defer) is not int:
                 raise Refused(400, "INVALID_EXTRAS")
             before = index
-            if not 0 <= defer <= self._options.max_req_timeout:
+            if not 0 <= defer <= self._options.longest_defer:
                 raise Refused(400, "INVALID_DEFER", index=index)
             if not isinstance(headers, dict) or not all(isinstance(entry, str) for entry in headers.values()):
                 raise Refused(400, "INVALID_HEADERS", index=index)

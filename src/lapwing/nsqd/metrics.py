@@ -142,6 +142,13 @@ _CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], int]], ...]]
     ("timeouts_total", "counter", "Messages whose time in flight ran out.", lambda channel: channel.timeout_count),
     ("dropped_total", "counter", "Messages that did not fit an ephemeral channel.", lambda each: each.dropped_count),
     ("discarded_total", "counter", "Messages left out for sampling consumers.", lambda each: each.discarded_count),
+    ("failures_total", "counter", "Deliveries that went wrong.", lambda each: each.failures.failures),
+    ("dead_total", "counter", "Messages that were given up.", lambda each: each.failures.dead),
+    ("expired_total", "counter", "Messages that were too old to be delivered.", lambda each: each.failures.expired),
+    ("overflowed_total", "counter", "Messages that were too many to wait.", lambda each: each.failures.overflowed),
+    ("throttled_total", "counter", "Times that deliveries waited for the rate.", lambda each: each.failures.throttled),
+    ("claimed_total", "counter", "Messages that were taken from their holders.", lambda each: each.failures.claimed),
+    ("redriven_total", "counter", "Dead letters that came back.", lambda each: each.failures.redriven),
     ("clients", "gauge", "Consumers that are connected.", lambda channel: channel.client_count),
     ("paused", "gauge", "1 while the channel is paused.", lambda channel: int(channel.paused)),
 )

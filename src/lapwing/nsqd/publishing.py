@@ -64,7 +64,7 @@ class Publishing:
         self._schedule_flush = turn.schedule_flush
         self._log = log
         self._newcomers = newcomers
-        self._longest_defer = broker.options.max_req_timeout // _MILLISECOND
+        self._longest_defer = broker.options.longest_defer // _MILLISECOND
 
     def routes(self) -> list[Route]:
         """For the table."""

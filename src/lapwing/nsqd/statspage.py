@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
 from lapwing.broker.client_stats import ClientStats
@@ -120,6 +120,7 @@ def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
         "paused": channel.paused,
         "e2e_processing_latency": _latency_object(channel.latency),
     }
+    found.update((key, count) for key, count in asdict(channel.failures).items() if count)
     return found | ({"settings": channel.settings} if channel.settings else {})
 
 

@@ -41,6 +41,7 @@ def limits_of(options: Options) -> Limits:
         max_body=options.max_body_size,
         max_rdy=options.max_rdy_count,
         max_req_timeout=options.max_req_timeout,
+        max_defer=options.longest_defer,
         tls_required=options.tls_required != 0,
     )
 

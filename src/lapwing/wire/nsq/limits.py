@@ -10,7 +10,8 @@ class Limits:
     max_message: int = 1024 * 1024  # bytes of one body
     max_body: int = 5 * 1024 * 1024  # bytes of an MPUB, an IDENTIFY or an AUTH
     max_rdy: int = 2500
-    max_req_timeout: int = 3_600_000_000_000  # ns; also the longest delay of a DPUB
+    max_req_timeout: int = 3_600_000_000_000  # ns
+    max_defer: int = 0  # ns, of a DPUB; 0: as `max_req_timeout`
     longest_line: int = 16 * 1024  # bytes, the line feed included
     tls_required: bool = False
 

@@ -168,7 +168,7 @@ def _dpub(on: Circumstances, words: list[bytes]) -> Command:
     topic = _topic("DPUB", words, needed=2)
     milliseconds = _delay("DPUB", words[2])
     delay = nanoseconds(milliseconds)
-    longest = on.limits.max_req_timeout
+    longest = on.limits.max_defer or on.limits.max_req_timeout
     if not 0 <= delay <= longest:
         text = f"DPUB timeout {milliseconds} out of range 0-{longest // _MILLISECOND}"
         raise ProtocolError("E_INVALID", text)

@@ -1,0 +1,229 @@
+"""`/channel/pending` and `/channel/claim`: who holds what, and how it is taken from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import Any, Final
+
+from lapwing import kernel
+from lapwing.broker import claims, times
+from lapwing.broker.broker import Broker
+from lapwing.broker.channel import Channel
+from lapwing.broker.entries import Entry, PendingScan, State, entry_of
+from lapwing.errors import ReadFailed
+from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
+from lapwing.net.requests import Request
+from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.http_authorization import require
+from lapwing.nsqd.http_document import body_fields, member, read_document, whole_number, whole_parameter
+from lapwing.nsqd.permissions import CHANNEL_ADMIN
+from lapwing.nsqd.publishing import named
+
+MOST: Final = 10_000  # entries of one answer
+MOST_BODIES: Final = 16 << 20  # bytes of bodies in one answer
+_AT_ONCE: Final = 50  # messages that are read before others get their turn
+_LOOKED: Final = 10  # pending messages that a claim looks at for each that it may take
+_LONGEST: Final = 4096  # bytes of a reason
+_MILLISECOND: Final = 1_000_000
+_KEYS: Final = (
+    "topic", "channel", "ids", "sequences", "state", "min_idle", "holder", "action", "to", "limit", "after", "delay",
+    "reason",
+)  # fmt: skip
+_EXAMPLE: Final = '{"min_idle": 60000, "action": "ready"}'
+
+
+class PendingApi:
+    """The routes."""
+
+    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None]) -> None:
+        self._broker = broker
+        self._now = now
+        self._stir = stir
+
+    def routes(self) -> list[Route]:
+        """Return the routes for the table."""
+        return [
+            Route("GET", "/channel/pending", self.pending, access=CHANNEL_ADMIN),
+            Route("POST", "/channel/claim", self.claim, max_body=1 << 20, access=CHANNEL_ADMIN),
+        ]
+
+    # --- who holds what ----------------------------------------------------------------------------------------
+
+    def pending(self, request: Request) -> Reply:
+        """List pending messages in order of their sequences, a page at a time."""
+        query = request.query
+        topic = named(request.head, "topic", "INVALID_ARG_TOPIC")
+        channel = self._broker.existing_channel(topic, named(request.head, "channel", "INVALID_ARG_CHANNEL"))
+        states = _states(query.get("state"))
+        limit = min(whole_parameter(query, "limit", 100), MOST)
+        scan = PendingScan(
+            channel.pending,
+            most=limit + 1 if not query.get("min_idle") else _LOOKED * limit,
+            states=states if not query.get("min_idle") else {State.IN_FLIGHT},
+            holder=query.get("holder"),
+            after=whole_parameter(query, "after", -1),
+        )
+        pieces = self._pieces(
+            channel,
+            scan,
+            limit,
+            min_idle=whole_parameter(query, "min_idle", 0) * _MILLISECOND,
+            bodies=query.get("body") in ("true", "1"),
+        )
+        return Stream(200, content_type=JSON, pieces=pieces)
+
+    async def _pieces(
+        self, channel: Channel, scan: PendingScan, limit: int, *, min_idle: int, bodies: bool
+    ) -> AsyncIterator[bytes]:
+        await _finished(scan)
+        pending = channel.pending
+        counts = {
+            State.IN_FLIGHT.value: pending.with_consumers,
+            State.READY.value: len(pending.requeued) + len(pending.alone),
+            State.DEFERRED.value: len(pending.deferred),
+        }
+        about = compact({"topic": channel.topic.name, "channel": channel.name, "counts": counts})
+        yield about[:-1] + b',"entries":['
+        shown = size = 0
+        following: int | None = None
+        for number, sequence in enumerate(scan.found):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            entry = entry_of(pending, sequence, now=self._now())
+            if entry is None or (min_idle and entry.idle < min_idle):
+                continue
+            if shown == limit or size > MOST_BODIES:
+                break
+            found = _shown(channel, entry, bodies)
+            size += found["size"] or 0
+            yield (b"," if shown else b"") + compact(found)
+            shown += 1
+            following = sequence
+        else:
+            if len(scan.found) < scan.most:
+                following = None
+            elif scan.found:
+                following = scan.found[-1]
+        yield b'],"next":%b}' % compact(following)
+
+    # --- taking it from them -----------------------------------------------------------------------------------
+
+    async def claim(self, request: Request) -> Answer:
+        """Make pending messages ready, finish, reject or defer them, whoever holds them."""
+        document = read_document(request, _KEYS, _EXAMPLE)
+        topic, name = member(document, "topic", str), member(document, "channel", str)
+        require(request, CHANNEL_ADMIN, topic, name)
+        channel = self._broker.existing_channel(topic, name)
+        action = document.get("action", "")
+        if action not in claims.ACTIONS:
+            raise Refused(400, f"action: one of {', '.join(claims.ACTIONS)} expected")
+        limit = whole_number(document, "limit", 100, least=1, most=MOST)
+        longest = self._broker.options.longest_defer // _MILLISECOND
+        delay = whole_number(document, "delay", 0, most=longest) * _MILLISECOND
+        if action == "defer" and not delay:
+            raise Refused(400, "delay: milliseconds above 0 expected, as the action is defer")
+        to = member(document, "to", str, "")
+        if to and action != "ready":
+            raise Refused(400, "to: only what is made ready can be handed to a consumer: use the action ready")
+        error = member(document, "reason", str, "")[:_LONGEST]
+        chosen, following = await self._chosen(channel, document, limit)
+        if channel.exiting:
+            raise Refused(404, "CHANNEL_NOT_FOUND")
+        done = claims.claim(channel, chosen, action, now=self._now(), delay=delay, error=error, to=to)
+        self._broker.checkpoint_topic(channel.topic, now=self._now())
+        self._stir()
+        ids = [channel.topic.id_of(sequence) for sequence in done]
+        return value({"topic": topic, "channel": name, "claimed": len(done), "ids": ids, "next": following})
+
+    async def _chosen(self, channel: Channel, document: Mapping[str, Any], limit: int) -> tuple[list[int], int | None]:
+        """Return the sequences that a claim means, and where the next one goes on."""
+        named_ones = _named(channel, document)
+        states = _states(document.get("state"))
+        holder = document.get("holder")
+        min_idle = whole_number(document, "min_idle", 0) * _MILLISECOND
+        if named_ones is None and holder is None and not min_idle and "state" not in document:
+            raise Refused(400, "which messages: ids, sequences, holder, min_idle or state expected")
+        if holder is not None and not isinstance(holder, str):
+            raise Refused(400, "holder: the name of a consumer expected")
+        if named_ones is not None:
+            looked, following = sorted(set(named_ones)), None
+        else:
+            scan = PendingScan(
+                channel.pending,
+                most=_LOOKED * limit,
+                states=states if not min_idle else {State.IN_FLIGHT},
+                holder=holder,
+                after=whole_number(document, "after", -1, least=-1),
+            )
+            await _finished(scan)
+            looked = scan.found
+            following = looked[-1] if len(looked) == scan.most else None
+        chosen: list[int] = []
+        for number, sequence in enumerate(looked):
+            if number % (_AT_ONCE * _LOOKED) == 0:
+                await asyncio.sleep(0)
+            entry = entry_of(channel.pending, sequence, now=self._now())
+            if entry is None or entry.state not in states or (min_idle and entry.idle < min_idle):
+                continue
+            if holder is not None and entry.holder != holder:
+                continue
+            if len(chosen) == limit:
+                following = chosen[-1]
+                break
+            chosen.append(sequence)
+        return chosen, following
+
+
+async def _finished(scan: PendingScan) -> None:
+    while not scan.step():  # noqa: ASYNC110 - it does not wait, it lets others have their turn
+        await asyncio.sleep(0)
+
+
+def _shown(channel: Channel, entry: Entry, bodies: bool) -> dict[str, Any]:
+    """Return an entry as JSON."""
+    skew = channel.topic.skew
+    found: dict[str, Any] = {
+        "sequence": entry.sequence,
+        "id": channel.topic.id_of(entry.sequence),
+        "state": entry.state.value,
+        "holder": entry.holder or None,
+        "idle": entry.idle // _MILLISECOND if entry.idle >= 0 else None,
+        "deadline": times.show(entry.deadline + skew) if entry.deadline is not None else None,
+        "deliveries": entry.deliveries,
+        "failures": entry.failures,
+        "error": channel.pending.failures.error(entry.sequence) or None,
+    }
+    try:
+        frame = channel.frame(entry.sequence)
+    except ReadFailed:
+        frame = None
+    found["size"] = None if frame is None else len(frame) - kernel.HEAD
+    if bodies and frame is not None:
+        found |= body_fields(frame[kernel.HEAD :])
+    return found
+
+
+def _named(channel: Channel, document: Mapping[str, Any]) -> list[int] | None:
+    """Return the sequences that a claim names by itself; None when it does not."""
+    ids, sequences = document.get("ids"), document.get("sequences")
+    if ids is None and sequences is None:
+        return None
+    found: list[int] = []
+    for key, given, kind in (("ids", ids, str), ("sequences", sequences, int)):
+        if given is None:
+            continue
+        good = isinstance(given, list) and len(given) <= MOST
+        if not good or not all(isinstance(each, kind) and not isinstance(each, bool) for each in given):
+            raise Refused(400, f"{key}: a list of at most {MOST} {key} expected")
+        found += given if kind is int else [channel.topic.sequence_of(each.encode()) for each in given]
+    return [sequence for sequence in found if sequence >= 0]
+
+
+def _states(name: Any) -> Collection[State]:
+    if name in (None, ""):
+        return frozenset(State)
+    try:
+        return frozenset({State(name)})
+    except ValueError:
+        raise Refused(400, f"state: one of {', '.join(state.value for state in State)} expected") from None

@@ -1,0 +1,58 @@
+"""Work off the redrives of a broker, a step at a time, between everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from lapwing.broker.broker import Broker
+from lapwing.net.logs import Log
+
+
+class RedriveRunner:
+    """A task of the event loop that runs while there is a redrive."""
+
+    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None], log: Log) -> None:
+        self._broker = broker
+        self._now = now
+        self._stir = stir
+        self._log = log
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at once whether there is something to do."""
+        self._changed.set()
+        if self._broker.redrives.active and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="redrive")
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            now = self._now()
+            try:
+                due = self._broker.redrives.step(now=now)
+            except Exception as error:  # a mistake of ours must not end redrives for good
+                self._log.error(f"redrive: {type(error).__name__}: {error}")
+                due = now + 1_000_000_000
+            if self._broker.has_work:
+                self._stir()
+            if due is None:
+                return
+            await self._wait(max(due - now, 0) / 1e9)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait, but not beyond the next `wake`."""
+        if not seconds:
+            await asyncio.sleep(0)  # others get their turn
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
+    async def stop(self) -> None:
+        """End; what is left goes on at the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
