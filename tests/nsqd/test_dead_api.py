@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from doors import Node
-from play import Client
 from rawtalk import Raw
 
 import asking
@@ -15,6 +14,7 @@ import play
 from daemons import nsqd, until
 from failing import reject
 from lapwing.wire.nsq.commands import Rdy, Sub
+from play import Client
 
 DEAD = "t.c.dead"
 

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-import play
 import pytest
 from doors import Node
-from failing import fail
-from play import MS, SECOND, Client
 
+import play
+from failing import fail
 from lapwing.wire.nsq.commands import Rdy, Sub
+from play import MS, SECOND, Client
 
 
 class Held:
