@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from lapwing.admin.access import Visitor
 from lapwing.admin.audit import Audit
+from lapwing.admin.delivery_control import Results, failures
 from lapwing.client.cluster_changes import ClusterChanges, Outcome
 from lapwing.client.cluster_client import UpstreamFailed
 from lapwing.client.format import duration, size
@@ -104,6 +105,24 @@ class Actions:
             "",
             detail=detail,
         )
+
+    async def apply(
+        self, visitor: Visitor, action: Action, detail: str, change: Callable[[], Awaitable[Results]]
+    ) -> Results:
+        """Carry out a change of lapwing's own on several nodes, and return the result of each."""
+        if not visitor.may_change:
+            self._write(visitor, action, _REFUSED, detail)
+            raise Forbidden
+        try:
+            results = await change()
+        except LapwingError as error:
+            self._write(visitor, action, str(error) or type(error).__name__, detail)
+            raise
+        refused = failures(results)
+        partly = "WARNING: " if len(refused) < len(results) else ""
+        outcome = partly + "; ".join(refused) if refused else "" if results else "no nsqd has it"
+        self._write(visitor, action, outcome, detail)
+        return results
 
     def set_option(self, visitor: Visitor, key: str, text: str, change: Callable[[str, str], object]) -> None:
         """Change an option of this nsqadmin with `change`, which raises for an unknown key or a bad value."""

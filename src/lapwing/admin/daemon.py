@@ -36,6 +36,7 @@ PAGES: Final = (
     "/messages",
     "/clients",
     "/pipelines",
+    "/settings",
     "/audit",
 )
 

@@ -10,6 +10,7 @@ from lapwing.admin.access import AccessRules, Logins, parse_networks, read_passw
 from lapwing.admin.actions import Actions
 from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.audit import Audit
+from lapwing.admin.delivery_control import DeliveryControl
 from lapwing.admin.flow_history import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.notifications import Notifier
@@ -39,6 +40,7 @@ class Admin:
     access: AccessRules
     graphite: Graphite
     running_options: RunningOptions
+    control: DeliveryControl
     notifier: Notifier | None
 
     @property
@@ -99,6 +101,7 @@ def build(options: AdminOptions, log: Log) -> Admin:
         access,
         graphite,
         RunningOptions(options, cluster_client, on_level=set_level),
+        DeliveryControl(cluster_client),
         notifier,
     )
 

@@ -1,7 +1,5 @@
 """Who changed what, and when."""
 
-from typing import TYPE_CHECKING
-
 from fastapi import Request
 from nicegui import ui
 
@@ -9,9 +7,7 @@ from lapwing.admin.audit import AuditEntry
 from lapwing.admin.pages.elements import Table, notice, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
+from lapwing.admin.services import Admin
 
 COLUMNS = (
     TableColumn("action", "Action", "text"),
@@ -25,7 +21,7 @@ COLUMNS = (
 )
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/audit`"""
 
     @ui.page("/audit", response_timeout=PATIENCE)

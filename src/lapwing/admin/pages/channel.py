@@ -1,6 +1,6 @@
 """The page of one channel: its figures on each node, its connections, its charts."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastapi import Request
 from nicegui import ui
@@ -11,13 +11,13 @@ from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.dialogs import ask_act
 from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.seek import ask_seek
+from lapwing.admin.pages.settings import href as settings_href
 from lapwing.admin.pages.table_rows import PageLinks, channel_node_columns, channel_node_row, client_columns, quantiles
 from lapwing.admin.pages.topic import lost_rows, node_actions
+from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json, locality
 from lapwing.client.pipeline_status import ENDED, problem
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "arrived", "c1"), ("out", "finished", "c2"))),
@@ -38,7 +38,7 @@ PAST: Final = (
 )
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/topics/<topic>/<channel>`"""
 
     @ui.page("/topics/{topic}/{channel}", response_timeout=PATIENCE)
@@ -67,7 +67,11 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
         link_button("Messages of the topic", view.links.messages(topic), sign="mail_outline")
         graphite_links(view, f"topic.{statsd_name(topic)}.channel.{statsd_name(channel)}")
         pause = unpause = None
+        if view.cluster_view.lapwing:
+            link_button("Settings", settings_href(view, topic, channel), sign="tune")
         if view.visitor.may_change:
+            if view.cluster_view.lapwing:
+                button("Seek", lambda: ask_seek(view, topic, channel), sign="fast_rewind")
             pause = button("Pause channel", lambda: ask_act(view, "pause", topic, channel), sign="pause")
             unpause = button("Unpause channel", lambda: ask_act(view, "unpause", topic, channel), sign="play_arrow")
             button("Empty queue", lambda: ask_act(view, "empty", topic, channel), tone="danger", sign="delete_sweep")

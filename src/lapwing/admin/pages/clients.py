@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fastapi import Request
 from nicegui import ui
@@ -11,10 +10,8 @@ from lapwing.admin.pages.elements import Table, panel
 from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.table_rows import PageLinks, Row, client_columns, client_key, client_row
 from lapwing.admin.poller import EVERYWHERE
+from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 
 @dataclass(slots=True)
@@ -60,7 +57,7 @@ def client_table_rows(
     return rows
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/clients`"""
 
     @ui.page("/clients", response_timeout=PATIENCE)

@@ -1,6 +1,6 @@
 """One large number: messages processed."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastapi import Request
 from nicegui import ui
@@ -9,15 +9,13 @@ from lapwing import names
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Counter, element, set_text
 from lapwing.admin.pages.frame import PATIENCE, frame
+from lapwing.admin.services import Admin
 from lapwing.client.format import rate
 
 CHANNELS: Final = (("out", "finished", "c1"),)
 
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
-
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/counter`"""
 
     @ui.page("/counter", response_timeout=PATIENCE)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 from fastapi import Request
@@ -19,11 +19,9 @@ from lapwing.admin.firewall import VISITOR
 from lapwing.admin.pages.elements import element, icon, notice, set_attributes, set_text
 from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
+from lapwing.admin.services import Admin
 from lapwing.admin.static import PACKAGED
 from lapwing.client.cluster_view import ClusterView
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 # section, then: name, path, key behind `g`, icon
 NAVIGATION: Final = (
@@ -42,10 +40,12 @@ NAVIGATION: Final = (
         (
             ("Nodes", "/nodes", "n", "dns"),
             ("Lookup", "/lookup", "l", "travel_explore"),
+            ("Settings", "/settings", "s", "tune"),
             ("Audit", "/audit", "a", "history"),
         ),
     ),
 )
+LAPWING_ONLY: Final = frozenset({"/settings"})  # pages that need lapwing's nsqd
 FOUND_AT_MOST: Final = 12
 PATIENCE: Final = 20.0  # seconds a page may take before the browser is told that it failed
 THEMES: Final = {"light": False, "dark": True, "auto": None}
@@ -59,7 +59,7 @@ class Shell(Element, component=PACKAGED / "lw_shell.js"):
 class PageView:
     """A page while it is drawn: who looks, and at what."""
 
-    admin: "Admin"
+    admin: Admin
     request: Request
     client: Client
     links: PageLinks
@@ -125,7 +125,7 @@ class PageView:
 
 @contextmanager
 def frame(
-    admin: "Admin",
+    admin: Admin,
     request: Request,
     title: str,
     current: str,
@@ -187,17 +187,20 @@ def _run(refreshes: list[Callable[[], object]]) -> None:
         refresh()
 
 
-def _navigation(admin: "Admin", links: PageLinks, current: str) -> Element:
+def _navigation(admin: Admin, links: PageLinks, current: str) -> Element:
     with element("nav", None, "lw-nav", aria_label="Pages"):
         with element("a", None, "lw-brand", href=links.page("/")):
             element("img", src=f"{links.base}/static/favicon.svg", alt="")
             element("span", "nsqadmin")
         badge: Element | None = None
+        hidden = set() if admin.poller.cluster_view.pipelines is not None else {"/pipelines"}
+        if not admin.poller.cluster_view.lapwing:
+            hidden |= LAPWING_ONLY
         for section, pages in NAVIGATION:
             element("h2", section)
             for name, path, _, sign in pages:
-                if path == "/pipelines" and admin.poller.cluster_view.pipelines is None and current != path:
-                    continue  # no node keeps account of any
+                if path != current and path in hidden:
+                    continue
                 with element(
                     "a", None, "lw-item", href=links.page(path), aria_current="page" if path == current else None
                 ):

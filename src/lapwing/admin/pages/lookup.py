@@ -1,7 +1,5 @@
 """Discovery: who is asked, and topics that only it still knows."""
 
-from typing import TYPE_CHECKING
-
 from fastapi import Request
 from nicegui import ui
 from nicegui.element import Element
@@ -10,10 +8,8 @@ from lapwing.admin.pages.dialogs import ask_act, ask_create
 from lapwing.admin.pages.elements import Table, button, element, notice, panel, set_attributes
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.table_rows import Row, TableColumn
+from lapwing.admin.services import Admin
 from lapwing.client.cluster_client import UpstreamFailed
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 HOSTS = (TableColumn("host", "nsqlookupd host", "text", wide=True), TableColumn("state", "State", "labels"))
 INACTIVE = (
@@ -23,7 +19,7 @@ INACTIVE = (
 )
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/lookup`"""
 
     @ui.page("/lookup", response_timeout=PATIENCE)

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
@@ -26,15 +26,13 @@ from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.live_tail import KEPT, LiveTail
 from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
+from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, size, utc_time
 from lapwing.client.format import messages as messages_word
 from lapwing.client.http import CallFailed
 from lapwing.client.log_reader import LogMessage, LogRange, LogSlice, TopicLogs
 from lapwing.names import own
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 PAGE: Final = 100
 PREVIEW: Final = 240  # characters of a body in the list
@@ -92,7 +90,7 @@ def parse_edges(text: str) -> dict[str, int]:
     return {node: int(sequence) for node, _, sequence in pairs if node and sequence.isdecimal()}
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/messages`"""
 
     @ui.page("/messages", response_timeout=PATIENCE)

@@ -1,6 +1,6 @@
 """The page of one nsqd: its state, resources and options, its topics and channels, and the connections to it."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastapi import Request
 from nicegui import ui
@@ -12,11 +12,9 @@ from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.own_topics import OwnTopics
 from lapwing.admin.pages.table_rows import PAUSED, PageLinks, Row, TableColumn, client_columns, state_labels
 from lapwing.admin.pages.topic import node_actions
+from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, duration, rate, size, utc_time
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 TOPIC_COLUMNS: Final = (
     TableColumn("topic", "Topic", "link", wide=True),
@@ -46,7 +44,7 @@ OPTION_COLUMNS: Final = (
 SET: Final = ["set", "info", "Differs from the default"]
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/nodes/<node>`"""
 
     @ui.page("/nodes/{name}", response_timeout=PATIENCE)

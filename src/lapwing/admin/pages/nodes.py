@@ -1,19 +1,15 @@
 """The page of all nsqds."""
 
-from typing import TYPE_CHECKING
-
 from fastapi import Request
 from nicegui import ui
 
 from lapwing.admin.pages.elements import Table, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.table_rows import is_placed, node_columns, node_row
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
+from lapwing.admin.services import Admin
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/nodes`"""
 
     @ui.page("/nodes", response_timeout=PATIENCE)

@@ -1,6 +1,6 @@
 """The overview: the state of the cluster, alarms, charts, and the deepest channels."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastapi import Request
 from nicegui import ui
@@ -12,10 +12,8 @@ from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.table_rows import channel_columns, channel_rows
+from lapwing.admin.services import Admin
 from lapwing.client.format import count, rate, several
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "published", "c1"), ("out", "finished", "c2"))),
@@ -39,7 +37,7 @@ MOST_ALARMS: Final = 100
 BUSIEST: Final = 8
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/`"""
 
     @ui.page("/", response_timeout=PATIENCE)

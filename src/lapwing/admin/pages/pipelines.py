@@ -1,6 +1,6 @@
 """Spark queries that read or write the cluster, as they report themselves."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request
 from nicegui import ui
@@ -9,12 +9,10 @@ from lapwing.admin.alarms import AlarmLimits, pipeline_age, stale
 from lapwing.admin.pages.elements import Table, element, notice, panel, set_attributes, set_text
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.table_rows import Label, PageLinks, Row, TableColumn
+from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.pipeline_status import problem
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 COLUMNS = (
     TableColumn("name", "Pipeline", "text", wide=True),
@@ -31,7 +29,7 @@ COLUMNS = (
 )
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/pipelines`"""
 
     @ui.page("/pipelines", response_timeout=PATIENCE)

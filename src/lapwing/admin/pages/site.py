@@ -1,14 +1,15 @@
-"""All pages in one ASGI application."""
+"""All pages as one ASGI application."""
 
 import hashlib
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Final
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI
 from nicegui import Client, ui
 
-from lapwing.admin.asgi import cookies_of, headers_of
+from lapwing.admin.access import AccessRules
+from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send, cookies_of, headers_of
 from lapwing.admin.pages import (
     audit,
     channel,
@@ -20,21 +21,23 @@ from lapwing.admin.pages import (
     nodes,
     overview,
     pipelines,
+    settings,
     topic,
     topics,
 )
+from lapwing.admin.services import Admin
 from lapwing.admin.static import PACKAGED
 
-if TYPE_CHECKING:
-    from lapwing.admin.access import AccessRules
-    from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
-    from lapwing.admin.services import Admin
+INSTALLED: Final = (
+    *(overview, topics, topic, channel, nodes, node, counter, lookup),
+    *(messages, clients, pipelines, settings, audit),
+)
 
 
-def mount(admin: "Admin") -> "AsgiApp":
-    """The pages of this cluster; once a process, as the library keeps its routes for itself."""
+def mount(admin: Admin) -> AsgiApp:
+    """Return the pages. Call it once per process: NiceGUI keeps its routes in a global."""
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    for page in (overview, topics, topic, channel, nodes, node, counter, lookup, messages, clients, pipelines, audit):
+    for page in INSTALLED:
         page.install(admin)
     mark = hashlib.sha256((PACKAGED / "lapwing.css").read_bytes()).hexdigest()[:12]  # a new release is a new address
     base = escape(admin.base)
@@ -49,7 +52,7 @@ def mount(admin: "Admin") -> "AsgiApp":
         language="en-US",
         dark=None,
         tailwind=False,
-        gzip_middleware_factory=None,  # the door has to read pages; compression happens outside of it
+        gzip_middleware_factory=None,  # `Firewall` reads pages before they are compressed
         binding_refresh_interval=None,
         show_welcome_message=False,
         reconnect_timeout=10.0,
@@ -58,17 +61,17 @@ def mount(admin: "Admin") -> "AsgiApp":
     return site if admin.access.logins is None else while_signed_in(site, admin.access)
 
 
-def while_signed_in(site: "AsgiApp", access: "AccessRules") -> "AsgiApp":
-    """The pages, deaf to those whose session has ended: an open page that still says something goes to the login."""
+def while_signed_in(site: AsgiApp, access: AccessRules) -> AsgiApp:
+    """Return the pages without the messages of ended sessions: an open page that still sends one goes to the login."""
 
-    async def serve(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             await site(scope, receive, send)
             return
         headers, peer = headers_of(scope), (scope.get("client") or ("", 0))[0]
         name = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("client_id", "")
 
-        async def heard() -> "Scope":
+        async def next_message() -> Scope:
             while True:
                 message = await receive()
                 visitor = access.visitor(headers, peer, cookies_of(headers))
@@ -77,6 +80,6 @@ def while_signed_in(site: "AsgiApp", access: "AccessRules") -> "AsgiApp":
                 if (client := Client.instances.get(name)) is not None:
                     client.open("/login")
 
-        await site(scope, heard, send)
+        await site(scope, next_message, send)
 
     return serve

@@ -1,7 +1,7 @@
 """The page of one topic: its figures on each node, its channels, its charts."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fastapi import Request
 from nicegui import ui
@@ -12,6 +12,7 @@ from lapwing.admin.pages.dialogs import ask_act, ask_create
 from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.publish import Draft, ask_publish
+from lapwing.admin.pages.settings import href as settings_href
 from lapwing.admin.pages.table_rows import (
     Row,
     channel_columns,
@@ -22,10 +23,8 @@ from lapwing.admin.pages.table_rows import (
     topic_node_rows,
     topic_total,
 )
+from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json, sum_topic
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "published", "c1"),)),
@@ -43,7 +42,7 @@ PAST: Final = (
 )
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/topics/<topic>`"""
 
     @ui.page("/topics/{topic}", response_timeout=PATIENCE)
@@ -73,6 +72,8 @@ def is_known(view: PageView, topic: str) -> bool:
 def _buttons(view: PageView, topic: str) -> None:
     with view.buttons, element("div", None, "lw-buttons") as buttons:
         link_button("Messages", view.links.messages(topic), sign="mail_outline")
+        if view.cluster_view.lapwing:
+            link_button("Settings", settings_href(view, topic), sign="tune")
         graphite_links(view, f"topic.{statsd_name(topic)}")
         view.live(lambda: buttons.set_visibility(is_known(view, topic)))
         if not view.visitor.may_change:

@@ -1,7 +1,5 @@
 """The page of all topics."""
 
-from typing import TYPE_CHECKING
-
 from fastapi import Request
 from nicegui import ui
 
@@ -11,12 +9,10 @@ from lapwing.admin.pages.elements import Table, button, panel
 from lapwing.admin.pages.frame import PATIENCE, frame
 from lapwing.admin.pages.own_topics import OwnTopics
 from lapwing.admin.pages.table_rows import TOPICS, topic_rows
-
-if TYPE_CHECKING:
-    from lapwing.admin.services import Admin
+from lapwing.admin.services import Admin
 
 
-def install(admin: "Admin") -> None:
+def install(admin: Admin) -> None:
     """`/topics`"""
 
     @ui.page("/topics", response_timeout=PATIENCE)

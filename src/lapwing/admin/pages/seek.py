@@ -1,0 +1,119 @@
+"""The dialog that moves the cursor of a channel: it shows first how many messages would come again or be skipped."""
+
+from typing import Any, Final
+
+from lapwing.admin.actions import Action
+from lapwing.admin.error_texts import error_text
+from lapwing.admin.pages.elements import Table, element, set_attributes, set_text
+from lapwing.admin.pages.forms import form_dialog, submit
+from lapwing.admin.pages.frame import PageView
+from lapwing.admin.pages.table_rows import TableColumn
+from lapwing.client.cluster_changes import NodeResult
+from lapwing.client.format import count, messages
+from lapwing.errors import LapwingError
+
+TARGETS: Final = (
+    ("earliest", "the first message that the log holds"),
+    ("latest", "behind the last message"),
+    ("back", "back by a duration, such as 2h"),
+    ("time", "a time, such as 2026-11-15T09:30:00Z"),
+    ("sequence", "a sequence"),
+    ("bookmark", "where it stood before the last seek"),
+)
+COLUMNS: Final = (
+    TableColumn("node", "Node", "text"),
+    TableColumn("from", "Cursor now", "text"),
+    TableColumn("to", "Cursor then", "text"),
+    TableColumn("again", "Come again"),
+    TableColumn("skipped", "Skipped"),
+)
+
+
+def target_of(kind: str, text: str) -> Any:
+    """Return the target as nsqd expects it. Raises `ValueError` with a sentence for the user."""
+    if kind in ("earliest", "latest", "bookmark"):
+        return kind
+    if not text.strip():
+        raise ValueError("Say where to: a duration, a time or a sequence.")
+    if kind == "sequence":
+        if not text.strip().isdecimal():
+            raise ValueError("A sequence is a whole number.")
+        return {"sequence": int(text)}
+    return {kind: text.strip()}
+
+
+def consequences(results: list[NodeResult[Any]]) -> str:
+    """Return a sentence about what a seek would do, over all nodes."""
+    done = [result.answer for result in results if result.answer is not None]
+    again, skipped = sum(each["again"] for each in done), sum(each["skipped"] for each in done)
+    if not done:
+        return ""
+    if not again and not skipped:
+        return "Nothing changes: no message would come again, and none would be skipped."
+    parts = [f"{messages(again)} will be delivered again" if again else ""]
+    parts.append(f"{messages(skipped)} that nobody has finished will not be delivered" if skipped else "")
+    return " and ".join(part for part in parts if part) + "."
+
+
+def ask_seek(view: PageView, topic: str, channel: str) -> None:
+    """Open the dialog."""
+    control = view.admin.control
+    previewed: list[Any] = [None]
+
+    with form_dialog(view, f"Seek {topic}/{channel}", wide=True) as form:
+        element("p", "The cursor moves on every node. Messages before it count as finished, all others are delivered.")
+        kind = form.field("To", kind="select", options=TARGETS, value="back", on_change=lambda _: forget())
+        at = form.field("Duration, time or sequence", placeholder="2h", on_change=lambda _: forget())
+        verdict = element("p", "", role="status")
+        table = Table("preview", "Preview of the seek", COLUMNS, plain=True)
+        table.set_visibility(False)
+
+        def forget() -> None:
+            previewed[0] = None
+            set_attributes(seek_button, disabled=True)
+            set_attributes(at, label="Duration, time or sequence" if kind.value in ("back", "time", "sequence") else "")
+            at.set_visibility(kind.value in ("back", "time", "sequence"))
+
+        async def preview() -> None:
+            form.complain("")
+            try:
+                target = target_of(kind.value, at.value)
+                results = await control.seek(topic, channel, target, dry_run=True)
+            except ValueError as error:
+                form.complain(str(error))
+                return
+            except LapwingError as error:
+                form.complain(error_text(error))
+                return
+            refused = [f"{result.node}: {result.error}" for result in results if not result.done]
+            if refused:
+                form.complain("; ".join(refused))
+            done = [(result.node, result.answer) for result in results if result.answer is not None]
+            set_text(verdict, consequences(results))
+            table.show(
+                [
+                    [node, node, count(each["cursor"]), count(each["sequence"]), each["again"], each["skipped"]]
+                    for node, each in done
+                ]
+            )
+            table.set_visibility(bool(done))
+            previewed[0] = target if done else None
+            set_attributes(seek_button, disabled=not done)
+
+        async def seek() -> None:
+            target = previewed[0]
+            if target is None:
+                await preview()
+                return
+            await submit(
+                view,
+                form,
+                Action("seek_channel", topic, channel),
+                f"to {target}",
+                lambda: control.seek(topic, channel, target, dry_run=False),
+                f"Moved the cursor of {topic}/{channel}",
+            )
+
+        form.on_enter = preview
+        _, seek_button = form.buttons(("Preview", preview, ""), ("Seek", seek, "kill"))
+        set_attributes(seek_button, disabled=True)
