@@ -142,7 +142,7 @@ class Api:
         cluster_view = await self.poller.fresh()
         past = await self.flow.fresh(scale, patience=PATIENCE)
         points = past.windows.points(topic, channel, now=cluster_view.at)
-        said = hint(past, cluster_view, self.poller.limits, self.cluster_client)
+        shown_hint = hint(past, cluster_view, self.poller.limits, self.cluster_client)
         return value(
             {
                 "topic": topic,
@@ -151,7 +151,7 @@ class Api:
                 "step": past.windows.step,
                 "sampled": bool(past.windows.sampled),
                 "points": [point.to_json() for point in points],
-                "message": f"{said.text} {said.command}".strip(),
+                "message": f"{shown_hint.text} {shown_hint.command}".strip(),
             }
         )
 

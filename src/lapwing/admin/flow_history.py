@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from lapwing.admin.alarms import AlarmLimits, stale
 from lapwing.admin.flow_windows import RANGES, FlowRange, FlowWindow, FlowWindows, parse
-from lapwing.client.cluster import Json
+from lapwing.client.cluster import Node
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.format import duration
 from lapwing.client.http import Asked, CallFailed, DaemonHttp
+from lapwing.client.log_reader import LogMessage, LogPage, TopicLogs
 
 log = logging.getLogger("nsqadmin")
 
@@ -50,7 +51,7 @@ class FlowPast:
     """The windows of one range that have been read so far."""
 
     windows: FlowWindows
-    places: dict[str, LogPosition] = field(default_factory=dict)  # by broker
+    positions: dict[str, LogPosition] = field(default_factory=dict)  # by contact of the nsqd
     version: int = 0  # changes with each reading; 0: not read yet
     wanted: float = 0.0  # monotonic time of the last look
     due: float = 0.0  # monotonic
@@ -64,10 +65,11 @@ class FlowHistory:
     """
 
     def __init__(
-        self, http: DaemonHttp, brokers: Callable[[], list[str]], *, clock: Callable[[], float] = time.time
+        self, http: DaemonHttp, nodes: Callable[[], list[Node]], *, clock: Callable[[], float] = time.time
     ) -> None:
         self._http = http
-        self._brokers = brokers
+        self._logs = TopicLogs(http, TOPIC)
+        self._nodes = nodes
         self._clock = clock
         self._past: dict[str, FlowPast] = {}
         self._wake = asyncio.Event()
@@ -118,44 +120,50 @@ class FlowHistory:
         """Read on, on all nsqds at the same time."""
         now = self._clock()
         begin = past.windows.scale.begin(now)
+        nodes = {node.contact: node for node in self._nodes()}
         asked: Asked[Any] = await self._http.ask_all(
-            self._brokers(), lambda broker: self._read_on(past, broker, begin, now)
+            nodes, lambda contact: self._read_on(past, nodes[contact], begin, now)
         )
-        for broker, failure in asked.failures.items():
+        for contact, failure in asked.failures.items():
             if failure.status == 404:
-                past.places.pop(broker, None)
+                past.positions.pop(contact, None)
             else:
-                log.debug("no flow windows from %s: %s", broker, failure)
+                log.debug("no flow windows from %s: %s", contact, failure)
         past.windows.forget(before=begin, most=MOST)
 
-    async def _read_on(self, past: FlowPast, broker: str, begin: int, now: float) -> None:
+    async def _read_on(self, past: FlowPast, node: Node, begin: int, now: float) -> None:
         scale = past.windows.scale
-        place = past.places.get(broker)
-        ask = {"from": str(place.next), "log_id": place.log_id} if place else {"time_from": str(begin * SECOND)}
+        position = past.positions.get(node.contact)
+        since: float = begin
         visit = Visit(past.windows, begin)
         for _ in range(scale.span // scale.step * PAGES_A_STEP):
-            answer = await self._page(broker, ask, begin)
-            place = past.places[broker] = LogPosition(str(answer["log_id"]), int(answer["resume"]))
-            ask = {"from": str(place.next), "log_id": place.log_id}
-            ended = place.next >= int(answer["next"])
-            if visit.page(answer.get("messages") or [], ended=ended):
-                ask = {"time_from": str(int((visit.step + BEHIND) * SECOND))}
-                ended = visit.step + BEHIND > now
+            page = await self._page(node, position, since, begin)
+            position = past.positions[node.contact] = LogPosition(page.log_id, page.resume)
+            ended = page.resume >= page.next
+            if visit.page(page.messages, ended=ended):
+                since = visit.step + BEHIND
+                ended = since > now
                 if ended:  # the last step is sampled too: continue with new windows
-                    place.next = int(answer["next"])
+                    position.next = page.next
+                else:
+                    position = None
             if ended:
                 return
 
-    async def _page(self, broker: str, ask: dict[str, str], begin: int) -> Json:
-        common = {"topic": TOPIC, "format": "json", "headers": "false"}
-        common |= {"limit": str(PAGE), "max_bytes": str(PAGE_BYTES)}
-        try:
-            answer: Json = await self._http.get(broker, "/log/read", common | ask)
-        except CallFailed as error:
-            if error.status not in GONE:
-                raise
-            answer = await self._http.get(broker, "/log/read", common | {"time_from": str(begin * SECOND)})
-        return answer
+    async def _page(self, node: Node, position: LogPosition | None, since: float, begin: int) -> LogPage:
+        """Return the page at a position, or else at a time. A log that was created again is read from `begin`."""
+        if position is not None:
+            try:
+                return await self._logs.page(
+                    node, position.next, limit=PAGE, max_bytes=PAGE_BYTES, log_id=position.log_id, headers=False
+                )
+            except CallFailed as error:
+                if error.status not in GONE:
+                    raise
+                since = begin
+        return await self._logs.page_since(
+            node, int(since * SECOND), limit=PAGE, max_bytes=PAGE_BYTES, headers=False
+        )
 
 
 class Visit:
@@ -167,14 +175,14 @@ class Visit:
         self._pages = 0
         self._held: list[FlowWindow] = []  # windows of a step that may be skipped before its end
 
-    def page(self, messages: list[Json], *, ended: bool) -> bool:
+    def page(self, messages: list[LogMessage], *, ended: bool) -> bool:
         """Add a page, and return whether to skip to `step` instead of reading on. `ended`: the page was the last."""
         for message in messages:
-            window = parse(message.get("body"), int(message["timestamp"]) / SECOND)
+            window = parse(message.body, message.timestamp / SECOND)
             if window is not None:
                 self._held.append(window)
         scale = self._windows.scale
-        reached = scale.step_of(int(messages[-1]["timestamp"]) / SECOND - BEHIND) if messages else self.step
+        reached = scale.step_of(messages[-1].timestamp / SECOND - BEHIND) if messages else self.step
         if ended or reached > self.step:
             self._take(self._held)
             self._held, self._pages, self.step = [], 0, max(reached, self.step)

@@ -86,19 +86,19 @@ class FlowPoint:
 
     def to_json(self) -> dict[str, float | None]:
         """Return the point as the API shows it."""
-        told = {"in" if name == "into" else name: getattr(self, name) for name in self.__slots__}
-        return {name: round(value, 6) if isinstance(value, float) else value for name, value in told.items()}
+        fields = {"in" if name == "into" else name: getattr(self, name) for name in self.__slots__}
+        return {name: round(value, 6) if isinstance(value, float) else value for name, value in fields.items()}
 
 
-def parse(body: object, published: float) -> FlowWindow | None:
+def parse(body: bytes, published: float) -> FlowWindow | None:
     """Parse a message of the pipeline's topic; None for a message that is no window."""
     try:
-        told = json.loads(body) if isinstance(body, str) else None
-        if not isinstance(told, dict):
+        fields = json.loads(body)
+        if not isinstance(fields, dict):
             return None
-        start, end = _moment(told["window_start"]), _moment(told["window_end"])
-        topic, channel, node = told["topic"], told.get("channel") or "", told.get("node") or 0
-        numbers = array("d", (_number(told.get(name)) for name in NUMBERS))
+        start, end = _moment(fields["window_start"]), _moment(fields["window_end"])
+        topic, channel, node = fields["topic"], fields.get("channel") or "", fields.get("node") or 0
+        numbers = array("d", (_number(fields.get(name)) for name in NUMBERS))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
     if not (isinstance(topic, str) and names.valid(topic) and isinstance(channel, str) and isinstance(node, int)):

@@ -13,28 +13,32 @@ class AdminOptions:
         "X-Forwarded-User", "request header that names the user; ignored unless a --trusted-proxy sends it"
     )
     admin_users: tuple[str, ...] = option(
-        (), "user who may change things; none given: everybody", kind=STRINGS, flag="admin-user", key="admin_users"
+        (), "user who may change things; none given: everybody may", kind=STRINGS, flag="admin-user", key="admin_users"
     )
-    allow_config_from_cidr: str = option("127.0.0.1/8", "clients allowed to use /config; empty: all")
+    allow_config_from_cidr: str = option(
+        "127.0.0.1/8", "network of clients that may use /config; empty: all clients may"
+    )
     base_path: str = option("/", "prefix of all paths")
     config: str = option("", "path to a TOML config file", key="")
     dev_static_dir: str = option("", "serve static files from this directory (development)")
-    graphite_url: str = option("", "URL of Graphite; turns links to its graphs on")
+    graphite_url: str = option("", "URL of Graphite: pages link to its graphs; empty: no links")
     http_address: str = option("0.0.0.0:4171", "`host:port` to listen on")
     http_client_connect_timeout: int = option("2s", "time to connect to an nsqd or nsqlookupd", kind=DURATION)
     http_client_request_timeout: int = option("5s", "time for a whole request to an nsqd or nsqlookupd", kind=DURATION)
     http_client_tls_cert: str = option("", "certificate to show to nsqd and nsqlookupd")
     http_client_tls_key: str = option("", "key of that certificate")
     http_client_tls_insecure_skip_verify: bool = option(
-        False, "do not check the certificates of nsqd and nsqlookupd", kind=BOOLEAN
+        False, "accept any certificate of nsqd and nsqlookupd; false: check it", kind=BOOLEAN
     )
-    http_client_tls_root_ca_file: str = option("", "certificate authorities to believe, instead of the system's")
+    http_client_tls_root_ca_file: str = option(
+        "", "file of the certificate authorities to trust; empty: those of the system"
+    )
     log_level: int = option("info", "debug, info, warn, error or fatal", kind=LEVEL)
-    log_prefix: str = option("[nsqadmin] ", "what every log line begins with")
+    log_prefix: str = option("[nsqadmin] ", "beginning of every log line")
     lookupd_http_addresses: tuple[str, ...] = option(
         (), "`host:port` of an nsqlookupd", kind=STRINGS, flag="lookupd-http-address", key="nsqlookupd_http_addresses"
     )
-    notification_http_endpoint: str = option("", "URL that is told of every change by POST")
+    notification_http_endpoint: str = option("", "URL to POST every change to; empty: none")
     nsqd_http_addresses: tuple[str, ...] = option(
         (),
         "`host:port` of an nsqd, instead of nsqlookupds",
@@ -42,16 +46,20 @@ class AdminOptions:
         flag="nsqd-http-address",
         key="nsqd_http_addresses",
     )
-    proxy_graphite: bool = option(False, "fetch graphs through nsqadmin", kind=BOOLEAN)
+    proxy_graphite: bool = option(
+        False, "fetch graphs of Graphite through nsqadmin; false: browsers fetch them", kind=BOOLEAN
+    )
     statsd_counter_format: str = option("stats.counters.%s.count", "how statsd names a counter in Graphite")
     statsd_gauge_format: str = option("stats.gauges.%s", "how statsd names a gauge in Graphite")
     statsd_interval: int = option("1m", "time between nsqd's pushes to statsd; must be nsqd's", kind=DURATION)
     statsd_prefix: str = option("nsq.%s", "prefix of nsqd's names in statsd, %s being the host; must be nsqd's")
     verbose: bool = option(False, "does nothing; kept for old scripts", kind=BOOLEAN, key="")
-    version: bool = option(False, "print the version and end", kind=BOOLEAN, key="")
+    version: bool = option(False, "print the version and exit", kind=BOOLEAN, key="")
 
-    alarm_age: int = option("5m", "an oldest message that waits longer than this is an alarm", kind=DURATION)
-    alarm_depth: int = option(100, "a channel that grows is an alarm from this depth on")
+    alarm_age: int = option(
+        "5m", "raise an alarm if the oldest message of a channel has waited longer than this", kind=DURATION
+    )
+    alarm_depth: int = option(100, "raise an alarm if a channel grows and has at least this many messages")
     allowed_hosts: tuple[str, ...] = option(
         (),
         "name under which browsers reach nsqadmin; IP addresses, names without a dot and this machine's own names "
@@ -60,19 +68,25 @@ class AdminOptions:
         flag="allowed-host",
         key="allowed_hosts",
     )
-    audit_file: str = option("", "append every change, who made it and when, to this file as JSON lines")
+    audit_file: str = option(
+        "", "file to append every change to, as JSON lines with user and time; empty: keep the last 1000 in memory"
+    )
     auth_secret_file: str = option(
         "",
         "file with the secret that nsqds with --auth-http-address require; LAPWING_AUTH_SECRET in the environment does "
         "the same",
     )
     hash_password: str = option(
-        "", "read a password from stdin, print the line for the password file for this user, end", key=""
+        "", "print the line of this user for the password file, with the password from stdin, and exit", key=""
     )
-    password_file: str = option("", "turns the built-in login on: lines of name:hash, made with --hash-password")
-    read_only: bool = option(False, "nobody may change anything", kind=BOOLEAN)
+    password_file: str = option(
+        "", "file with lines of name:hash (see --hash-password): users have to log in; empty: no login"
+    )
+    read_only: bool = option(False, "allow no changes; false: users or --admin-user may change things", kind=BOOLEAN)
     require_user: bool = option(
-        False, "nobody sees anything unless the ACL header or the login names them", kind=BOOLEAN
+        False,
+        "show nothing to users that neither the ACL header nor the login names; false: everybody may read",
+        kind=BOOLEAN,
     )
     trusted_proxies: tuple[str, ...] = option(
         (),

@@ -96,7 +96,7 @@ def build(options: AdminOptions, log: Log) -> Admin:
         options,
         cluster_client,
         poller,
-        FlowHistory(http, lambda: [state.node.contact for state in poller.cluster_view.nodes if state.lapwing]),
+        FlowHistory(http, lambda: [state.node for state in poller.cluster_view.nodes if state.lapwing]),
         Actions(ClusterChanges(cluster_client), Audit(options.audit_file), notifier),
         access,
         graphite,

@@ -180,6 +180,7 @@ class TopicLogs:
         limit: int = _PAGE,
         max_bytes: int = _PAGE_BYTES,
         log_id: str = "",
+        headers: bool = True,
     ) -> LogPage:
         """Return messages of [begin, end), at most `limit`. A range that the log no longer holds begins where it does.
 
@@ -191,6 +192,8 @@ class TopicLogs:
             params["to"] = str(end)
         if log_id:
             params["log_id"] = log_id
+        if not headers:
+            params["headers"] = "false"
         try:
             answer = await self._http.get(node.contact, "/log/read", params)
         except CallFailed as error:

@@ -1,4 +1,4 @@
-"""Who changed what, and when."""
+"""The page of the audit: all changes, who made them, and when."""
 
 from fastapi import Request
 from nicegui import ui
@@ -63,10 +63,10 @@ def _row(entry: AuditEntry, number: int, links: PageLinks) -> Row:
 
 
 def _verdict(outcome: str) -> list[str]:
-    """In a word; what went wrong stands beside it, as it can be long."""
+    """Return the outcome as a label; the reason has a column of its own."""
     if not outcome:
         return ["done", "good", ""]
     if outcome.startswith("refused"):
         return ["refused", "bad", ""]
-    # a warning: somebody was told and did not do it
+    # a daemon refused its part of the change
     return ["incomplete", "warn", ""] if outcome.startswith("WARNING: ") else ["failed", "bad", ""]

@@ -1,4 +1,4 @@
-"""Charts over what the history kept, and over what the flow pipeline did, with a choice of how far back."""
+"""Charts of nsqadmin's own history and of the flow pipeline, below a choice of spans."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from lapwing.admin.pages.frame import PageView
 SPANS: Final = ((300, "5 min"), (1800, "30 min"), (7200, "2 h"), (86400, "24 h"))
 LONG_SPANS: Final = (*SPANS[:3], (21600, "6 h"), (86400, "24 h"), (604800, "7 d"))
 NEWEST: Final = 20  # points sent again with each poll, in case some were missed
-SAMPLED: Final = "More windows than are read at once: of each point only some count, so short peaks may be missing."
+SAMPLED: Final = "There are more windows than nsqadmin reads: each point is a sample, so short peaks may be missing."
 UNMEASURED: Final = "Latency is measured by an nsqd that runs with"
 MEASURE: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """One chart: its title and unit, and which fields of the track it draws, under which name and colour."""
+    """One chart: its title and unit, and the fields that it draws with their names and colours."""
 
     title: str
     unit: str
@@ -32,7 +32,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class LongAgo:
-    """The charts of long ranges: of which topic or channel, and which fields of its `Point`s they draw."""
+    """The charts of long ranges: their topic or channel, and the fields of `FlowPoint` that they draw."""
 
     topic: str
     channel: str
@@ -46,7 +46,7 @@ LATENCY: Final = Lines(
 
 
 class ChartGroup:
-    """Some charts with one span, made when they are first shown: in hiding they would not know their size."""
+    """Some charts with one span. They are created when they are first shown, as a hidden chart has no size."""
 
     def __init__(self, drawn: Sequence[Lines]) -> None:
         self._drawn = drawn
@@ -54,7 +54,7 @@ class ChartGroup:
         self._box = element("div", None, "lw-charts")
 
     def make(self, span: int) -> None:
-        """Make the charts, if they are not there yet."""
+        """Create the charts, unless they exist."""
         if self._made:
             return
         with self._box:
@@ -63,13 +63,13 @@ class ChartGroup:
                 self._made.append((Chart(lines.title, lines.unit, series, span=span, stack=lines.stack), lines))
 
     def set_visibility(self, visible: bool) -> None:
-        """Whether they are seen."""
+        """Show or hide the charts."""
         self._box.set_visibility(visible)
 
     def show(
         self, points: Callable[[str], Sequence[tuple[float, float | None]]], *, span: int, whole: bool = True
     ) -> None:
-        """Draw the points that each field has."""
+        """Draw the points of each field."""
         self.make(span)
         for chart, lines in self._made:
             columns = [points(field) for field, _, _ in lines.fields]
@@ -79,7 +79,7 @@ class ChartGroup:
 def charts(
     view: PageView, track: Callable[[], Track | None], drawn: Sequence[Lines], *, ago: LongAgo | None = None
 ) -> None:
-    """Draw these charts, live, below a choice of spans. `track` may come into being later.
+    """Draw charts below a choice of spans, and keep them live. `track` may return None at first.
 
     With `ago` there are longer spans, with charts of their own; where no window is known, nsqadmin's own stand in.
     """
@@ -115,7 +115,7 @@ def charts(
 
 
 class _Own:
-    """What nsqadmin has seen itself."""
+    """The charts of nsqadmin's own history."""
 
     def __init__(self, view: PageView, track: Callable[[], Track | None], group: ChartGroup) -> None:
         self._view = view
@@ -136,7 +136,7 @@ class _Own:
 
 
 class _Past:
-    """What the flow pipeline has counted, or how to get it."""
+    """The charts of the flow pipeline, or a hint how to start it."""
 
     def __init__(self, view: PageView, ago: LongAgo) -> None:
         self._view = view
@@ -149,21 +149,21 @@ class _Past:
         self.hide()
 
     def hide(self) -> None:
-        """Show nothing of it."""
+        """Hide everything."""
         self._drawn = None
         self._group.set_visibility(False)
         for each in (self._words[0], self._sampled, self._latency[0]):
             each.set_visibility(False)
 
     def show(self, span: int, *, anew: bool) -> bool:
-        """Show that span, if it is a long one and there are windows; whether it did."""
+        """Show that span if it is a long one and there are windows; return whether it is shown."""
         scale = range_of(span)
         if scale is None:
             self.hide()
             return False
         admin = self._view.admin
         past = admin.flow.look(scale)
-        _put(self._words, hint(past, self._view.cluster_view, admin.poller.limits, admin.cluster_client))
+        _set_remark(self._words, hint(past, self._view.cluster_view, admin.poller.limits, admin.cluster_client))
         if not past.windows.seen:
             self._group.set_visibility(False)
             self._sampled.set_visibility(False)
@@ -180,7 +180,7 @@ class _Past:
         self._drawn = (span, past.version)
         self._sampled.set_visibility(bool(past.windows.sampled))
         measured = any(point.p50 is not None for point in points) or not any(point.out for point in points)
-        _put(self._latency, Hint() if measured else Hint(UNMEASURED, MEASURE))
+        _set_remark(self._latency, Hint() if measured else Hint(UNMEASURED, MEASURE))
 
 
 def _value(point: FlowPoint, field: str) -> float | None:
@@ -189,21 +189,21 @@ def _value(point: FlowPoint, field: str) -> float | None:
 
 
 def _remark(classes: str) -> tuple[Element, Element, Element]:
-    """A paragraph of some words and a command."""
+    """Add a paragraph with a text and a command."""
     with element("p", None, classes, role="note") as made:
         return made, element("span", ""), element("code", "")
 
 
-def _put(remark: tuple[Element, Element, Element], told: Hint) -> None:
+def _set_remark(remark: tuple[Element, Element, Element], given: Hint) -> None:
     box, text, command = remark
-    set_text(text, f"{told.text} ")
-    set_text(command, told.command)
-    command.set_visibility(bool(told.command))
-    box.set_visibility(bool(told.text))
+    set_text(text, f"{given.text} ")
+    set_text(command, given.command)
+    command.set_visibility(bool(given.command))
+    box.set_visibility(bool(given.text))
 
 
 def graphite_links(view: PageView, name: str) -> None:
-    """Links to Graphite's own graphs of a statsd name (`topic.t`), where Graphite is configured."""
+    """Add links to Graphite's graphs of a statsd name (`topic.t`), if Graphite is configured."""
     graphite = view.admin.graphite
     if graphite.url:
         for metric, counter, words in (("depth", False, "Depth"), ("message_count", True, "Messages")):

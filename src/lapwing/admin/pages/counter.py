@@ -1,4 +1,4 @@
-"""One large number: messages processed."""
+"""The page with one large number: messages processed."""
 
 from typing import Final
 
@@ -24,14 +24,14 @@ def install(admin: Admin) -> None:
         with frame(admin, request, "Counter", "/counter") as view:
             with element("section", None, "lw-counter-page", aria_label="Messages processed"):
                 counter = Counter()
-                said = element("p", "")
+                caption = element("p", "")
 
             def refresh() -> None:
                 total = sum(channel["message_count"] for channel in view.cluster_view.users_channels())
                 flows = admin.poller.history.channel_flow.items()
                 speed = sum(flow.into for (topic, _), flow in flows if not names.own(topic))
                 counter.show(total)
-                set_text(said, f"messages processed, {rate(speed)} a second")
+                set_text(caption, f"messages processed, {rate(speed)} a second")
 
             view.live(refresh)
             charts(view, lambda: admin.poller.history.cluster, (Lines("Messages a second", "rate", CHANNELS),))

@@ -38,7 +38,7 @@ def ask(
     type_name: str = "",
     then: Callable[[], None] | None = None,
 ) -> None:
-    """Ask before `doing`; with `type_name`, that name has to be typed first."""
+    """Ask before `doing`; with `type_name` the user has to type that name first."""
     with view.client.content:
         dialog = Dialog(title)
     with dialog, element("div", None, "lw-dialog"):
@@ -79,7 +79,7 @@ def ask_act(
     *,
     then: Callable[[], None] | None = None,
 ) -> None:
-    """Ask about one of pause, unpause, empty, delete, tombstone on a topic or channel, everywhere or on one node."""
+    """Ask before a pause, unpause, empty, delete or tombstone of a topic or channel, on one node or on all."""
     actions = view.admin.actions
     what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
     where = f" on {node}" if node else " on every node"
@@ -133,7 +133,7 @@ def ask_act(
 
 
 def ask_create(view: PageView, *, topic: str = "", nodes: Sequence[str] = ()) -> None:
-    """A form for a new topic or, with `topic`, a new channel of it; ahead of use, or on one node."""
+    """Ask for the name of a new topic or, with `topic`, of a new channel of it."""
     title = f"New channel of {topic}" if topic else "New topic"
     with view.client.content:
         dialog = Dialog(title)

@@ -1,10 +1,10 @@
-"""The pieces that pages are made of. All text goes in as text: nothing here can turn it into markup."""
+"""The elements of pages. All text becomes text nodes: none of it can become markup."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import nicegui.elements.echart  # noqa: F401  # brings the charts' library into the browser's import map
+import nicegui.elements.echart  # noqa: F401  # adds ECharts to the import map of the browser
 from nicegui.element import Element
 from nicegui.elements.mixins.value_element import ValueElement
 from nicegui.events import GenericEventArguments
@@ -16,7 +16,7 @@ Click = Callable[[], Awaitable[None] | None]
 
 
 def element(tag: str, text: str | None = None, classes: str = "", **attributes: Any) -> Element:
-    """A plain element; attributes are given with `_` for `-`, and a trailing `_` where Python wants one."""
+    """Add a plain element. In attributes `_` stands for `-`, and a trailing `_` is dropped."""
     made = Element(tag)
     made._text = text
     if classes:
@@ -28,14 +28,14 @@ def element(tag: str, text: str | None = None, classes: str = "", **attributes: 
 
 
 def set_text(target: Element, text: str) -> None:
-    """Change an element's text, if it is another one."""
+    """Set the text of an element; nothing is sent if it is the same."""
     if target._text != text:
         target._text = text
         target.update()
 
 
 def set_attributes(target: Element, **attributes: Any) -> None:
-    """Change an element's attributes, and tell the browser only if one is another."""
+    """Set attributes of an element; nothing is sent if they are the same."""
     named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
     changed = {name: value for name, value in named.items() if target._props.get(name) != value}
     if changed:
@@ -44,12 +44,12 @@ def set_attributes(target: Element, **attributes: Any) -> None:
 
 
 def icon(name: str) -> Element:
-    """An icon that says nothing to a screen reader."""
+    """Add an icon that screen readers ignore."""
     return element("i", name, "material-icons", aria_hidden="true")
 
 
 def button(text: str, on_click: Click, *, tone: str = "", sign: str = "", title: str | None = None) -> Element:
-    """A button; `tone` is `main`, `danger` or empty."""
+    """Add a button; `tone` is `main`, `danger`, `kill` or empty."""
     classes = {"main": "lw-button lw-main-button", "danger": "lw-button lw-danger", "kill": "lw-button lw-danger-main"}
     made = element("button", None, classes.get(tone, "lw-button"), type="button", title=title)
     with made:
@@ -61,7 +61,7 @@ def button(text: str, on_click: Click, *, tone: str = "", sign: str = "", title:
 
 
 def link_button(text: str, href: str, *, sign: str = "") -> Element:
-    """A link that looks like a button."""
+    """Add a link that looks like a button."""
     made = element("a", None, "lw-button", href=href)
     with made:
         if sign:
@@ -72,7 +72,7 @@ def link_button(text: str, href: str, *, sign: str = "") -> Element:
 
 @contextmanager
 def panel(title: str = "", note: str = "") -> Iterator[Element]:
-    """A framed part of the page; what is made inside stands below its title."""
+    """Add a framed part of the page; elements created inside follow its title."""
     with element("section", None, "lw-panel", aria_label=title or None) as made:
         if title:
             with element("header"):
@@ -83,20 +83,20 @@ def panel(title: str = "", note: str = "") -> Iterator[Element]:
 
 
 def notice(text: str, tone: str = "", *, role: str = "note") -> Element:
-    """A coloured line; `tone` is `warning`, `error` or empty for plain information."""
+    """Add a coloured paragraph; `tone` is `warning`, `error` or empty for plain information."""
     made = element("p", text, f"lw-notice {'lw-' + tone if tone else ''}".strip(), role=role)
     return made
 
 
 def tile(term: str, title: str = "") -> Element:
-    """One number with its name, inside a `dl.lw-tiles`; the returned element's text is the number."""
+    """Add a figure with its name to a `dl.lw-tiles`; the text of the returned element is the figure."""
     with element("div", None, "lw-tile", title=title or None):
         element("dt", term)
         return element("dd", "-")
 
 
 class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(PACKAGED)}):
-    """A live table; see `columns` for what its rows look like."""
+    """A live table; `table_rows` describes its rows."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(
         on_act: Callable[[str, str], Awaitable[None] | None] | None = None,
         on_pick: Callable[[str], Awaitable[None] | None] | None = None,
     ) -> None:
-        """`name` stands in the address bar and in saved files; `plain`: no filter; `order`: `key` or `key:down`."""
+        """`name` is used in the address and for saved files; `plain`: no filter; `order`: `key` or `key:down`."""
         super().__init__()
         set_attributes(
             self,
@@ -129,15 +129,15 @@ class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(
             self.on("pick", lambda event: on_pick(str(event.args)))
 
     def show(self, rows: list[Row], *, total: Row | None = None, tint: dict[str, str] | None = None) -> None:
-        """Show these rows from now on; nothing is sent when they are the same."""
+        """Show these rows; nothing is sent if they are the same."""
         set_attributes(self, rows=rows, total=total, tint=tint)
 
     def set_columns(self, columns: Sequence[TableColumn]) -> None:
-        """Show other columns; rows must fit them by the next `show`."""
+        """Show other columns; the rows of the next `show` have to fit them."""
         set_attributes(self, columns=[column.to_json() for column in columns])
 
     def choose(self, row: str) -> None:
-        """Show which row is chosen."""
+        """Mark a row as chosen."""
         set_attributes(self, picked=row)
 
 
@@ -154,7 +154,7 @@ class Chart(Element, component=PACKAGED / "lw_chart.js"):
         set_attributes(self, title=title, unit=unit, series=lines, span=span, stack=stack, points=empty)
 
     def show(self, columns: Sequence[Sequence[tuple[float, float | None]]], *, whole: bool, span: float) -> None:
-        """All points, or the newest few: the browser joins on what it does not have yet. None is a gap."""
+        """Send all points, or the newest few, of which the browser adds those that it lacks. None is a gap."""
         times = [round(at, 1) for at, _ in columns[0]] if columns else []
         values = [[_brief(value) for _, value in column] for column in columns]
         set_attributes(self, points={"whole": whole, "times": times, "values": values}, span=span)
@@ -165,7 +165,7 @@ def _brief(value: float | None) -> float | None:
 
 
 class Field(Element, component=PACKAGED / "lw_field.js"):
-    """A labelled field; `value` is what stands in it."""
+    """A field with a label; `value` is its content."""
 
     def __init__(
         self,
@@ -204,12 +204,12 @@ class Field(Element, component=PACKAGED / "lw_field.js"):
         return self._on_change(self.value) if self._on_change is not None else None
 
     def set(self, value: str) -> None:
-        """Put another value into the field."""
+        """Set the content of the field."""
         self.value = value
         set_attributes(self, value=value)
 
     def set_options(self, options: Sequence[tuple[str, str]]) -> None:
-        """Offer other choices."""
+        """Set the choices."""
         set_attributes(self, options=[list(option) for option in options])
 
 
@@ -217,7 +217,7 @@ class Counter(Element, component=PACKAGED / "lw_counter.js"):
     """A number that counts up between polls."""
 
     def show(self, value: int) -> None:
-        """The number now."""
+        """Set the number."""
         set_attributes(self, value=value)
 
 
@@ -230,16 +230,16 @@ class MessageView(Element, component=PACKAGED / "lw_message.js"):
 
 
 class Dialog(ValueElement[bool]):
-    """A window in front of the page; what is made inside is its content. Escape closes it, focus stays in it."""
+    """A dialog in front of the page. Escape closes it, and the focus stays in it."""
 
     def __init__(self, label: str) -> None:
         super().__init__(tag="q-dialog", value=False)
         self._props["aria-label"] = label
 
     def open(self) -> None:
-        """Show it."""
+        """Open the dialog."""
         self.set_value(True)
 
     def close(self) -> None:
-        """Take it away."""
+        """Close the dialog."""
         self.set_value(False)

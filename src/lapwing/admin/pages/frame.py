@@ -1,4 +1,4 @@
-"""What surrounds every page: navigation, search, warnings, and the pulse that keeps it live."""
+"""The frame of every page: navigation, search, warnings, and the updates with every new view of the cluster."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,17 +47,17 @@ NAVIGATION: Final = (
 )
 LAPWING_ONLY: Final = frozenset({"/settings"})  # pages that need lapwing's nsqd
 FOUND_AT_MOST: Final = 12
-PATIENCE: Final = 20.0  # seconds a page may take before the browser is told that it failed
+PATIENCE: Final = 20.0  # seconds until a page that cannot be drawn fails
 THEMES: Final = {"light": False, "dark": True, "auto": None}
 
 
 class Shell(Element, component=PACKAGED / "lw_shell.js"):
-    """Search box, keys, theme; see the component."""
+    """The search box, the keys and the theme; see the component."""
 
 
 @dataclass(slots=True)
 class PageView:
-    """A page while it is drawn: who looks, and at what."""
+    """An open page: its visitor, its request, and the functions that draw it again."""
 
     admin: Admin
     request: Request
@@ -70,19 +70,19 @@ class PageView:
 
     @property
     def visitor(self) -> Visitor:
-        """Who looks, judged anew each time: a session may have ended since the page was opened."""
+        """The visitor with the permissions of now: a session may have ended since the page was opened."""
         opened: Visitor = self.request.scope[VISITOR]
         return self.admin.access.visitor(self.request.headers, opened.peer, self.request.cookies, port=opened.port)
 
     @property
     def url(self) -> str:
-        """The address of the page, for those who are told of a change made here."""
+        """The address of the page, for notifications of changes made here."""
         scope, headers = self.request.scope, self.request.headers
         return full_url(scope["scheme"], headers, scope["path"], scope["query_string"].decode("latin-1"))
 
     @property
     def cluster_view(self) -> ClusterView:
-        """The newest picture."""
+        """The newest view of the cluster."""
         return self.admin.poller.cluster_view
 
     def live(
@@ -93,7 +93,7 @@ class PageView:
         channel: tuple[str, str] | None = None,
         resources: str = "",
     ) -> None:
-        """Draw now, and again with every new picture; name the details that have to be fetched for it."""
+        """Call `refresh` now and with every new view of the cluster, which then contains the named details."""
         self._refreshes.append(refresh)
         if clients:
             self._watcher.clients = clients
@@ -104,16 +104,16 @@ class PageView:
         refresh()
 
     def refresh(self) -> None:
-        """Draw now: somebody chose to see something else of the same picture."""
+        """Draw the page again with the same view of the cluster."""
         _run(self._refreshes)
 
     def asked(self, name: str, default: str = "") -> str:
-        """A parameter of the address."""
+        """Return a parameter of the address."""
         return self.request.query_params.get(name, default)
 
     def go(self, href: str) -> None:
-        """Take the browser to another page of ours."""
-        # the library puts the base path in front of local paths itself
+        """Open another page of nsqadmin in the browser."""
+        # NiceGUI itself adds the base path to local paths
         base = self.links.base
         self.client.open(href[len(base) :] or "/" if base and href.startswith(base) else href)
 
@@ -133,7 +133,7 @@ def frame(
     crumbs: tuple[tuple[str, str], ...] = (),
     above: str = "",
 ) -> Iterator[PageView]:
-    """The page around what is made inside; `crumbs` are names and links of what it lies in."""
+    """Draw the frame around the elements created inside; `crumbs` are names and links of the pages above."""
     client = ui.context.client
     client.title = f"{title} · nsqadmin"
     links = PageLinks(admin.base)
@@ -142,7 +142,7 @@ def frame(
     ui.dark_mode(THEMES[theme])
     refreshes: list[Callable[[], object]] = []
     watcher = Watcher(lambda: _pulse(view))
-    # beside the library's own page, which is a <main> and would make ours the second one
+    # not inside NiceGUI's own page, which is a <main> already
     with client.layout, element("div", None, "lw-frame"):
         element("a", "Skip to the content", "lw-skip", href="#content")
         badge = _navigation(admin, links, current)
@@ -172,10 +172,10 @@ def frame(
 
 
 def _pulse(view: PageView) -> None:
-    """Draw the page anew, for as long as its reader may read."""
+    """Draw the page again, or open the login if the visitor may no longer read it."""
     if view.visitor.may_read:
         view.refresh()
-    else:  # signed out elsewhere, or for too long here
+    else:  # the session has ended
         view.admin.poller.unwatch(view._watcher)
         asked = view.request.url
         back = quote(f"{asked.path}?{asked.query}" if asked.query else asked.path, safe="")
@@ -231,7 +231,7 @@ def _shell(view: PageView, shell: Shell, theme: str) -> None:
     def seen(event: GenericEventArguments) -> None:
         if event.args:
             view.admin.poller.watch(view._watcher)
-        else:  # nobody sees a hidden tab: it need not be kept up to date
+        else:  # a hidden tab needs no updates
             view.admin.poller.unwatch(view._watcher)
 
     shell.on("search", search, throttle=0.15, leading_events=False)
@@ -240,7 +240,7 @@ def _shell(view: PageView, shell: Shell, theme: str) -> None:
 
 
 def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[str]]:
-    """What fits a search: name, kind, link; names that begin with it first."""
+    """Return the results of a search as name, kind and link; names that begin with the text come first."""
     words = text.lower().split()
     if not words:
         return []
@@ -251,7 +251,7 @@ def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[s
         if all(word in low for word in words):
             fits.append((0 if low.startswith(words[0]) else 1, name, kind, href))
 
-    own = words[0].startswith(names.OWN[:2])  # lapwing's own only for those who ask
+    own = words[0].startswith(names.OWN[:2])  # lapwing's own topics are found by their prefix only
     for name, topic in (cluster_view.topics if own else cluster_view.users_topics()).items():
         consider(name, "topic", links.topic(name))
         for channel in topic["channels"]:

@@ -1,4 +1,4 @@
-"""Discovery: who is asked, and topics that only it still knows."""
+"""The page of discovery: the nsqlookupds, and topics that no nsqd has."""
 
 from fastapi import Request
 from nicegui import ui
@@ -54,7 +54,7 @@ def _inactive(view: PageView) -> None:
             button("Refresh", lambda: load(), sign="refresh")
         failure: Element = notice("", "error")
         failure.set_visibility(False)
-        table = Table("inactive", "Inactive topics", INACTIVE, order="topic", empty="Asking …", on_act=change)
+        table = Table("inactive", "Inactive topics", INACTIVE, order="topic", empty="Loading …", on_act=change)
 
     async def load() -> None:
         try:
@@ -83,11 +83,11 @@ def _inactive(view: PageView) -> None:
     known: list[tuple[str, ...]] = [()]
 
     def refresh() -> None:
-        if view.cluster_view.idle_topics != known[0]:  # something came or went: look closer
+        if view.cluster_view.idle_topics != known[0]:  # topics were added or removed
             known[0] = view.cluster_view.idle_topics
             if view.client.has_socket_connection:
                 with table:
                     again()
 
-    again()  # after the page is there: asking for the channels of thousands of topics takes its time
+    again()  # after the page is drawn, as this may take seconds
     view.live(refresh)

@@ -32,7 +32,7 @@ CHARTS: Final = (
     Lines("Lag of the slowest channel", "count", (("lag", "unfinished", "c4"),)),
 )
 SIGNS: Final = {"error": "error", "warning": "warning", "info": "info"}
-FEW_ALARMS: Final = 5  # more are shown when asked for: the charts should stay in sight
+FEW_ALARMS: Final = 5  # more on request, so that the charts stay in sight
 MOST_ALARMS: Final = 100
 BUSIEST: Final = 8
 

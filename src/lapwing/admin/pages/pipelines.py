@@ -1,4 +1,4 @@
-"""Spark queries that read or write the cluster, as they report themselves."""
+"""The page of Spark queries that read or write the cluster, from their own reports."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def _list(view: PageView) -> None:
         cluster_view, limits = view.cluster_view, view.admin.poller.limits
         pipelines = cluster_view.pipelines or ()
         table.show([pipeline_row(pipeline, cluster_view, limits, view.links) for pipeline in pipelines])
-        if not chosen[0]:  # the first that failed is what one came for
+        if not chosen[0]:  # show the first one with a problem
             chosen[0] = next((str(each["name"]) for each in pipelines if problem(each, now=cluster_view.at)), "")
         table.choose(chosen[0])
         shown = next((pipeline for pipeline in pipelines if pipeline.get("name") == chosen[0]), None)
@@ -82,7 +82,7 @@ def _list(view: PageView) -> None:
 
 
 def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits, links: PageLinks) -> Row:
-    """One query."""
+    """Return the row of one query."""
     channel = str(pipeline.get("channel") or "")
     topics = [str(topic) for topic in pipeline.get("topics") or ()]
     found = [cluster_view.channel(topic, channel) for topic in topics] if channel else []

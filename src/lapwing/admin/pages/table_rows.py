@@ -1,4 +1,4 @@
-"""What stands in the tables: columns, and rows made from the API's objects. Pure, so that it can be tested as such.
+"""The columns and rows of tables, from the objects of the API: pure.
 
 A row is a list: its key, then one value per column. The kinds, and what a value of each looks like:
 
@@ -35,31 +35,31 @@ class TableColumn:
     wide: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """For the browser."""
+        """Return the column for the browser."""
         return {"key": self.key, "label": self.label, "kind": self.kind, "title": self.title, "wide": self.wide}
 
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """Where things are shown, below the base path."""
+    """The addresses of pages, below the base path."""
 
     base: str = ""
 
     def topic(self, topic: str, channel: str = "") -> str:
-        """A topic's page, or a channel's."""
+        """Return the page of a topic or channel."""
         path = f"{self.base}/topics/{quote(topic, safe='')}"
         return f"{path}/{quote(channel, safe='')}" if channel else path
 
     def node(self, name: str) -> str:
-        """A node's page."""
+        """Return the page of a node."""
         return f"{self.base}/nodes/{quote(name, safe='[]:')}"
 
     def messages(self, topic: str) -> str:
-        """A topic's messages."""
+        """Return the page with the messages of a topic."""
         return f"{self.base}/messages?topic={quote(topic, safe='')}"
 
     def page(self, path: str) -> str:
-        """Any page of ours."""
+        """Return any page."""
         return self.base + path if path != "/" else self.base or "/"
 
 
@@ -68,13 +68,13 @@ SPARK: Label = ["Spark", "info", "A Spark query moves this channel: see Pipeline
 
 
 def quantiles(objects: Iterable[Json]) -> list[float]:
-    """The percentiles that any of these objects has, highest first."""
+    """Return the percentiles that any of the objects has, highest first."""
     found = {point["quantile"] for each in objects for point in each["e2e_processing_latency"]["percentiles"] or ()}
     return sorted(found, reverse=True)
 
 
 def latency_columns(points: Sequence[float]) -> list[TableColumn]:
-    """One column per percentile."""
+    """Return one column per percentile."""
     return [
         TableColumn(
             f"q{point}",
@@ -87,13 +87,13 @@ def latency_columns(points: Sequence[float]) -> list[TableColumn]:
 
 
 def latencies(each: Json, points: Sequence[float]) -> Row:
-    """The cells of those columns."""
+    """Return the cells of `latency_columns`."""
     known = {point["quantile"]: point for point in each["e2e_processing_latency"]["percentiles"] or ()}
     return [[known[q]["average"], known[q]["min"], known[q]["max"]] if q in known else None for q in points]
 
 
 def host_cell(part: Json, links: PageLinks, labels: list[Label]) -> Row:
-    """`hostname:port` linked to its node; the broadcast address too when it is another."""
+    """Return `hostname:port` with a link to the node, and the broadcast address if it is another."""
     host, _, port = part["node"].rpartition(":")
     below = part["node"] if host.strip("[]") != part["hostname"] else ""
     return [f"{part['hostname']}:{port}", links.node(part["node"]), below, labels]
@@ -119,7 +119,7 @@ TOPICS = (
 def topic_rows(
     topics: dict[str, Json], idle_topics: Iterable[str], away: set[str], history: History, links: PageLinks
 ) -> list[Row]:
-    """The topics, those that only nsqlookupd knows at the end; `away` are those of nsqds that do not answer."""
+    """Return the rows of topics, those without a node last; `away` are topics of nsqds that do not answer."""
     rows: list[Row] = []
     for name, topic in topics.items():
         channels = topic["channels"]
@@ -152,13 +152,13 @@ def topic_rows(
 
 
 def lost_label(state: NodeState | None) -> Label:
-    """The label of an nsqd that does not answer, with the time since when."""
+    """Return the label of an nsqd that does not answer, with the time since when."""
     since = f" since {utc_time(state.lost_since)[11:]}" if state is not None and state.lost_since else ""
     return [f"no answer{since}", "bad", f"{state.error if state else ''}. These are its last figures."]
 
 
 def topic_node_columns(points: Sequence[float]) -> list[TableColumn]:
-    """A topic on each of its nodes."""
+    """Return the columns of a topic on each node."""
     return [
         TableColumn("host", "NSQd host", "link", wide=True),
         TableColumn("depth", "Depth"),
@@ -178,7 +178,7 @@ def topic_node_rows(
     points: Sequence[float],
     actions: Callable[[Json], Row],
 ) -> list[Row]:
-    """One row per nsqd that has the topic."""
+    """Return one row per nsqd that has the topic."""
     return [
         [
             part["node"],
@@ -196,7 +196,7 @@ def topic_node_rows(
 
 
 def topic_total(topic: Json, rate: float, points: Sequence[float]) -> Row:
-    """The row below them."""
+    """Return the row of totals."""
     return [
         "total",
         ["Total", "", "", []],
@@ -236,7 +236,7 @@ def _queue(channel: Json) -> Row:
 
 
 def channel_columns(points: Sequence[float], *, with_topic: bool = False) -> list[TableColumn]:
-    """The channels of a topic, or of the whole cluster."""
+    """Return the columns of channels, with their topic if `with_topic`."""
     return [
         *([TableColumn("topic", "Topic", "link")] if with_topic else []),
         TableColumn("channel", "Channel", "link", wide=True),
@@ -256,7 +256,7 @@ def channel_rows(
     now: float,
     fed: Collection[tuple[str, str]] = (),
 ) -> list[Row]:
-    """One row per channel, summed over nodes; those in `fed` are moved by a Spark query."""
+    """Return one row per channel, summed over nodes; those in `fed` are moved by a Spark query."""
     rows: list[Row] = []
     for channel in channels:
         topic, name = channel["topic_name"], channel["channel_name"]
@@ -280,7 +280,7 @@ def channel_rows(
 
 
 def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[TableColumn]:
-    """A channel on each of its nodes."""
+    """Return the columns of a channel on each node."""
     return [
         TableColumn("host", "NSQd host", "link", wide=True),
         *_QUEUE,
@@ -299,7 +299,7 @@ def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[Tab
 def channel_node_row(
     part: Json, rate: float, links: PageLinks, points: Sequence[float], actions: Row, *, delivery: bool
 ) -> Row:
-    """One nsqd's part of a channel, or the total."""
+    """Return the row of a channel on one nsqd, or of the total."""
     total = part["node"] == "*"
     host = ["Total", "", "", []] if total else host_cell(part, links, [PAUSED] if part["paused"] else [])
     return [
@@ -327,7 +327,7 @@ def _share(part: Json) -> Row | None:
 
 
 def client_columns(*, where: bool, node: bool = True) -> list[TableColumn]:
-    """The columns of connections: with the channel if `where`, with the nsqd if `node`."""
+    """Return the columns of connections: with the channel if `where`, with the nsqd if `node`."""
     return [
         TableColumn("host", "Client host", "link", wide=True),
         *([TableColumn("channel", "Channel", "link")] if where else []),
@@ -345,14 +345,14 @@ def client_columns(*, where: bool, node: bool = True) -> list[TableColumn]:
 
 
 def client_key(client: Json, topic: str, channel: str) -> str:
-    """Names a connection among all."""
+    """Return a unique name of a connection."""
     return f"{client['node']} {client['remote_address']} {topic} {channel}"
 
 
 def client_row(
     client: Json, topic: str, channel: str, links: PageLinks, *, where: bool, node: bool, rate: float, slow: bool
 ) -> Row:
-    """One connection."""
+    """Return the row of a connection."""
     hostname, ident = client["hostname"], client["client_id"]
     port = client["remote_address"].rpartition(":")[2]
     below = ident if ident not in (hostname, hostname.partition(".")[0]) else ""
@@ -377,7 +377,7 @@ SLOW = "Holds all that it asked for and finishes less than one message a second,
 
 
 def client_attributes(client: Json) -> list[Label]:
-    """Labels: sampled, TLS, compressed, who, where."""
+    """Return the labels of a connection: sampling, TLS, compression, identity, place."""
     labels: list[Label] = []
     if client["sample_rate"]:
         labels.append([f"Sampled {client['sample_rate']}%", "info", "Gets only this share of the messages"])
@@ -403,12 +403,12 @@ def client_attributes(client: Json) -> list[Label]:
 
 
 def is_placed(cluster_view: ClusterView) -> bool:
-    """Whether any node says where it stands."""
+    """Whether any node has a region or zone."""
     return any(state.node.region or state.node.zone for state in cluster_view.nodes)
 
 
 def node_columns(*, direct: bool, placed: bool) -> list[TableColumn]:
-    """Every nsqd."""
+    """Return the columns of nsqds."""
     return [
         TableColumn("host", "Hostname", "text"),
         TableColumn("state", "State", "labels"),
@@ -428,7 +428,7 @@ _MOST_TOPICS = 3
 
 
 def node_row(state: NodeState, cluster_view: ClusterView, history: History, links: PageLinks) -> Row:
-    """One nsqd; one that does not answer with its last figures."""
+    """Return the row of an nsqd; one that does not answer has its last figures."""
     node = state.node
     topics = sorted(node.topics)
     shown = [[name, links.topic(name), "warn" if tombstoned else ""] for name, tombstoned in topics[:_MOST_TOPICS]]
@@ -458,7 +458,7 @@ def node_row(state: NodeState, cluster_view: ClusterView, history: History, link
 
 
 def state_labels(state: NodeState, now: float) -> list[Label]:
-    """Healthy, or what is wrong; out of date; lapwing."""
+    """Return the labels of an nsqd: healthy or its problem, and whether it is out of date."""
     if state.gone_since:
         left = f"left {duration(now - state.gone_since)} ago"
         labels: list[Label] = [[left, "bad", "nsqlookupd no longer names it. These are its last figures."]]

@@ -100,7 +100,7 @@ def _buttons(view: PageView, topic: str) -> None:
 
 
 def _any_holder(view: PageView, topic: str) -> str:
-    """The name of an nsqd that has the topic, or empty."""
+    """Return the name of an nsqd that has the topic, or an empty string."""
     found = view.cluster_view.topics.get(topic)
     return str(found["nodes"][0]["node"]) if found and found["nodes"] else ""
 

@@ -1,4 +1,4 @@
-// What the components share: numbers and times as words, saving files, the place in the address bar.
+// Shared by the components: formats of numbers and times, saving of files, parameters of the address.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -52,7 +52,7 @@ export function moment(seconds, millis = false) {
   return `${text.slice(0, 10)} ${text.slice(11, millis ? 23 : 19)}`;
 }
 
-// The time of day is enough for what is from today.
+// Times of today without the date.
 export function clock(seconds) {
   const text = moment(seconds, true);
   return text.slice(0, 10) === moment(Date.now() / 1000).slice(0, 10) ? text.slice(11) : text;
@@ -66,7 +66,7 @@ export function save(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// A spreadsheet runs what begins with these signs: names come from strangers, so it is quoted away.
+// A spreadsheet runs text that begins with one of these characters; names come from anybody, so it is quoted.
 export const csvCell = (text) => {
   const safe = /^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+$/.test(text) ? "'" + text : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;

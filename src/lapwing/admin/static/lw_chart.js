@@ -1,4 +1,4 @@
-// Live lines over time. The page gives all points once, then the newest few: what is new is joined on.
+// Live lines over time. The page sends all points once, then the newest few, of which the new ones are added.
 import { echarts } from "nicegui-echart";
 import { bytes, colour, count, duration, moment, percent, rate, short } from "lapwing-ui";
 
@@ -9,7 +9,7 @@ const known = (v) => v !== null && v !== undefined;
 const lone = (values, n) => known(values[n]) && !known(values[n - 1]) && !known(values[n + 1]);
 // In a stack the line of a series that is 0 would cover the line below it in a wrong colour: it is left out there.
 const thin = (values, n) => !values[n] && !values[n - 1] && !values[n + 1];
-// the day where a new one begins, the time elsewhere
+// the date where a day begins, the time elsewhere
 const LONG = { year: "{MM}-{dd}", month: "{MM}-{dd}", day: "{MM}-{dd}", hour: "{HH}:{mm}", minute: "{HH}:{mm}" };
 
 export default {
@@ -67,7 +67,7 @@ export default {
       this.said = this.values.map((v) => (!v.length ? "" : known(v[v.length - 1]) ? SAY[this.unit](v[v.length - 1]) : "–"));
       this.draw();
     },
-    // A point between two gaps makes no line: it is shown as a dot. Thinning out would close the gaps.
+    // A point between two gaps is shown as a dot, as it makes no line. Sampling would close the gaps.
     dots(values) {
       if (values.every(known)) return { showSymbol: values.length === 1, sampling: "lttb" };
       const some = values.some((_, n) => lone(values, n));

@@ -1,4 +1,4 @@
-// One number that counts up smoothly: it reaches what the last poll said by the time of the next, and never runs ahead.
+// One number that counts up smoothly: it reaches the value of the last poll by the time of the next one.
 import { count } from "lapwing-ui";
 
 const SECONDS = 2;

@@ -1,4 +1,4 @@
-// One message: as text, as a JSON tree, as hex; its headers beside it. All of it text nodes.
+// One message with its headers and its body as text, as a JSON tree or as hex. Everything becomes text nodes.
 import { bytes, marked, moment } from "lapwing-ui";
 
 const h = (...args) => Vue.h(...args);
@@ -51,7 +51,7 @@ export default {
   data: () => ({ way: null }),
   render() {
     const m = this.message;
-    if (!m) return h("p", { class: "lw-empty" }, "Choose a message to see it whole.");
+    if (!m) return h("p", { class: "lw-empty" }, "Choose a message to see all of it.");
     const json = parsed(m);
     const way = this.way && (this.way !== "json" || json) ? this.way : json ? "json" : m.body === null || m.body === undefined ? "hex" : "text";
     const facts = [["Sequence", m.sequence], ["Id", m.id], ["Published", moment(m.timestamp / 1e9, true) + " UTC"], ["Attempts", m.attempts], ["Size", bytes(raw(m).length)]];

@@ -1,4 +1,4 @@
-// What belongs to no single page: search, keys, the theme, the menu on a phone, choices that stand in the address.
+// Shared by all pages: search, keys, the theme, the menu on a phone, choices kept in the address.
 import { moment, toAddress } from "lapwing-ui";
 
 const h = (...args) => Vue.h(...args);
@@ -29,11 +29,11 @@ export default {
   },
   watch: {
     sought() {
-      if (this.entered) this.enter(); // the answer to what was typed last had not come yet
+      if (this.entered) this.enter(); // the results of the last input had not arrived yet
     },
   },
   methods: {
-    // what the page shows is from before: grey, and with the time
+    // the page shows old figures: make it grey and show the time
     disconnected() {
       this.lost ||= Date.now() / 1000;
       document.body.classList.add("lw-cut-off");
