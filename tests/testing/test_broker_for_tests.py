@@ -136,3 +136,26 @@ def test_wrong_use_names_the_fix() -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(Exception, match="max_atempts"):
         Broker().channel("orders", "billing", max_atempts=3)
+
+
+async def test_a_message_becomes_a_dead_letter_when_it_is_rejected_or_fails_too_often() -> None:
+    broker = Broker()
+    broker.channel("orders", "billing", max_attempts=2, retry_first="1m")
+    broker.publish("orders", b"bad", b"worse")
+
+    def bill(message: Message) -> None:
+        if message.body == b"worse":
+            message.reject("not JSON")
+        else:
+            message.fail("declined")
+
+    outcomes = await broker.handle("orders", "billing", bill)
+    before = broker.dead_letters("orders", "billing")
+    broker.advance(120)
+    again = await broker.handle("orders", "billing", bill)
+
+    assert [outcome.answer for outcome in outcomes] == ["failed", "rejected"]
+    assert outcomes[1].reason == "not JSON"
+    assert before == [b"worse"]
+    assert [outcome.attempts for outcome in again] == [2]
+    assert broker.dead_letters("orders", "billing") == [b"worse", b"bad"]
