@@ -37,6 +37,7 @@ lint: setup
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/check-prose
 
 unit:
 	$(BIN)/pytest

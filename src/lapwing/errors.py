@@ -1,9 +1,9 @@
-"""What can go wrong, by whose fault it is.
+"""Errors, by whose fault they are.
 
 LapwingError
 ├── ProtocolError   the peer broke the protocol: answer its code, hang up
 ├── HangUp          the peer is not worth an answer: close the connection
-├── CommandFailed   a lawful command could not be done: answer, talk on
+├── CommandFailed   a lawful command could not be done: answer, keep the connection
 │   ├── NotInFlight     nobody holds the message
 │   └── NotOwner        another consumer holds it
 ├── LogError        the disk refuses, or disagrees with what we wrote
@@ -25,7 +25,7 @@ LapwingError
 │   ├── SettingRefused  a setting or policy that is unknown, malformed or contradicts another
 │   ├── NotSaved        a change that the catalog could not take
 │   └── CursorConflict  a commit that would go back, or names another log
-├── PublishRefused  a batch that is not what it says, with what exactly is wrong
+├── PublishRefused  a batch whose content is wrong, with the place and the reason
 └── ConfigError     the operator asked for the impossible: one line, exit 2
 """
 
@@ -56,7 +56,7 @@ class HangUp(LapwingError):
 
 
 class CommandFailed(LapwingError):
-    """A lawful command could not be done; the conversation goes on."""
+    """A lawful command could not be done; the connection stays open."""
 
 
 class NotInFlight(CommandFailed):
@@ -138,7 +138,7 @@ class TooManyConsumers(BrokerError):
 
 
 class LimitReached(BrokerError):
-    """There are as many of something as the operator allows."""
+    """A limit on topics or channels that the operator has set is reached."""
 
     def __init__(self, noun: str, limit: int, *, where: str, flag: str) -> None:
         super().__init__(f"{where} has {limit} {noun}, as many as {flag} allows")
@@ -178,11 +178,11 @@ class NotSaved(BrokerError):
 
 
 class CursorConflict(BrokerError):
-    """A commit that would move a cursor back, or that speaks of another log."""
+    """A commit that would move a cursor back, or that names another log."""
 
 
 class PublishRefused(LapwingError):
-    """A batch that is not what it says; `code` and `index` say what exactly is wrong (see `kernel.pure`)."""
+    """A batch whose content is wrong; `code` and `index` are the reason and the place (see `kernel.pure`)."""
 
     def __init__(self, code: int, index: int, value: int) -> None:
         super().__init__(f"message {index}: problem {code} ({value})")

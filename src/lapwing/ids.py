@@ -1,6 +1,6 @@
 """Node and sequence to sixteen hex digits and back.
 
-An id is `node << 54 | sequence` in lowercase hex: it rises with the sequence, and says by arithmetic which message of
+An id is `node << 54 | sequence` in lowercase hex: it rises with the sequence, and gives by arithmetic the message of
 which node's log it names.
 """
 
@@ -16,12 +16,12 @@ _DIGITS: Final = b"0123456789abcdef"
 
 
 def base(node: int) -> int:
-    """The number of the node's sequence 0."""
+    """Return the number of the node's sequence 0."""
     return node << SEQUENCE_BITS
 
 
 def encode(node: int, sequence: int) -> bytes:
-    """The id of a message."""
+    """Return the id of a message."""
     return b"%016x" % (node << SEQUENCE_BITS | sequence)
 
 
@@ -34,6 +34,6 @@ def decode(message_id: bytes) -> tuple[int, int]:
 
 
 def default_node(hostname: str) -> int:
-    """The node number of a host that was given none: the same one that NSQ takes."""
+    """Return the node number of a host that was given none: the one that NSQ takes."""
     digest = hashlib.md5(hostname.encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()
     return zlib.crc32(digest) % NODES

@@ -1,7 +1,9 @@
-"""What a topic or a channel may be called."""
+"""The names that topics and channels may have, and the version of NSQ that lapwing implements."""
 
 import re
 from typing import Final
+
+NSQ_VERSION: Final = "1.3.0"  # clients read it in answers
 
 EPHEMERAL: Final = "#ephemeral"
 LONGEST: Final = 64  # bytes, the suffix included
@@ -11,7 +13,7 @@ _NAME: Final = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
 def valid(name: str | bytes) -> bool:
-    """Whether `name` may name a topic or a channel."""
+    """Return whether `name` may name a topic or a channel."""
     if isinstance(name, str):
         try:
             name = name.encode("ascii")
@@ -21,10 +23,10 @@ def valid(name: str | bytes) -> bool:
 
 
 def ephemeral(name: str) -> bool:
-    """Whether what is called so lives only as long as somebody uses it."""
+    """Return whether a topic or channel of that name lives only as long as somebody uses it."""
     return name.endswith(EPHEMERAL)
 
 
 def own(topic: str) -> bool:
-    """Whether the topic is one that lapwing keeps for itself: lists leave it out unless asked."""
+    """Return whether the topic is one of lapwing's own, which lists leave out unless asked."""
     return topic.startswith(OWN)

@@ -8,9 +8,9 @@ import pytest
 from commanding import PROGRAM, environment, lapwing, process
 
 from lapwing import __version__
-from lapwing.broker.options import VERSION
 from lapwing.cli import main, reference
 from lapwing.cli.commands import SHELLS, Group
+from lapwing.names import NSQ_VERSION
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_help_loads_no_command() -> None:
 def test_the_version_says_which_number_is_whose() -> None:
     said = lapwing("--version").stdout
 
-    assert said.startswith(f"lapwing {__version__} (speaks NSQ {VERSION}'s protocol; ")
+    assert said.startswith(f"lapwing {__version__} (speaks NSQ {NSQ_VERSION}'s protocol; ")
     assert "kernel" in said
 
 

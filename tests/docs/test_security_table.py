@@ -12,7 +12,7 @@ from lapwing.admin.options import AdminOptions
 from lapwing.admin.services import build
 from lapwing.broker.options import Options
 from lapwing.lookup.http import LookupRoutes
-from lapwing.lookup.metrics import Counts
+from lapwing.lookup.metrics import LookupCounts
 from lapwing.lookup.registry import Registry
 from lapwing.net.logs import Level, Log
 from lapwing.net.routes import Route
@@ -71,7 +71,8 @@ def test_every_endpoint_of_nsqd_is_listed_with_the_permission_it_needs(tmp_path:
 
 
 def test_every_endpoint_of_nsqlookupd_is_listed() -> None:
-    routes = LookupRoutes(Registry(inactive_after=1, tombstone_lifetime=1), lambda: 0, Counts(0.0), lambda: 0).routes()
+    registry = Registry(inactive_after=1, tombstone_lifetime=1)
+    routes = LookupRoutes(registry, lambda: 0, LookupCounts(0.0), lambda: 0).routes()
 
     compare("nsqlookupd, HTTP", [(route.method, route.path) for route in routes])
 

@@ -12,7 +12,7 @@ from lookupclient import IDENTITY, Peer, get, identify
 
 import daemons
 from lapwing.cli import flags
-from lapwing.lookup.options import Options
+from lapwing.lookup.options import LookupOptions
 
 
 def run(*arguments):
@@ -60,7 +60,7 @@ def test_an_address_in_use_ends_it_with_1():
 
 
 def test_defaults_are_those_of_nsq():
-    options = flags.parse(Options, []).options
+    options = flags.parse(LookupOptions, []).options
 
     assert (options.http_address, options.tcp_address) == ("0.0.0.0:4161", "0.0.0.0:4160")
     assert (options.inactive_producer_timeout, options.tombstone_lifetime) == (300_000_000_000, 45_000_000_000)
@@ -70,7 +70,7 @@ def test_defaults_are_those_of_nsq():
 def test_config_keys_are_flag_names_with_underscores(tmp_path):
     file = tmp_path / "c.toml"
     file.write_text('tombstone_lifetime = 500\ninactive_producer_timeout = "2s"\nlog_prefix = "x "\nunknown = 1\n')
-    options = flags.parse(Options, ["-config", str(file), "-log-prefix", "y "]).options
+    options = flags.parse(LookupOptions, ["-config", str(file), "-log-prefix", "y "]).options
 
     assert (options.tombstone_lifetime, options.inactive_producer_timeout) == (500_000_000, 2_000_000_000)
     assert options.log_prefix == "y "
@@ -129,4 +129,4 @@ def test_a_restarted_one_knows_nothing_until_it_is_told_again():
 def test_the_documented_settings_are_the_real_ones():
     page = Path(__file__).parents[2] / "docs" / "discovery.md"
 
-    assert flags.table(Options) in page.read_text()
+    assert flags.table(LookupOptions) in page.read_text()

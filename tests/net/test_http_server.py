@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lapwing.net import answers
-from lapwing.net.answers import Later, Stream
+from lapwing.net.answers import Later, StreamedAnswer
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import bind
 from lapwing.net.routes import Route, Router, TlsRequired
@@ -52,7 +52,7 @@ class Site:
         )
         yield Route("GET", "/later", self.later)
         yield Route("GET", "/slow", self.slow)
-        yield Route("GET", "/stream", lambda request: Stream(pieces=self.pieces(request)))
+        yield Route("GET", "/stream", lambda request: StreamedAnswer(pieces=self.pieces(request)))
         yield Route("GET", "/broken", self.broken)
         yield Route("GET", "/big", self.big)
         yield Route("GET", "/last", lambda request: replace(answers.text("bye"), close=True))

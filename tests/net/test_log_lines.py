@@ -65,7 +65,7 @@ def test_a_reader_that_stops_costs_lines_and_no_time(pipe):
         log.info("again")
         text += os.read(pipe[0], 1 << 20)
     assert b"line 0 " in text
-    assert re.search(rb"WARNING: \d+ log lines lost: stderr was not read\n", text)
+    assert re.search(rb"WARNING: \d+ log lines were dropped: stderr was not read\n", text)
 
 
 def test_a_stderr_that_is_gone_is_no_reason_to_die(pipe):

@@ -11,7 +11,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.storage import MemoryStorage
 from lapwing.errors import LapwingError
-from lapwing.net.answers import Answer, Later, Stream
+from lapwing.net.answers import Answer, Later, StreamedAnswer
 from lapwing.net.logs import Level, Log
 from lapwing.net.requests import Caller, Head, Request
 from lapwing.net.routes import Reply, Router
@@ -122,7 +122,7 @@ async def settle(reply: Reply) -> Answer:
 
 async def whole(answer: Answer) -> bytes:
     """All of an answer's body."""
-    if not isinstance(answer, Stream) or answer.pieces is None:
+    if not isinstance(answer, StreamedAnswer) or answer.pieces is None:
         return answer.body
     body = io.BytesIO()
     async for piece in answer.pieces:

@@ -6,7 +6,7 @@ import json
 import pytest
 from doors import Node, settle
 
-from lapwing.net.answers import Stream
+from lapwing.net.answers import StreamedAnswer
 from lapwing.net.routes import Router
 from lapwing.nsqd.http_log import LogApi
 
@@ -41,7 +41,7 @@ async def ask(node: Node, target: str) -> tuple[list[bytes], int]:
 
     task = asyncio.create_task(others())
     answer = await settle(node.request("GET", target))
-    assert isinstance(answer, Stream)
+    assert isinstance(answer, StreamedAnswer)
     assert answer.pieces is not None
     pieces = [bytes(piece) async for piece in answer.pieces]
     task.cancel()

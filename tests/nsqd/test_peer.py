@@ -29,7 +29,7 @@ async def peers(
     made = Peers(node.broker, node.options, node.clock.now, node.turn.schedule_flush, node.log)
     node.peers = made  # type: ignore[assignment]
     node.api._publishing._newcomers = made
-    node.turn.on_changes = made.tell
+    node.turn.on_changes = made.send_changes
     await made.start()
     try:
         yield node, made

@@ -7,7 +7,7 @@ import pytest
 from doors import Node, settle
 
 from lapwing.broker.stats import ChannelStats, Latency, TopicStats
-from lapwing.net.answers import Stream
+from lapwing.net.answers import StreamedAnswer
 from lapwing.nsqd.statspage import Snapshot, TextPage
 from lapwing.sessions.nsq import Session, limits_of
 from lapwing.wire.nsq.commands import Pub, Rdy, Sub
@@ -131,7 +131,7 @@ async def test_many_topics_are_sent_in_pieces_that_make_the_same_page(form: str)
     text = (await node.ask("GET", f"/stats?format={form}&include_mem=0"))[1]
     filtered = (await node.ask("GET", f"/stats?format={form}&include_mem=0&channel=c"))[1]
 
-    assert isinstance(streamed, Stream)
+    assert isinstance(streamed, StreamedAnswer)
     if form == "json":
         names = [topic["topic_name"] for topic in json.loads(text)["topics"]]
         assert [topic["topic_name"] for topic in json.loads(filtered)["topics"]] == ["t007"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lapwing.errors import ProtocolError
 from lapwing.wire.nsq.identify import Identity, Terms, negotiate, parse
-from lapwing.wire.nsq.json import Kind, MemberReader, compact_json, read_members
+from lapwing.wire.nsq.json import JsonKind, MemberReader, compact_json, read_members
 
 MS = 1_000_000
 TERMS = Terms(version="1.3.0")
@@ -80,7 +80,7 @@ def random_json() -> st.SearchStrategy[Any]:
 )
 def test_every_object_of_json_is_understood_and_no_part_of_one(document, indent, share):
     text = json.dumps(document, indent=indent or None, ensure_ascii=indent % 2 == 0)
-    found = read_members(text.encode("utf-8", "replace"), {"msg_timeout": Kind.INT64}, lenient={"msg_timeout"})
+    found = read_members(text.encode("utf-8", "replace"), {"msg_timeout": JsonKind.INT64}, lenient={"msg_timeout"})
 
     asked = document.get("msg_timeout")
     if type(asked) is int and -(2**63) <= asked < 2**63:
@@ -121,7 +121,7 @@ def test_what_python_reads_is_read(body):
     ids=lambda body: body[:12].decode(),
 )
 def test_the_largest_body_is_read_in_small_slices(body):
-    reader = MemberReader(body, {"client_id": Kind.TEXT})
+    reader = MemberReader(body, {"client_id": JsonKind.TEXT})
     longest, done = 0.0, False
     while not done:
         began = time.process_time()
@@ -300,7 +300,7 @@ def test_json_as_written_reads_back(document):
 
 
 def test_members_are_read_by_their_kind():
-    kinds = {"name": Kind.TEXT, "small": Kind.INT32, "on": Kind.FLAG}
+    kinds = {"name": JsonKind.TEXT, "small": JsonKind.INT32, "on": JsonKind.FLAG}
     members = read_members(b'{"NAME":"n","small":7,"on":false,"other":"x"}', kinds)
 
     assert members == {"name": "n", "small": 7, "on": False}

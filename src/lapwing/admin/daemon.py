@@ -21,6 +21,7 @@ from lapwing.admin.options import AdminOptions
 from lapwing.admin.services import Admin, auth_secret, build, can_name_users
 from lapwing.admin.static import static_routes
 from lapwing.errors import ConfigError
+from lapwing.names import NSQ_VERSION
 from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
 
@@ -106,7 +107,7 @@ def run(options: AdminOptions) -> None:
     for text in warnings(options):
         log.warn(text)
     listener = _listen(options.http_address)
-    log.info("nsqadmin v1.3.0 (lapwing)")
+    log.info(f"nsqadmin v{NSQ_VERSION} (lapwing)")
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:
         runner.run(_serve(admin, listener, log))
     log.info("HTTP: closing")

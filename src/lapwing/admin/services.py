@@ -21,6 +21,7 @@ from lapwing.client.cluster_changes import ClusterChanges
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp, tls_context
 from lapwing.errors import ConfigError
+from lapwing.names import NSQ_VERSION
 from lapwing.net import bearer
 from lapwing.net.listen import split
 from lapwing.net.logs import Level, Log
@@ -65,7 +66,7 @@ def build(options: AdminOptions, log: Log) -> Admin:
         connect_timeout=options.http_client_connect_timeout / SECOND,
         request_timeout=options.http_client_request_timeout / SECOND,
         tls=tls,
-        user_agent="nsqadmin/v1.3.0",
+        user_agent=f"nsqadmin/v{NSQ_VERSION}",
         auth_secret=auth_secret(options),
     )
     cluster_client = ClusterClient(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)

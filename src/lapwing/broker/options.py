@@ -1,4 +1,4 @@
-"""Every setting of nsqd, typed and documented, with its default: the one source of flags, config keys and docs."""
+"""Every setting of nsqd with its type, default and help: the one source of flags, config keys and docs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from lapwing.net.options import (
     Kind,
     option,
 )
-
-VERSION: Final = "1.3.0"  # of the NSQ whose behaviour this is; clients look at it
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 
@@ -51,26 +49,32 @@ DURABILITY: Final = Kind("string", _durability, _durability)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What an operator may decide. Times are ns."""
+    """The settings of nsqd. Times are ns."""
 
-    config: str = option("", "path to a TOML config file", key="")
-    version: bool = option(False, "print version string", key="")
-    log_level: int = option("info", "debug, info, warn, error or fatal", kind=LEVEL)
-    log_prefix: str = option("[nsqd] ", "start of every log line")
-    verbose: bool = option(False, "accepted, no effect", key="")
+    config: str = option("", "read settings from this TOML file; flags override them", key="")
+    version: bool = option(False, "print the version and exit", key="")
+    log_level: int = option("info", "log lines of this level and above: debug, info, warn, error or fatal", kind=LEVEL)
+    log_prefix: str = option("[nsqd] ", "begin every log line with this text")
+    verbose: bool = option(False, "accepted for compatibility, without effect", key="")
     node_id: int = option(
         lambda: ids.default_node(_hostname()),
-        "unique part of message ids, 0 to 1023",
+        "put this number into message ids, 0 to 1023; every node needs its own",
         key="id",
         shown="a hash of the host name",
         kind=INTEGER,
     )
-    worker_id: bool = option(False, "accepted, no effect", key="")
-    tcp_address: str = option("0.0.0.0:4150", "host:port or path of a Unix socket to listen on for TCP clients")
-    http_address: str = option("0.0.0.0:4151", "address (host:port) or path of a Unix socket for HTTP; empty: none")
-    https_address: str = option("0.0.0.0:4152", "address (host:port) for HTTPS, with a certificate; empty: none")
-    redis_address: str = option("", "address (host:port) or path of a Unix socket for Redis clients; empty: none")
-    redis_tls_address: str = option("", "address (host:port) for Redis over TLS, with a certificate; empty: none")
+    worker_id: bool = option(False, "accepted for compatibility, without effect", key="")
+    tcp_address: str = option("0.0.0.0:4150", "listen on this host:port or Unix socket path for TCP clients")
+    http_address: str = option(
+        "0.0.0.0:4151", "listen on this host:port or Unix socket path for HTTP clients; empty: do not"
+    )
+    https_address: str = option(
+        "0.0.0.0:4152", "listen on this host:port for HTTPS clients, if there is a certificate; empty: do not"
+    )
+    redis_address: str = option("", "listen on this host:port or Unix socket path for Redis clients; empty: do not")
+    redis_tls_address: str = option(
+        "", "listen on this host:port for Redis clients with TLS, if there is a certificate; empty: do not"
+    )
     redis_flush: bool = option(
         False, "let Redis clients delete every stream with FLUSHDB and FLUSHALL; false: refuse these commands"
     )
@@ -78,12 +82,19 @@ class Options:
         False, "let MAXLEN and MINID of Redis clients delete entries that a group has not finished; false: keep them"
     )
     broadcast_address: str = option(
-        _hostname, "address that is registered with nsqlookupd", shown="the host name", kind=STRING
+        _hostname,
+        "register this address with nsqlookupd, for clients to connect to",
+        shown="the host name",
+        kind=STRING,
     )
-    broadcast_tcp_port: int = option(0, "TCP port that is registered with nsqlookupd; 0: the real one")
-    broadcast_http_port: int = option(0, "HTTP port that is registered with nsqlookupd; 0: the real one")
+    broadcast_tcp_port: int = option(0, "register this TCP port with nsqlookupd; 0: the one that is listened on")
+    broadcast_http_port: int = option(0, "register this HTTP port with nsqlookupd; 0: the one that is listened on")
     lookupd_tcp_addresses: tuple[str, ...] = option(
-        (), "nsqlookupd TCP address", flag="lookupd-tcp-address", key="nsqlookupd_tcp_addresses", kind=STRINGS
+        (),
+        "register topics and channels with this nsqlookupd (TCP host:port)",
+        flag="lookupd-tcp-address",
+        key="nsqlookupd_tcp_addresses",
+        kind=STRINGS,
     )
     auth_http_addresses: tuple[str, ...] = option(
         (), "ask this auth server (host:port or URL) what a client may do, over TCP and HTTP; none: allow everything",
@@ -96,83 +107,116 @@ class Options:
     stats_without_auth: bool = option(
         False, "serve /stats and /metrics without a secret although --auth-http-address is set; false: ask for one"
     )
-    auth_http_request_method: str = option("get", "how auth servers are asked, get or post")
-    http_client_connect_timeout: int = option("2s", "connect timeout of outgoing HTTP", kind=DURATION)
-    http_client_request_timeout: int = option("5s", "overall timeout of outgoing HTTP", kind=DURATION)
-    topology_region: str = option("", "this server's region, for topology-aware consumption")
-    topology_zone: str = option("", "this server's zone, for topology-aware consumption")
-    enable_experiment: tuple[str, ...] = option((), f"experimental feature: {TOPOLOGY_AWARE}", kind=STRINGS)
+    auth_http_request_method: str = option("get", "ask auth servers with this method: get or post")
+    http_client_connect_timeout: int = option(
+        "2s", "wait this long for a connection to an auth server or nsqlookupd (HTTP)", kind=DURATION
+    )
+    http_client_request_timeout: int = option(
+        "5s", "wait this long for the answer of an auth server or nsqlookupd (HTTP)", kind=DURATION
+    )
+    topology_region: str = option("", "name the region of this server, for topology-aware consumption")
+    topology_zone: str = option("", "name the zone of this server, for topology-aware consumption")
+    enable_experiment: tuple[str, ...] = option(
+        (), f"switch on an experimental feature: {TOPOLOGY_AWARE}", kind=STRINGS
+    )
 
-    data_path: str = option("", "where logs and metadata live", shown="the current directory")
+    data_path: str = option("", "store logs and metadata in this directory", shown="the current directory")
     durability: Durability = option(  # noqa: RUF009 - a Literal makes ruff take it for a call like any other
-        "os", "when a publish is acknowledged: memory (as NSQ), os (written to the log), fsync", kind=DURABILITY
+        "os",
+        "acknowledge a publish when it is in memory (like NSQ), written to its log (os), or synced to disk (fsync)",
+        kind=DURABILITY,
     )
-    mem_queue_size: int = option(10000, "messages kept in memory: of ephemeral topics, and with --durability=memory")
-    max_bytes_per_file: int = option(104857600, "size at which a log segment is closed and the next one begun")
-    sync_every: int = option(2500, "accepted for compatibility; what is written is synced every --sync-timeout")
-    sync_timeout: int = option("2s", "longest time between two fsyncs of a log that was written to", kind=DURATION)
-    retention_bytes: int = option(0, "bytes per topic to keep for replay although every channel is done with them")
-    retention_age: int = option("0s", "time to keep messages for replay although every channel is done", kind=DURATION)
-    retention_count: int = option(0, "newest messages per topic to keep for replay although every channel is done")
+    mem_queue_size: int = option(
+        10000, "keep at most this many messages in memory per ephemeral topic or channel, and with --durability=memory"
+    )
+    max_bytes_per_file: int = option(104857600, "start a new log segment when one has this many bytes")
+    sync_every: int = option(2500, "accepted for compatibility: logs are synced every --sync-timeout")
+    sync_timeout: int = option("2s", "sync a log to disk at most this long after it was written to", kind=DURATION)
+    retention_bytes: int = option(0, "keep this many bytes of finished messages per topic for replay; 0: none")
+    retention_age: int = option("0s", "keep finished messages for replay this long; 0s: not at all", kind=DURATION)
+    retention_count: int = option(0, "keep this many finished messages per topic for replay; 0: none")
     min_free_bytes: int = option(
-        67108864, "disk space to keep free: kept-for-replay segments go first, then publishes are refused; 0: no guard"
+        67108864,
+        "keep this much disk free: delete segments kept for replay first, then refuse publishes; 0: use all of it",
     )
-    checkpoint_interval: int = option("250ms", "how often finished messages are written to the journal", kind=DURATION)
+    checkpoint_interval: int = option("250ms", "write finished messages to the journal this often", kind=DURATION)
     requeue_on_disconnect: bool = option(
-        True, "what a consumer held is ready again as it disconnects; false: at its timeout, as NSQ does", kind=BOOLEAN
+        True, "requeue a consumer's messages when it disconnects; false: after their timeout, like NSQ", kind=BOOLEAN
     )
 
-    queue_scan_worker_pool_max: int = option(4, "accepted for compatibility; deadlines are kept in one exact agenda")
-    queue_scan_selection_count: int = option(20, "channels whose deadlines are looked at before others get their turn")
+    queue_scan_worker_pool_max: int = option(4, "accepted for compatibility, without effect: deadlines are exact")
+    queue_scan_selection_count: int = option(
+        20, "work on this many channels with expired deadlines before anything else gets its turn"
+    )
 
-    msg_timeout: int = option("1m", "how long a consumer has for a message", kind=DURATION)
-    max_msg_timeout: int = option("15m", "longest timeout that a client may ask for, touches included", kind=DURATION)
-    max_msg_size: int = option(1048576, "largest message body, in bytes")
-    max_body_size: int = option(5242880, "largest IDENTIFY, AUTH or MPUB body, in bytes")
-    max_req_timeout: int = option("1h", "longest delay of a requeue", kind=DURATION)
-    max_defer: int = option("0s", "longest delay of a deferred publish; 0: that of --max-req-timeout", kind=DURATION)
-    max_heartbeat_interval: int = option("1m", "longest heartbeat interval that a client may ask for", kind=DURATION)
-    max_rdy_count: int = option(2500, "largest RDY")
-    max_output_buffer_size: int = option(65536, "largest output buffer that a client may ask for, in bytes")
-    max_output_buffer_timeout: int = option("30s", "longest output buffer timeout a client may ask for", kind=DURATION)
-    min_output_buffer_timeout: int = option("25ms", "shortest output buffer timeout of a client", kind=DURATION)
-    output_buffer_timeout: int = option("250ms", "output buffer timeout that clients are told", kind=DURATION)
-    max_channel_consumers: int = option(0, "most consumers of one channel; 0: no limit")
+    msg_timeout: int = option(
+        "1m", "requeue a message that a consumer has not finished within this time", kind=DURATION
+    )
+    max_msg_timeout: int = option("15m", "refuse longer message timeouts, and touches beyond this", kind=DURATION)
+    max_msg_size: int = option(1048576, "refuse messages with more bytes")
+    max_body_size: int = option(5242880, "refuse bodies of IDENTIFY, AUTH and MPUB with more bytes")
+    max_req_timeout: int = option(
+        "1h", "refuse to defer a publish for longer, and shorten longer delays of requeues to this", kind=DURATION
+    )
+    max_defer: int = option("0s", "refuse to defer a publish for longer; 0s: --max-req-timeout holds", kind=DURATION)
+    max_heartbeat_interval: int = option("1m", "refuse longer heartbeat intervals", kind=DURATION)
+    max_rdy_count: int = option(2500, "refuse a larger RDY")
+    max_output_buffer_size: int = option(65536, "refuse larger output buffers, in bytes")
+    max_output_buffer_timeout: int = option("30s", "refuse longer output buffer timeouts", kind=DURATION)
+    min_output_buffer_timeout: int = option("25ms", "refuse shorter output buffer timeouts", kind=DURATION)
+    output_buffer_timeout: int = option(
+        "250ms", "answer clients that ask for no output buffer timeout with this one", kind=DURATION
+    )
+    max_channel_consumers: int = option(0, "accept at most this many consumers of a channel; 0: any number")
     tcp_transport: str = option(
-        "auto", "how TCP clients are served: epoll (Linux), asyncio, or auto (epoll where there is one)", kind=TRANSPORT
+        "auto", "serve TCP clients with epoll (Linux), asyncio, or auto: epoll where there is one", kind=TRANSPORT
     )
     max_connections: int = option(0, "accept at most this many TCP connections at a time; 0: any number")
     max_http_connections: int = option(10_000, "accept at most this many HTTP connections at a time; 0: any number")
     max_memory: int = option(
-        0, "refuse publishes while nsqd holds more bytes of memory than this; 0: 80 % of the machine's or container's, "
+        0,
+        "refuse publishes while nsqd holds more bytes of memory than this; 0: 80 % of the machine's or container's, "
         "-1: never refuse for that",
     )
-    max_topics: int = option(0, "most topics; 0: no limit")
-    max_channels: int = option(0, "most channels of one topic; 0: no limit")
-    magic_timeout: int = option("2m", "how long a new connection may stay silent; 0: no limit", kind=DURATION)
+    max_topics: int = option(0, "create at most this many topics; 0: any number")
+    max_channels: int = option(0, "create at most this many channels of a topic; 0: any number")
+    magic_timeout: int = option(
+        "2m", "disconnect a client that sends nothing for this long after it has connected; 0: never", kind=DURATION
+    )
 
-    statsd_address: str = option("", "UDP host:port of a statsd server; empty: none")
-    statsd_prefix: str = option("nsq.%s", "prefix of statsd keys; %s is the broadcast address and HTTP port")
-    statsd_interval: int = option("1m", "time between two pushes to statsd", kind=DURATION)
-    statsd_mem_stats: bool = option(True, "push memory figures to statsd too")
-    statsd_udp_packet_size: int = option(508, "largest statsd datagram, in bytes")
-    statsd_exclude_ephemeral: bool = option(False, "leave ephemeral topics and channels out of statsd")
+    statsd_address: str = option("", "push figures to the statsd server at this UDP host:port; empty: do not")
+    statsd_prefix: str = option("nsq.%s", "begin statsd keys with this text; %s is the broadcast address and HTTP port")
+    statsd_interval: int = option("1m", "push to statsd this often", kind=DURATION)
+    statsd_mem_stats: bool = option(True, "push memory figures to statsd too; false: leave them out")
+    statsd_udp_packet_size: int = option(508, "send statsd datagrams of at most this many bytes")
+    statsd_exclude_ephemeral: bool = option(
+        False, "leave ephemeral topics and channels out of statsd; false: push them too"
+    )
 
     e2e_processing_latency_percentiles: tuple[float, ...] = option(
-        (), "percentile (0 < q <= 1) of publish-to-FIN times to track, repeatable or comma-separated",
+        (), "track this percentile (0 < q <= 1) of the times from publish to FIN, repeatable or comma-separated",
         flag="e2e-processing-latency-percentile", key="e2e_processing_latency_percentiles", kind=FLOATS,
     )  # fmt: skip
-    e2e_processing_latency_window_time: int = option("10m", "window for those percentiles", kind=DURATION)
+    e2e_processing_latency_window_time: int = option("10m", "track percentiles over this long", kind=DURATION)
 
-    tls_cert: str = option("", "path to the certificate (PEM)")
-    tls_key: str = option("", "path to its key (PEM)")
-    tls_client_auth_policy: str = option("", "client certificates: require, or require-verify (by --tls-root-ca-file)")
-    tls_root_ca_file: str = option("", "path to the certificate authorities (PEM)")
-    tls_required: int = option("false", "require TLS: true, false, or tcp-https (not of HTTP)", kind=TLS_REQUIRED)
-    tls_min_version: int = option("tls1.2", "lowest TLS version: tls1.0, tls1.1, tls1.2 or tls1.3", kind=TLS_VERSION)
-    deflate: bool = option(True, "allow deflate compression")
-    max_deflate_level: int = option(6, "highest deflate level that a client may ask for, 1 to 9")
-    snappy: bool = option(True, "allow snappy compression")
+    tls_cert: str = option("", "use the certificate in this PEM file for TLS; empty: no TLS")
+    tls_key: str = option("", "use the key in this PEM file for TLS")
+    tls_client_auth_policy: str = option(
+        "",
+        "require client certificates that --tls-root-ca-file trusts: require or require-verify; empty: ask for none",
+    )
+    tls_root_ca_file: str = option("", "trust the certificate authorities in this PEM file; empty: those of the system")
+    tls_required: int = option(
+        "false",
+        "require TLS of all clients (true), of all but HTTP clients (tcp-https), or of none (false)",
+        kind=TLS_REQUIRED,
+    )
+    tls_min_version: int = option(
+        "tls1.2", "refuse lower versions of TLS than this: tls1.0, tls1.1, tls1.2 or tls1.3", kind=TLS_VERSION
+    )
+    deflate: bool = option(True, "allow deflate compression; false: grant it to nobody")
+    max_deflate_level: int = option(6, "grant clients at most this deflate level, 1 to 9")
+    snappy: bool = option(True, "allow snappy compression; false: grant it to nobody")
 
     deferred_limit: int | None = None  # not a setting: --mem-queue-size where it was given, see differences.md
 
@@ -188,12 +232,12 @@ class Options:
 
     @property
     def max_batch_count(self) -> int:
-        """How many messages an MPUB may hold."""
+        """The most messages that an MPUB may hold."""
         return (self.max_body_size - 4) // 5
 
     @property
     def log_options(self) -> LogOptions:
-        """How logs are kept."""
+        """The settings of logs."""
         return LogOptions(
             durability=self.durability,
             segment_bytes=self.max_bytes_per_file,

@@ -112,10 +112,11 @@ program: Final = Program(
 def version() -> str:
     """Return the versions of lapwing and of the NSQ that its protocol is compatible with."""
     from lapwing import kernel
-    from lapwing.broker.options import VERSION
+    from lapwing.names import NSQ_VERSION
 
     twin = "compiled" if kernel.COMPILED else "pure Python"
-    return f"lapwing {__version__} (speaks NSQ {VERSION}'s protocol; Python {sys.version.split()[0]}, {twin} kernel)"
+    python = sys.version.split()[0]
+    return f"lapwing {__version__} (speaks NSQ {NSQ_VERSION}'s protocol; Python {python}, {twin} kernel)"
 
 
 def _run(words: Sequence[str]) -> None:

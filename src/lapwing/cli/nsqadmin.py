@@ -9,6 +9,7 @@ from lapwing.admin.options import AdminOptions
 from lapwing.cli import flags
 from lapwing.errors import ConfigError
 from lapwing.kernel import COMPILED
+from lapwing.names import NSQ_VERSION
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = flags.read(AdminOptions, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options
     if options.version:
         twin = "compiled" if COMPILED else "pure"
-        print(f"nsqadmin v1.3.0 (built w/python{platform.python_version()}-{twin})")
+        print(f"nsqadmin v{NSQ_VERSION} (built w/python{platform.python_version()}-{twin})")
         return
     if options.hash_password:
         _print_hash(options.hash_password)

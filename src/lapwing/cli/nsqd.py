@@ -5,8 +5,9 @@ import gc
 import sys
 
 from lapwing import kernel
-from lapwing.broker.options import VERSION, Options
+from lapwing.broker.options import Options
 from lapwing.cli.flags import Parsed, read, replaced
+from lapwing.names import NSQ_VERSION
 from lapwing.net.logs import Level, Log
 
 EXAMPLE = "nsqd --data-path=/var/lib/nsqd --lookupd-tcp-address=127.0.0.1:4160"
@@ -16,7 +17,7 @@ def version_text(program: str) -> str:
     """Return the output of `--version`; clients parse it."""
     twin = "compiled" if kernel.COMPILED else "pure"
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"{program} v{VERSION} (built w/python{python}-{twin})"
+    return f"{program} v{NSQ_VERSION} (built w/python{python}-{twin})"
 
 
 def effective(parsed: Parsed[Options]) -> Options:

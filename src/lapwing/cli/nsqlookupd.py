@@ -5,7 +5,8 @@ import platform
 import sys
 
 from lapwing.cli.flags import read
-from lapwing.lookup.options import VERSION, Options
+from lapwing.lookup.options import LookupOptions
+from lapwing.names import NSQ_VERSION
 from lapwing.net.logs import Level, Log
 
 EXAMPLE = "nsqlookupd --tcp-address=0.0.0.0:4160 --http-address=0.0.0.0:4161"
@@ -13,8 +14,8 @@ EXAMPLE = "nsqlookupd --tcp-address=0.0.0.0:4160 --http-address=0.0.0.0:4161"
 
 def main() -> None:
     """Run the program."""
-    options = read(Options, "nsqlookupd", example=EXAMPLE).options
-    version = f"nsqlookupd v{VERSION} (built w/python{platform.python_version()})"
+    options = read(LookupOptions, "nsqlookupd", example=EXAMPLE).options
+    version = f"nsqlookupd v{NSQ_VERSION} (built w/python{platform.python_version()})"
     if options.version:
         print(version)
         return

@@ -54,7 +54,7 @@ _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 
 def _flat(data: Buffer) -> Buffer:
-    """The same bytes, such that each has its own place: not so in views of larger items."""
+    """Return the same bytes as a buffer of single bytes, which a view of larger items is not."""
     if isinstance(data, bytes):
         return data
     view = memoryview(data)
@@ -70,18 +70,18 @@ def _place(start: int) -> int:
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """The CRC-32C of `data`, going on from `value`."""
+    """Return the CRC-32C of `data`, continued from `value`."""
     checksum: int = google_crc32c.extend(value, data if isinstance(data, bytes) else bytes(memoryview(data)))
     return checksum
 
 
 def frame_one(body: Buffer, first_id: int, timestamp: int) -> bytes:
-    """The frame of one message."""
+    """Return the frame of one message."""
     return frame_bodies((body,), first_id, timestamp)
 
 
 def frame_bodies(bodies: Iterable[Buffer], first_id: int, timestamp: int) -> bytes:
-    """The frames of `bodies`, with ids from `first_id` on, back to back. Raises `OverflowError` past 2 GiB a body."""
+    """Return the frames of `bodies`, with ids from `first_id` on. Raises `OverflowError` past 2 GiB a body."""
     pack, time = _FRAME.pack, timestamp.to_bytes(8, "big", signed=True)
     parts: list[Buffer] = []
     for number, body in enumerate(bodies, first_id):
@@ -97,7 +97,7 @@ def frame_bodies(bodies: Iterable[Buffer], first_id: int, timestamp: int) -> byt
 def frame_mpub(
     body: Buffer, first_id: int, timestamp: int, max_count: int, max_size: int
 ) -> tuple[bytes, int]:
-    """The frames of an MPUB body (count, then size and bytes of each), and how many there are.
+    """Return the frames of an MPUB body (count, then size and bytes of each), and how many there are.
 
     All or nothing: raises `PublishRefused` with the first thing that is wrong.
     """
@@ -154,7 +154,7 @@ def mpub_run(data: Buffer, at: int, count: int, max_size: int) -> tuple[int, int
 def frame_pubs(
     data: bytes, line: bytes, first_id: int, timestamp: int, max_count: int, max_size: int, max_body: int
 ) -> tuple[bytes, int, int] | None:
-    """The frames of whole publishes to one topic, how many there are, and how many commands they came in.
+    """Return the frames of whole publishes to one topic, how many there are, and how many commands they came in.
 
     `line` is what each command begins with, such as `PUB orders\\n` or `MPUB orders\\n`. None where `data` is anything
     else than whole and lawful commands of that line, back to back: then a parser has to look at it.
@@ -196,7 +196,7 @@ def frame_pubs(
 
 
 def fin_run(data: Buffer, start: int) -> int:
-    """Where the run of whole `FIN <id>` lines that begins at `start` ends.
+    """Return where the run of whole `FIN <id>` lines that begins at `start` ends.
 
     A space or a closing CR makes the id shorter than it looks: such a line ends the run, and needs a parser.
     """
@@ -232,7 +232,7 @@ def finish(block: Buffer, base: int, in_flight: dict[int, Any], attempts: dict[i
 
 
 def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: int) -> tuple[int, int]:
-    """How many whole frames from `start` fit, and where they end; the first one fits whatever its size."""
+    """Return how many whole frames from `start` fit, and where they end; the first one fits whatever its size."""
     start, data = _place(start), _flat(data)
     stop = min(stop, len(data))
     limit = min(stop, start + max_bytes)
@@ -250,7 +250,7 @@ def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: 
 
 
 def fins_of(data: Buffer, start: int, stop: int) -> tuple[bytes, int, int]:
-    """The run of FINs that answers the run of whole message frames at `start`; how many, and where the frames end.
+    """Return the FINs that answer the run of whole message frames at `start`; how many, and where it ends.
 
     Stops before the first bytes that are no whole message frame, as `scan_frames` does.
     """
@@ -261,7 +261,7 @@ def fins_of(data: Buffer, start: int, stop: int) -> tuple[bytes, int, int]:
 
 
 def scan_frames(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]:
-    """Where each whole message frame from `start` begins, then where the last one ends; and that end again.
+    """Return where each whole message frame from `start` begins, then where the last one ends; and that end again.
 
     Scanning stops at the first bytes that are no whole frame: torn and corrupt look alike from here.
     """
@@ -284,8 +284,8 @@ def decode_columns(
     """Write the frames of [start, stop) into columns from `row` on; the next row, and where the next frame begins.
 
     The columns are room that Arrow understands: 16 bytes an id, microseconds as native i64, where bodies begin as
-    native i32 (that of `row` is there already, and is where bodies go on), and the bodies. It ends at what is no whole
-    frame, and where a column is full.
+    native i32 (that of `row` is there already, and is where the next body begins), and the bodies. It ends at
+    what is no whole frame, and where a column is full.
     """
     at, index, data = _place(start), _place(row), _flat(data)
     id_at, time_at, offset_at, body_at = (memoryview(column).cast("B") for column in (ids, times, offsets, bodies))
@@ -314,7 +314,7 @@ def decode_columns(
 
 
 def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int, int, bytes, bytes]], int]:
-    """The run of whole message frames at `start` as (timestamp, attempts, id, body), and where it ends."""
+    """Return the run of whole message frames at `start` as (timestamp, attempts, id, body), and where it ends."""
     start, data = _place(start), _flat(data)
     positions, end = scan_frames(data, start, stop)
     messages = []
@@ -326,7 +326,7 @@ def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int
 
 
 def with_attempts(frame: Buffer, attempts: int) -> bytes:
-    """The same frame, said to be delivered for the `attempts`-th time."""
+    """Return the same frame with this number of attempts."""
     frame = _flat(frame)
     if len(frame) < HEAD:
         raise ValueError(f"frame of {len(frame)} bytes, at least {HEAD} needed")

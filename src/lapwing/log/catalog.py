@@ -10,8 +10,8 @@ from typing import Any, Final
 from lapwing import names
 from lapwing.errors import LogError, WriteFailed
 from lapwing.log.disk import DISK, Disk
+from lapwing.names import NSQ_VERSION
 
-VERSION: Final = "1.3.0"  # of the format: that of the NSQ whose file this is
 FILE: Final = "nsqd.dat"
 
 
@@ -90,7 +90,7 @@ class Catalog:
         """Make `topics` and `policies` the catalog, in one step, without ephemeral topics. Raises `WriteFailed`."""
         document: dict[str, Any] = {
             "topics": [_topic(topic) for topic in topics if not names.ephemeral(topic.name)] or None,
-            "version": VERSION,
+            "version": NSQ_VERSION,
         }
         if policies:
             document["policies"] = dict(policies)

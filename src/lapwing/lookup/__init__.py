@@ -1,1 +1,1 @@
-"""Who has which topic."""
+"""nsqlookupd: the registry of topics and the nsqds that have them."""

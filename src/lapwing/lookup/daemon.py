@@ -1,4 +1,4 @@
-"""nsqlookupd: builds the registry and its two doors from options; starts and stops them."""
+"""nsqlookupd: build the registry and its two listeners from options; start and stop them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import traceback
 from typing import Final
 
 from lapwing.lookup.http import LookupRoutes
-from lapwing.lookup.metrics import Counts
-from lapwing.lookup.options import VERSION, Options
+from lapwing.lookup.metrics import LookupCounts
+from lapwing.lookup.options import LookupOptions
 from lapwing.lookup.registry import Registry
-from lapwing.lookup.session import Session
-from lapwing.lookup.tcp import Peers
+from lapwing.lookup.session import LookupSession
+from lapwing.lookup.tcp import PeerConnections
+from lapwing.names import NSQ_VERSION
 from lapwing.net.browsers import BrowserGuard
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind, split
@@ -26,15 +27,15 @@ from lapwing.wire.nsq.lookup import PeerInfo
 _SWEEP: Final = 1_000_000_000  # ns between two looks at who is silent
 
 
-class Daemon:
+class LookupDaemon:
     """One nsqlookupd on the running event loop."""
 
-    def __init__(self, options: Options, log: Log) -> None:
+    def __init__(self, options: LookupOptions, log: Log) -> None:
         self._options = options
         self._log = log
         # Unix time that no correction of the clock can throw: a jump must not make every producer inactive.
         self._offset = time.time_ns() - time.monotonic_ns()
-        self.counts = Counts(started=time.time())
+        self.counts = LookupCounts(started=time.time())
         self.registry = Registry(
             inactive_after=options.inactive_producer_timeout,
             tombstone_lifetime=options.tombstone_lifetime,
@@ -43,7 +44,9 @@ class Daemon:
             departed_lifetime=options.departed_lifetime,
         )
         self._welcome = b""
-        self._peers = Peers(self._session, self.now, self.counts, limit=options.max_peers, timeout=options.peer_timeout)
+        self._peers = PeerConnections(
+            self._session, self.now, self.counts, limit=options.max_peers, timeout=options.peer_timeout
+        )
         self._http = HttpServer(
             BrowserGuard(
                 Router(LookupRoutes(self.registry, self.now, self.counts, lambda: self._http.served).routes()),
@@ -59,19 +62,19 @@ class Daemon:
         self._swept = 0  # ns
 
     def now(self) -> int:
-        """Unix time in ns."""
+        """Return Unix time in ns."""
         return time.monotonic_ns() + self._offset
 
-    def _session(self, remote: str) -> Session:
-        say = self._log.info if self._log.enabled(Level.INFO) else _silent
-        say(f"TCP: new client({remote})")
-        return Session(self.registry, self._welcome, remote, say)
+    def _session(self, remote: str) -> LookupSession:
+        log = self._log.info if self._log.enabled(Level.INFO) else _silent
+        log(f"TCP: new client({remote})")
+        return LookupSession(self.registry, self._welcome, remote, log)
 
     def _broken(self, where: str, error: BaseException) -> None:
         self._log.error(f"HTTP: {where} failed - {''.join(traceback.format_exception(error))}")
 
     async def start(self) -> None:
-        """Listen on both doors; raises `CannotListen`."""
+        """Listen for nsqds and for HTTP clients; raise `CannotListen`."""
         for address in (self._options.tcp_address, self._options.http_address):
             if split(address) is None:
                 raise CannotListen(0, f"listen ({address}) failed - not a host:port")
@@ -84,7 +87,7 @@ class Daemon:
             hostname=os.uname().nodename,
             http_port=http.port,
             tcp_port=tcp.port,
-            version=VERSION,
+            version=NSQ_VERSION,
         )
         self._welcome = lookup.answer(own.welcome())
         await tcp.serve(self._peers.protocol)
@@ -106,7 +109,7 @@ class Daemon:
         self._sweeping = asyncio.get_running_loop().call_later(_SWEEP / 1e9, self._sweep)
 
     async def stop(self) -> None:
-        """Close the doors and every connection at once."""
+        """Close both listeners and every connection at once."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         for listener in self._listeners:
@@ -116,12 +119,12 @@ class Daemon:
 
 
 def _silent(text: str) -> None:
-    """Say nothing."""
+    """Log nothing."""
 
 
-async def run(options: Options, log: Log) -> int:
-    """Serve until SIGINT or SIGTERM; the exit status."""
-    daemon = Daemon(options, log)
+async def run(options: LookupOptions, log: Log) -> int:
+    """Serve until SIGINT or SIGTERM; return the exit status."""
+    daemon = LookupDaemon(options, log)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -140,7 +143,7 @@ async def run(options: Options, log: Log) -> int:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one."""
+    """Return a loop of uvloop where it is installed, else of asyncio."""
     try:
         import uvloop
     except ImportError:

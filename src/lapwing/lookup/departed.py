@@ -71,7 +71,7 @@ class DepartedNodes:
             self._drop(node, topic)
 
     def listed(self, topic: str | None = None, *, now: int) -> list[DepartedNode]:
-        """Return the nodes that had the topic (None: any), the one that was heard of longest ago first."""
+        """Return the nodes that had the topic (None: any), the one with the oldest last PING first."""
         for node, found in list(self._nodes.items()):
             if found.last_update < now - self._lifetime:
                 self.forget(node)

@@ -1,13 +1,13 @@
-"""nsqlookupd's HTTP door: parse, ask the registry, answer."""
+"""The HTTP routes of nsqlookupd."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from lapwing import names
 from lapwing.lookup import profiles
-from lapwing.lookup.metrics import Counts, exposition
-from lapwing.lookup.options import VERSION
+from lapwing.lookup.metrics import LookupCounts, exposition
 from lapwing.lookup.registry import NEVER, Producer, Registry, RegistryFull
+from lapwing.names import NSQ_VERSION
 from lapwing.net import answers
 from lapwing.net.answers import Answer, Refused
 from lapwing.net.requests import Request
@@ -20,7 +20,9 @@ _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 class LookupRoutes:
     """The routes over one registry; `clock` gives the time in Unix ns."""
 
-    def __init__(self, registry: Registry, clock: Callable[[], int], counts: Counts, served: Callable[[], int]) -> None:
+    def __init__(
+        self, registry: Registry, clock: Callable[[], int], counts: LookupCounts, served: Callable[[], int]
+    ) -> None:
         """`served` gives the number of requests answered."""
         self._registry = registry
         self._clock = clock
@@ -31,7 +33,7 @@ class LookupRoutes:
         """Return every route of nsqlookupd."""
         return [
             Route("GET", "/ping", lambda _: answers.plain("OK")),
-            Route("GET", "/info", lambda _: answers.value({"version": VERSION})),
+            Route("GET", "/info", lambda _: answers.value({"version": NSQ_VERSION})),
             Route("GET", "/topics", self._topics),
             Route("GET", "/channels", self._channels),
             Route("GET", "/lookup", self._lookup),
@@ -49,7 +51,7 @@ class LookupRoutes:
         ]
 
     def _topics(self, request: Request) -> Answer:
-        """Every topic. `?channels=true` adds the channels of each: one request instead of one per topic."""
+        """Return every topic. `?channels=true` adds the channels of each: one request instead of one per topic."""
         topics = self._registry.topics
         if request.head.raw_query != b"channels=true":  # NSQ ignores the query of this path
             return answers.value({"topics": topics})
@@ -81,9 +83,9 @@ class LookupRoutes:
         return Answer(200, b'{"producers":[%b]}' % b",".join(nodes), answers.JSON)
 
     def _producers(self, request: Request) -> Answer:
-        """Return every producer, silent and departed ones too, and how long ago it was heard of.
+        """Return every producer, silent and departed ones too, and the time since its last PING.
 
-        With `topic`, those that have it. `started_ms_ago` says since when departed producers were remembered.
+        With `topic`, those that have it. Departed producers are known since `started_ms_ago`.
         """
         now = self._clock()
         topic = request.query.get("topic")
@@ -177,7 +179,7 @@ class LookupRoutes:
 
 
 def _name(request: Request, what: str) -> str:
-    """The topic or channel that the query names; raises `Refused` if nothing may be called so."""
+    """Return the topic or channel that the query names; raise `Refused` if the name is not valid."""
     name = request.argument(what)
     if not names.valid(name):
         raise Refused(400, f"INVALID_ARG_{what.upper()}")

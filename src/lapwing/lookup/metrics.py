@@ -8,8 +8,8 @@ from lapwing.lookup.registry import Registry
 
 
 @dataclass(slots=True)
-class Counts:
-    """What has happened since the start."""
+class LookupCounts:
+    """LookupCounts since the start."""
 
     started: float  # Unix seconds
     peers: int = 0  # connections of nsqds, now
@@ -20,24 +20,24 @@ class Counts:
     requests: int = 0  # HTTP requests answered; filled in when asked
 
 
-def exposition(registry: Registry, counts: Counts, *, now: int) -> str:
-    """All metrics, as a scraper wants them."""
+def exposition(registry: Registry, counts: LookupCounts, *, now: int) -> str:
+    """Return all metrics in Prometheus' text format."""
     return "".join(
         f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
         for name, kind, value, text in _lines(registry, counts, now)
     )
 
 
-def _lines(registry: Registry, counts: Counts, now: int) -> Iterator[tuple[str, str, float, str]]:
+def _lines(registry: Registry, counts: LookupCounts, now: int) -> Iterator[tuple[str, str, float, str]]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     topics = registry.topics
     yield "lapwing_lookup_topics", "gauge", len(topics), "Topics that are registered."
     yield "lapwing_lookup_channels", "gauge", len(registry) - len(topics), "Channels that are registered."
     yield "lapwing_lookup_producers", "gauge", len(registry.producers), "Connected nsqds."
-    yield "lapwing_lookup_producers_active", "gauge", len(registry.active(now=now)), "Connected nsqds heard of lately."
-    yield "lapwing_lookup_peers", "gauge", counts.peers, "Open connections on the TCP door."
-    yield "lapwing_lookup_peers_total", "counter", counts.peers_total, "Connections taken on the TCP door."
-    yield "lapwing_lookup_peers_refused_total", "counter", counts.refused, "Connections that were too many."
+    yield "lapwing_lookup_producers_active", "gauge", len(registry.active(now=now)), "Active nsqds."
+    yield "lapwing_lookup_peers", "gauge", counts.peers, "Open connections of nsqds."
+    yield "lapwing_lookup_peers_total", "counter", counts.peers_total, "Connections of nsqds since the start."
+    yield "lapwing_lookup_peers_refused_total", "counter", counts.refused, "Connections refused."
     yield "lapwing_lookup_answers_total", "counter", counts.answers, "Commands of nsqds that were answered."
     yield "lapwing_lookup_lookups_total", "counter", counts.lookups, "Lookups of a topic."
     yield "lapwing_lookup_http_requests_total", "counter", counts.requests, "HTTP requests answered."

@@ -2,15 +2,12 @@
 
 import os
 from dataclasses import dataclass
-from typing import Final
 
 from lapwing.net.options import DURATION, INTEGER, LEVEL, STRING, STRINGS, option
 
-VERSION: Final = "1.3.0"  # of the NSQ whose behaviour this is; clients look at it
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class LookupOptions:
     """The settings of nsqlookupd. Times are ns. The last seven are lapwing's own."""
 
     broadcast_address: str = option(
@@ -43,6 +40,6 @@ class Options:
     )
     peer_timeout: int = option("0s", "disconnect an nsqd that sent nothing for this long; 0s: never", kind=DURATION)
     departed_lifetime: int = option(
-        "24h", "how long a disconnected nsqd is remembered in `/producers`, for readers of logs; 0s: not at all",
+        "24h", "keep a disconnected nsqd in `/producers` for this long, for readers of logs; 0s: not at all",
         kind=DURATION,
     )

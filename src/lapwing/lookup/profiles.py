@@ -1,4 +1,4 @@
-"""What stands where NSQ has Go's profiler: what this process is doing, as text."""
+"""The `/debug/pprof` pages: where NSQ serves Go's profiler, these describe the Python process as text."""
 
 import gc
 import sys
@@ -15,7 +15,7 @@ _PAGES: Final = ("block", "cmdline", "goroutine", "heap", "profile", "symbol", "
 
 
 def routes() -> list[Route]:
-    """The profiler's pages; here, unlike in nsqd, their index is without a slash at the end."""
+    """Return the routes; unlike in nsqd, the path of the index has no slash at the end."""
     pages = [Route("GET", f"/debug/pprof/{page}", _page) for page in _PAGES]
     return [Route("GET", "/debug/pprof", _index), *pages, Route("POST", "/debug/pprof/symbol", _page)]
 
@@ -40,7 +40,7 @@ def _page(request: Request) -> Answer:
 
 
 def _stacks() -> str:
-    """Where every thread and every task stands."""
+    """Return the stack of every thread and every task."""
     import asyncio
 
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -14,7 +14,7 @@ NEVER: Final = -6795364578871345152  # ns; what NSQ shows for a tombstone that w
 
 
 class RegistryFull(LapwingError):
-    """There are as many registrations as the operator allows."""
+    """The registry holds as many registrations as --max-registrations allows."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"registry is full ({limit} registrations)")
@@ -29,7 +29,7 @@ class PeerFull(LapwingError):
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """One connected nsqd. Two connections are two producers, whatever they say of themselves."""
+    """One connected nsqd. Two connections are two producers, even with the same addresses."""
 
     id: str  # `ip:port` of its end of the connection
     peer: PeerInfo
@@ -43,11 +43,11 @@ class Producer:
 
     @property
     def node(self) -> str:
-        """The name by which tombstones speak of it."""
+        """The name of the node in tombstones: broadcast address and HTTP port."""
         return f"{self.peer.broadcast_address}:{self.peer.http_port}"
 
     def description(self) -> dict[str, str | int]:
-        """What is told of it, in NSQ's order."""
+        """Return its description for clients, in NSQ's order."""
         return {
             "remote_address": self.id,
             "hostname": self.peer.hostname,
@@ -61,7 +61,7 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RegisteredProducer:
     """One producer in one registration, as `/debug` lists it."""
 
     category: str
@@ -103,13 +103,13 @@ class Registry:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many topics and channels are registered."""
+        """Return how many topics and channels are registered."""
         return self._count
 
-    # what an nsqd says
+    # commands of nsqds
 
     def join(self, id: str, peer: PeerInfo, *, now: int) -> Producer:
-        """A new producer, active from now on."""
+        """Add a producer, active from now on, and return it."""
         producer = Producer(id, peer, now)
         self.producers.add(producer)
         return producer
@@ -120,7 +120,7 @@ class Registry:
             producer.last_update += duration
 
     def leave(self, producer: Producer) -> None:
-        """The producer's connection is gone; what it had registered stays known."""
+        """Remove a producer whose connection is gone; its topics and channels stay registered."""
         self.departed.add(producer.node, producer.description(), producer.topics, last_update=producer.last_update)
         self.producers.discard(producer)
         for topic in producer.topics:
@@ -148,9 +148,9 @@ class Registry:
         self.departed.returned(producer.node, producer.peer.hostname, producer.peer.http_port, topic)
 
     def unregister(self, producer: Producer, topic: str, channel: str = "") -> None:
-        """The producer no longer has that channel; or, without one, neither the topic nor any channel of it.
+        """Remove the producer from a channel; without a channel, from the topic and all its channels.
 
-        What is ephemeral goes with its last producer; the channels of an ephemeral topic do not go with it.
+        Ephemeral topics and channels are deleted with their last producer; the channels of such a topic are not.
         """
         if channel:
             self._take_off(producer, topic, channel)
@@ -172,7 +172,7 @@ class Registry:
             producer.channels.discard((topic, channel))
             self._channels[topic][channel].discard(producer)
 
-    # what an operator says
+    # calls of operators
 
     def create(self, topic: str, channel: str = "") -> None:
         """Make topic and channel known, with nobody who has them. Raises `RegistryFull`, having done nothing."""
@@ -226,37 +226,37 @@ class Registry:
         return list(self._topics)
 
     def channels(self, topic: str) -> list[str]:
-        """Every channel of the topic that is known."""
+        """Return every registered channel of the topic."""
         return list(self._channels.get(topic, ()))
 
     def knows(self, topic: str) -> bool:
-        """Whether the topic is registered, if only with nobody."""
+        """Return whether the topic is registered, even without a producer."""
         return topic in self._topics
 
     def lookup(self, topic: str, *, now: int) -> list[Producer]:
-        """Who has the topic and may be told: active, and not tombstoned."""
+        """Return the producers of the topic that are active and not tombstoned."""
         seen = now - self.inactive_after
         buried = now - self.tombstone_lifetime
         having = self._topics.get(topic, {})
         return [producer for producer, at in having.items() if producer.last_update >= seen and at <= buried]
 
     def active(self, *, now: int) -> list[Producer]:
-        """Every producer that was heard of lately enough."""
+        """Return every active producer: one whose last PING is recent enough."""
         seen = now - self.inactive_after
         return [producer for producer in self.producers if producer.last_update >= seen]
 
     def tombstoned(self, producer: Producer, topic: str, *, now: int) -> bool:
-        """Whether the producer is hidden from lookups of the topic."""
+        """Return whether the producer is hidden from lookups of the topic."""
         return self._topics.get(topic, {}).get(producer, NEVER) > now - self.tombstone_lifetime
 
-    def places(self) -> Iterator[Place]:
-        """Every producer in every registration it is in."""
+    def places(self) -> Iterator[RegisteredProducer]:
+        """Yield every producer in every registration it is in."""
         for producer in self.producers:
-            yield Place("client", "", "", producer, NEVER)
+            yield RegisteredProducer("client", "", "", producer, NEVER)
         for topic, having in self._topics.items():
             for producer, at in having.items():
-                yield Place("topic", topic, "", producer, at)
+                yield RegisteredProducer("topic", topic, "", producer, at)
         for topic, channels in self._channels.items():
             for channel, members in channels.items():
                 for producer in members:
-                    yield Place("channel", topic, channel, producer, NEVER)
+                    yield RegisteredProducer("channel", topic, channel, producer, NEVER)

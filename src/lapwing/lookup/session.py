@@ -1,4 +1,4 @@
-"""One nsqd's conversation with the registry: a command in, the bytes of its answer out."""
+"""The session of one nsqd: commands in, the bytes of answers out."""
 
 from collections.abc import Callable
 
@@ -9,16 +9,16 @@ from lapwing.wire.nsq.connection import HangUp
 from lapwing.wire.nsq.lookup import Command, Identify, LookupConnection, Ping, Register, Unregister
 
 
-class Session:
-    """What one connection has come to. `producer` is set by IDENTIFY."""
+class LookupSession:
+    """The session of one connection. `producer` is set by IDENTIFY."""
 
-    __slots__ = ("_registry", "_say", "_welcome", "_wire", "answered", "over", "producer", "remote")
+    __slots__ = ("_log", "_registry", "_welcome", "_wire", "answered", "over", "producer", "remote")
 
-    def __init__(self, registry: Registry, welcome: bytes, remote: str, say: Callable[[str], None]) -> None:
-        """`welcome` is the answer to IDENTIFY, `say` takes a line for the log."""
+    def __init__(self, registry: Registry, welcome: bytes, remote: str, log: Callable[[str], None]) -> None:
+        """`welcome` is the answer to IDENTIFY, `log` is called with lines for the log."""
         self._registry = registry
         self._welcome = welcome
-        self._say = say
+        self._log = log
         self._wire = LookupConnection()
         self.remote = remote
         self.producer: Producer | None = None
@@ -26,7 +26,7 @@ class Session:
         self.over = False  # the peer broke the protocol: send what was answered, and hang up
 
     def receive(self, data: bytes, *, now: int) -> bytes:
-        """What to answer to these bytes; nothing after the session is over."""
+        """Return the answer to these bytes; nothing after the session is over."""
         if self.over:
             return b""
         answers: list[bytes] = []
@@ -38,26 +38,26 @@ class Session:
             answers.append(self._refuse(error))
         except HangUp as error:
             self.over = True
-            self._say(f"CLIENT({self.remote}): {error}")
+            self._log(f"CLIENT({self.remote}): {error}")
         self.answered += len(answers)
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
     def eof(self) -> bytes:
-        """What to answer to a peer that stops sending."""
+        """Return the answer to a peer that stops sending."""
         error = None if self.over else self._wire.eof()
         return b"" if error is None else self._refuse(error)
 
     def close(self) -> None:
-        """The connection is gone, and its producer with it."""
+        """Remove the producer: the connection is gone."""
         self.over = True
         if self.producer is not None:
             self._registry.leave(self.producer)
-            self._say(f"CLIENT({self.remote}): closing")
+            self._log(f"CLIENT({self.remote}): closing")
             self.producer = None
 
     def _refuse(self, error: ProtocolError) -> bytes:
         self.over = True
-        self._say(f"CLIENT({self.remote}): {error}")
+        self._log(f"CLIENT({self.remote}): {error}")
         return lookup.answer(error.payload)
 
     def _answer(self, command: Command, now: int) -> bytes:
@@ -68,7 +68,7 @@ class Session:
         elif isinstance(command, Identify):
             self.producer = self._registry.join(self.remote, command.peer, now=now)
             peer = command.peer
-            self._say(
+            self._log(
                 f"CLIENT({self.remote}): IDENTIFY Address:{peer.broadcast_address} TCP:{peer.tcp_port} "
                 f"HTTP:{peer.http_port} Version:{peer.version}"
             )
@@ -78,8 +78,8 @@ class Session:
                 self._registry.register(producer, command.topic, command.channel)
             except (RegistryFull, PeerFull) as error:
                 raise ProtocolError("E_REGISTER_FAILED", str(error)) from error
-            self._say(f"DB: client({self.remote}) REGISTER topic:{command.topic} channel:{command.channel}")
+            self._log(f"DB: client({self.remote}) REGISTER topic:{command.topic} channel:{command.channel}")
         elif isinstance(command, Unregister) and producer is not None:
             self._registry.unregister(producer, command.topic, command.channel)
-            self._say(f"DB: client({self.remote}) UNREGISTER topic:{command.topic} channel:{command.channel}")
+            self._log(f"DB: client({self.remote}) UNREGISTER topic:{command.topic} channel:{command.channel}")
         return lookup.OK

@@ -1,4 +1,4 @@
-"""One nsqd's connection: bytes between its transport and its session."""
+"""The connections of nsqds: bytes between transports and sessions."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
-from lapwing.lookup.metrics import Counts
-from lapwing.lookup.session import Session
+from lapwing.lookup.metrics import LookupCounts
+from lapwing.lookup.session import LookupSession
 from lapwing.net.listen import far_end
 
-_KEEPALIVE: Final = 15  # seconds; a host that died without a word is found out within minutes
-_HIGH_WATER: Final = 65536  # bytes of answers that a peer may leave untaken before it is heard no further
+_KEEPALIVE: Final = 15  # seconds; a host that died without closing is noticed within minutes
+_HIGH_WATER: Final = 65536  # bytes of answers that a peer may leave unread before no further command of it is read
 
 
-class Peers:
+class PeerConnections:
     """All connected nsqds. `protocol` makes the next one's."""
 
     def __init__(
         self,
-        session: Callable[[str], Session],
+        session: Callable[[str], LookupSession],
         clock: Callable[[], int],
-        counts: Counts,
+        counts: LookupCounts,
         *,
         limit: int = 0,
         timeout: int = 0,
     ) -> None:
-        """`session` makes one for a remote address; `limit` counts connections, `timeout` is ns; 0 is none."""
+        """`session` returns a session for a remote address; `limit` counts connections, `timeout` is ns; 0: none."""
         self.new_session = session
         self.clock = clock
         self.counts = counts
@@ -37,11 +37,11 @@ class Peers:
         self._timeout = timeout
 
     def protocol(self) -> PeerConnection:
-        """A protocol for one more connection."""
+        """Return a protocol for one more connection."""
         return PeerConnection(self)
 
     def drop_silent(self) -> None:
-        """Hang up on those that were silent for too long."""
+        """Disconnect peers that sent nothing for too long."""
         if self._timeout:
             oldest = self.clock() - self._timeout
             for peer in [peer for peer in self.connected if peer.heard < oldest]:
@@ -53,7 +53,7 @@ class Peers:
             peer.heard += duration
 
     def close(self) -> None:
-        """Hang up on all."""
+        """Disconnect every peer."""
         for peer in list(self.connected):
             peer.abort()
 
@@ -63,14 +63,14 @@ class PeerConnection(asyncio.Protocol):
 
     __slots__ = ("_peers", "_session", "_transport", "heard")
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeerConnections) -> None:
         self._peers = peers
-        self._session: Session
+        self._session: LookupSession
         self._transport: asyncio.Transport
         self.heard = 0  # ns
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the peer in, unless there are too many."""
+        """Accept the peer, unless there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         self._session = self._peers.new_session(far_end(transport)[1])
         counts = self._peers.counts
@@ -91,7 +91,7 @@ class PeerConnection(asyncio.Protocol):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE)
 
     def data_received(self, data: bytes) -> None:
-        """Answer what can be answered."""
+        """Answer every whole command."""
         now = self.heard = self._peers.clock()
         session = self._session
         before = session.answered
@@ -103,25 +103,25 @@ class PeerConnection(asyncio.Protocol):
             self._transport.close()
 
     def eof_received(self) -> None:
-        """Say what the peer left unfinished, and close."""
+        """Answer an unfinished command, and close."""
         answer = self._session.eof()
         if answer:
             self._transport.write(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer's producer goes with it."""
+        """Remove the peer and its producer."""
         self._session.close()
         self._peers.connected.discard(self)
         self._peers.counts.peers = len(self._peers.connected)
 
     def pause_writing(self) -> None:
-        """It asks faster than it takes answers: let it wait."""
+        """Stop reading: the peer sends commands faster than it reads answers."""
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read commands again."""
         self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Disconnect at once."""
         self._transport.abort()

@@ -1,4 +1,4 @@
-"""What an HTTP route answers, and the exact bytes of it."""
+"""The answers of HTTP routes, and their bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Refused(LapwingError):
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """A whole answer. One that is the same for many requests is made once and given again: its bytes are kept."""
+    """A whole answer. One that answers many requests is made once: its bytes are kept."""
 
     status: int = 200
     body: bytes = b""
@@ -49,7 +49,7 @@ class Answer:
     _rendered: bytes = field(default=b"", repr=False, compare=False)
 
     def render(self, *, old: bool = False, close: bool = False, bodiless: bool = False) -> bytes:
-        """The bytes for the wire: for HTTP/1.0 if `old`, without the body for a HEAD request."""
+        """Return the bytes for the wire: for HTTP/1.0 if `old`, without the body for a HEAD request."""
         if old or bodiless or close or self.close:
             return self._assemble(old=old, close=close or self.close, bodiless=bodiless)
         second = int(time.time())
@@ -76,7 +76,7 @@ class Answer:
 
 
 @dataclass(slots=True, eq=False)
-class Stream(Answer):
+class StreamedAnswer(Answer):
     """A long answer, sent piece by piece as the client takes it.
 
     `pieces` is closed when the client goes away; an error in it cuts the connection, so that the client
@@ -87,7 +87,7 @@ class Stream(Answer):
 
 
 class Later:
-    """An answer that is not known yet: a route returns this, and somebody completes it.
+    """An answer that is not known yet: a route returns it, and completes it later.
 
     Answers leave in the order of their requests, whatever the order of completion. Requests that follow on the
     same connection are carried out meanwhile, so what has effects has them before it returns its `Later`.
@@ -100,7 +100,7 @@ class Later:
         self.on_complete: Callable[[], None] | None = None
 
     def complete(self, answer: Answer) -> None:
-        """Give the answer; the first one counts. Harmless when the client is gone."""
+        """Set the answer; only the first call counts. Harmless when the client is gone."""
         if self.answer is None:
             self.answer = answer
             if self.on_complete is not None:
@@ -112,7 +112,7 @@ _date_line = ""
 
 
 def date() -> str:
-    """The `Date` header line of this second."""
+    """Return the `Date` header line of this second."""
     global _date_second, _date_line
     second = int(time.time())
     if second != _date_second:
@@ -126,7 +126,7 @@ def date() -> str:
 
 
 def compact(value: Any) -> bytes:
-    """`value` as compact JSON, with `<`, `>`, `&` and the line separators escaped so that it is harmless in HTML."""
+    """Return `value` as compact JSON, with `<`, `>`, `&` and line separators escaped: it is harmless in HTML."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     # None of these can stand outside a string in JSON, so replacing them everywhere is replacing them in strings.
     for sign, escape in _HARMFUL:
@@ -136,28 +136,28 @@ def compact(value: Any) -> bytes:
 
 
 def value(content: Any, status: int = 200) -> Answer:
-    """A V1 answer that holds `content` as JSON."""
+    """Return a V1 answer that holds `content` as JSON."""
     return Answer(status, compact(content), JSON)
 
 
 def text(content: str, status: int = 200) -> Answer:
-    """A V1 answer that holds bare text; without a Content-Type when there is none to describe."""
+    """Return a V1 answer that holds bare text; an empty one has no Content-Type."""
     body = content.encode("utf-8", "replace")
     return Answer(status, body, TEXT if body else None)
 
 
 def nothing() -> Answer:
-    """A V1 answer that says only that it is done."""
+    """Return a V1 answer without a body: the request was carried out."""
     return Answer()
 
 
 def plain(content: str, status: int = 200) -> Answer:
-    """An answer outside V1: the text alone."""
+    """Return an answer outside V1: the text alone."""
     return Answer(status, content.encode("utf-8", "replace"), TEXT, nsq=False)
 
 
 def failure(status: int, code: str, *, close: bool = False) -> Answer:
-    """A V1 failure: `{"message": code}`."""
+    """Return a V1 failure: `{"message": code}`."""
     return Answer(status, compact({"message": code}), JSON, close=close)
 
 

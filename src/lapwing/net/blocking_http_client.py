@@ -56,7 +56,7 @@ class Exchange:
         return self._parser.headers
 
     def fileno(self) -> int:
-        """The socket, for `select`."""
+        """Return the number of the socket, for `select`."""
         assert self._sock is not None
         return self._sock.fileno()
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from lapwing.net.answers import Answer, failure
 from lapwing.net.requests import Head
-from lapwing.net.routes import Route, Table, always
+from lapwing.net.routes import Route, RouteTable, always
 
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SIGNS: Final = (b"origin", b"sec-fetch-site", b"referer", b"accept-language")  # every browser sends the last one
@@ -24,8 +24,8 @@ _SAME_SITE: Final = (None, b"same-origin", b"none")
 class BrowserGuard:
     """A table of routes that browsers may use only from pages of this daemon, under one of its own names."""
 
-    def __init__(self, table: Table, *, names: Iterable[str], program: str) -> None:
-        """`names` are the host names of this daemon; `*` stands for any."""
+    def __init__(self, table: RouteTable, *, names: Iterable[str], program: str) -> None:
+        """`names` are the host names of this daemon; `*` allows any."""
         self._table = table
         self._names = frozenset(name.lower().rstrip(".") for name in names)
         self._program = program

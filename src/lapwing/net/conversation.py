@@ -1,4 +1,4 @@
-"""One HTTP client: its requests are carried out, and their answers leave in order."""
+"""One connection of an HTTP client: its requests are carried out, and their answers leave in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from lapwing.net import durations
-from lapwing.net.answers import INTERNAL_ERROR, Answer, Later, Stream, plain
+from lapwing.net.answers import INTERNAL_ERROR, Answer, Later, StreamedAnswer, plain
 from lapwing.net.incoming import Incoming
 from lapwing.net.listen import far_end, is_near
 from lapwing.net.requests import Caller, Head, Request
@@ -23,7 +23,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PIPELINED: Final = 128  # answers awaited on one connection before it is read no further
 _LARGE: Final = 32768  # bytes of a piece that is not worth copying
 _UNREAD: Final = 1 << 20  # bytes of answers that wait to be sent before no further request is carried out
-_LINGER: Final = 2.0  # seconds in which a refused sender may finish, so that a reset does not eat its answer
+_LINGER: Final = 2.0  # seconds in which a refused client may finish sending: a reset would discard its answer
 
 
 class _Slot:
@@ -48,7 +48,7 @@ class HttpConnection(asyncio.Protocol):
         self._caller = Caller()
         self._output: list[bytes] = []
         self._unsent = 0  # bytes in there
-        self._in_turn = False  # within data_received: output is gathered
+        self._in_turn = False  # inside data_received: output is gathered
         self._slots: deque[_Slot] = deque()  # answers not yet sent, in order
         self._queue: deque[_Slot] = deque()  # what came after a request whose coroutine is not done
         self._task: asyncio.Task[None] | None = None  # that coroutine
@@ -59,14 +59,14 @@ class HttpConnection(asyncio.Protocol):
         self._stalled_since = 0.0
         self.ended = False  # nothing further is taken from this client
         self._closing = False  # the last answer is out
-        self._closed = False  # the transport knows
-        self._linger = False  # what was refused may still be on its way
+        self._closed = False  # the transport is closed
+        self._linger = False  # bytes of a refused request may still be on their way
         self._eof = False
 
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the client in, or refuse it when there are too many."""
+        """Accept the client, or refuse it when there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         host, address = far_end(transport)
@@ -84,7 +84,7 @@ class HttpConnection(asyncio.Protocol):
             self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the client and what it waited for."""
+        """Drop the client and its requests."""
         self._server.left(self)
         self.ended = self._closing = True
         self._slots.clear()
@@ -96,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
                 task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Take requests, whole or in pieces."""
+        """Receive requests, whole or in pieces."""
         if self.ended:
             return
         self._in_turn = True
@@ -108,7 +108,7 @@ class HttpConnection(asyncio.Protocol):
             self._pause()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it still gets its answers, but over TLS, which knows no half of a close."""
+        """Send what is left to answer: the client sends no more. TLS cannot be closed on one side only."""
         self._eof = True
         head = self._incoming.head
         if head is not None and not self.ended:
@@ -124,13 +124,13 @@ class HttpConnection(asyncio.Protocol):
         return not self._closing and not self._caller.tls
 
     def pause_writing(self) -> None:
-        """The client takes its answers too slowly: read no further requests, stream no further pieces."""
+        """Read no further requests and stream no further pieces: the client reads its answers too slowly."""
         self._can_write.clear()
         self._stalled_since = self._server.now
         self._pause()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read requests again: the client has read its answers."""
         self._can_write.set()
         self._go_on()
         self._resume()
@@ -186,11 +186,11 @@ class HttpConnection(asyncio.Protocol):
         self._advance()
 
     def encourage(self) -> None:
-        """Say `100 Continue`."""
+        """Send `100 Continue`."""
         self._in_order(None, INTERNAL_ERROR, _CONTINUE)
 
     def refuse(self, answer: Answer, head: Head | None = None) -> None:
-        """Answer at once and hang up: what the client has yet to send is not wanted."""
+        """Answer at once and close: the rest of the request is not read."""
         self.ended = self._linger = True
         self._incoming.forget()
         if head is None:
@@ -240,14 +240,14 @@ class HttpConnection(asyncio.Protocol):
             if slot.request is None:
                 slots.popleft()
                 self._put(slot.raw)
-            elif isinstance(answer, Stream):
+            elif isinstance(answer, StreamedAnswer):
                 self._streaming = self._loop.create_task(self._stream(slot.request, answer))
             else:
                 slots.popleft()
                 self._send(slot.request, answer)
 
     def _send(self, request: Request, answer: Answer) -> None:
-        """Put an answer out whose turn it is; its slot is gone already."""
+        """Send the next answer; its slot is gone already."""
         head = request.head
         server = self._server
         server.served += 1
@@ -264,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
             self._log(request, answer)
 
     def _end(self) -> None:
-        """The answer at hand is the last one."""
+        """Make the answer at hand the last one."""
         self.ended = True
         self._slots.clear()
         self._queue.clear()
@@ -275,7 +275,7 @@ class HttpConnection(asyncio.Protocol):
             elapsed = durations.show(int((time.perf_counter() - request.started) * 1e9))
             log(f"{answer.status} {request.method} {request.target} ({request.caller.address}) {elapsed}")
 
-    async def _stream(self, request: Request, answer: Stream) -> None:
+    async def _stream(self, request: Request, answer: StreamedAnswer) -> None:
         old = request.head.old
         if answer.close:
             self._end()
@@ -334,7 +334,7 @@ class HttpConnection(asyncio.Protocol):
     # limits of time
 
     def check_deadline(self, now: float) -> None:
-        """Hang up on a client that is too slow for the phase it is in; called about once a second."""
+        """Close the connection of a client that is too slow; called about once a second."""
         limits = self._server.limits
         incoming = self._incoming
         waited = now - incoming.since

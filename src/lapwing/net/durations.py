@@ -18,7 +18,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 def parse(text: str) -> int:
-    """The nanoseconds that `text` says; raises `ValueError` for anything but numbers with units, or `0`."""
+    """Return `text` in nanoseconds; raise `ValueError` for anything but numbers with units, or `0`."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if digits == "0":
         return 0
@@ -38,7 +38,7 @@ def parse(text: str) -> int:
 
 
 def show(nanoseconds: int) -> str:
-    """`nanoseconds` the way Go prints a duration: `0s`, `1.5ms`, `1m29.940847675s`, `2h0m5.1s`."""
+    """Return `nanoseconds` the way Go prints a duration: `0s`, `1.5ms`, `1m29.940847675s`, `2h0m5.1s`."""
     if nanoseconds == 0:
         return "0s"
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)

@@ -12,7 +12,7 @@ from typing import Final
 from lapwing.net.answers import INTERNAL_ERROR, Answer, Refused
 from lapwing.net.conversation import HttpConnection
 from lapwing.net.requests import Head
-from lapwing.net.routes import Table
+from lapwing.net.routes import RouteTable
 
 _KEPT_HEADS: Final = 512
 _LONGEST_TICK: Final = 2.0  # seconds between two ticks that count for deadlines
@@ -20,7 +20,7 @@ _LONGEST_TICK: Final = 2.0  # seconds between two ticks that count for deadlines
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one client may take before it is refused."""
+    """The limits of one client."""
 
     head_bytes: int = 65536
     headers: int = 200
@@ -32,11 +32,11 @@ class HttpLimits:
 
 
 class HttpServer:
-    """What all connections of one listener share. Give `protocol` to `listen` as the factory."""
+    """The state that all connections of one listener share. Pass `protocol` to `Listener.serve`."""
 
     def __init__(
         self,
-        table: Table,
+        table: RouteTable,
         *,
         limits: HttpLimits | None = None,
         log: Callable[[str], None] | None = None,
@@ -62,17 +62,17 @@ class HttpServer:
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
 
     def protocol(self) -> HttpConnection:
-        """A protocol for one more connection."""
+        """Return a protocol for one more connection."""
         return HttpConnection(self)
 
     def keep(self, raw: bytes, head: Head) -> None:
-        """Remember a head by its bytes; to meet it again then costs one look-up instead of a parse."""
+        """Keep a parsed head by its bytes: the next request with the same head needs no parsing."""
         if len(self.heads) >= _KEPT_HEADS:
             self.heads.clear()
         self.heads[raw] = head
 
     def joined(self, connection: HttpConnection, loop: asyncio.AbstractEventLoop) -> bool:
-        """Count a connection in; false if there are too many."""
+        """Add a connection; return False if there are too many."""
         if self.closing or 0 < self.limits.connections <= len(self.connections):
             return False
         self.connections.add(connection)
@@ -83,7 +83,7 @@ class HttpServer:
         return True
 
     def left(self, connection: HttpConnection) -> None:
-        """Count a connection out."""
+        """Remove a connection."""
         self.connections.discard(connection)
         if self._empty is not None and not self.connections:
             self._empty.set()

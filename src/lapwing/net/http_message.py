@@ -196,7 +196,7 @@ class HttpRequest:
 
 @dataclass(slots=True)
 class _Framing:
-    """How the body of an answer ends: by length, by chunks, or with the connection."""
+    """The end of an answer's body: by length, by chunks, or with the connection."""
 
     chunked: bool = False
     left: int | None = 0  # bytes of the body, or of the current chunk, that are still to come; None: until the end

@@ -1,4 +1,4 @@
-"""From a client's bytes to whole requests, within limits that hold before memory is taken."""
+"""Parse the bytes of a client into whole requests, within limits that are checked before memory is taken."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _OVERHEAD: Final = 65536  # bytes of chunk headers and trailers beyond eight tim
 
 
 class Taker(Protocol):
-    """Who takes the requests; `ended` says that no more are wanted."""
+    """The receiver of requests; `ended` is set when it takes no more."""
 
     ended: bool
 
     def carry_out(self, head: Head, body: bytes) -> None:
-        """A request is whole."""
+        """Carry out a whole request."""
 
     def refuse(self, answer: Answer, head: Head | None = None) -> None:
-        """The client breaks a rule: answer, and take no more."""
+        """Answer a client that breaks a rule, and take no more of it."""
 
     def encourage(self) -> None:
-        """The client waits to be told that its body is wanted."""
+        """Answer a client that asks whether to send its body."""
 
 
 class Incoming:
-    """What one client is saying. `head` is set while a body is awaited, `partial` while anything is."""
+    """The requests of one client. `head` is set while a body is awaited, `partial` while anything is."""
 
     def __init__(self, server: HttpServer, taker: Taker) -> None:
         self._server = server
@@ -49,14 +49,14 @@ class Incoming:
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         self._raw_head = b""  # the bytes of the head to come, if it may be kept
-        self._length = 0  # of the body, if it was told
+        self._length = 0  # of the body, if it was declared
         self._body_bytes = 0
-        self._raw_bytes = 0  # what came for a chunked body, framing included
-        self._resumed = False  # the parser was told of this request a second time
+        self._raw_bytes = 0  # bytes received for a chunked body, framing included
+        self._resumed = False  # this request was fed to the parser a second time
         self._finished = False  # a request came to its end in what the parser was fed last
 
     def take(self, data: bytes) -> None:
-        """Take what came: the taker gets each request that is now whole."""
+        """Parse received bytes; the taker gets each request that is whole."""
         if not self.partial:
             data = self._take_known(data)
             self.since = self._server.now
@@ -64,17 +64,17 @@ class Incoming:
             self._feed(data)
 
     def forget(self) -> None:
-        """Drop what has come of an unfinished request."""
+        """Drop what was received of an unfinished request."""
         self.head = None
         self.body = []
 
     def part(self) -> None:
-        """The client is gone. Both of these have us: cycles would stay for as long as nobody looks for garbage."""
+        """Break the reference cycles with the connection and the parser: the client is gone."""
         self.forget()
         del self._taker, self._parser
 
     def _take_known(self, data: bytes) -> bytes:
-        """Carry out the whole requests at the start of `data` whose heads are known; give back the rest.
+        """Carry out the whole requests at the start of `data` whose heads are known; return the rest.
 
         A head is a pure function of its bytes, so nothing changes by not parsing it again. Clients send the same
         one over and over but for its Content-Length, so that number is cut out of what a head is known by.
@@ -122,7 +122,7 @@ class Incoming:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as error:
-                # No upgrade is on offer, so the request is an ordinary one; the parser has to be told so.
+                # No upgrade is on offer, so the request is an ordinary one: feed it to a new parser as such.
                 data = data[error.args[0] :]
                 self._parser = httptools.HttpRequestParser(self)
                 if self.head is not None:
@@ -149,7 +149,7 @@ class Incoming:
                 self._taker.refuse(plain("400 Bad Request: more framing than content", 400))
 
     def on_message_begin(self) -> None:
-        """A request begins (called by the parser, like all `on_...`)."""
+        """Begin a request (called by the parser, like all `on_...`)."""
         if not self._resumed:
             self.partial = True
             self.head = None
@@ -158,19 +158,19 @@ class Incoming:
             self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Some or all of the request target."""
+        """Add some or all of the request target."""
         if not self._resumed:
             self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or after the body a trailer, which nobody wants."""
+        """Add a header; ignore a trailer behind the body."""
         if self.head is None and not self._taker.ended:
             self._headers.append((name.lower(), value))
             if len(self._headers) > self._limits.headers:
                 self._taker.refuse(plain("431 Request Header Fields Too Large: too many headers", 431))
 
     def on_headers_complete(self) -> None:
-        """The head is whole: the route is known, and with it how much body there may be."""
+        """Find the route, and with it how long the body may be: the head is whole."""
         if self._taker.ended or self._resumed:
             return
         parser = self._parser
@@ -214,7 +214,7 @@ class Incoming:
         return None
 
     def on_body(self, body: bytes) -> None:
-        """Some or all of the body."""
+        """Add some or all of the body."""
         if self._taker.ended or self.head is None:
             return
         self._body_bytes += len(body)
@@ -232,7 +232,7 @@ class Incoming:
             return self._server.failed(head, error)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Pass the request on: it is whole."""
         head = self.head
         if self._taker.ended or head is None:
             return
@@ -247,7 +247,7 @@ class Incoming:
 
 
 def _plain_lines(raw: bytes, length: int) -> bool:
-    """Whether `raw` is all of one head and nothing else, with its length (if it has one) cut out.
+    """Return whether `raw` is all of one head and nothing else, with its length (if it has one) cut out.
 
     It starts with a method, all its lines end alike, and a length was written in one of the ways we look for.
     """

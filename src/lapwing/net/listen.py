@@ -27,11 +27,11 @@ Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class CannotListen(OSError):
-    """An address that cannot be listened on; the text says which and why."""
+    """An address that cannot be listened on; the text names it and the reason."""
 
 
 def split(address: str) -> tuple[str, int] | None:
-    """Host and port of `host:port` (`[v6]:port`, empty host for all interfaces); none if it is a socket path."""
+    """Return host and port of `host:port` (`[v6]:port`, empty host for all interfaces); None if it is a socket path."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         return None
@@ -41,14 +41,14 @@ def split(address: str) -> tuple[str, int] | None:
 
 
 def join(host: str, port: int) -> str:
-    """`host:port`, with brackets where an IPv6 address needs them."""
+    """Return `host:port`, with brackets where an IPv6 address needs them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def far_end(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """The host at the other end, and its `host:port`; on a Unix socket nothing and `@`.
+    """Return the host at the other end and its `host:port`; on a Unix socket nothing and `@`.
 
-    Who comes over IPv4 is shown so, also where one socket listens for both families.
+    An IPv4 client is shown as such, also where one socket listens for both families.
     """
     name = transport.get_extra_info("peername")
     if not isinstance(name, tuple):
@@ -60,10 +60,10 @@ def far_end(transport: asyncio.BaseTransport) -> tuple[str, str]:
 
 
 def is_near(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other end is on this machine.
+    """Return whether the other end is on this machine.
 
-    Who calls one of its own addresses comes from that very address, but from the first for the others of the loopback:
-    a host's own name is often one of those.
+    A client that connects to an address of its own machine comes from that address; for the other loopback addresses,
+    such as a host's own name often is, from the first one.
     """
     there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if not isinstance(there, tuple):
@@ -73,7 +73,7 @@ def is_near(transport: asyncio.BaseTransport) -> bool:
 
 @dataclass(slots=True)
 class Listener:
-    """A bound address. `close` stops taking connections and removes the socket file; those taken live on."""
+    """A bound address. `close` stops accepting connections and removes the socket file; open connections stay."""
 
     sockets: list[socket.socket]
     address: str  # `host:port` as it is bound, or the path of a Unix socket
@@ -90,7 +90,7 @@ class Listener:
         return parts is None or parts[0] == "::1" or parts[0].startswith("127.")
 
     async def serve(self, factory: Factory, *, tls: ssl.SSLContext | None = None) -> None:
-        """Take connections from now on; each gets a protocol from `factory`."""
+        """Accept connections from now on; each gets a protocol from `factory`."""
         loop = asyncio.get_running_loop()
         for listening in self.sockets:
             if tls is not None:
@@ -141,7 +141,7 @@ class Listener:
 async def _begin_tls(
     loop: asyncio.AbstractEventLoop, client: socket.socket, factory: Factory, tls: ssl.SSLContext
 ) -> None:
-    """Hand the client to TLS if it speaks it; tell it so if it speaks plain HTTP."""
+    """Start TLS with a client; answer one that sends plain HTTP in plain text."""
     try:
         client.setblocking(False)
         with suppress(OSError):
@@ -159,7 +159,7 @@ async def _begin_tls(
             await loop.connect_accepted_socket(
                 factory, client, ssl=tls, ssl_handshake_timeout=_HANDSHAKE, ssl_shutdown_timeout=1.0
             )
-    except (OSError, TimeoutError):  # a failed handshake is an OSError too; there is nobody to tell
+    except (OSError, TimeoutError):  # a failed handshake is an OSError too
         client.close()
     except asyncio.CancelledError:
         client.close()
@@ -176,9 +176,9 @@ async def _readable(loop: asyncio.AbstractEventLoop, client: socket.socket) -> N
 
 
 def bind(address: str) -> Listener:
-    """A listener bound to `address`, not yet served; raises `CannotListen`.
+    """Return a listener bound to `address`, not yet served; raise `CannotListen`.
 
-    Bound first and served later, so that a daemon knows all its ports before it tells anybody.
+    Bound first and served later, so that a daemon knows all its ports before it registers them.
     """
     parts = split(address)
     if parts is None and ":" in address and "/" not in address:

@@ -1,4 +1,4 @@
-"""A daemon's log lines on stderr, written without ever waiting for whoever reads them."""
+"""Log lines on stderr, written without ever waiting for the reader."""
 
 import os
 import select
@@ -13,7 +13,7 @@ _BACKLOG: Final = 2000  # lines kept while stderr takes none
 
 
 class Level(IntEnum):
-    """How much a line matters; the numbers are those of the configuration API."""
+    """The level of a line; the numbers are those of the configuration API."""
 
     DEBUG = 1
     INFO = 2
@@ -26,7 +26,7 @@ _SHOWN: Final = {1: "DEBUG", 2: "INFO", 3: "WARNING", 4: "ERROR", 5: "FATAL"}
 
 
 def parse_level(word: str) -> Level:
-    """The level of that name, in any case; raises `ValueError`."""
+    """Return the level of that name, in any case; raise `ValueError`."""
     try:
         return Level[word.upper()]
     except KeyError:
@@ -36,8 +36,8 @@ def parse_level(word: str) -> Level:
 class Log:
     """Lines of the form `<prefix>2026/11/15 06:37:42.569634 INFO: text`.
 
-    A reader of stderr that stops reading costs log lines, never time: what does not fit is kept for a while,
-    then dropped and counted, and the count is told when lines flow again.
+    A reader of stderr that stops reading costs log lines, never time: 2000 lines are kept, further ones are dropped and
+    counted, and the count is logged when lines are read again.
     """
 
     def __init__(self, prefix: str = "", level: Level = Level.INFO, fd: int | None = None) -> None:
@@ -52,35 +52,35 @@ class Log:
         self._lost = 0
 
     def debug(self, text: str) -> None:
-        """For whoever looks for a fault."""
+        """Log a line that helps to find a fault."""
         if self.level <= Level.DEBUG:
-            self._say(Level.DEBUG, text)
+            self._log(Level.DEBUG, text)
 
     def info(self, text: str) -> None:
-        """What happens in the normal course."""
+        """Log a normal event."""
         if self.level <= Level.INFO:
-            self._say(Level.INFO, text)
+            self._log(Level.INFO, text)
 
     def warn(self, text: str) -> None:
-        """Something an operator may want to change."""
+        """Log an event that an operator may want to act on."""
         if self.level <= Level.WARN:
-            self._say(Level.WARN, text)
+            self._log(Level.WARN, text)
 
     def error(self, text: str) -> None:
-        """Something failed."""
+        """Log a failure."""
         if self.level <= Level.ERROR:
-            self._say(Level.ERROR, text)
+            self._log(Level.ERROR, text)
 
     def fatal(self, text: str) -> None:
-        """The daemon ends over this."""
-        self._say(Level.FATAL, text)
+        """Log the reason why the daemon ends."""
+        self._log(Level.FATAL, text)
         self.drain()
 
     def enabled(self, level: Level) -> bool:
-        """Whether a line of that level would be written."""
+        """Return whether a line of that level would be written."""
         return self.level <= level
 
-    def _say(self, level: Level, text: str) -> None:
+    def _log(self, level: Level, text: str) -> None:
         now = time.time()
         second = int(now)
         if second != self._second:
@@ -99,14 +99,14 @@ class Log:
         self._write(0)
 
     def _write(self, patience: int) -> bool:
-        """Write what waits, as far as stderr takes it within `patience` ms; whether all is out."""
+        """Write waiting lines as far as stderr takes them within `patience` ms; return whether all are out."""
         while self._waiting:
             try:
                 if not self._poll.poll(patience):
                     return False
                 line = self._waiting[0]
                 done = os.write(self._fd, line)
-            except OSError:  # stderr is gone: there is nowhere left to say so
+            except OSError:  # stderr is gone, and with it every way to report that
                 self._waiting.clear()
                 return True
             if done < len(line):
@@ -115,9 +115,9 @@ class Log:
             self._waiting.popleft()
             if self._lost and not self._waiting:
                 lost, self._lost = self._lost, 0
-                self._say(Level.WARN, f"{lost} log lines lost: stderr was not read")
+                self._log(Level.WARN, f"{lost} log lines were dropped: stderr was not read")
         return True
 
     def drain(self) -> None:
-        """Give what waits one more second to get out."""
+        """Give waiting lines one more second to get out."""
         self._write(1000)

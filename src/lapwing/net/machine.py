@@ -1,4 +1,4 @@
-"""What a daemon needs to know of the machine it runs on."""
+"""Facts about the machine that a daemon runs on."""
 
 from typing import Final
 

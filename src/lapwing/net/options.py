@@ -29,9 +29,9 @@ _BOOLEANS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of setting: how it is read from a flag and from a file, and how it is shown.
+    """A type of setting: its readers for flags and files, and its display.
 
-    The readers raise `ValueError` with what they expected.
+    The readers raise `ValueError` with the form that is expected.
     """
 
     name: str  # in the usage text, behind the flag
@@ -44,7 +44,7 @@ class Kind:
 
 
 def parse_integer(text: str) -> int:
-    """An integer in any of Go's notations (`10`, `0x1f`, `017`, `0b1`, `1_000`) that fits 64 bits."""
+    """Parse an integer in any of Go's notations (`10`, `0x1f`, `017`, `0b1`, `1_000`) that fits 64 bits."""
     if _INTEGER.fullmatch(text) is None:
         raise ValueError("an integer expected")
     sign, digits = (text[0], text[1:]) if text[0] in "+-" else ("", text)
@@ -57,7 +57,7 @@ def parse_integer(text: str) -> int:
 
 
 def parse_boolean(text: str) -> bool:
-    """`1 t T TRUE true True` or `0 f F FALSE false False`."""
+    """Parse `1 t T TRUE true True` or `0 f F FALSE false False`."""
     try:
         return _BOOLEANS[text]
     except KeyError:
@@ -124,7 +124,7 @@ def _descending(numbers: list[float]) -> tuple[float, ...]:
 
 
 def words(name: str, meanings: Mapping[str, int], *, empty: int | None = None, boolean: bool = False) -> Kind:
-    """A kind that knows exactly these words, in any case; inside it is their number.
+    """Return a kind of exactly these words, in any case; the value is the number of the word.
 
     `empty` is what an empty string in the config file means.
     """
@@ -185,7 +185,7 @@ class Setting:
     shown: str | None  # instead of a default that differs from machine to machine
 
     def default(self, options: type[Any]) -> str:
-        """The default as one would write it."""
+        """Return the default as an operator would write it."""
         if self.shown is not None:
             return self.shown
         return self.kind.show(_default_of(options, self.name))
@@ -200,10 +200,10 @@ def option(
     key: str | None = None,
     shown: str | None = None,
 ) -> Any:
-    """A dataclass field that is a setting.
+    """Return a dataclass field that is a setting.
 
     `default` may be written as on the command line (`"1m"` for a duration), or be a function that makes it; then
-    say what to show for it. Flag and config key are the field's name unless given; `key=""` keeps it out of the file.
+    `shown` is displayed. Flag and config key are the field's name unless given; `key=""` keeps it out of the file.
     """
     if kind is None:
         kind = next(kind for type_, kind in _GUESSED if isinstance(default, type_))
@@ -216,7 +216,7 @@ def option(
 
 
 def settings(options: type[Any]) -> tuple[Setting, ...]:
-    """Every setting that the dataclass `options` describes, in its order."""
+    """Return every setting that the dataclass `options` describes, in its order."""
     found = []
     for field in dataclasses.fields(options):
         if "setting" in field.metadata:
@@ -228,14 +228,14 @@ def settings(options: type[Any]) -> tuple[Setting, ...]:
 
 
 def by_key(options: type[Any]) -> dict[str, Setting]:
-    """The settings that the config file and the configuration API know, by their keys."""
+    """Return the settings of the config file and the configuration API, by their keys."""
     return {setting.key: setting for setting in settings(options) if setting.key}
 
 
 def value_of(options: Any, key: str) -> Any:
-    """What the configuration API answers for `key`: a string for a string, else something for JSON.
+    """Return the answer of the configuration API for `key`: a string for a string, else a value for JSON.
 
-    Raises `KeyError` for what is no setting.
+    Raises `KeyError` for an unknown setting.
     """
     setting = by_key(type(options))[key]
     return setting.kind.value(getattr(options, setting.name))

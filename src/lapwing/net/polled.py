@@ -167,7 +167,7 @@ class PolledTransport(asyncio.Transport):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def is_reading(self) -> bool:
-        """Whether bytes are received."""
+        """Return whether bytes are received."""
         return self._reading
 
     def pause_reading(self) -> None:
@@ -234,7 +234,7 @@ class PolledTransport(asyncio.Transport):
             self._socket.shutdown(socket.SHUT_WR)
 
     def can_write_eof(self) -> bool:
-        """Whether `write_eof` works: always."""
+        """Return whether `write_eof` works: always."""
         return True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -247,13 +247,13 @@ class PolledTransport(asyncio.Transport):
         return self._low, self._high
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the socket has not taken yet."""
+        """Return how many bytes the socket has not taken yet."""
         return len(self._buffer)
 
     # --- the end -----------------------------------------------------------------------------------------------
 
     def is_closing(self) -> bool:
-        """Whether the connection is closed or being closed."""
+        """Return whether the connection is closed or being closed."""
         return self._closing
 
     def close(self) -> None:

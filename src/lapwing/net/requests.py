@@ -20,7 +20,7 @@ class BadEscape(ValueError):
 
 
 def unescape(data: bytes) -> bytes:
-    """`data` with every `%xx` decoded; raises `BadEscape`."""
+    """Return `data` with every `%xx` decoded; raise `BadEscape`."""
     if b"%" not in data:
         return data
 
@@ -34,7 +34,7 @@ def unescape(data: bytes) -> bytes:
 
 
 def escape(text: str) -> str:
-    """`text` fit to stand as one segment of a path or one value of a query."""
+    """Return `text` escaped for one segment of a path or one value of a query."""
     return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
 
 
@@ -57,7 +57,7 @@ class Query(dict[str, str]):
                 self.setdefault(*pair)
 
     def all(self, name: str) -> list[str]:
-        """Every value given for `name`, in order."""
+        """Return every value given for `name`, in order."""
         return [value for key, value in self.pairs if key == name]
 
 
@@ -96,7 +96,7 @@ class Head:
         return self._query
 
     def header(self, name: bytes) -> bytes | None:
-        """The first header called `name` (lower case)."""
+        """Return the first header called `name` (lower case)."""
         for key, value in self.headers:
             if key == name:
                 return value
@@ -104,7 +104,7 @@ class Head:
 
 
 def _origin(method: str, target: bytes) -> bytes:
-    """The path and query of a request target, whatever form it came in."""
+    """Return the path and query of a request target in any form."""
     if target.startswith(b"/") or (target == b"*" and method == "OPTIONS"):
         return target
     scheme, found, rest = target.partition(b"://")
@@ -141,7 +141,7 @@ class Request:
         self.head = head
         self.body = body
         self.caller = caller
-        self.started = started  # seconds of the performance counter; 0 when nobody measures
+        self.started = started  # seconds of the performance counter; 0 if requests are not logged
         self.permissions: Permissions | None = None  # None: requests need none
 
     @property
@@ -166,16 +166,16 @@ class Request:
 
     @property
     def parameter(self) -> str:
-        """What stands in the place of the route's `<parameter>`."""
+        """The part of the path that matches the route's `<parameter>`."""
         return self.head.parameter
 
     def header(self, name: str) -> str | None:
-        """The first header of that name, whatever its case."""
+        """Return the first header of that name, in any case."""
         found = self.head.header(name.lower().encode("latin-1"))
         return None if found is None else found.decode("latin-1")
 
     def argument(self, name: str) -> str:
-        """The query parameter `name`; raises `Refused` (400 MISSING_ARG_NAME) without it."""
+        """Return the query parameter `name`; raise `Refused` (400 MISSING_ARG_NAME) without it."""
         found = self.head.query.get(name)
         if found is None:
             raise Refused(400, f"MISSING_ARG_{name.upper()}")

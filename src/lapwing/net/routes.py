@@ -1,4 +1,4 @@
-"""Which route answers a request: a table, and the rules for what is not in it."""
+"""The table of HTTP routes, and the answers to requests that are not in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLASHES: Final = re.compile("/{2,}")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RouteAccess:
     """The permissions that allow a caller to use a route, where a daemon checks permissions.
 
     Any one of them is enough. It has to cover the topic and the channel of the query (`channel`), the topic alone
@@ -29,13 +29,13 @@ class Access:
     scope: Literal["node", "topic", "channel", "any"] = "node"
 
 
-OPEN: Final = Access(())
-NODE_ADMIN: Final = Access(("admin",))
+OPEN: Final = RouteAccess(())
+NODE_ADMIN: Final = RouteAccess(("admin",))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method on one path, and who answers it.
+    """One method on one path, and the function that answers it.
 
     `respond` gives an `Answer` at once (nothing else is started: the fast way), or a `Later`, or is a coroutine
     function. A path may end in `/<name>`: any one segment, found in `Request.parameter`. `max_body` is known
@@ -50,19 +50,19 @@ class Route:
     overrun: Callable[[Head], Answer] | None = None  # instead of `too_big`, where the length only showed on the way
     cut_off: Answer | Callable[[Request], Answer] = INVALID_REQUEST  # the client stopped in mid-body
     logged: bool = True
-    wants_body: bool = True  # `100 Continue` is worth saying
-    access: Access = NODE_ADMIN
+    wants_body: bool = True  # answer `100 Continue` to a client that asks
+    access: RouteAccess = NODE_ADMIN
 
 
-class Table(Protocol):
-    """Whatever finds the route of a request."""
+class RouteTable(Protocol):
+    """Finds the route of a request."""
 
     def resolve(self, head: Head) -> tuple[Route, str]:
-        """The route and its parameter; there is always one, if only to say no."""
+        """Return the route and its parameter; one that refuses if there is no other."""
 
 
 def always(answer: Answer) -> Route:
-    """A route that says `answer` to anything and has no use for a body."""
+    """Return a route that gives `answer` to every request and reads no body."""
     return Route("", "", lambda _: answer, too_big=answer, cut_off=answer, wants_body=False, access=OPEN)
 
 
@@ -87,7 +87,7 @@ class Router:
                 self._proper[route.method, route.path.lower()] = route.path
 
     def resolve(self, head: Head) -> tuple[Route, str]:
-        """The route of a request, or one that says what is wrong with it."""
+        """Return the route of a request, or one that answers what is wrong with it."""
         path = head.path
         methods, parameter = self._methods(path)
         route = methods.get(head.method)
@@ -106,7 +106,7 @@ class Router:
         return always(Answer(405, b'{"message":"METHOD_NOT_ALLOWED"}', JSON, allow)), ""
 
     def _methods(self, path: str) -> tuple[dict[str, Route], str]:
-        """What may be done with exactly this path, and its parameter."""
+        """Return the routes of exactly this path by method, and its parameter."""
         found = self._exact.get(path)
         if found is not None:
             return found, ""
@@ -116,7 +116,7 @@ class Router:
         return {}, ""
 
     def _properly(self, method: str, path: str) -> str | None:
-        """The path that was meant: one slash more or less, doubled slashes, or other letters' case."""
+        """Return the path that was meant: one slash more or less, doubled slashes, or letters in another case."""
         cleaned = _SLASHES.sub("/", path)
         for meant in (cleaned, cleaned[:-1] if cleaned.endswith("/") else cleaned + "/"):
             if (found := self._proper.get((method, meant.lower()))) is not None and found in self._exact:
@@ -145,5 +145,5 @@ class TlsRequired:
         self._route = always(Answer(403, body, JSON))
 
     def resolve(self, head: Head) -> tuple[Route, str]:
-        """The refusal, whatever was asked for."""
+        """Return the refusal."""
         return self._route, ""

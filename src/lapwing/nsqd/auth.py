@@ -1,4 +1,4 @@
-"""Asks auth servers what a client may do, and knows what they answered."""
+"""Ask auth servers for the permissions of a client, and parse their answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECOND: Final = 1_000_000_000
 
 
 class AuthFailed(LapwingError):
-    """No auth server gave a usable answer; the text says why, for the log alone.
+    """No auth server gave a usable answer; the text is the reason, for the log alone.
 
     `refused`: one of them answered that it does not accept the secret.
     """
@@ -35,19 +35,19 @@ class Pattern(Protocol):
     """A compiled pattern that is searched in linear time."""
 
     def search(self, text: str) -> object | None:
-        """Something if the pattern is found anywhere in `text`."""
+        """Return a match if the pattern is found anywhere in `text`, else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What is allowed where."""
+    """Permissions for the topics and channels that match its patterns."""
 
     topic: Pattern
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
     def allows(self, permission: str, topic: str, channel: str) -> bool:
-        """Whether this grant covers it; to publish, the channel is empty."""
+        """Return whether this grant covers it; to publish, the channel is empty."""
         return (
             permission in self.permissions
             and self.topic.search(topic) is not None
@@ -57,7 +57,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Authorizations:
-    """What a client may do, until the time given has passed."""
+    """The permissions of a client, until they expire."""
 
     secret: bytes
     identity: str
@@ -66,16 +66,16 @@ class Authorizations:
     expires: int  # ns
 
     def allows(self, permission: str, topic: str, channel: str) -> bool:
-        """Whether any grant covers it."""
+        """Return whether any grant covers it."""
         return any(grant.allows(permission, topic, channel) for grant in self.authorizations)
 
     def expired(self, now: int) -> bool:
-        """Whether the server has to be asked again."""
+        """Return whether the server has to be asked again."""
         return now >= self.expires
 
 
 def understand(document: Any, secret: bytes, *, now: int) -> Authorizations:
-    """What an auth server's answer means; raises `AuthFailed` if any part of it is not as it should be."""
+    """Parse the answer of an auth server; raise `AuthFailed` if any part of it is wrong."""
     if not isinstance(document, dict):
         raise AuthFailed("the answer is no object")
     ttl = document.get("ttl")
@@ -136,7 +136,7 @@ def _list(entry: dict[str, Any], key: str) -> list[Any]:
 
 
 def _compiled(pattern: str) -> Pattern:
-    """The pattern in Go's own syntax: what could take exponential time does not compile."""
+    """Compile a pattern in Go's syntax: one that could take exponential time is refused."""
     import re2  # type: ignore[import-untyped]  # here, as nobody who asks no auth server needs it
 
     options = re2.Options()
@@ -158,7 +158,7 @@ class Authenticator:
         self._http = http or http_client(options)
 
     async def query(self, *, secret: bytes, remote_ip: str, tls: bool, common_name: str) -> Authorizations:
-        """What the client with that secret may do; raises `AuthFailed` when no server has a usable answer."""
+        """Return the permissions of a client with that secret; raise `AuthFailed` without a usable answer."""
         values = {
             "common_name": common_name,
             "remote_ip": remote_ip,

@@ -1,4 +1,4 @@
-"""What one client may do: asked of the auth servers, remembered, and asked again when it has expired."""
+"""The permissions of one TCP client: asked of the auth servers, kept, and asked again when they expire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS: Final[dict[type, str]] = {Pub: "PUB", Dpub: "DPUB", Mpub: "MPUB", Sub: "S
 
 
 class Gate:
-    """Stands before one client's commands. Without an authenticator it is open."""
+    """Checks the commands of one client. Without an authenticator everything is allowed."""
 
     def __init__(self, authenticator: Authenticator | None, about: About, now: Callable[[], int], log: Log) -> None:
         self.common_name = ""  # of the client's certificate
@@ -32,23 +32,23 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether clients have to be let in at all."""
+        """Whether clients need permissions."""
         return self._authenticator is not None
 
     @property
     def expired(self) -> bool:
-        """Whether what the client was granted has to be asked for again."""
+        """Whether the permissions of the client have to be asked for again."""
         return self._grants is not None and self._grants.expired(self._now())
 
     def check_auth(self) -> None:
-        """Raise unless an AUTH makes sense now."""
+        """Raise `ProtocolError` unless an AUTH is legal now."""
         if self._grants is not None:
             raise ProtocolError("E_INVALID", "AUTH already set")
         if self._authenticator is None:
             raise ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
 
     async def admit(self, secret: bytes) -> bytes:
-        """Ask what the client may do; the answer to its AUTH. Raises `ProtocolError`."""
+        """Ask for the client's permissions; return the answer to its AUTH. Raises `ProtocolError`."""
         grants = await self._ask(secret)
         if not grants.authorizations:
             raise ProtocolError("E_UNAUTHORIZED", "AUTH no authorizations found")
@@ -68,11 +68,11 @@ class Gate:
         self._grants = await self._ask(self._grants.secret)
 
     def check(self, command: Guarded) -> None:
-        """Raise unless the client may do that now."""
+        """Raise `ProtocolError` unless the client has the permission for a command."""
         self.authorize(WORDS[type(command)], command.topic, command.channel if isinstance(command, Sub) else "")
 
     def authorize(self, word: str, topic: str, channel: str) -> None:
-        """The same; also for the parser, which asks when it has read the line of an MPUB and not its body."""
+        """Raise `ProtocolError` unless the client has the permission; called before the body of an MPUB is read."""
         if self._grants is None:
             raise ProtocolError("E_AUTH_FIRST", f"AUTH required before {word}")
         if self.expired:

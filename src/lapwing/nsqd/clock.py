@@ -18,8 +18,8 @@ class Clock:
     """Wall time in ns that never jumps, whatever is done to the machine's clock: for deadlines.
 
     It runs with the monotonic clock and drifts towards the wall clock when that was set: a deadline may be off by a
-    tenth for a while, but nothing expires at once or never. What is told to others, as when a message was published,
-    is off by what `align` says.
+    tenth for a while, but nothing expires at once or never. Times that leave the process, such as timestamps of
+    messages, are corrected by the result of `align`.
     """
 
     def __init__(self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = time.monotonic_ns) -> None:
@@ -29,11 +29,11 @@ class Clock:
         self._aligned = steady()
 
     def now(self) -> int:
-        """The time, in ns since the epoch."""
+        """Return the time, in ns since the epoch."""
         return self._steady() + self._offset
 
     def align(self) -> int:
-        """Take a step towards the wall clock; how far ahead of this one it still is, in ns."""
+        """Take a step towards the wall clock; return how far ahead of this one it still is, in ns."""
         steady = self._steady()
         gap = self._wall() - steady - self._offset
         most = max((steady - self._aligned) // _CATCH_UP, 1)
@@ -58,7 +58,7 @@ class Alarm:
         self._late = False
 
     def arm(self) -> None:
-        """Be there for the next deadline; cheap when nothing changed, as it is called every turn."""
+        """Set the timer for the next deadline; cheap if nothing changed, as it is called every turn."""
         agenda = self._broker.agenda
         if not agenda:
             return
@@ -72,7 +72,7 @@ class Alarm:
         self._armed = self._loop.call_later(delay, self._ring)
 
     def stop(self) -> None:
-        """Ring no more."""
+        """Stop the timer."""
         if self._armed is not None:
             self._armed.cancel()
 

@@ -1,4 +1,4 @@
-"""`/config/<option>`: what the settings are, and the two that may be changed while nsqd runs."""
+"""`/config/<option>`: read settings, and change two of them while nsqd runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LookupPeers(Protocol):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Where they are."""
+        """Their addresses."""
 
     def use(self, addresses: Sequence[str]) -> None:
-        """From now on these, and no others."""
+        """Use these addresses, and no others, from now on."""
 
 
 class Config:
@@ -46,7 +46,7 @@ class Config:
         }
 
     def routes(self) -> list[Route]:
-        """For the table."""
+        """Return the routes."""
         largest = self._options.max_msg_size
         return [
             Route("GET", "/config/<option>", self.read),
@@ -54,11 +54,11 @@ class Config:
         ]
 
     def read(self, request: Request) -> Answer:
-        """One setting: bare text for a string, JSON for all else, durations in ns."""
+        """Return one setting: bare text for a string, JSON for all else, durations in ns."""
         return self._show(request.parameter)
 
     def write(self, request: Request) -> Answer:
-        """Change one of the two that can be."""
+        """Change the log level or the nsqlookupds."""
         if not request.body:
             return _INVALID_VALUE
         change = self._writable.get(request.parameter)

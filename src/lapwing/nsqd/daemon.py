@@ -1,4 +1,4 @@
-"""Builds all of nsqd from its options; starts it, drains it, stops it."""
+"""Build nsqd from its options; start and stop it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import VERSION, Options
+from lapwing.broker.options import Options
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import ConfigError, LogError
 from lapwing.log.nsq_queues import undrained
+from lapwing.names import NSQ_VERSION
 from lapwing.net import polled
 from lapwing.net.browsers import BrowserGuard
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
 from lapwing.net.machine import boot_id
-from lapwing.net.routes import Router, Table, TlsRequired
+from lapwing.net.routes import Router, RouteTable, TlsRequired
 from lapwing.net.tls import server_context
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.http_errors import refusal
@@ -73,7 +74,7 @@ class Daemon:
     # --- starting ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Lock the data path, bind, bring back what was there, serve. Raises `ConfigError`, `LogError` or `OSError`."""
+        """Lock the data path, bind, restore topics, serve. Raises `ConfigError`, `LogError` or `OSError`."""
         options = self.options
         _check(options)
         _raise_file_limit()
@@ -109,14 +110,14 @@ class Daemon:
         self.turn.schedule_flush()
 
     def _restore(self) -> None:
-        """Bring back what was there. Raises `LogError`."""
+        """Restore topics and channels. Raises `LogError`."""
         try:
             self.broker.restore(now=self.clock.now())
         except LogError as error:
             raise LogError(f"failed to load metadata - {error}") from error
 
     async def _build(self, tls: ssl.SSLContext | None) -> None:
-        """Put together the doors and those who talk to outside parties."""
+        """Build the listeners, and the connections to nsqlookupd, auth servers and statsd."""
         options, broker, turn = self.options, self.broker, self.turn
         from lapwing.nsqd.http import Http
         from lapwing.nsqd.http_log import LogApi
@@ -149,14 +150,14 @@ class Daemon:
         self._stopping.append(http.redrives.stop)
         batches = LogBatches(broker, log_api)
         self.routes = routes = [*http.routes(), *log_api.routes(), *batches.routes(), *staged.routes()]
-        table: Table = Router(routes)
+        table: RouteTable = Router(routes)
         if auth is not None:
             from lapwing.nsqd.http_authorization import GuardedRoutes
 
             table = GuardedRoutes(routes, auth, self.clock.now, self.log)
         names = (os.uname().nodename, options.broadcast_address, *options.allowed_hosts)
         table = BrowserGuard(table, names=names, program="nsqd")
-        plain: Table = table
+        plain: RouteTable = table
         if options.tls_required == 2:
             plain = TlsRequired(self.https.port if self.https else 0)
         if self.http is not None:
@@ -191,7 +192,7 @@ class Daemon:
 
         self.peers = Peers(self.broker, self.options, self.clock.now, self.turn.schedule_flush, self.log)
         await self.peers.start()
-        self.turn.on_changes = self.peers.tell
+        self.turn.on_changes = self.peers.send_changes
         self._stopping.append(self.peers.stop)
 
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
@@ -204,7 +205,7 @@ class Daemon:
             self._polled = polled.PolledConnections(asyncio.get_running_loop(), begin=turn.begin, end=turn.end)
         listener.serve_polled(self._polled, factory)
 
-    async def _serve_http(self, listener: Listener, table: Table, tls: ssl.SSLContext | None) -> None:
+    async def _serve_http(self, listener: Listener, table: RouteTable, tls: ssl.SSLContext | None) -> None:
         limits = HttpLimits(connections=self.options.max_http_connections)
         server = HttpServer(table, limits=limits, log=self.log.info, broken=self._broken, translate=refusal)
         self._servers.append(server)
@@ -252,7 +253,7 @@ class Daemon:
     def _terms(self, tls: ssl.SSLContext | None) -> Terms:
         options = self.options
         return Terms(
-            version=VERSION,
+            version=NSQ_VERSION,
             max_rdy=options.max_rdy_count,
             msg_timeout=options.msg_timeout,
             max_msg_timeout=options.max_msg_timeout,
@@ -271,7 +272,7 @@ class Daemon:
         )
 
     def _about(self) -> dict[str, object]:
-        """Who this is, for those who read logs by ranges."""
+        """Return the identity of the node, for readers of logs."""
         options = self.options
         port = options.broadcast_http_port
         return {"node_id": options.node_id, "broadcast_address": options.broadcast_address, "http_port": port}
@@ -326,12 +327,12 @@ class Daemon:
     async def _align(self) -> None:
         gap = self.broker.skew = self.clock.align()
         if abs(gap) > 1_000_000_000:
-            self.log.debug(f"the machine's clock is {gap / 1e9:.1f} s away; following it slowly")
+            self.log.debug(f"the machine's clock differs by {gap / 1e9:.1f} s; deadlines follow it slowly")
 
     # --- stopping ----------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Take no more, let go of clients, write everything down, release the data path."""
+        """Close listeners and connections, save everything, release the data path."""
         self.close_listeners()
         for task in self._tasks:
             task.cancel()
@@ -345,7 +346,7 @@ class Daemon:
         self.turn.alarm.stop()
         for stop in reversed(self._stopping):
             await stop()
-        await asyncio.sleep(0)  # connections say goodbye, and give back what they held
+        await asyncio.sleep(0)  # connections close, and requeue what they held
         self.broker.close(now=self.clock.now())
 
     def close_listeners(self) -> None:
@@ -358,7 +359,7 @@ class Daemon:
 def _check(options: Options) -> None:
     if options.tcp_transport == "epoll" and not polled.available:
         raise ConfigError("--tcp-transport=epoll needs Linux and an installation with a C compiler: use auto")
-    """Refuse what cannot work. Raises `ConfigError`."""
+    """Refuse options that cannot work. Raises `ConfigError`."""
     if not 1 <= options.max_deflate_level <= 9:
         raise ConfigError("--max-deflate-level must be [1,9]")
     if not 0 <= options.node_id < 1024:
@@ -382,14 +383,14 @@ def _check(options: Options) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Let as many clients in as the system allows."""
+    """Allow as many open files as the system does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _settle_garbage() -> None:
-    """Take what start-up made out of the collector's sight, and have it look seldom: there are next to no cycles."""
+    """Exclude the objects of the start from garbage collection, and collect seldom: there are next to no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 1000)
@@ -397,7 +398,7 @@ def _settle_garbage() -> None:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed."""
+    """Return a loop of uvloop where it is installed, else of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -406,22 +407,23 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def run(options: Options, log: Log) -> int:
-    """Run nsqd until it is told to stop; the exit status."""
+    """Run nsqd until SIGINT or SIGTERM; return the exit status."""
     import signal
 
     loop = asyncio.get_running_loop()
     daemon = Daemon(options, log)
     stop = asyncio.Event()
 
-    def told() -> None:
+    def on_signal() -> None:
         if stop.is_set():
-            log.warn("told to stop again: not waiting any longer")
+            log.warn("second signal to stop: exiting without saving")
             os._exit(1)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told)
-    loop.add_signal_handler(signal.SIGHUP, lambda: log.info("SIGHUP: lines go to stderr, there is no file to reopen"))
+        loop.add_signal_handler(number, on_signal)
+    ignored = "SIGHUP ignored: log lines go to stderr, there is no file to reopen"
+    loop.add_signal_handler(signal.SIGHUP, lambda: log.info(ignored))
     try:
         await daemon.start()
     except (ConfigError, LogError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`/debug/*`: what a Python process can tell of itself where Go has its profiler pages."""
+"""`/debug/*`: profiles and figures of the Python process, where NSQ serves Go's profiler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PAGES: Final = {
 
 
 def routes() -> list[Route]:
-    """For the table."""
+    """Return the routes."""
     pages: dict[str, Callable[[Request], Reply]] = {
         "cmdline": lambda _: _text("\0".join(map(without_secrets, sys.argv))),
         "profile": profile,
@@ -58,14 +58,14 @@ def _text(content: str, status: int = 200) -> Answer:
 
 
 def index(request: Request) -> Answer:
-    """What there is to see."""
+    """Return the list of pages."""
     lines = "".join(f'<li><a href="{name}">{name}</a>: {what}</li>\n' for name, what in _PAGES.items())
     page = f"<!doctype html><html><head><title>/debug/pprof/</title></head><body><ul>\n{lines}</ul></body></html>\n"
     return Answer(200, page.encode(), HTML, nsq=False)
 
 
 def set_block_rate(request: Request) -> Answer:
-    """Accepted: what tasks wait for can be seen at any time, at no rate."""
+    """Accept a rate and ignore it: waiting tasks can be listed at any time."""
     rate = request.query.get("rate", "")
     if not rate.removeprefix("-").isdecimal() or not rate.isascii():
         return plain(f'invalid block rate : "{rate}" is no integer', 400)
@@ -113,7 +113,7 @@ class Profile:
         self.counts[tuple(_stack(frame, self._labels))] += 1
 
     def collapsed(self) -> str:
-        """One line a stack, outermost first, and how often it was seen."""
+        """Return one line per stack, outermost frame first, with how often it was seen."""
         return "".join(f"{';'.join(stack)} {count}\n" for stack, count in self.counts.most_common())
 
 
@@ -131,7 +131,7 @@ def _stack(frame: FrameType | None, labels: dict[CodeType, str]) -> list[str]:
 
 
 async def profile(request: Request) -> Answer:
-    """A profile of the running process over the next `seconds`."""
+    """Return a profile of the running process over the next `seconds`."""
     try:
         seconds = float(request.query.get("seconds", _DEFAULT))
     except ValueError:
@@ -149,7 +149,7 @@ async def profile(request: Request) -> Answer:
 
 
 def stacks() -> str:
-    """The stack of every task and every thread."""
+    """Return the stack of every task and every thread."""
     import traceback
 
     out = io.StringIO()
@@ -166,7 +166,7 @@ def stacks() -> str:
 
 
 def waiting() -> str:
-    """Where tasks wait, the most crowded place first."""
+    """Return the places where tasks wait, the most crowded first."""
     places: Counter[str] = Counter()
     for task in asyncio.all_tasks():
         frames = task.get_stack()
@@ -177,7 +177,7 @@ def waiting() -> str:
 
 
 def heap() -> str:
-    """Memory and garbage collection in figures."""
+    """Return figures of memory and garbage collection."""
     lines = [
         f"resident_bytes {memory.resident()}",
         f"allocated_blocks {sys.getallocatedblocks()}",

@@ -1,4 +1,4 @@
-"""nsqd's HTTP API: parse, call the broker, answer. What has a module of its own only meets here."""
+"""The HTTP routes of nsqd for topics, channels and statistics, and the list of all others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Final, Protocol
 from lapwing import kernel, names
 from lapwing.broker import stats
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import VERSION, Options
+from lapwing.broker.options import Options
 from lapwing.broker.stats import TopicStats
-from lapwing.net.answers import Answer, Later, Stream, nothing, plain, value
+from lapwing.names import NSQ_VERSION
+from lapwing.net.answers import Answer, Later, StreamedAnswer, nothing, plain, value
 from lapwing.net.listen import Listener
 from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
-from lapwing.net.routes import OPEN, Access, Reply, Route
+from lapwing.net.routes import OPEN, Reply, Route, RouteAccess
 from lapwing.nsqd import debug, memory, permissions
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.config import Config, LookupPeers
@@ -45,11 +46,11 @@ _DONE: Final = nothing()
 
 
 class Peers(TopicAnnouncer, LookupPeers, Protocol):
-    """The nsqlookupds that are told of us."""
+    """The nsqlookupds that this node registers with."""
 
 
 class Node(Protocol):
-    """The daemon, as far as it shows here."""
+    """The parts of the daemon that the routes need."""
 
     options: Options
     log: Log
@@ -87,8 +88,8 @@ class Http:
         self._dead = DeadApi(node.broker, node.clock.now, node.turn.schedule_flush, self.redrives.wake)
 
     def routes(self) -> list[Route]:
-        """For the table; other modules' routes may stand beside them."""
-        orders: list[tuple[str, Callable[[Request], Reply], Access]] = [
+        """Return the routes of this module and of the modules that it builds."""
+        orders: list[tuple[str, Callable[[Request], Reply], RouteAccess]] = [
             ("/topic/create", self.create_topic, permissions.CREATE_TOPIC),
             ("/topic/delete", self.delete_topic, permissions.TOPIC_ADMIN),
             ("/topic/empty", self.empty_topic, permissions.TOPIC_ADMIN),
@@ -119,7 +120,7 @@ class Http:
             *debug.routes(),
         ]
 
-    # --- what it shows -----------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------
 
     @property
     def _health(self) -> str:
@@ -127,15 +128,15 @@ class Http:
         return "OK" if problem is None else f"NOK - {problem}"
 
     def ping(self, request: Request) -> Answer:
-        """Whether the last write to a disk worked, and every topic could be opened."""
+        """Answer OK, or NOK with the reason: memory, a failed write or read, topics that cannot be opened."""
         return _HEALTHY if self._broker.health is None else plain(self._health, 500)
 
     def info(self, request: Request) -> Answer:
-        """Who this is, and what it grants clients."""
+        """Return the identity of the node and the limits of clients."""
         node, options = self._node, self._node.options
         return value(
             {
-                "version": VERSION,
+                "version": NSQ_VERSION,
                 "broadcast_address": options.broadcast_address,
                 "hostname": os.uname().nodename,
                 "http_port": node.http.port if node.http else -1,
@@ -151,13 +152,13 @@ class Http:
         )
 
     def stats(self, request: Request) -> Answer:
-        """What every topic, channel and client has done; as a stream when there is much of it."""
+        """Return statistics of topics, channels and clients; as a stream if there are many topics."""
         query = request.query
         page: Page = JsonPage() if query.get("format") == "json" else TextPage()
         chosen, channel = query.get("topic", ""), query.get("channel", "")
         clients = query.get("include_clients") not in ("false", "0")
         snapshot = Snapshot(
-            version=VERSION,
+            version=NSQ_VERSION,
             built=BUILT,
             health=self._health,
             started=self._node.started,
@@ -169,7 +170,7 @@ class Http:
         )
         if not chosen and len(self._broker.topics) > _MANY:
             pieces = self._pieces(page, snapshot, channel, clients)
-            return Stream(200, content_type=page.content_type, pieces=pieces)
+            return StreamedAnswer(200, content_type=page.content_type, pieces=pieces)
         topics = stats.topic_stats(self._broker, now=snapshot.now, topic=chosen, channel=channel, clients=clients)
         some = None if topics is None else bool(topics)
         body = (
@@ -180,7 +181,7 @@ class Http:
         return Answer(200, body, page.content_type)
 
     async def _pieces(self, page: Page, snapshot: Snapshot, channel: str, clients: bool) -> AsyncIterator[bytes]:
-        """The same page, a few topics at a time; each piece is sent, and others get their turn, before the next."""
+        """Yield the same page for a few topics at a time, so that others get their turn."""
         wanted = [name for name, topic in self._broker.topics.items() if not channel or channel in topic.channels]
         yield page.opening(snapshot, some=bool(wanted))
         first = True
@@ -201,7 +202,7 @@ class Http:
     # --- topics ------------------------------------------------------------------------------------------------
 
     def create_topic(self, request: Request) -> Reply:
-        """Make a topic unless it is there."""
+        """Create a topic unless it exists."""
         known = request.query.get("topic", "") in self._broker.topics
         topic = self._publishing.topic(request.head)
         if known:
@@ -211,13 +212,13 @@ class Http:
         return self._publishing.when_settled(topic.name, later)
 
     def delete_topic(self, request: Request) -> Answer:
-        """Drop a topic with all it has."""
+        """Delete a topic with its channels and messages."""
         name = request.argument("topic")
-        # saved: killed before the next checkpoint, it would come back from the catalog
+        # saved: after a kill before the next checkpoint the topic would be restored from the catalog
         return self._order(lambda: self._broker.delete_topic(name), saved=not names.ephemeral(name))
 
     def empty_topic(self, request: Request) -> Answer:
-        """Drop what waits in a topic."""
+        """Drop the messages that wait in a topic."""
         name = named(request.head, "topic", "INVALID_TOPIC")
         return self._order(lambda: self._broker.existing(name).empty())
 
@@ -228,19 +229,19 @@ class Http:
     # --- channels ----------------------------------------------------------------------------------------------
 
     def create_channel(self, request: Request) -> Answer:
-        """Make a channel, unless it is there, of a topic that is."""
+        """Create a channel of an existing topic, unless it exists."""
         topic, channel = _channel(request.head)
         broker = self._broker
         return self._order(lambda: broker.create_channel(broker.existing(topic), channel, now=self._now()))
 
     def delete_channel(self, request: Request) -> Answer:
-        """Drop a channel with all it has."""
+        """Delete a channel with its messages."""
         topic, channel = _channel(request.head)
         lasting = not names.ephemeral(topic) and not names.ephemeral(channel)
         return self._order(lambda: self._broker.delete_channel(topic, channel), saved=lasting)
 
     def empty_channel(self, request: Request) -> Answer:
-        """Drop what a channel has to deliver, has deferred or has in flight."""
+        """Drop the messages of a channel: ready, deferred and in flight."""
         topic, channel = _channel(request.head)
         return self._order(lambda: self._broker.empty_channel(topic, channel, now=self._now()))
 
@@ -249,7 +250,7 @@ class Http:
         return self._order(lambda: self._broker.pause_channel(topic, channel, paused), saved=True)
 
     def _order(self, carry_out: Callable[[], object], *, saved: bool = False) -> Answer:
-        """Have the broker do something; `saved`: and remember it before the answer leaves."""
+        """Call the broker; with `saved`, write the catalog before the answer leaves."""
         carry_out()
         if saved:
             self._broker.save_catalog()
@@ -258,5 +259,5 @@ class Http:
 
 
 def _channel(head: Head) -> tuple[str, str]:
-    """The topic and channel that a request names; raises `Refused`."""
+    """Return the topic and channel that a request names; raise `Refused`."""
     return named(head, "topic", "INVALID_ARG_TOPIC"), named(head, "channel", "INVALID_ARG_CHANNEL")

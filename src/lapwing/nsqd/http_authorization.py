@@ -11,7 +11,7 @@ from lapwing.net.answers import JSON, Answer, Later, Refused, compact
 from lapwing.net.bearer import CHALLENGE, secret_of
 from lapwing.net.logs import Log
 from lapwing.net.requests import Caller, Head, Request
-from lapwing.net.routes import Access, Reply, Route, Router, always
+from lapwing.net.routes import Reply, Route, RouteAccess, Router, always
 from lapwing.nsqd.auth import Authenticator, AuthFailed, Authorizations
 
 _REQUIRED: Final = always(Answer(401, compact({"message": "AUTH_REQUIRED"}), JSON, (CHALLENGE,)))
@@ -59,7 +59,7 @@ class GuardedRoutes:
         return replace(route, respond=guarded, overrun=None)
 
     async def _respond_later(
-        self, key: _Key, access: Access, respond: Callable[[Request], Reply], request: Request
+        self, key: _Key, access: RouteAccess, respond: Callable[[Request], Reply], request: Request
     ) -> Answer:
         found = await self._ask(key, request.caller)
         check(found, access, request)
@@ -96,7 +96,7 @@ class GuardedRoutes:
         self._known[key] = task.result()
 
 
-def check(found: Authorizations, access: Access, request: Request) -> None:
+def check(found: Authorizations, access: RouteAccess, request: Request) -> None:
     """Raise `Refused` unless the caller has a permission that the route asks for."""
     if access.scope == "any":
         if not found.authorizations:
@@ -112,14 +112,14 @@ def check(found: Authorizations, access: Access, request: Request) -> None:
             raise _unauthorized(access, topic, channel)
 
 
-def require(request: Request, access: Access, topic: str, channel: str = "") -> None:
+def require(request: Request, access: RouteAccess, topic: str, channel: str = "") -> None:
     """Raise `Refused` unless the caller has one of the permissions for a topic that the query does not name."""
     found = request.permissions
     if found is not None and not any(found.allows(permission, topic, channel) for permission in access.permissions):
         raise _unauthorized(access, topic, channel)
 
 
-def _unauthorized(access: Access, topic: str, channel: str) -> Refused:
+def _unauthorized(access: RouteAccess, topic: str, channel: str) -> Refused:
     return Refused(403, "UNAUTHORIZED", permission=" or ".join(access.permissions), topic=topic, channel=channel)
 
 

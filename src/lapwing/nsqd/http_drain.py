@@ -36,7 +36,7 @@ class DrainApi:
         ]
 
     def drain(self, request: Request) -> Answer:
-        """Refuse new messages from now on; consumers go on until the node is empty or the deadline has passed."""
+        """Refuse new messages from now on; consumers are served until the node is empty or the deadline has passed."""
         deadline = read_document(request, ("deadline",), _EXAMPLE).get("deadline", "")
         now = self._now()
         until = 0

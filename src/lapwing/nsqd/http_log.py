@@ -1,6 +1,6 @@
-"""`/log/...` and `/channel/commit`: a topic's log read by ranges, and channels moved by those who read so.
+"""`/log/...` and `/channel/commit`: read ranges of a topic's log, and move channels by sequence.
 
-What Spark, `peek` and `replay` stand on. Plain NSQ clients never see it.
+Spark and the `lapwing` command use these. Plain NSQ clients do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lapwing.broker.topic import Topic
 from lapwing.errors import CorruptChunk, CursorConflict, OutOfRange, ReadFailed
 from lapwing.log.reader import InFile
 from lapwing.log.topiclog import TopicLog
-from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
+from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Query, Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.log_readers import LogReaders
@@ -63,7 +63,7 @@ class LogApi:
         schedule_flush: Callable[[], None],
         about: Callable[[], dict[str, Any]],
     ) -> None:
-        """`about` says who this node is: `node_id`, `broadcast_address` and `http_port`."""
+        """`about` returns the identity of the node: `node_id`, `broadcast_address` and `http_port`."""
         self._broker = broker
         self._readers = LogReaders(now)
         self._now = now
@@ -73,7 +73,7 @@ class LogApi:
         self._budget = ReadBudget()
 
     def routes(self) -> list[Route]:
-        """For the table."""
+        """Return the routes."""
         return [
             Route("GET", "/log/offsets", self.offsets, logged=False, access=USE_CHANNEL),
             Route("GET", "/log/read", self.read, logged=False, access=READ),
@@ -84,7 +84,7 @@ class LogApi:
     # --- where logs begin and end ------------------------------------------------------------------------------
 
     def offsets(self, request: Request) -> Reply:
-        """Where the logs of all topics, or of those that are named, begin and end; at once or when one has grown."""
+        """Return where the logs of topics begin and end; at once, or when one of them has grown."""
         query = request.query
         wait = min(_number(query, "wait_ms", 0), LONGEST_WAIT)
         if "after" not in query or wait <= 0:
@@ -107,13 +107,13 @@ class LogApi:
         return self._offsets(query)
 
     def look(self) -> None:
-        """Wake those who wait for logs that have grown; to be called when a turn has ended."""
+        """Answer callers that wait for a log that has grown; called at the end of a turn."""
         for grown, after in self._waiting.items():
             if not grown.done() and self._grown(after):
                 grown.set_result(None)
 
     def wake(self) -> None:
-        """Let nobody wait any longer: nsqd stops."""
+        """Answer every waiting caller: nsqd stops."""
         for grown in self._waiting:
             _wake(grown)
 
@@ -133,7 +133,7 @@ class LogApi:
         topics = self._broker.topics
         found = [topics[name] for name in dict.fromkeys(wanted) if name in topics] if wanted else list(topics.values())
         if len(found) > _MANY:
-            return Stream(200, content_type=JSON, pieces=self._offsets_in_pieces(found, at, times))
+            return StreamedAnswer(200, content_type=JSON, pieces=self._offsets_in_pieces(found, at, times))
         return value({**self._about(), "topics": [_facts(topic, at, times) for topic in found]})
 
     async def _offsets_in_pieces(self, topics: list[Topic], at: int | None, times: bool) -> AsyncIterator[bytes]:
@@ -150,7 +150,7 @@ class LogApi:
     # --- ranges ------------------------------------------------------------------------------------------------
 
     def read(self, request: Request) -> Reply:
-        """Messages [from, to) as raw frames with their positions, or as JSON for people."""
+        """Return messages [from, to) as raw frames with their positions, or as JSON."""
         query = request.query
         topic = self._topic(request)
         log = topic.log
@@ -184,21 +184,21 @@ class LogApi:
         else:
             files = request.caller.near and query.get("files") in ("true", "1")
             pieces = range_blocks(topic, start, stop, share, headers=headers, positions=positions, files=files)
-        return Stream(200, content_type=FRAMES, pieces=pieces)
+        return StreamedAnswer(200, content_type=FRAMES, pieces=pieces)
 
     async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
         share = self._budget.take(MOST_BYTES)
         try:
             body = await _for_people(topic, start, stop, max_bytes, share.size, headers)
             share.shrink(len(body))
-            return Stream(200, content_type=JSON, pieces=_whole(body, share))
+            return StreamedAnswer(200, content_type=JSON, pieces=_whole(body, share))
         except OutOfRange as error:  # retention was faster
             raise Refused(416, "OUT_OF_RANGE", first=topic.log.first, next=topic.log.end) from error
 
     # --- cursors -----------------------------------------------------------------------------------------------
 
     def commit(self, request: Request) -> Answer:
-        """Move a channel's cursor: all before `sequence` is done, all from it on is to be delivered."""
+        """Move a channel's cursor: messages before `sequence` are finished, those from it on are delivered."""
         query = request.query
         topic = self._topic(request)
         name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
@@ -317,7 +317,7 @@ async def _blocks(
 
 
 def _in_files(log: TopicLog, start: int, stop: int) -> Iterator[InFile | Parts]:
-    """Where messages lie, for a reader that may be able to open the log's files; themselves where that cannot be."""
+    """Yield where messages are in the log's files, for a reader on this machine; else the messages themselves."""
     while start < min(stop, log.end):
         found = log.in_file(start, stop, _BLOCK_BYTES)
         if found is not None:
@@ -338,7 +338,7 @@ def _placed(found: InFile, extras: bytes) -> bytes:
 
 
 def _bounded(pieces: Iterator[tuple[int, int, memoryview]], most: int) -> Iterator[tuple[int, int, memoryview]]:
-    """The first of them, up to `most` bytes of frames, but at least one message."""
+    """Yield the first pieces, up to `most` bytes of frames, but at least one message."""
     begun = False
     for first, count, frames in pieces:
         if len(frames) > most:
@@ -375,7 +375,7 @@ def _joined(pieces: Iterator[tuple[int, int, memoryview]], most: int) -> Iterato
 
 
 def _positions(parts: list[memoryview]) -> array[int]:
-    """Where each frame begins, and where the last one ends."""
+    """Return where each frame begins, and where the last one ends."""
     found = array("i", [0])
     for part in parts:
         places, _ = kernel.scan_frames(part, 0, len(part))
@@ -441,7 +441,7 @@ def _number(query: Query, name: str, default: int) -> int:
 
 
 def _after(text: str) -> dict[str, int]:
-    """The sequences that are known already, by topic: `T:5,S:7`."""
+    """Parse the sequences that the caller knows, by topic: `T:5,S:7`."""
     known = {}
     for entry in islice(text.split(","), 10_000):
         name, _, sequence = entry.rpartition(":")

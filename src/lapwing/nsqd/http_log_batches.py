@@ -9,7 +9,7 @@ from typing import Any, Final
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError
-from lapwing.net.answers import Answer, Refused, Stream, failure, value
+from lapwing.net.answers import Answer, Refused, StreamedAnswer, failure, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.http_authorization import require
@@ -66,7 +66,7 @@ class LogBatches:
                 ):
                     yield piece
 
-        return Stream(200, content_type=FRAMES, pieces=pieces())
+        return StreamedAnswer(200, content_type=FRAMES, pieces=pieces())
 
     def _checked(self, index: int, name: str, log_id: str, start: int, stop: int) -> Topic:
         topic = self._broker.topics.get(name)

@@ -1,4 +1,4 @@
-"""`/stage...`: batches of a sink that are published once, whole, however often they are asked for."""
+"""`/stage...`: publish a batch of a sink exactly once, however often it is committed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_NUMBER: Final = 2**62
 
 
 class Staged:
-    """The routes, and what happens to staged messages in the background."""
+    """The routes of staged batches, and their background work."""
 
     def __init__(self, broker: Broker, turn: Turn, syncer: Syncer, log: Log) -> None:
         options = broker.options
@@ -54,7 +54,7 @@ class Staged:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def routes(self) -> list[Route]:
-        """For the table."""
+        """Return the routes."""
         most = self._options.max_body_size + _EXTRA_ROOM
         too_big = failure(413, "BODY_TOO_BIG")
         return [
@@ -65,16 +65,16 @@ class Staged:
         ]
 
     def recover(self) -> None:
-        """Carry on with what a crash has interrupted; before anybody else can publish."""
+        """Finish batches that a crash has interrupted, before anybody else can publish."""
         for note in self._staging.recover(now=self._turn.clock.now):
             self._log.warn(note)
 
     def start(self) -> None:
-        """Sweep from time to time."""
+        """Start to drop stale parts from time to time."""
         self._keep(self._sweep_for_ever())
 
     async def stop(self) -> None:
-        """Finish what is being published, and no more."""
+        """Finish the batches under way, and stop."""
         for task in list(self._tasks):
             if task.get_name() == "sweep":
                 task.cancel()
@@ -90,7 +90,7 @@ class Staged:
         topic = named(request.head, "topic", "INVALID_ARG_TOPIC")
         batch, number = _number(query.get("batch"), "BATCH"), _number(query.get("part"), "PART")
         key = _key(query.get("key"))
-        if _told(lambda: self._staging.settled(sink, batch)):
+        if _checked(lambda: self._staging.settled(sink, batch)):
             return value({"staged": False})
         part = self._part(topic, request.body)
         self._check_space(len(request.body))
@@ -102,22 +102,22 @@ class Staged:
         order = _order(request)
         keys = [_counted(entry) for entry in order["keys"]]
         await self._check_topics(request, order["sink"], order["batch"], [key for key, _ in keys])
-        # of its own, as the broker must go on even if the client does not wait for the end
+        # a task of its own: the batch is published even if the client does not wait for the end
         task = self._keep(self._commit(order["sink"], order["batch"], keys))
         return await asyncio.shield(task)
 
     async def abort(self, request: Request) -> Answer:
-        """Forget parts that will not be committed."""
+        """Drop parts that will not be committed."""
         order = _order(request)
         keys = [_key(key) for key in order["keys"]]
         await self._check_topics(request, order["sink"], order["batch"], keys)
-        return value({"dropped": _told(lambda: self._staging.abort(order["sink"], order["batch"], keys))})
+        return value({"dropped": _checked(lambda: self._staging.abort(order["sink"], order["batch"], keys))})
 
     def status(self, request: Request) -> Answer:
-        """Which batch of a sink was published last, and what is staged."""
+        """Return the last published batch of a sink, and the staged ones."""
         sink = named(request.head, "sink", "INVALID_ARG_SINK")
-        staged = [batch for batch, _ in _told(lambda: self._staging.files.batches(sink))]
-        published = _told(lambda: self._staging.published(sink))
+        staged = [batch for batch, _ in _checked(lambda: self._staging.files.batches(sink))]
+        published = _checked(lambda: self._staging.published(sink))
         return value({"sink": sink, "published": published, "staged": staged})
 
     async def _check_topics(self, request: Request, sink: str, batch: int, keys: list[str]) -> None:
@@ -179,13 +179,14 @@ class Staged:
                     try:
                         await self._carry_on(commit)
                     except (LapwingError, OSError) as error:
-                        self._log.error(f"sink {commit.sink}: batch {commit.batch} cannot be published: {error}")
+                        what = f"sink {commit.sink}: batch {commit.batch}"
+                        self._log.error(f"{what} cannot be published, next try in 10 minutes: {error}")
             await asyncio.sleep(_SWEEP_SECONDS)
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def _part(self, topic: str, body: bytes) -> Part:
-        """A part from the body of a request: length and JSON of the extras, then as the body of an MPUB."""
+        """Parse a part: length and JSON of the extras, then the body of an MPUB."""
         if len(body) < _LENGTH.size:
             raise Refused(400, "BAD_BODY")
         (length,) = _LENGTH.unpack_from(body)
@@ -222,7 +223,7 @@ class Staged:
         return extras
 
     def _check_space(self, size: int) -> None:
-        """Keep free what the logs are to find free."""
+        """Raise `Refused` if the part would take disk space that is to stay free."""
         if self._options.min_free_bytes:
             facts = os.statvfs(self._data_path)
             if facts.f_bavail * facts.f_frsize - size < self._options.min_free_bytes:
@@ -247,8 +248,8 @@ class Staged:
             task.exception()  # the client may be gone, and then nobody else looks at it
 
 
-def _told(ask: Callable[[], T]) -> T:
-    """What the staging area says; raises `Refused` when it is damaged or cannot be read."""
+def _checked(ask: Callable[[], T]) -> T:
+    """Return the result of `ask`; raise `Refused` if the staging area is damaged or cannot be read."""
     try:
         return ask()
     except (LogError, OSError) as error:
@@ -274,7 +275,7 @@ def _counted(entry: object) -> tuple[str, int]:
 
 
 def _order(request: Request) -> dict[str, Any]:
-    """What `commit` and `abort` are told: sink, batch and keys; raises `Refused`."""
+    """Parse the body of `commit` and `abort`: sink, batch and keys; raise `Refused`."""
     try:
         order = json.loads(request.body)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The context that all connections of one broker share."""
+"""The state that all connections of one broker share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ListenerContext:
-    """The parts of the daemon that serve a client."""
+    """The parts of the daemon that a connection needs."""
 
     broker: Broker
     turn: Turn
@@ -34,7 +34,7 @@ class ListenerContext:
     connections: set[Stream]  # of all doors
     newcomers: TopicAnnouncer | None = None
 
-    def locality(self, settings: identify.Settings) -> int:
+    def locality(self, settings: identify.ClientSettings) -> int:
         """Return how near a client is: 2 in our zone, 1 in our region, 0 elsewhere, or where that does not matter."""
         options = self.options
         if not options.topology_aware:

@@ -1,4 +1,4 @@
-"""What the process takes of the machine: the nearest that Python has to the figures of Go's heap."""
+"""Memory, processor time and files of the process, in the figures that NSQ reports of Go."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class GcPauses:
-    """How long the last garbage collections stopped everything; begins to listen when it is made."""
+    """The pauses of the last garbage collections, measured from construction on."""
 
     def __init__(self) -> None:
         self._began = 0
@@ -24,7 +24,7 @@ class GcPauses:
         gc.callbacks.append(self._hear)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop measuring."""
         if self._hear in gc.callbacks:
             gc.callbacks.remove(self._hear)
 
@@ -35,13 +35,13 @@ class GcPauses:
             self._pauses.append((time.perf_counter_ns() - self._began) // 1000)
 
     def percentile(self, quantile: float) -> int:
-        """Microseconds within which that share of the last pauses stayed; 0 when there were none."""
+        """Return the microseconds within which that share of the last pauses stayed; 0 without any."""
         ordered = sorted(self._pauses)
         return ordered[min(int(quantile * len(ordered)), len(ordered) - 1)] if ordered else 0
 
 
 def resident() -> int:
-    """Bytes of physical memory that the process holds."""
+    """Return the bytes of physical memory that the process holds."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * _PAGE
@@ -65,7 +65,7 @@ def total() -> int:
 
 
 def _container_limits() -> list[int]:
-    """Return the limits of the control groups that the process is in; none where it cannot be told."""
+    """Return the limits of the control groups that the process is in; none where they cannot be read."""
     limits = []
     try:
         with open("/proc/self/cgroup") as lines:
@@ -102,13 +102,13 @@ def _peak() -> int:
 
 
 def cpu_seconds() -> float:
-    """Processor time that the process has used, its own and the kernel's for it."""
+    """Return the processor time of the process, in user and kernel mode."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def open_files() -> int:
-    """How many file descriptors the process holds; -1 where that cannot be known."""
+    """Return how many file descriptors the process holds; -1 where that cannot be read."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -121,7 +121,7 @@ def most_files() -> int:
 
 
 def figures(pauses: GcPauses) -> dict[str, int]:
-    """The figures of `/stats` and statsd, in their order.
+    """Return the figures of `/stats` and statsd, in their order.
 
     Objects are Python's allocated blocks, bytes in use are those resident, released ones those below the peak; a
     collection is due by counts of objects in Python, not by bytes, so `next_gc_bytes` is 0.

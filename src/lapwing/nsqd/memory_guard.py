@@ -19,7 +19,7 @@ _MIB: Final = 1 << 20
 
 
 class MemoryGuard:
-    """Compares the memory of the process with a limit, and tells the broker when to refuse publishes."""
+    """Compares the memory of the process with a limit, and makes the broker refuse publishes above it."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class MemoryGuard:
         held: Callable[[], int] = memory.private,
         trim: Callable[[], None] = memory.trim,
     ) -> None:
-        """`limit` is in bytes; 0 stands for 80 % of the memory of the machine or of the container."""
+        """`limit` is in bytes; 0 means 80 % of the memory of the machine or of the container."""
         self.limit = limit or int(memory.total() * _SHARE)
         self._broker = broker
         self._log = log

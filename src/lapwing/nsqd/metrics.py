@@ -1,4 +1,4 @@
-"""`/metrics`: everything an operator watches, in Prometheus' text format."""
+"""`/metrics`: the metrics of nsqd in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.stats import ChannelStats, TopicStats
 from lapwing.errors import LogError
-from lapwing.net.answers import Answer, Stream
+from lapwing.net.answers import Answer, StreamedAnswer
 from lapwing.net.requests import Request
 from lapwing.net.routes import OPEN, Route
 from lapwing.nsqd import memory
@@ -30,19 +30,19 @@ _BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 
 
 class FsyncTimes:
-    """How long syncs took, as a histogram."""
+    """A histogram of the durations of fsyncs."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(_BOUNDS) + 1)
         self.total = 0.0  # seconds
 
     def observe(self, seconds: float) -> None:
-        """One sync took so long."""
+        """Count one fsync."""
         self.counts[bisect_left(_BOUNDS, seconds)] += 1
         self.total += seconds
 
     def samples(self) -> Iterable[tuple[str, dict[str, str], float]]:
-        """Suffix, labels and value of each line."""
+        """Yield the suffix, labels and value of each line."""
         below = 0
         for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self.counts, strict=True):
             below += count
@@ -52,7 +52,7 @@ class FsyncTimes:
 
 
 def escape(text: str) -> str:
-    """`text` fit to stand between the quotes of a label."""
+    """Return `text` escaped for the value of a label."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
@@ -108,7 +108,7 @@ class Family:
     lines: list[str] = field(default_factory=list)
 
     def add(self, number: float, labels: dict[str, str] | None = None, suffix: str = "") -> None:
-        """One more sample."""
+        """Add a sample."""
         self.lines.append(line(self.name + suffix, labels or {}, number))
 
     def render(self) -> str:
@@ -155,7 +155,7 @@ _CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], int]], ...]]
 
 
 class Metrics:
-    """The route; it looks at the broker only when asked."""
+    """The route of the metrics; it reads the broker only when asked."""
 
     def __init__(
         self,
@@ -173,13 +173,13 @@ class Metrics:
         self._started = started
 
     def routes(self) -> list[Route]:
-        """For the table."""
+        """Return the routes."""
         access = OPEN if self._broker.options.stats_without_auth else METRICS
         return [Route("GET", "/metrics", self.respond, logged=False, access=access)]
 
     def respond(self, request: Request) -> Answer:
         """Return every metric, as a stream, so that others get their turn."""
-        return Stream(200, content_type=CONTENT_TYPE, pieces=self.pieces(), nsq=False)
+        return StreamedAnswer(200, content_type=CONTENT_TYPE, pieces=self.pieces(), nsq=False)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the text, a few lines at a time.
@@ -221,7 +221,7 @@ class Metrics:
     def _process(self) -> str:
         broker = self._broker
         single: tuple[tuple[str, str, str, float], ...] = (
-            ("healthy", "gauge", "1 while the disk takes writes and gives every topic.", int(broker.health is None)),
+            ("healthy", "gauge", "1 while nsqd is healthy, as /ping answers.", int(broker.health is None)),
             ("start_time_seconds", "gauge", "When the broker was started.", self._started / _SECOND),
             ("topics", "gauge", "Topics.", len(broker.topics)),
             ("channels", "gauge", "Channels.", sum(len(topic.channels) for topic in broker.topics.values())),

@@ -45,7 +45,7 @@ class NodeInfo:
         return {"disk_free_bytes": facts.f_bavail * facts.f_frsize, "disk_bytes": facts.f_blocks * facts.f_frsize}
 
     def _shown(self) -> list[dict[str, str | bool]]:
-        """Every option as a flag, its value as text without passwords, and whether that is the default."""
+        """Return every option as a flag, its value as text without passwords, and whether that is the default."""
         defaults = Options()
         return [
             {

@@ -1,4 +1,4 @@
-"""Keeps each nsqlookupd told of what we have, and asks them which channels a new topic shall begin with."""
+"""Register topics and channels with every nsqlookupd, and ask them for the channels of a new topic."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Final, cast
 
 from lapwing import names
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import VERSION, Options
+from lapwing.broker.options import Options
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, ProtocolError
+from lapwing.names import NSQ_VERSION
 from lapwing.net.http_message import HttpFailed
 from lapwing.net.listen import join, split
 from lapwing.net.logs import Log
@@ -32,7 +33,7 @@ _WAIT: Final = 1.0  # seconds for which the client who made a topic may wait unt
 _HEAD_START: Final = 0.1  # seconds for which a start may wait for them, so that the first topic made is known to them
 _PING_COMMAND: Final = lookup.Ping().encode()
 
-Heard = Callable[[bytes | None], None]  # gets the answer; None when the connection was lost before it
+OnAnswer = Callable[[bytes | None], None]  # gets the answer; None when the connection was lost before it
 
 
 class _Line(asyncio.Protocol):
@@ -42,7 +43,7 @@ class _Line(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()  # why
         self._wire = lookup.LookupClient(largest)
-        self._awaiting: deque[Heard] = deque()
+        self._awaiting: deque[OnAnswer] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._reason = "closed"
@@ -52,13 +53,13 @@ class _Line(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(lookup.MAGIC)
 
-    def say(self, command: bytes, heard: Heard) -> None:
-        """Send a command; `heard` is called once."""
+    def send(self, command: bytes, on_answer: OnAnswer) -> None:
+        """Send a command; `on_answer` is called once."""
         if self._transport is None or self.lost.done():
-            heard(None)
+            on_answer(None)
             return
         self._transport.write(command)
-        self._awaiting.append(heard)
+        self._awaiting.append(on_answer)
         if self._timer is None:
             self._timer = self._loop.call_later(_PATIENCE, self._too_late)
 
@@ -78,7 +79,7 @@ class _Line(asyncio.Protocol):
         self._timer = self._loop.call_later(_PATIENCE, self._too_late) if self._awaiting else None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell all who wait for an answer that none will come."""
+        """Fail every command that waits for an answer."""
         if self._timer is not None:
             self._timer.cancel()
         if not self.lost.done():
@@ -102,9 +103,9 @@ class Peer:
     def __init__(
         self, address: str, about: PeerInfo, everything: Callable[[], Iterable[Register]], log: Log, largest: int
     ) -> None:
-        """`about` is what it is told of us, `everything` what we have at the moment of a connection."""
+        """`about` is our identity, `everything` returns all registrations at the moment of a connection."""
         self.address = address
-        self.info: PeerInfo | None = None  # what it said of itself, while it is connected
+        self.info: PeerInfo | None = None  # its identity, while it is connected
         self.tried = asyncio.Event()  # the first attempt has succeeded or failed
         self._about = about
         self._everything = everything
@@ -113,12 +114,12 @@ class Peer:
         self._line: _Line | None = None
         self._complained = False
 
-    def say(self, command: bytes, heard: Heard) -> None:
-        """Tell it of a change; when it is not connected it learns everything later, and `heard` is called at once."""
+    def send(self, command: bytes, on_answer: OnAnswer) -> None:
+        """Send a change; `on_answer` gets the answer, or None at once without a connection: the next one sends all."""
         if self._line is None:
-            heard(None)
+            on_answer(None)
         else:
-            self._line.say(command, heard)
+            self._line.send(command, on_answer)
 
     async def run(self) -> None:
         """Stay connected, until cancelled."""
@@ -147,15 +148,15 @@ class Peer:
             except ValueError as error:
                 raise ValueError(f"IDENTIFY answered {answer[:100]!r}") from error
             self.info, self._line = info, line
-            for register in self._everything():  # at this very moment: what changes from now on is said after it
-                line.say(register.encode(), _ignore)
+            for register in self._everything():  # at this very moment: later changes are sent after it
+                line.send(register.encode(), _ignore)
             self._log.info(f"LOOKUPD({self.address}): peer info {info.broadcast_address} {info.version}")
             self._complained = False
             self.tried.set()
             while not line.lost.done():
                 await asyncio.wait((line.lost,), timeout=_PING)
                 if not line.lost.done():
-                    line.say(_PING_COMMAND, _ignore)
+                    line.send(_PING_COMMAND, _ignore)
             raise ConnectionError(f"connection lost: {line.lost.result()}")
         finally:
             self.info = self._line = None
@@ -177,12 +178,12 @@ class Peer:
 
 
 def _ignore(answer: bytes | None) -> None:
-    """Nothing depends on what is answered: an nsqlookupd that refuses hangs up, and then is told everything again."""
+    """Ignore the answer: an nsqlookupd that refuses disconnects, and everything is registered again."""
 
 
 async def _answer(line: _Line, command: bytes) -> bytes:
     got: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    line.say(command, lambda answer: None if got.done() else got.set_result(answer))
+    line.send(command, lambda answer: None if got.done() else got.set_result(answer))
     answer = await got
     if answer is None:
         raise ConnectionError(f"connection lost: {line.lost.result() if line.lost.done() else 'closed'}")
@@ -194,20 +195,20 @@ class _Settling:
 
     def __init__(self, future: asyncio.Future[None]) -> None:
         self.future = future
-        self._awaited = 1  # the turn in which all peers are told
+        self._awaited = 1  # the turn in which all peers are sent the change
 
     def add(self) -> None:
-        """One more to wait for."""
+        """Wait for one more answer."""
         self._awaited += 1
 
     def done(self, _: object = None) -> None:
-        """One less."""
+        """Count one answer."""
         self._awaited -= 1
         if not self._awaited:
             self.give_up()
 
     def give_up(self) -> None:
-        """Nobody waits any longer."""
+        """Stop waiting."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -232,7 +233,7 @@ class Peers:
             tcp_port=options.broadcast_tcp_port,
             topology_region=options.topology_region,
             topology_zone=options.topology_zone,
-            version=VERSION,
+            version=NSQ_VERSION,
         )
         self._peers: dict[str, tuple[Peer, asyncio.Task[None]]] = {}
         self._settling: dict[str, _Settling] = {}
@@ -248,7 +249,7 @@ class Peers:
                     await peer.tried.wait()
 
     async def stop(self) -> None:
-        """Let go of all of them; they notice."""
+        """Close every connection."""
         tasks = [task for _, task in self._peers.values()] + list(self._questions)
         self._peers = {}
         for settling in list(self._settling.values()):
@@ -259,11 +260,11 @@ class Peers:
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Where they are."""
+        """The addresses of the nsqlookupds."""
         return self._addresses
 
     def use(self, addresses: Sequence[str]) -> None:
-        """From now on these, and no others."""
+        """Use these addresses, and no others, from now on."""
         self._addresses = tuple(dict.fromkeys(addresses))
         for address in [address for address in self._peers if address not in self._addresses]:
             self._peers.pop(address)[1].cancel()
@@ -277,11 +278,11 @@ class Peers:
 
     @property
     def connected(self) -> list[Peer]:
-        """Those who know us."""
+        """The peers that we are registered with."""
         return [peer for peer, _ in self._peers.values() if peer.info is not None]
 
     def _everything(self) -> list[Register]:
-        """Every channel, and every topic without one."""
+        """Return a registration for every channel, and for every topic without one."""
         found = []
         drain = self._broker.drain
         for topic in self._broker.topics.values():
@@ -292,8 +293,8 @@ class Peers:
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
-        """Tell all of them what came and went in the turn that ends."""
+    def send_changes(self) -> None:
+        """Send the topics and channels that were created or deleted in this turn to every peer."""
         changes, self._broker.changes = self._broker.changes, []
         if not self._peers:
             return
@@ -303,10 +304,10 @@ class Peers:
             settling = self._settling.get(topic) if created and kind == "topic" else None
             for peer in peers:
                 if settling is None:
-                    peer.say(command, _ignore)
+                    peer.send(command, _ignore)
                 else:
                     settling.add()
-                    peer.say(command, settling.done)
+                    peer.send(command, settling.done)
             if settling is not None:
                 settling.done()
 
@@ -353,14 +354,14 @@ class Peers:
                 self._log.warn(f"topic {topic.name} is made without asking for its channels: no nsqlookupd answers")
         finally:
             if not topic.exiting:
-                with suppress(LapwingError):  # the disk refuses: the topic's own writes will say so, and why
+                with suppress(LapwingError):  # the disk refuses: writes to the topic report it with the reason
                     for channel in sorted(found):
                         self._broker.create_channel(topic, channel, now=self._now())
                 topic.release(now=self._now())
                 self._schedule_flush()
 
     async def _channels(self, topic: str, place: PeerInfo) -> list[str] | None:
-        """The channels that one nsqlookupd knows and that may be made; None when it does not answer."""
+        """Return the channels of a topic that one nsqlookupd knows, but ephemeral ones; None without an answer."""
         url = f"http://{join(place.broadcast_address, place.http_port)}/channels?topic={escape(topic)}"
         try:
             answer = await self._http.ask(url)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from lapwing.net.routes import Access
+from lapwing.net.routes import RouteAccess
 
 ANY: Final = ("publish", "subscribe", "admin")
 
-PUBLISH: Final = Access(("publish",), "topic")
-CREATE_TOPIC: Final = Access(("publish", "admin"), "topic")  # PUB creates topics too
-TOPIC_ADMIN: Final = Access(("admin",), "topic")
-READ: Final = Access(("subscribe",), "channel")
-USE_CHANNEL: Final = Access(("subscribe", "admin"), "channel")  # SUB creates channels, FIN moves them on
-CHANNEL_ADMIN: Final = Access(("admin",), "channel")
-STATS: Final = Access(ANY, "channel")
-METRICS: Final = Access(ANY)
-KNOWN: Final = Access(ANY, "any")
+PUBLISH: Final = RouteAccess(("publish",), "topic")
+CREATE_TOPIC: Final = RouteAccess(("publish", "admin"), "topic")  # PUB creates topics too
+TOPIC_ADMIN: Final = RouteAccess(("admin",), "topic")
+READ: Final = RouteAccess(("subscribe",), "channel")
+USE_CHANNEL: Final = RouteAccess(("subscribe", "admin"), "channel")  # SUB creates channels, FIN moves them on
+CHANNEL_ADMIN: Final = RouteAccess(("admin",), "channel")
+STATS: Final = RouteAccess(ANY, "channel")
+METRICS: Final = RouteAccess(ANY)
+KNOWN: Final = RouteAccess(ANY, "any")

@@ -25,10 +25,10 @@ class Pipelines:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._statuses: dict[str, tuple[int, dict[str, Any]]] = {}  # when, and what it said; the oldest first
+        self._statuses: dict[str, tuple[int, dict[str, Any]]] = {}  # the time and the status; the oldest first
 
     def routes(self) -> list[Route]:
-        """For the table."""
+        """Return the routes."""
         too_big = failure(413, "BODY_TOO_BIG")
         return [
             Route("GET", "/pipelines", self.list, access=KNOWN),

@@ -1,4 +1,4 @@
-"""`/pub` and `/mpub`: messages that come in over HTTP, answered when the log has them."""
+"""`/pub` and `/mpub`: publish over HTTP, answered when the log has the messages."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MILLISECOND: Final = 1_000_000  # ns
 
 
 class TopicAnnouncer(Protocol):
-    """Whoever tells the world of new topics."""
+    """Registers new topics with nsqlookupd."""
 
     def settling(self, topic: str) -> asyncio.Future[None] | None:
-        """Done when those who look for the topic find it, or after a moment; None when there is nothing to wait for."""
+        """Return a future, done when consumers can find the topic or after a second; None: do not wait."""
 
 
 class _Published(Later):
@@ -54,7 +54,7 @@ class _Published(Later):
 
 
 class Publishing:
-    """The two routes."""
+    """The routes of `/pub` and `/mpub`."""
 
     def __init__(self, broker: Broker, turn: Turn, log: Log, newcomers: TopicAnnouncer | None = None) -> None:
         self._broker = broker
@@ -67,7 +67,7 @@ class Publishing:
         self._longest_defer = broker.options.longest_defer // _MILLISECOND
 
     def routes(self) -> list[Route]:
-        """For the table."""
+        """Return the routes."""
         options = self._options
         return [
             Route(
@@ -138,7 +138,7 @@ class Publishing:
         except PublishRefused as error:
             if error.code != kernel.SURPLUS:
                 raise
-            body = body[: error.value]  # what stands behind the last message is nobody's
+            body = body[: error.value]  # bytes behind the last message are ignored, as in NSQ
         if headers is None:
             topic.publish_batch(body, later, now=now)
         else:
@@ -148,7 +148,7 @@ class Publishing:
         kernel.frame_mpub(body, 0, 0, self._options.max_batch_count, self._options.max_msg_size)
 
     def _binary(self, head: Head) -> bool:
-        """Whether the body is binary: any word but those for no means yes, even an empty one."""
+        """Return whether the body is binary: any value but `false` and `0` means yes, even an empty one."""
         word = head.query.get("binary")
         if word is None or word in ("false", "0"):
             return False
@@ -172,7 +172,7 @@ class Publishing:
         return found
 
     def when_settled(self, topic: str, later: Later) -> Later:
-        """The same answer, but not before those who look for the new topic find it (or a moment has passed)."""
+        """Return the same answer, but not before consumers can find the new topic, or a second has passed."""
         settling = self._newcomers.settling(topic) if self._newcomers is not None else None
         if settling is None or settling.done():
             return later
@@ -187,20 +187,20 @@ class Publishing:
         return outer
 
     def _defer(self, text: str) -> int:
-        """The ns that `text` says in ms; raises `Refused`."""
+        """Return `text`, in ms, as ns; raise `Refused`."""
         match = _INTEGER.fullmatch(text)
         if match is None or not 0 <= int(match[1] + match[2]) <= self._longest_defer:
             raise Refused(400, "INVALID_DEFER")
         return int(match[2]) * _MILLISECOND
 
     def _overrun(self, head: Head) -> Answer:
-        """The answer to a body that turns out too long while it comes: by then, as in NSQ, the topic exists."""
+        """Answer a chunked body that turns out too long; the topic is created all the same, as in NSQ."""
         self.topic(head)
         return BODY_TOO_BIG
 
 
 def named(head: Head, parameter: str, refusal: str) -> str:
-    """The valid name that stands in a parameter of the query; raises `Refused`."""
+    """Return the valid name in a parameter of the query; raise `Refused`."""
     name = head.query.get(parameter)
     if name is None:
         raise Refused(400, f"MISSING_ARG_{parameter.upper()}")
@@ -210,7 +210,7 @@ def named(head: Head, parameter: str, refusal: str) -> str:
 
 
 def message_headers(raw: bytes) -> dict[str, str]:
-    """The headers that a message shall carry; raises `Refused`."""
+    """Parse the headers of a message; raise `Refused`."""
     if len(raw) > MOST_HEADERS:
         raise Refused(400, "INVALID_HEADERS")
     try:

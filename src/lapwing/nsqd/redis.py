@@ -33,7 +33,7 @@ _MAX_CLIENTS: Final = "max number of clients reached"
 
 @dataclass(slots=True)
 class RedisDoor:
-    """What all Redis connections of one broker share."""
+    """The state that all Redis connections of one broker share."""
 
     broker: Broker
     turn: Turn

@@ -24,7 +24,7 @@ Sample = tuple[str, int, str]  # key without prefix, value, type
 
 
 def prefix(options: Options) -> str:
-    """What every key begins with: `%s` is this host and its HTTP port; always ends in a dot."""
+    """Return the beginning of every key: `%s` is this host and its HTTP port; it ends in a dot."""
     host = f"{options.broadcast_address}:{options.broadcast_http_port}".replace(".", "_").replace(":", "_")
     filled = options.statsd_prefix.replace("%s", host)
     return filled if not filled or filled.endswith(".") else f"{filled}."
@@ -38,18 +38,18 @@ class Differences:
         self._next: dict[str, int] = {}
 
     def since(self, key: str, total: int) -> int:
-        """What was added; a counter that begins anew, as that of a topic made again does, counts from 0."""
+        """Return what was added since the last push; a counter that fell, as after a deletion, counts from 0."""
         before = self._last.get(key, 0)
         self._next[key] = total
         return total - before if total >= before else total
 
     def turn(self) -> None:
-        """The push is complete; what it did not mention is forgotten."""
+        """End a push: counters that it did not mention are dropped."""
         self._last, self._next = self._next, {}
 
 
 def topic_samples(topic: TopicStats, since: Differences, *, exclude_ephemeral: bool = False) -> Iterable[Sample]:
-    """What is sent of a topic and its channels, in NSQ's order."""
+    """Yield the samples of a topic and its channels, in NSQ's order."""
     if exclude_ephemeral and names.ephemeral(topic.name):
         return
     start = f"topic.{topic.name}"
@@ -80,7 +80,7 @@ def _latency(start: str, latency: Latency) -> Iterable[Sample]:
 
 
 def memory_samples(figures: dict[str, int], since: Differences) -> Iterable[Sample]:
-    """What is sent of the process."""
+    """Yield the samples of the process."""
     for name, number in figures.items():
         if name != "gc_total_runs":
             yield f"mem.{name}", number, "g"
@@ -96,7 +96,7 @@ class Datagrams:
         self._current = bytearray()
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """Some more lines."""
+        """Add lines."""
         current = self._current
         for line in lines:
             if current and len(current) + len(line) > self._size:
@@ -105,7 +105,7 @@ class Datagrams:
             current += line
 
     def all(self) -> list[bytes]:
-        """What is to be sent."""
+        """Return the datagrams to send."""
         return [*self._packed, bytes(self._current)] if self._current else self._packed
 
 
@@ -166,7 +166,7 @@ class Statsd:
                 self._log.debug(f"statsd: {refused} of {len(packets)} datagrams not sent")
 
     async def _socket(self) -> socket.socket:
-        """A socket for one push: the server's name is looked up each time, as it may move."""
+        """Open a socket for one push: the server's name is resolved each time, as its address may change."""
         place = split(self._options.statsd_address)
         if place is None:
             raise OSError("not an address of the form host:port")

@@ -1,4 +1,4 @@
-"""What `/stats` shows: frozen counts as JSON with NSQ's keys in NSQ's order, or as text for people."""
+"""The pages of `/stats`: JSON with NSQ's keys in NSQ's order, or text."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Page(Protocol):
     content_type: str
 
     def opening(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """What stands before the topics; `some` says whether there are any, None that the one asked for is unknown."""
+        """Return the part before the topics; `some`: there are any, None: the topic asked for is unknown."""
 
     def topics(self, snapshot: Snapshot, topics: Sequence[TopicStats], *, first: bool) -> bytes:
-        """Some of the topics."""
+        """Return some of the topics."""
 
     def closing(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """What stands behind the topics."""
+        """Return the part behind the topics."""
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class JsonPage:
     content_type = JSON
 
     def opening(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """All up to the topics."""
+        """Return the part before the topics."""
         start = {"version": snapshot.version, "health": snapshot.health, "start_time": snapshot.started // _SECOND}
         return compact(start)[:-1] + b',"topics":' + (b"null" if some is None else b"[")
 
@@ -72,7 +72,7 @@ class JsonPage:
         return elements if first or not elements else b"," + elements
 
     def closing(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """All behind the topics."""
+        """Return the part behind the topics."""
         producers = [client_object(client, topic=snapshot.topic) for client in snapshot.producers]
         end: dict[str, Any] = {} if snapshot.memory is None else {"memory": dict(snapshot.memory)}
         end["producers"] = producers if producers and some is not None else None
@@ -82,7 +82,7 @@ class JsonPage:
 
 
 def topic_object(topic: TopicStats, chosen: str = "") -> dict[str, Any]:
-    """One element of `topics`; `chosen` is the topic that was filtered for."""
+    """Return one element of `topics`; `chosen` is the topic that was filtered for."""
     found: dict[str, Any] = {
         "topic_name": topic.name,
         "channels": [_channel_object(channel, chosen) for channel in topic.channels],
@@ -185,7 +185,7 @@ class TextPage:
     content_type = TEXT
 
     def opening(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """All up to the topics."""
+        """Return the part before the topics."""
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(snapshot.started // _SECOND))
         lines = [
             f"nsqd v{snapshot.version} (built w/{snapshot.built})",
@@ -200,7 +200,7 @@ class TextPage:
         return _text(lines)
 
     def topics(self, snapshot: Snapshot, topics: Sequence[TopicStats], *, first: bool) -> bytes:
-        """Each with its channels and their consumers; an empty line between them."""
+        """Return topics with their channels and consumers; an empty line between them."""
         lines: list[str] = []
         for topic in topics:
             if lines or not first:
@@ -209,7 +209,7 @@ class TextPage:
         return _text(lines)
 
     def closing(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """The producers."""
+        """Return the producers."""
         producers = snapshot.producers if some is not None else ()
         lines = ["", "Producers:" if producers else "Producers: None"]
         return _text(lines + [f"   {_client_line(client, snapshot)}" for client in producers])

@@ -22,7 +22,7 @@ _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpac
 
 
 class StreamSession(Protocol):
-    """A session, as a stream sees it."""
+    """The parts of a session that a stream needs."""
 
     replies: Replies
     doomed: bool  # the connection ends as soon as everything is answered
@@ -163,7 +163,7 @@ class Stream(asyncio.Protocol):
         self._timer.watch_reading(self._transport)
 
     def resume_writing(self) -> None:
-        """Deliver again: the socket takes bytes."""
+        """Send again: the socket takes bytes."""
         self._blocked = False
         self._drained()
         self._heed()
@@ -264,7 +264,7 @@ class Stream(asyncio.Protocol):
         return self._session.replies.waiting >= _MOST_WAITING
 
     def _overfull(self) -> bool:
-        """Whether more waits for the socket than a client may have that is still read from."""
+        """Return whether so many bytes wait for the socket that the client is no longer read from."""
         assert self._transport is not None
         return not self._consumes or self._transport.get_write_buffer_size() > FULL
 

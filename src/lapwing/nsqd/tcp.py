@@ -36,7 +36,7 @@ class Connection(Stream):
         super().__init__(context, session)
         self._wire = BrokerConnection(context.limits)
         self._layers = Layers()
-        self._granted: identify.Settings | None = None  # layers to add as soon as the answer is written
+        self._granted: identify.ClientSettings | None = None  # layers to add as soon as the answer is written
         self._handshake: Encrypted | None = None
         self._settings = context.terms.settings()
         self._identified = False
@@ -203,11 +203,11 @@ class Connection(Stream):
         if identity.feature_negotiation:
             self._upgrade(settings)
 
-    def _agree(self, settings: identify.Settings) -> None:
+    def _agree(self, settings: identify.ClientSettings) -> None:
         self._settings = settings
         self._timer.allow_silence(2 * settings.heartbeat_interval)
 
-    def _upgrade(self, settings: identify.Settings) -> None:
+    def _upgrade(self, settings: identify.ClientSettings) -> None:
         """Have the granted layers added at the end of the turn, behind the answers before."""
         if not (settings.tls or settings.snappy or settings.deflate):
             return
@@ -215,7 +215,7 @@ class Connection(Stream):
             raise ProtocolError("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is upgraded already")
         self._granted = settings
 
-    def _add_layers(self, settings: identify.Settings) -> None:
+    def _add_layers(self, settings: identify.ClientSettings) -> None:
         """Continue inside the layers; for TLS, with the handshake."""
         self._granted = None
         rest = self._wire.take_rest()

@@ -15,7 +15,7 @@ _PIECE: Final = 1 << 18
 
 
 class Layer(Protocol):
-    """One layer of a connection."""
+    """One layer around a connection: TLS or a compression."""
 
     def receive(self, data: bytes) -> Iterator[bytes]:
         """Yield the content of the peer's bytes, in pieces."""
@@ -25,13 +25,13 @@ class Layer(Protocol):
 
 
 class Compressed:
-    """A layer of snappy or deflate."""
+    """A snappy or deflate layer."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """Yield what was compressed, in pieces: a few bytes may unpack to very many."""
+        """Yield the decompressed content in pieces, so that a bomb costs one piece at a time."""
         return self._codec.pieces(data)
 
     def send(self, data: bytes) -> bytes:
@@ -40,7 +40,7 @@ class Compressed:
 
 
 class Encrypted:
-    """A layer of TLS, the server's end. Call `handshake` until it is done, then `receive` and `send`."""
+    """The server's end of TLS. Call `handshake` until it is done, then `receive` and `send`."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -59,11 +59,11 @@ class Encrypted:
 
     @property
     def alert(self) -> bytes:
-        """The bytes for a client whose handshake has failed: they name the reason."""
+        """The alert after a failed handshake."""
         return self._outgoing.read()
 
     def receive(self, data: bytes) -> Iterator[bytes]:
-        """Yield what was encrypted, in pieces. Raises `ssl.SSLError`."""
+        """Yield the decrypted content in pieces. Raises `ssl.SSLError`."""
         if data:
             self._incoming.write(data)
         while True:
@@ -80,7 +80,7 @@ class Encrypted:
             yield piece
 
     def send(self, data: bytes) -> bytes:
-        """Return `data`, encrypted, behind anything that TLS itself sends."""
+        """Return `data` encrypted, with the messages of TLS itself."""
         if data:
             self._tls.write(data)
         return self._outgoing.read()
@@ -109,7 +109,7 @@ class Encrypted:
 
 
 class Layers(list[Layer]):
-    """The layers of one connection, the outermost first."""
+    """The layers around one connection, the outermost first."""
 
     def receive(self, data: bytes) -> Iterator[bytes]:
         """Yield the content of the peer's bytes inside all layers, in pieces."""

@@ -9,6 +9,7 @@ from urllib.parse import quote_plus
 from lapwing import names
 from lapwing.client.consumer import Consumer
 from lapwing.client.message import Message, Requeue
+from lapwing.names import NSQ_VERSION
 from lapwing.net.http_client import HttpClient
 from lapwing.net.http_message import HttpFailed
 from lapwing.net.options import DURATION, Kind, option
@@ -16,7 +17,6 @@ from lapwing.tools.consuming import consume
 from lapwing.tools.hostpool import pool_of
 from lapwing.tools.program import (
     CLIENT_OPTIONS,
-    VERSION,
     Signals,
     check,
     check_addresses,
@@ -135,7 +135,7 @@ class Sender:
 
 def _all_headers(options: NsqToHttpOptions, given: list[tuple[str, str]]) -> dict[str, str]:
     """Return the operator's headers, and ours for the names that the operator did not give."""
-    own = [("User-Agent", f"nsq_to_http v{VERSION}")]
+    own = [("User-Agent", f"nsq_to_http v{NSQ_VERSION}")]
     if options.post:
         own.append(("Content-Type", options.content_type))
     chosen = {name.lower(): (name, value) for name, value in [*own, *given]}

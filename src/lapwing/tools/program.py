@@ -12,9 +12,8 @@ from typing import Any, Final, TypeVar
 from lapwing import __version__
 from lapwing.client.options import ClientOptions, parse_option
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.names import NSQ_VERSION
 from lapwing.net.options import Kind
-
-VERSION: Final = "1.3.0"  # of NSQ, whose programs these replace
 
 _SHORT: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNING: "WRN", logging.ERROR: "ERR"}
 
@@ -39,7 +38,7 @@ CLIENT_OPTIONS: Final = Kind(
 
 def client_options(texts: Iterable[str], *, tool: str, **fixed: Any) -> ClientOptions:
     """Return the options of a consumer or producer: those of the tool, then those of the operator."""
-    settings: dict[str, Any] = {"user_agent": f"{tool}/{VERSION} lapwing/{__version__}", **fixed}
+    settings: dict[str, Any] = {"user_agent": f"{tool}/{NSQ_VERSION} lapwing/{__version__}", **fixed}
     settings.update(parse_option(text) for text in texts)
     try:
         return ClientOptions.of(settings)  # type: ignore[arg-type]
@@ -156,7 +155,7 @@ AnyOptions = TypeVar("AnyOptions")
 def end(tool: str, options: AnyOptions, work: Callable[[AnyOptions], int]) -> int:
     """Run `work`, or print the version; return the exit status. A failed check is one line."""
     if getattr(options, "version", False):
-        print(f"{tool} v{VERSION}")
+        print(f"{tool} v{NSQ_VERSION}")
         return 0
     try:
         return work(options)

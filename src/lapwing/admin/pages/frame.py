@@ -22,6 +22,7 @@ from lapwing.admin.poller import Watcher
 from lapwing.admin.services import Admin
 from lapwing.admin.static import PACKAGED
 from lapwing.client.cluster_view import ClusterView
+from lapwing.names import NSQ_VERSION
 
 # section, then: name, path, key behind `g`, icon
 NAVIGATION: Final = (
@@ -209,7 +210,7 @@ def _navigation(admin: Admin, links: PageLinks, current: str) -> Element:
                     if path == "/":
                         badge = element("span", "", "lw-badge")
         with element("footer"):
-            element("span", "read-only" if admin.options.read_only else "lapwing · v1.3.0")
+            element("span", "read-only" if admin.options.read_only else f"lapwing · v{NSQ_VERSION}")
     assert badge is not None
     return badge
 

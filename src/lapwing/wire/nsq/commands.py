@@ -1,4 +1,4 @@
-"""What a client may say."""
+"""The commands of a client."""
 
 import struct
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from lapwing.wire.nsq.json import compact_json
 
 MAGIC: Final = b"  V2"
 
-LONGEST_ERROR: Final = 4096  # bytes of what a consumer has to say of a failure
+LONGEST_ERROR: Final = 4096  # bytes of a consumer's error text
 
 _MILLISECOND: Final = 1_000_000  # ns
 _INT32: Final = struct.Struct(">i")
@@ -22,7 +22,7 @@ def _with_body(line: bytes, body: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Identify:
-    """Who the client is and which features it asks for, in JSON."""
+    """The identity of the client and the features it asks for, in JSON."""
 
     body: bytes
 
@@ -71,7 +71,7 @@ class Mpub:
 
     @classmethod
     def of(cls, topic: str, bodies: Iterable[bytes]) -> "Mpub":
-        """The command that publishes `bodies` in this order."""
+        """Return the command that publishes `bodies` in this order."""
         return cls(topic, batch(bodies))
 
     def encode(self) -> bytes:
@@ -79,7 +79,7 @@ class Mpub:
 
 
 def batch(bodies: Iterable[bytes]) -> bytes:
-    """Many bodies as the one body of an MPUB."""
+    """Join bodies into the body of an MPUB."""
     pieces = [b""]
     for body in bodies:
         pieces += (_INT32.pack(len(body)), body)
@@ -88,7 +88,7 @@ def batch(bodies: Iterable[bytes]) -> bytes:
 
 
 def bodies(batch: bytes) -> list[bytes]:
-    """The bodies of a batch that was found in order."""
+    """Split the body of an MPUB that was checked before into bodies."""
     found = []
     at = 4
     while at < len(batch):
@@ -112,7 +112,7 @@ class Dpub:
 
 @dataclass(slots=True)
 class Rdy:
-    """How many messages may be in flight to the client at once."""
+    """Set how many messages may be in flight to the client at once."""
 
     count: int
 
@@ -128,7 +128,7 @@ class Fins:
 
     @classmethod
     def of(cls, ids: Iterable[bytes]) -> "Fins":
-        """The run that finishes `ids` in this order."""
+        """Return the run that finishes `ids` in this order."""
         return cls(b"".join([b"FIN %b\n" % message_id for message_id in ids]))
 
     def encode(self) -> bytes:
@@ -191,7 +191,7 @@ def shorten(text: str) -> bytes:
 
 @dataclass(slots=True)
 class Touch:
-    """A message needs more time: count its timeout anew."""
+    """Restart the timeout of a message that needs more time."""
 
     id: bytes
 

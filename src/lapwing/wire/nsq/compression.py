@@ -27,30 +27,30 @@ _PLAIN_HEAD: Final = struct.Struct("<II")  # type and 24-bit length in one, mask
 
 
 class CompressionError(ProtocolError):
-    """The compressed stream is not what it says; nothing after this point can be trusted."""
+    """The compressed stream is wrong; nothing after this point can be decoded."""
 
     def __init__(self, text: str) -> None:
         super().__init__("E_INVALID", text)
 
 
 class Codec(Protocol):
-    """What a connection needs of a compression."""
+    """The interface of a compression."""
 
     def encode(self, data: bytes) -> bytes:
-        """All of `data`, compressed and flushed."""
+        """Return all of `data`, compressed and flushed."""
         ...
 
     def decode(self, data: bytes) -> bytes:
-        """What can be had of `data` and what was kept before; raises `CompressionError`."""
+        """Return what can be decoded of `data` and the bytes kept before; raise `CompressionError`."""
         ...
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """The same in pieces of at most `PIECE` bytes, so that a bomb goes off one piece at a time."""
+        """Yield the same in pieces of at most `PIECE` bytes, so that a bomb costs one piece at a time."""
         ...
 
 
 def masked_crc(data: bytes | memoryview) -> int:
-    """The checksum of a snappy chunk: CRC-32C, rotated and moved, as the framing format asks."""
+    """Return the checksum of a snappy chunk: CRC-32C, rotated and moved as the framing format asks."""
     crc = kernel.crc32c(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -67,7 +67,7 @@ class SnappyCodec:
         self._output_limit = output_limit
 
     def encode(self, data: bytes) -> bytes:
-        """All of `data` as chunks of at most 64 KiB, the stream identifier before the first."""
+        """Return all of `data` as chunks of at most 64 KiB, the stream identifier before the first."""
         parts: list[bytes | memoryview] = []
         if not self._begun:
             self._begun = True
@@ -95,11 +95,11 @@ class SnappyCodec:
         parts.append(block)
 
     def decode(self, data: bytes) -> bytes:
-        """The content of every whole chunk that is there."""
+        """Return the content of every whole chunk that is there."""
         return _bounded(self.pieces(data), self._output_limit)
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """The same in pieces; small chunks come together as one."""
+        """Yield the same in pieces; small chunks are joined."""
         parts: list[bytes] = []
         size = 0
         for content in self._contents(data):
@@ -173,15 +173,15 @@ class DeflateCodec:
         self._output_limit = output_limit
 
     def encode(self, data: bytes) -> bytes:
-        """All of `data`, ending in an empty sync block."""
+        """Return all of `data`, ending in an empty sync block."""
         return self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> bytes:
-        """What `data` completes of the stream."""
+        """Return the part of the stream that `data` completes."""
         return _bounded(self.pieces(data), self._output_limit)
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """The same, a piece at a time."""
+        """Yield the same, a piece at a time."""
         inflate = self._inflate
         data = inflate.unconsumed_tail + data if inflate.unconsumed_tail else data
         while True:

@@ -1,4 +1,4 @@
-"""Either end of a conversation: bytes in, commands or frames out."""
+"""Both ends of a connection: bytes in, commands or frames out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _HTTP: Final = int.from_bytes(b"HTTP", "big")
 class BrokerConnection:
     """The broker's end: bytes of a client in, its commands out.
 
-    The session tells it what it cannot know: whether the connection is `tls`, whether `heartbeats` are on, and who may
+    The session sets what is not in the bytes: whether the connection is `tls`, whether `heartbeats` are on, and who may
     publish where (`authorize`, asked for MPUB alone, as NSQ does that before it reads the body; the session itself asks
     for the other commands).
     """
@@ -62,7 +62,7 @@ class BrokerConnection:
 
     @property
     def state(self) -> State:
-        """Where the conversation stands; a SUB or a CLS moves it on as soon as it is handed out."""
+        """The state of the connection; a SUB or CLS changes it as soon as it is handed out."""
         return self._state
 
     @state.setter
@@ -94,7 +94,7 @@ class BrokerConnection:
         self.state = self._state
 
     def receive(self, data: bytes) -> None:
-        """Take what came from the client; `commands` says what it means."""
+        """Add bytes of the client; `commands` parses them."""
         if self._at < len(self._data):
             data = self._data[self._at :] + data
         self._data = data
@@ -132,7 +132,7 @@ class BrokerConnection:
         )
 
     def eof(self) -> ProtocolError | None:
-        """What to answer when the client sends no more; None when there is nothing to say."""
+        """Return the answer to a client that sends no more; None if no command is unfinished."""
         rule = self._rule
         if rule is None:
             return None
@@ -144,11 +144,11 @@ class BrokerConnection:
         return content.unread(self._gathered)
 
     def deadline_passed(self) -> ProtocolError | None:
-        """What to answer when the client took too long; None when there is nothing to say."""
+        """Return the answer to a client that took too long; None if no command is unfinished."""
         return self.eof()
 
     def take_rest(self) -> bytes:
-        """All that was received and not yet handed out; the conversation goes on with what `receive` gets next."""
+        """Return and forget the bytes that were received and not handed out."""
         rest = self._data[self._at :]
         self._data = b""
         self._at = 0
@@ -191,7 +191,7 @@ class BrokerConnection:
         return self._command_of(line)
 
     def _command_of(self, line: bytes) -> Command | None:
-        """The command in the line just passed, when it has no body or that is there too."""
+        """Return the command in the line just passed, if it has no body or the body is there too."""
         words = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
         lawful = self._lawful.get(words[0])
         if lawful is None:
@@ -215,7 +215,7 @@ class BrokerConnection:
         return ProtocolError("E_INVALID", f"invalid command {raw(word)}")
 
     def _body(self) -> Command | None:
-        """The command whose body is awaited, once that is there."""
+        """Return the command whose body is awaited, once the body is there."""
         rule = self._rule
         assert rule is not None
         if not self._size:
@@ -236,7 +236,7 @@ class BrokerConnection:
         return command
 
     def _gather(self) -> bytes | None:
-        """The body when all of it is there; what is there of it is set aside."""
+        """Return the body if all of it is there, else gather what is there."""
         data, at, missing = self._data, self._at, self._missing
         end = at + missing
         if len(data) < end:
@@ -257,7 +257,7 @@ class BrokerConnection:
     def _batch(self) -> bytes | None:
         """Return the body of an MPUB when every message that its count announces is there.
 
-        The declared size is gathered first. The messages may go on behind it, but not end before it.
+        The declared size is gathered first. The messages may reach beyond it, but not end before it.
         """
         if len(self._gathered) >= self._size:
             return self._behind_the_body()
@@ -325,7 +325,7 @@ class ClientConnection:
         self._needed = 0
 
     def receive(self, data: bytes) -> None:
-        """Take what came from the broker; `frames` says what it means."""
+        """Add bytes of the broker; `frames` parses them."""
         if self._needed:
             if len(self._gathered) + len(data) < self._needed:
                 self._gathered += data
@@ -347,7 +347,7 @@ class ClientConnection:
             yield frame
 
     def take_rest(self) -> bytes:
-        """All that was received and not yet handed out; the conversation goes on with what `receive` gets next."""
+        """Return and forget the bytes that were received and not handed out."""
         rest = bytes(self._gathered) + self._data[self._at :]
         self._gathered = bytearray()
         self._needed = 0

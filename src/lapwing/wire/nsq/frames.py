@@ -1,4 +1,4 @@
-"""What a broker answers: size, type and payload, all numbers big-endian."""
+"""The frames of a broker: size, type and payload, all numbers big-endian."""
 
 import struct
 from typing import Final
@@ -15,12 +15,12 @@ def _frame(kind: int, payload: bytes) -> bytes:
 
 
 def response(payload: bytes) -> bytes:
-    """The frame of an answer."""
+    """Return the frame of an answer."""
     return _frame(RESPONSE, payload)
 
 
 def error(payload: bytes) -> bytes:
-    """The frame of a refusal."""
+    """Return the frame of a refusal."""
     return _frame(ERROR, payload)
 
 

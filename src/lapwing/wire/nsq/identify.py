@@ -1,10 +1,10 @@
-"""Feature negotiation: what a client asks for in IDENTIFY, what it gets, and the answer that says so."""
+"""Feature negotiation: the wishes of a client in IDENTIFY, the settings it gets, and the answer."""
 
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from lapwing.errors import ProtocolError
-from lapwing.wire.nsq.json import Kind, MemberReader, compact_json
+from lapwing.wire.nsq.json import JsonKind, MemberReader, compact_json
 
 _MILLISECOND: Final = 1_000_000  # ns
 _SECOND: Final = 1_000 * _MILLISECOND
@@ -13,7 +13,7 @@ _DEFAULT_LEVEL: Final = 6  # of deflate
 
 @dataclass(slots=True, kw_only=True)
 class Identity:
-    """What a client says of itself and asks for; times in ms, as they are sent. In each number, 0 asks for nothing."""
+    """The identity and the wishes of a client; times in ms, as they are sent. A number of 0 asks for nothing."""
 
     client_id: str = ""
     hostname: str = ""
@@ -35,18 +35,18 @@ class Identity:
     channel: str = ""
 
     def encode(self) -> bytes:
-        """The body of the IDENTIFY that says this; what asks for nothing is left out."""
+        """Return the body of an IDENTIFY; members that ask for nothing are left out."""
         return compact_json({name: value for name, value in asdict(self).items() if value})
 
 
-_KIND_OF: Final[dict[Any, Kind]] = {str: Kind.TEXT, bool: Kind.FLAG, int: Kind.INT64}
+_KIND_OF: Final[dict[Any, JsonKind]] = {str: JsonKind.TEXT, bool: JsonKind.FLAG, int: JsonKind.INT64}
 _OWN: Final = frozenset({"reject", "topic", "channel"})  # not NSQ's: a client that means something else is not refused
-_MEMBERS: Final = {field.name: _KIND_OF[field.type] for field in fields(Identity)} | {"sample_rate": Kind.INT32}
+_MEMBERS: Final = {field.name: _KIND_OF[field.type] for field in fields(Identity)} | {"sample_rate": JsonKind.INT32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What this broker grants, and within which bounds; times in ns. The defaults are NSQ's."""
+    """The features that this broker grants, and their bounds; times in ns. The defaults are NSQ's."""
 
     version: str
     max_rdy: int = 2500
@@ -67,9 +67,9 @@ class Terms:
     topology_region: str = ""
     topology_zone: str = ""
 
-    def settings(self, address: str = "") -> "Settings":
-        """What holds for a client at `address` (its host alone) that has not identified itself."""
-        return Settings(
+    def settings(self, address: str = "") -> "ClientSettings":
+        """Return the settings of a client at `address` (its host alone) before its IDENTIFY."""
+        return ClientSettings(
             client_id=address,
             hostname=address,
             heartbeat_interval=self.heartbeat_interval,
@@ -81,8 +81,8 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What holds for one client; times in ns."""
+class ClientSettings:
+    """The settings of one client; times in ns."""
 
     client_id: str = ""
     hostname: str = ""
@@ -129,8 +129,8 @@ def parse(body: bytes) -> Identity:
 
 
 def negotiate(
-    identity: Identity, terms: Terms, current: Settings | None = None, *, max_attempts: int | None = None
-) -> tuple[Settings, bytes]:
+    identity: Identity, terms: Terms, current: ClientSettings | None = None, *, max_attempts: int | None = None
+) -> tuple[ClientSettings, bytes]:
     """Return what holds from now on, and the payload of the answer: `OK`, or JSON when features were negotiated.
 
     `current` is what held before, and still does where nothing is asked for. `max_attempts` is the setting of the
@@ -188,7 +188,7 @@ def negotiate(
 
 
 def _interval(what: str, asked: int, current: int, shortest: int, longest: int) -> int:
-    """The interval in ns that holds when `asked` ms are: 0 keeps the current one, -1 means none."""
+    """Return the interval in ns for `asked` ms: 0 keeps the current one, -1 means none."""
     if asked == 0:
         return current
     if asked == -1:
@@ -202,7 +202,7 @@ def _check(what: str, value: int, least: int, most: int) -> None:
         raise ProtocolError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def _answer(settings: Settings, terms: Terms, max_attempts: int | None) -> bytes:
+def _answer(settings: ClientSettings, terms: Terms, max_attempts: int | None) -> bytes:
     answer: dict[str, Any] = {
         "max_rdy_count": terms.max_rdy,
         "version": terms.version,

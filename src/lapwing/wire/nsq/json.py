@@ -1,4 +1,4 @@
-"""JSON as NSQ reads and writes it: strict about types, easy about keys, compact, and safe inside HTML."""
+"""JSON as NSQ reads and writes it: strict types, keys in any case, compact, and safe inside HTML."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any, Final
 
 
-class Kind(Enum):
-    """What a member must be."""
+class JsonKind(Enum):
+    """The type of a member."""
 
     TEXT = "string"  # of which 1 KiB is kept
     LONG_TEXT = "long string"  # of which 4 KiB are kept
@@ -17,10 +17,10 @@ class Kind(Enum):
     INT64 = "64-bit integer"
 
 
-_BITS: Final = {Kind.INT32: 32, Kind.INT64: 64}
+_BITS: Final = {JsonKind.INT32: 32, JsonKind.INT64: 64}
 _LONGEST_INTEGER: Final = 20  # signs of the longest 64-bit one, with its minus
 _LONGEST_KEY: Final = 256  # bytes, escapes included; no member that anybody wants has a longer one
-_LONGEST: Final = {Kind.TEXT: 1024, Kind.LONG_TEXT: 4096}  # bytes that are kept of a text
+_LONGEST: Final = {JsonKind.TEXT: 1024, JsonKind.LONG_TEXT: 4096}  # bytes that are kept of a text
 _DEEPEST: Final = 10_000  # containers inside each other, as in Go
 _SMALL: Final = 4096  # bytes of a body in which it does not pay to look for runs
 _STEPS: Final = 500  # of one call of `MemberReader.advance`
@@ -65,7 +65,7 @@ class MemberReader:
 
     __slots__ = ("_body", "_kinds", "_lenient", "_passed", "found")
 
-    def __init__(self, body: bytes, kinds: Mapping[str, Kind], *, lenient: Container[str] = frozenset()) -> None:
+    def __init__(self, body: bytes, kinds: Mapping[str, JsonKind], *, lenient: Container[str] = frozenset()) -> None:
         self.found: dict[str, Any] = {}
         self._body = body
         self._kinds = kinds
@@ -184,7 +184,7 @@ class MemberReader:
 
 
 def read_members(
-    body: bytes, kinds: Mapping[str, Kind], *, lenient: Container[str] = frozenset()
+    body: bytes, kinds: Mapping[str, JsonKind], *, lenient: Container[str] = frozenset()
 ) -> dict[str, Any]:
     """Return the named members of the object in `body`, as `MemberReader` finds them. Raises `ValueError`."""
     reader = MemberReader(body, kinds, lenient=lenient)
@@ -199,8 +199,8 @@ def _blank(body: bytes, at: int) -> int:
     return match.end()
 
 
-def _member(name: str, value: bytes, kind: Kind) -> Any:
-    if kind is Kind.FLAG and value in (b"true", b"false"):
+def _member(name: str, value: bytes, kind: JsonKind) -> Any:
+    if kind is JsonKind.FLAG and value in (b"true", b"false"):
         return value == b"true"
     if kind in _BITS and len(value) <= _LONGEST_INTEGER and _INTEGER.fullmatch(value) is not None:
         number, half = int(value), 1 << (_BITS[kind] - 1)
@@ -211,7 +211,7 @@ def _member(name: str, value: bytes, kind: Kind) -> Any:
     raise ValueError(f"{name} is not a {kind.value}")
 
 
-def _text(value: bytes, kind: Kind = Kind.TEXT) -> str:
+def _text(value: bytes, kind: JsonKind = JsonKind.TEXT) -> str:
     """Return the text of a JSON string: no more bytes of it than its kind keeps, as UTF-8 counts."""
     most = _LONGEST[kind]
     if len(value) > most:
@@ -224,7 +224,7 @@ def _text(value: bytes, kind: Kind = Kind.TEXT) -> str:
 
 
 def compact_json(document: Any) -> bytes:
-    """The document without a space to spare, as UTF-8; what could end a script in HTML is escaped."""
+    """Return the document as compact JSON in UTF-8; characters that could end a script in HTML are escaped."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).translate(_HTML)
     if "\\b" in text or "\\f" in text:
         text = _ESCAPE.sub(lambda escape: _LONG_ESCAPES.get(escape[0], escape[0]), text)

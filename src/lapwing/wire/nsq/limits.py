@@ -1,11 +1,11 @@
-"""How much a client may ask of a broker."""
+"""The limits of a client's commands."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the parser refuses to go beyond; the defaults are NSQ's."""
+    """The limits that the parser enforces; the defaults are NSQ's."""
 
     max_message: int = 1024 * 1024  # bytes of one body
     max_body: int = 5 * 1024 * 1024  # bytes of an MPUB, an IDENTIFY or an AUTH
@@ -17,5 +17,5 @@ class Limits:
 
     @property
     def max_count(self) -> int:
-        """How many messages an MPUB may hold: as many as fit when each has a single byte."""
+        """The most messages of an MPUB: as many as fit when each has a single byte."""
         return (self.max_body - 4) // 5

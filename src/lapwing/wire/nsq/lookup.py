@@ -11,7 +11,7 @@ from typing import Final
 from lapwing import names
 from lapwing.errors import ProtocolError
 from lapwing.wire.nsq.connection import HangUp
-from lapwing.wire.nsq.json import Kind, compact_json, read_members
+from lapwing.wire.nsq.json import JsonKind, compact_json, read_members
 from lapwing.wire.nsq.quoting import raw
 
 MAGIC: Final = b"  V1"
@@ -20,18 +20,18 @@ _INT32: Final = struct.Struct(">i")
 _LONGEST_LINE: Final = 16 * 1024  # bytes; NSQ has no limit, and no command comes near this one
 _LONGEST_IDENTIFY: Final = 64 * 1024  # bytes; NSQ has no limit here either
 _MEMBERS: Final = {
-    "broadcast_address": Kind.TEXT,
-    "hostname": Kind.TEXT,
-    "http_port": Kind.INT64,
-    "tcp_port": Kind.INT64,
-    "topology_region": Kind.TEXT,
-    "topology_zone": Kind.TEXT,
-    "version": Kind.TEXT,
+    "broadcast_address": JsonKind.TEXT,
+    "hostname": JsonKind.TEXT,
+    "http_port": JsonKind.INT64,
+    "tcp_port": JsonKind.INT64,
+    "topology_region": JsonKind.TEXT,
+    "topology_zone": JsonKind.TEXT,
+    "version": JsonKind.TEXT,
 }
 
 
 def answer(payload: bytes) -> bytes:
-    """An answer as it is sent."""
+    """Return an answer as it is sent."""
     return _INT32.pack(len(payload)) + payload
 
 
@@ -40,7 +40,7 @@ OK: Final = answer(b"OK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerInfo:
-    """What an nsqd and an nsqlookupd tell each other of themselves."""
+    """The identity that an nsqd and an nsqlookupd send each other."""
 
     broadcast_address: str
     hostname: str = ""
@@ -52,11 +52,11 @@ class PeerInfo:
 
     @property
     def complete(self) -> bool:
-        """Whether an nsqlookupd can do anything with an nsqd that says this."""
+        """Whether all members are there that an nsqlookupd needs."""
         return bool(self.broadcast_address and self.http_port and self.tcp_port and self.version)
 
     def welcome(self) -> bytes:
-        """The payload with which an nsqlookupd answers IDENTIFY."""
+        """Return the payload with which an nsqlookupd answers IDENTIFY."""
         return compact_json(
             {
                 "broadcast_address": self.broadcast_address,
@@ -69,7 +69,7 @@ class PeerInfo:
 
 
 def parse_peer(payload: bytes) -> PeerInfo:
-    """What the other end tells of itself, in IDENTIFY or in the answer to it; raises `ValueError` when it does not."""
+    """Return the identity in an IDENTIFY or in the answer to it; raise `ValueError` if it is not JSON."""
     nothing = PeerInfo(broadcast_address="", http_port=0, tcp_port=0, version="")
     told = {name: getattr(nothing, name) for name in _MEMBERS} | read_members(payload, _MEMBERS)
     return PeerInfo(**told)
@@ -139,7 +139,7 @@ class LookupConnection:
         self._size = -1  # of that; -1 until it can be read
 
     def receive(self, data: bytes) -> None:
-        """Take what came from the nsqd; `commands` says what it means."""
+        """Add bytes of the nsqd; `commands` parses them."""
         self._data += data
 
     def commands(self) -> Iterator[Command]:
@@ -154,7 +154,7 @@ class LookupConnection:
             yield command
 
     def eof(self) -> ProtocolError | None:
-        """What to answer when the nsqd sends no more; None when there is nothing to say."""
+        """Return the answer to an nsqd that sends no more; None if no command is unfinished."""
         if not self._awaiting:
             return None
         return ProtocolError("E_BAD_BODY", f"IDENTIFY failed to read body{' size' if self._size < 0 else ''}")
@@ -231,7 +231,7 @@ class LookupClient:
         self._data = bytearray()
 
     def receive(self, data: bytes) -> None:
-        """Take what came from nsqlookupd; `answers` says what it means."""
+        """Add bytes of nsqlookupd; `answers` parses them."""
         self._data += data
 
     def answers(self) -> Iterator[bytes]:

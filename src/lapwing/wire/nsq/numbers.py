@@ -9,14 +9,14 @@ _TELLING: Final = 64  # digits: 10 ** 64 is a multiple of 2 ** 64, so whatever s
 
 
 def decimal(raw: bytes) -> int | None:
-    """The unsigned number written in ASCII digits, modulo 2 ** 64; None when it is not one. Nothing at all is 0."""
+    """Return the unsigned number in ASCII digits, modulo 2 ** 64; None for anything else. No digits are 0."""
     if raw.isdigit():
         return int(raw[-_TELLING:]) % _WORD
     return None if raw else 0
 
 
 def signed(number: int) -> int:
-    """The lowest 64 bits of `number`, read as a signed integer."""
+    """Return the lowest 64 bits of `number` as a signed integer."""
     number %= _WORD
     return number - _WORD if number >= _SIGN else number
 

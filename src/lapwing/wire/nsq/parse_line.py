@@ -1,4 +1,4 @@
-"""A command line's words, and the body they announce: what they mean, and how each mistake is answered."""
+"""Parse the line of a command and the size of its body; answer each mistake in NSQ's words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from lapwing.wire.nsq.commands import (
     Touch,
     shorten,
 )
-from lapwing.wire.nsq.json import Kind, read_members
+from lapwing.wire.nsq.json import JsonKind, read_members
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
 from lapwing.wire.nsq.quoting import quoted, raw
@@ -40,7 +40,7 @@ Authorize = Callable[[str, str, str], None]  # command word, topic, channel; rai
 
 
 class Circumstances(Protocol):
-    """What a line's meaning depends on, besides its words."""
+    """The state of a connection that the meaning of a line depends on."""
 
     limits: Limits
     heartbeats: bool
@@ -52,7 +52,7 @@ class Circumstances(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What is said of a command's body: where it goes, and the words for what may be wrong with it."""
+    """The body of a command: its field, its limit, and the words for its errors."""
 
     word: str
     field: str = "body"
@@ -92,7 +92,7 @@ NO_PUBS: Final[dict[bytes, str]] = {}  # for a connection that may not publish y
 
 
 def remember_pub(line: bytes, topic: str) -> None:
-    """Let the next PUB with the very same line go without parsing it again."""
+    """Keep the line of a PUB, so that the next one like it needs no parsing."""
     if len(KNOWN_PUBS) >= _KNOWN_LINES:
         KNOWN_PUBS.clear()
     if len(line) <= _LONGEST_PUB:
@@ -100,7 +100,7 @@ def remember_pub(line: bytes, topic: str) -> None:
 
 
 def _name(name: bytes) -> str | None:
-    """The name as text; None when nothing may be called so."""
+    """Return the name as text; None if it is not valid."""
     return name.decode("ascii") if names.valid(name) else None
 
 
@@ -158,7 +158,7 @@ def _mpub(on: Circumstances, words: list[bytes]) -> Command:
     except ProtocolError as error:
         if error.code != "E_BAD_TOPIC":
             raise
-        raise ProtocolError(error.code, str(error)) from None  # NSQ says this code twice
+        raise ProtocolError(error.code, str(error)) from None  # NSQ writes this code twice
     if on.authorize is not None:
         on.authorize("MPUB", topic, "")
     return Mpub(topic, b"")
@@ -211,7 +211,7 @@ def _rej(on: Circumstances, words: list[bytes]) -> Command:
 def rejection(body: bytes) -> tuple[str, str]:
     """Return the reason and the error that the body of a REJ holds. Raises `ProtocolError` when it is not JSON."""
     try:
-        said = read_members(body, {"reason": Kind.LONG_TEXT, "error": Kind.LONG_TEXT})
+        said = read_members(body, {"reason": JsonKind.LONG_TEXT, "error": JsonKind.LONG_TEXT})
     except ValueError as error:
         raise ProtocolError("E_BAD_BODY", "REJ failed to decode JSON body") from error
     return shorten(said.get("reason", "")).decode(), shorten(said.get("error", "")).decode()

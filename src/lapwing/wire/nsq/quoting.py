@@ -1,4 +1,4 @@
-"""How a peer's bytes are shown inside an error."""
+"""Quote the bytes of a peer inside an error."""
 
 from typing import Final
 
@@ -8,12 +8,12 @@ _SHORT: Final = {
 
 
 def raw(data: bytes) -> str:
-    """Any bytes as text that `ProtocolError.payload` turns back into the same bytes."""
+    """Return any bytes as text that `ProtocolError.payload` turns back into the same bytes."""
     return data.decode("latin-1")
 
 
 def quoted(name: bytes) -> str:
-    """The name between double quotes, with everything unprintable escaped; as text for a `ProtocolError`."""
+    """Return the name between double quotes, unprintable signs escaped, as text for a `ProtocolError`."""
     shown = "".join(map(_shown, name.decode("utf-8", "surrogateescape")))
     return raw(f'"{shown}"'.encode())
 

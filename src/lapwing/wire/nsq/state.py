@@ -1,4 +1,4 @@
-"""Where a conversation stands and what may be said there."""
+"""The states of a connection, and the commands that are legal in each."""
 
 from enum import IntEnum
 from typing import Final

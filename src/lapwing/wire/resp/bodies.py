@@ -45,7 +45,7 @@ def _misread(value: bytes, as_json: bool) -> bool:
 
 
 def _to_json(words: list[bytes]) -> bytes | None:
-    """Return the JSON object of an entry; None if JSON cannot tell it from another one."""
+    """Return the JSON object of an entry; None if another entry has the same JSON."""
     try:
         fields = [word.decode() for word in words]
     except UnicodeDecodeError:

@@ -59,7 +59,7 @@ class Xautoclaim:
 
 
 class NackMode(Enum):
-    """What XNACK makes of the number of deliveries."""
+    """The effect of XNACK on the number of deliveries."""
 
     SILENT = b"SILENT"  # one less
     FAIL = b"FAIL"  # as it was

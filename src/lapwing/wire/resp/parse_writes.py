@@ -13,7 +13,7 @@ from lapwing.wire.resp.numbers import integer, maybe_integer
 
 
 class References(Enum):
-    """How deleting an entry treats the groups that have not finished it."""
+    """The treatment of groups that have not finished an entry when it is deleted."""
 
     KEEPREF = b"KEEPREF"  # it is deleted, and stays pending where it is pending
     DELREF = b"DELREF"  # it is deleted, and is pending nowhere
@@ -22,7 +22,7 @@ class References(Enum):
 
 @dataclass(slots=True)
 class Trim:
-    """What a stream is cut down to: a number of entries, or the entries from an id on."""
+    """The part of a stream that is kept: a number of entries, or the entries from an id on."""
 
     max_length: int | None = None
     min_id: EntryId | None = None

@@ -42,12 +42,12 @@ def text(words: str) -> bytes:
 
 
 def null(protocol: int) -> bytes:
-    """Return the null that stands for a string."""
+    """Return the null of a string."""
     return b"_\r\n" if protocol == 3 else b"$-1\r\n"
 
 
 def null_array(protocol: int) -> bytes:
-    """Return the null that stands for an array."""
+    """Return the null of an array."""
     return b"_\r\n" if protocol == 3 else b"*-1\r\n"
 
 

@@ -61,7 +61,7 @@ class _Partial:
 
 
 class RequestParser:
-    """Cut what a client sends into requests. The session says whether the client is `authenticated`."""
+    """Cut what a client sends into requests. The session sets whether the client is `authenticated`."""
 
     __slots__ = ("_at", "_data", "_gathered", "_over", "_partial", "authenticated", "limits")
 
