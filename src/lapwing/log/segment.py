@@ -112,13 +112,15 @@ class Segment:
         """
         if self.torn:
             self.mend()
-        if len(batches) == 1 and not extras and self.last is not None and self.recorded_boot:
+        last = self.last
+        if len(batches) == 1 and not extras and last is not None and self.recorded_boot:
             count, frames, time = batches[0]
-            last, size = self.last, self.size
-            length = last.length + len(frames)
-            after = size + len(frames)
-            whole = not atomic or not (size ^ (after - 1)) >> _PAGE_BITS
-            if length <= self.merge_bytes and last.first >= synced and whole and after <= self.reserved:
+            after = self.size + len(frames)
+            torn = atomic and (self.size ^ (after - 1)) >> _PAGE_BITS
+            if last.length + len(frames) > self.merge_bytes or last.first < synced:
+                self._add_chunk(count, frames, time, announce=bool(torn))
+                return
+            if not torn and after <= self.reserved:
                 self._add_to_last(last, count, frames, time)
                 return
         self._write(batches, extras, synced, atomic)
@@ -138,6 +140,37 @@ class Segment:
             self.newest = last.time = time
         if not self.index.unwritten:
             self.index.unwritten = 1
+
+    def _add_chunk(self, count: int, frames: bytes, time: int, *, announce: bool) -> None:
+        """Append one batch as a chunk of its own, its record first where that is asked for."""
+        index, size, after = self.index, self.size, self.size + len(frames)
+        newest = max(self.newest, time)
+        chunk = Chunk(
+            self.end, size, newest, count, len(frames), kernel.crc32c(frames), boot=self.boot,
+            attributes=self.extras.size,
+        )  # fmt: skip
+        step, place = self.frames, size
+        try:
+            if announce:
+                step, place = index.file, index.count * RECORD
+                if index.unwritten:
+                    index.write()
+                step.write(chunk.encode(), place)
+                step, place = self.frames, size
+            step.write(frames, place)
+            if after > self.reserved:
+                self._reserve(after)
+        except OSError as error:
+            raise self._failed(step.path, place, error) from error
+        index.count += 1
+        if announce:
+            chunk.recorded()
+            index.recent = [chunk]
+        else:
+            index.recent.append(chunk)
+            index.unwritten += 1
+        self.last = chunk
+        self.size, self.end, self.newest = after, chunk.end, newest
 
     def _write(self, batches: Sequence[Batch], extras: Sequence[Extra], synced: int, atomic: bool) -> None:
         index, beside = self.index, extras_file.encode(extras) if extras else b""
