@@ -203,12 +203,17 @@ class Group:
 
     @property
     def lag(self) -> int:
-        """How many entries wait for the group."""
-        return self.stream.count(self.channel.cursor, self.stream.log.end)
+        """How many entries wait for the group; where a client has set how many were read, as that says."""
+        stream, state = self.stream, self.channel.door_state
+        waiting = stream.count(self.channel.cursor, stream.log.end)
+        if state.get("at") != self.channel.cursor or state.get("read") is None or waiting == stream.length:
+            return waiting
+        return stream.entries_added - int(state["read"])
 
     def place_at(self, entry: EntryId, entries_read: int | None) -> None:
         """Note the id and the count that the group was set to."""
-        state = {"at": self.channel.cursor, "id": ids.encode(entry).decode(), "read": entries_read}
+        read = None if entries_read is None else min(entries_read, self.stream.entries_added)
+        state = {"at": self.channel.cursor, "id": ids.encode(entry).decode(), "read": read}
         if entry > self.stream.last_id:
             state["floor"] = True  # entries up to that id are to be passed over when they come
         self.channel.door_state = state

@@ -28,8 +28,9 @@ def trim(stream: Stream, asked: Trim, *, unread: bool, now: int) -> int:
     else:
         stop, most = log.end, stream.length - (asked.max_length or 0)
     if asked.approximate:
-        limit = _LIMIT if asked.limit is None else asked.limit
-        most = min(most, limit or most) // NODE * NODE
+        limit = _LIMIT if asked.limit is None else asked.limit or most
+        if most < stream.length or most > limit:  # else the last node goes too, however many it has
+            most = min(most, limit) // NODE * NODE
     if most <= 0:
         return 0
     count = 0
