@@ -220,3 +220,19 @@ def test_a_query_that_was_stopped_on_purpose_is_no_alarm():
     stopped = pipeline(state="stopped", updated_ms=0)
 
     assert found(ClusterView(at=NOW, pipelines=(stopped,))) == []
+
+
+def test_a_named_consumer_that_holds_messages_for_long_is_an_alarm():
+    held = {"name": "worker-1", "in_flight_count": 3, "idle_seconds": 2000.0, "oldest_seconds": 1900.0}
+    young = {"name": "worker-2", "in_flight_count": 9, "idle_seconds": 1.0, "oldest_seconds": 10.0}
+    alarm = only(ClusterView(at=NOW, topics=topics(channel(in_flight=12, clients=0) | {"consumers": [held, young]})))
+
+    assert alarm.text == "Consumer worker-1 of orders/c holds 3 messages, the oldest for 31m 40s."
+    assert "XAUTOCLAIM" in alarm.advice
+
+
+def test_a_channel_whose_named_consumers_ask_has_consumers():
+    asking = {"name": "worker-1", "in_flight_count": 0, "idle_seconds": 1.0, "oldest_seconds": 0.0}
+    busy = topics(channel(depth=7, clients=0) | {"consumers": [asking]})
+
+    assert found(ClusterView(at=NOW, topics=busy)) == []

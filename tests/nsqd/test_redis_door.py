@@ -1,9 +1,11 @@
 """The door for Redis clients over real sockets: TLS, floods, clients that do not read, and flags that cannot work."""
 
+import json
 import os
 import socket
 import ssl
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,3 +194,23 @@ def test_a_flood_of_commands_lets_others_have_their_turn(nsqd: daemons.Daemon) -
 def test_the_door_is_closed_by_default() -> None:
     with daemons.nsqd() as daemon:
         assert "Redis" not in daemon.stderr
+
+
+def test_operators_see_groups_and_named_consumers(nsqd: daemons.Daemon) -> None:
+    with wire(nsqd) as client:
+        client.send(
+            "XGROUP CREATE watched g $ MKSTREAM", "XADD watched * data x", "XREADGROUP GROUP g w STREAMS watched >"
+        )
+        created, *_ = [client.reply() for _ in range(3)]
+        assert created == "OK"
+
+        with urllib.request.urlopen(f"{nsqd.url}/stats?format=json&topic=watched") as answer:
+            (topic,) = json.load(answer)["topics"]
+        (channel,) = topic["channels"]
+        (consumer,) = channel["consumers"]
+        assert (consumer["name"], consumer["in_flight_count"]) == ("w", 1)
+        assert topic["settings"] == {"keep": "trimmed"}
+        with urllib.request.urlopen(f"{nsqd.url}/metrics") as answer:
+            metrics = answer.read().decode()
+        assert 'lapwing_consumer_pending{topic="watched",channel="g",consumer="w"} 1' in metrics
+        assert client.ask("DEL watched") == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from redis_stage import NOW, RedisClient, RedisError, RedisStage, encode
 
+from lapwing.broker import stats
 from lapwing.wire.nsq.commands import Rdy
 from play import MINUTE, MS, SECOND, Client, identity
 
@@ -344,3 +345,20 @@ def test_times_of_pending_entries_follow_the_machines_clock_over_a_restart(tmp_p
     stage.open()
 
     assert stage.redis().ask("XPENDING t c - + 10")[0][2] == 250
+
+
+def test_named_consumers_are_counted_for_operators() -> None:
+    stage = RedisStage()
+    client = stage.redis()
+    client.send("XGROUP CREATE t c $ MKSTREAM", "XADD t * n 1", "XADD t * n 2").replies()
+    read(client, "a")
+    client.ask("XGROUP CREATECONSUMER t c idle")
+    client.ask([b"XNACK", b"t", b"c", b"FAIL", b"IDS", b"1", entry(1)])
+    stage.now += 90 * SECOND
+
+    (topic,) = stats.topic_stats(stage.broker, now=stage.now) or ()
+    assert topic.channels[0].in_flight_count == 2
+    assert topic.channels[0].holders == (
+        stats.HolderStats("a", 1, 90 * SECOND, 90 * SECOND),
+        stats.HolderStats("idle", 0, 90 * SECOND, 0),
+    )

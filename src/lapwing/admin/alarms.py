@@ -36,6 +36,7 @@ class AlarmLimits:
     keeping_up: float = 30.0  # seconds; a channel whose oldest message is younger keeps up, though it may grow
     stuck: float = 120.0  # seconds without a message finished
     stale: float = 60.0  # seconds since a pipeline last reported
+    held: float = 900.0  # seconds a named consumer may hold a message
 
 
 def topic_link(topic: str, channel: str = "") -> str:
@@ -169,6 +170,8 @@ def _of_channel(
             "info", name, f"Channel {name} is paused{waits}.", "Its consumers get nothing until it is unpaused.", link
         )
         return
+    yield from _of_consumers(channel, name, link, limits)
+    clients += sum(each["idle_seconds"] < limits.stuck for each in channel.get("consumers", ()))
     if depth > 0 and clients == 0 and key not in fed and not history.moving(key, cluster_view.at, over=limits.stuck):
         yield Alarm(
             "warning",
@@ -206,6 +209,22 @@ def _of_channel(
             name,
             f"The oldest message of {name} has waited {spoken_age(age)}.",
             "Consumers do not keep up, or one message fails again and again. Look at requeues and time-outs.",
+            link,
+        )
+
+
+def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> Iterator[Alarm]:
+    """A named consumer keeps what it holds until it is back, or until another one claims it."""
+    late = [each for each in channel.get("consumers", ()) if each["oldest_seconds"] >= limits.held]
+    if late:
+        worst = max(late, key=lambda each: each["oldest_seconds"])
+        others = f", and {len(late) - 1} more consumers" if len(late) > 1 else ""
+        yield Alarm(
+            "warning",
+            name,
+            f"Consumer {worst['name']} of {name} holds {messages(worst['in_flight_count'])}, the oldest for "
+            f"{duration(worst['oldest_seconds'])}{others}.",
+            "If it does not come back, claim its messages (XAUTOCLAIM), or delete it (XGROUP DELCONSUMER).",
             link,
         )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.failures import FailureCounts
+from lapwing.broker.holder import PARKED, Holder
 from lapwing.broker.latency import percentiles
 
 if TYPE_CHECKING:
@@ -15,12 +16,25 @@ if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
 
 
+MOST_HOLDERS: Final = 1000  # named consumers of a channel that are shown
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Times from publish to FIN: how many were seen, and (quantile, ns) of each percentile asked for, if any was."""
 
     count: int
     percentiles: tuple[tuple[float, int], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class HolderStats:
+    """One named consumer at one moment."""
+
+    name: str
+    in_flight_count: int
+    idle: int  # ns since its last request
+    oldest: int  # ns since the delivery that it has held for longest; 0 when it holds nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,7 @@ class ChannelStats:
     dropped_count: int = 0  # did not fit an ephemeral channel
     discarded_count: int = 0  # left out for a sampling consumer
     failures: FailureCounts = field(default_factory=FailureCounts)
+    holders: tuple[HolderStats, ...] = ()  # consumers that have a name, whether or not they are connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +165,21 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         dropped_count=channel.dropped_count,
         discarded_count=channel.discarded_count,
         failures=replace(channel.counts),
+        holders=_holders(channel, now) if channel.pending.named else (),
     )
+
+
+def _holders(channel: Channel, now: int) -> tuple[HolderStats, ...]:
+    """Return the named consumers, those that hold most first; not more than anybody reads."""
+    named = [holder for name, holder in channel.pending.named.items() if name != PARKED]
+    named.sort(key=lambda holder: (-len(holder.in_flight), holder.name))
+    return tuple(
+        HolderStats(each.name, len(each.in_flight), max(now - each.seen, 0), _oldest(each, now))
+        for each in named[:MOST_HOLDERS]
+    )
+
+
+def _oldest(holder: Holder, now: int) -> int:
+    """Return how long ago the first message that the holder has was delivered: they are in that order, or nearly."""
+    lease = next(iter(holder.in_flight.values()), None)
+    return 0 if lease is None else max(now - lease.delivered, 0)

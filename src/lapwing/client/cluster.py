@@ -302,6 +302,8 @@ def channel_of_node(node: Node, topic: str, raw: Json, *, now: float) -> Json:
     channel["client_count"] = raw.get("client_count", len(clients or ()))
     channel["nodes"] = None
     channel["clients"] = None if clients is None else [client_object(node, client, now=now) for client in clients]
+    if raw.get("consumers"):
+        channel["consumers"] = [{"node": node.name, **consumer} for consumer in raw["consumers"]]
     channel["paused"] = bool(raw.get("paused"))
     channel["e2e_processing_latency"] = latency_of_node(raw.get("e2e_processing_latency"))
     return channel
@@ -336,6 +338,9 @@ def sum_channel(topic: str, name: str, parts: Sequence[Json]) -> Json:
     channel["clients"] = (
         sorted((client for clients in lists for client in clients), key=_client_order) if lists else None
     )
+    consumers = [consumer for part in parts for consumer in part.get("consumers", ())]
+    if consumers:
+        channel["consumers"] = consumers
     channel["paused"] = any(part["paused"] for part in parts)
     channel["e2e_processing_latency"] = sum_latency(
         [part["e2e_processing_latency"] for part in parts], topic=topic, channel=name

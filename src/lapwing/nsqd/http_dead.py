@@ -37,12 +37,12 @@ class DeadApi:
     """The routes."""
 
     def __init__(
-        self, broker: Broker, now: Callable[[], int], stir: Callable[[], None], wake: Callable[[], None]
+        self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None], wake: Callable[[], None]
     ) -> None:
         """`wake` has the tasks worked off."""
         self._broker = broker
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
         self._wake = wake
 
     def routes(self) -> list[Route]:
@@ -191,7 +191,7 @@ class DeadApi:
             now=self._now(),
         )
         self._wake()
-        self._stir()
+        self._schedule_flush()
         return value(task.document())
 
     async def _preview(self, channel: Channel, wanted: DeadFilter, to: str, limit: int) -> Answer:

@@ -36,10 +36,10 @@ _EXAMPLE: Final = '{"min_idle": 60000, "action": "ready"}'
 class PendingApi:
     """The routes."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None]) -> None:
         self._broker = broker
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
 
     def routes(self) -> list[Route]:
         """Return the routes for the table."""
@@ -132,7 +132,7 @@ class PendingApi:
             raise Refused(404, "CHANNEL_NOT_FOUND")
         done = claims.claim(channel, chosen, action, now=self._now(), delay=delay, error=error, to=to)
         self._broker.checkpoint_topic(channel.topic, now=self._now())
-        self._stir()
+        self._schedule_flush()
         ids = [channel.topic.id_of(sequence) for sequence in done]
         return value({"topic": topic, "channel": name, "claimed": len(done), "ids": ids, "next": following})
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lapwing.broker import stats
 from lapwing.broker.broker import Broker
-from lapwing.broker.stats import ChannelStats, TopicStats
+from lapwing.broker.stats import ChannelStats, HolderStats, TopicStats
 from lapwing.errors import LogError
 from lapwing.net.answers import Answer, StreamedAnswer
 from lapwing.net.requests import Request
@@ -154,6 +154,13 @@ _CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], int]], ...]]
 )
 
 
+_HOLDER: Final[tuple[tuple[str, str, Callable[[HolderStats], float]], ...]] = (
+    ("pending", "Messages that a named consumer holds.", lambda holder: holder.in_flight_count),
+    ("oldest_pending_seconds", "Time since the oldest of them was delivered.", lambda each: each.oldest / _SECOND),
+    ("idle_seconds", "Time since the last request of a named consumer.", lambda holder: holder.idle / _SECOND),
+)
+
+
 class Metrics:
     """The route of the metrics; it reads the broker only when asked."""
 
@@ -194,11 +201,13 @@ class Metrics:
         latencies = Family(
             "lapwing_channel_e2e_latency_seconds", "gauge", "Time from publish to FIN, by quantile, over its window."
         )
+        holders = [Family(f"lapwing_consumer_{name}", "gauge", text) for name, text, _ in _HOLDER]
         names = sorted(self._broker.topics)
         for start in range(0, len(names), _AT_ONCE):
             for name in names[start : start + _AT_ONCE]:
                 for topic in stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False) or ():
                     topics.add({"topic": topic.name}, topic)
+                    _count_holders(topic, holders)
                     for channel in topic.channels:
                         labels = {"topic": topic.name, "channel": channel.name}
                         channels.add(labels, channel)
@@ -208,7 +217,8 @@ class Metrics:
             await asyncio.sleep(0)  # others get their turn
         age = ("lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished.")
         aged = _column(*age, channels.labels, ages)
-        for lines in chain(topics.render(), channels.render(), aged, latencies.slices()):
+        held = chain.from_iterable(each.slices() for each in holders)
+        for lines in chain(topics.render(), channels.render(), aged, latencies.slices(), held):
             yield lines.encode()
             await asyncio.sleep(0)
 
@@ -248,3 +258,13 @@ def _single(name: str, kind: str, text: str, number: float) -> Family:
     family = Family(name, kind, text)
     family.add(number)
     return family
+
+
+def _count_holders(topic: TopicStats, families: list[Family]) -> None:
+    """Count the named consumers that hold something: others may be gone for good."""
+    for channel in topic.channels:
+        for holder in channel.holders:
+            if holder.in_flight_count:
+                labels = {"topic": topic.name, "channel": channel.name, "consumer": holder.name}
+                for family, (_, _, count) in zip(families, _HOLDER, strict=True):
+                    family.add(count(holder), labels)

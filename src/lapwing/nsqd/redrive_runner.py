@@ -13,10 +13,10 @@ from lapwing.net.logs import Log
 class RedriveRunner:
     """A task of the event loop that runs while there is a redrive."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], stir: Callable[[], None], log: Log) -> None:
+    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None], log: Log) -> None:
         self._broker = broker
         self._now = now
-        self._stir = stir
+        self._schedule_flush = schedule_flush
         self._log = log
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -37,7 +37,7 @@ class RedriveRunner:
                 self._log.error(f"redrive: {type(error).__name__}: {error}")
                 due = now + 1_000_000_000
             if self._broker.has_work:
-                self._stir()
+                self._schedule_flush()
             if due is None:
                 return
             await self._wait(max(due - now, 0) / 1e9)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
 from lapwing.broker.client_stats import ClientStats
-from lapwing.broker.stats import ChannelStats, Latency, TopicStats
+from lapwing.broker.stats import ChannelStats, HolderStats, Latency, TopicStats
 from lapwing.net import durations
 from lapwing.net.answers import JSON, TEXT, compact
 
@@ -121,7 +121,18 @@ def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
         "e2e_processing_latency": _latency_object(channel.latency),
     }
     found.update((key, count) for key, count in asdict(channel.failures).items() if count)
+    if channel.holders:
+        found["consumers"] = [_holder_object(holder) for holder in channel.holders]
     return found | ({"settings": channel.settings} if channel.settings else {})
+
+
+def _holder_object(holder: HolderStats) -> dict[str, Any]:
+    return {
+        "name": holder.name,
+        "in_flight_count": holder.in_flight_count,
+        "idle_seconds": round(holder.idle / 1e9, 3),
+        "oldest_seconds": round(holder.oldest / 1e9, 3),
+    }
 
 
 def _latency_object(latency: Latency) -> dict[str, Any]:

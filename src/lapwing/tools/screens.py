@@ -86,7 +86,8 @@ def channels_table(
         counts = ("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count")
         rows.append([
             *((key[0],) if with_topic else ()), key[1], *_rates(rates, key), *(short(channel[name]) for name in counts),
-            *age, str(channel["client_count"]), _note(channel, key in moved, (rates or {}).get(key)),
+            *age, str(channel["client_count"] or len(channel.get("consumers", ()))),
+            _note(channel, key in moved, (rates or {}).get(key)),
         ])  # fmt: skip
     return table(columns, rows, terminal, title=title)
 
@@ -94,7 +95,7 @@ def channels_table(
 def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
     if channel["paused"]:
         return Cell("paused", "yellow")
-    if channel["client_count"]:
+    if channel["client_count"] or channel.get("consumers"):
         return Cell("")
     if moved or (rate is not None and rate.leaving > 0):
         return Cell("moved by Spark", "dim")

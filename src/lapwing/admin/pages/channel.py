@@ -13,7 +13,15 @@ from lapwing.admin.pages.elements import Table, button, element, link_button, no
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.seek import ask_seek
 from lapwing.admin.pages.settings import href as settings_href
-from lapwing.admin.pages.table_rows import PageLinks, channel_node_columns, channel_node_row, client_columns, quantiles
+from lapwing.admin.pages.table_rows import (
+    PageLinks,
+    channel_node_columns,
+    channel_node_row,
+    client_columns,
+    consumer_columns,
+    consumer_row,
+    quantiles,
+)
 from lapwing.admin.pages.topic import lost_rows, node_actions
 from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json, locality
@@ -49,6 +57,7 @@ def install(admin: Admin) -> None:
             _buttons(view, topic, channel)
             _nodes(view, topic, channel)
             _clients(view, topic, channel)
+            _consumers(view, topic, channel)
             ago = LongAgo(topic, channel, PAST)
             with element("div", None, "lw-stack") as drawn:
                 charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS, ago=ago)
@@ -195,5 +204,20 @@ def _clients(view: PageView, topic: str, channel: str) -> None:
         rows = client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=False)
         tint = {row[0]: locality(client) for row, (client, _, _) in zip(rows, clients, strict=True)}
         table.show(rows, tint=tint)
+
+    view.live(refresh, channel=(topic, channel))
+
+
+def _consumers(view: PageView, topic: str, channel: str) -> None:
+    """Show the consumers that have a name (Redis clients); the panel appears with the first of them."""
+    with panel("Named consumers") as place:
+        table = Table("consumers", f"Named consumers of {topic}/{channel}", consumer_columns(), order="pending:down")
+    place.set_visibility(False)
+
+    def refresh() -> None:
+        found = view.admin.poller.channels.get((topic, channel))
+        consumers = (found or {}).get("consumers", ())
+        place.set_visibility(bool(consumers))
+        table.show([consumer_row(each, view.links) for each in consumers])
 
     view.live(refresh, channel=(topic, channel))

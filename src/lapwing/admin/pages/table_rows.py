@@ -373,6 +373,29 @@ def client_row(
     ]
 
 
+def consumer_columns() -> list[TableColumn]:
+    """The consumers of a channel that have a name, connected or not."""
+    return [
+        TableColumn("name", "Consumer", "text", wide=True),
+        TableColumn("node", "NSQd host", "link"),
+        TableColumn("pending", "Pending", title="Messages that it holds"),
+        TableColumn("oldest", "Oldest", "dur", "Time since the oldest of them was delivered"),
+        TableColumn("idle", "Idle", "dur", "Time since its last request"),
+    ]
+
+
+def consumer_row(consumer: Json, links: PageLinks) -> Row:
+    """One named consumer."""
+    return [
+        f"{consumer['node']} {consumer['name']}",
+        consumer["name"],
+        [consumer["node"], links.node(consumer["node"]), "", []],
+        consumer["in_flight_count"],
+        int(consumer["oldest_seconds"]),
+        int(consumer["idle_seconds"]),
+    ]
+
+
 SLOW = "Holds all that it asked for and finishes less than one message a second, or nothing"
 
 
