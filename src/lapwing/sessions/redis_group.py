@@ -182,6 +182,25 @@ class Group:
         found = [*self.pending.in_flight_or_requeued(), *waiting]
         return min(found), max(found)
 
+    def pending_ahead(self) -> list[tuple[int, Holder, int, int]]:
+        """Return what is pending although the group will read it (again): sequence, holder, time and deliveries."""
+        cursor = self.channel.cursor
+        if cursor >= self.channel.overlap:
+            return []
+        return [
+            (sequence, holder, lease.delivered, self.pending.attempts.get(sequence, 1))
+            for holder in self.pending.holders
+            for sequence, lease in holder.in_flight.items()
+            if sequence >= cursor
+        ]
+
+    def put_back(self, before: list[tuple[int, Holder, int, int]], sequences: set[int]) -> None:
+        """Make entries pending again as they were before they were delivered without an acknowledgement."""
+        for sequence, holder, delivered, deliveries in before:
+            if sequence in sequences:
+                self.channel.force(sequence, holder, delivered=delivered)
+                self.pending.attempts[sequence] = deliveries
+
     # --- the place of the group ------------------------------------------------------------------------------------
 
     @property

@@ -70,9 +70,12 @@ def _read(session: RedisSession, asked: Xread, plans: list[_Plan], now: int) -> 
         if asked.claim is not None:
             parts = _claim(group, asked, count, now)
             many = len(parts)
+        ahead = group.pending_ahead() if asked.acknowledge else []
         frames = group.deliver(consumer, count - many, now=now, max_size=asked.max_size and size)
         if frames:
             entries, given = _fresh(group, frames, asked, now)
+            if ahead:
+                group.put_back(ahead, set(group.sequences(frames)))
             parts.append(entries)
             many += given
         if many:
