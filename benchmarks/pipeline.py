@@ -34,8 +34,8 @@ from typing import Any
 from footprint import Footprint, family, median, shown
 
 from lapwing.spark.pipelines import archive, spec
-from lapwing.spark.pipelines.progress import Progress
-from lapwing.spark.pipelines.running import CONF, Running, Wanted
+from lapwing.spark.pipelines.progress import PipelineProgress
+from lapwing.spark.pipelines.running import CONF, PipelineRun, RunRequest
 from lapwing.spark.pipelines.verify import verify
 from lapwing.spark.session import local_session
 
@@ -103,13 +103,13 @@ def rates(count: int, seconds: float, used: float) -> str:
     return f"{count / seconds:>12,.0f} rows/s {count / max(used, 0.01):>12,.0f} rows/CPU-s"
 
 
-def run(spark: Any, broker: Broker, data: Path, *settings: str, once: bool = True) -> Running:
+def run(spark: Any, broker: Broker, data: Path, *settings: str, once: bool = True) -> PipelineRun:
     """The archive pipeline as `lapwing pipeline run archive` runs it."""
     specs = spec.load("archive", [f"topics={TOPIC}", *settings], {"nsqd": [broker.doors["HTTP"]]})
-    running = Running(specs, Wanted(data, once))
+    running = PipelineRun(specs, RunRequest(data, once))
     running.check()
 
-    def show(progress: Progress) -> None:
+    def show(progress: PipelineProgress) -> None:
         if progress.error:
             print(progress.error, file=sys.stderr)
 

@@ -62,7 +62,7 @@ class ReadyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from lapwing import kernel
-        from lapwing.spark.blocks import Block, arrow_schema, to_batch
+        from lapwing.spark.blocks import RangeBlock, arrow_schema, to_batch
 
         count = BLOCK // (self.size + kernel.HEAD)
         schema = arrow_schema(columns({}).fieldNames())
@@ -70,7 +70,7 @@ class ReadyReader(DataSourceReader):
         while len(ready) < IN_MEMORY // BLOCK:
             frames = kernel.frame_bodies([os.urandom(self.size) for _ in range(count)], 0, 1)
             positions, _ = kernel.scan_frames(frames, 0, len(frames))
-            ready.append(to_batch(Block(0, count, positions.tobytes(), frames), TOPIC, 1, schema))
+            ready.append(to_batch(RangeBlock(0, count, positions.tobytes(), frames), TOPIC, 1, schema))
         left = self.messages // self.tasks
         for batch in cycle(ready):
             yield batch if left >= count else batch.slice(0, left)

@@ -20,7 +20,7 @@ from typing import Any
 from pipeline import NOT_OURS, Broker, measured, rates, say
 
 from lapwing.spark.pipelines import spec
-from lapwing.spark.pipelines.running import CONF, Running, Wanted
+from lapwing.spark.pipelines.running import CONF, PipelineRun, RunRequest
 from lapwing.spark.session import local_session
 
 SCHEMA = "id bigint, at bigint, customer string, country string, amount double, items int, note string"
@@ -67,7 +67,7 @@ def publish(broker: Broker, topic: str, first: int, count: int) -> int:
 
 def run(spark: Any, broker: Broker, data: Path, topic: str, kind: str, *settings: str) -> None:
     specs = spec.load(kind, [f"topics={topic}", *settings], {"nsqd": [broker.doors["HTTP"]]})
-    running = Running(specs, Wanted(data, once=True))
+    running = PipelineRun(specs, RunRequest(data, once=True))
     running.check()
     assert running.run(spark, lambda progress: None), running.jobs[0].progress.error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from daemons import until
 from lapwing.spark.pipelines import spec
-from lapwing.spark.pipelines.running import Running, Wanted
+from lapwing.spark.pipelines.running import PipelineRun, RunRequest
 
 
 class Runs:
@@ -17,10 +17,10 @@ class Runs:
         self.broker = broker
         self.data = path / "pipelines"
 
-    def made(self, what, *settings, once=True, **wanted) -> Running:
+    def made(self, what, *settings, once=True, **wanted) -> PipelineRun:
         specs = spec.load(str(what), settings, {"nsqd": [self.broker.address]})
         assert not spec.unused(settings, specs)
-        running = Running(specs, Wanted(self.data, once, **wanted))
+        running = PipelineRun(specs, RunRequest(self.data, once, **wanted))
         running.check()
         return running
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from driven import DrivenQuery
 
-from lapwing.spark.batch_reader import LogReader
+from lapwing.spark.batch_reader import LogBatchReader
 from lapwing.spark.http import NotAuthorized
 from lapwing.spark.options import sink_options, source_options
 from lapwing.spark.source import columns
@@ -76,7 +76,7 @@ def test_a_read_that_is_refused_says_so_at_once(guarded, options, said):
     raw = {"nsqd": guarded.address, "topic": "orders", **options}
 
     with pytest.raises(NotAuthorized, match=said):
-        LogReader(source_options(raw, streaming=False), columns(raw)).partitions()
+        LogBatchReader(source_options(raw, streaming=False), columns(raw)).partitions()
 
 
 def test_a_write_that_is_refused_says_so_at_once(guarded):

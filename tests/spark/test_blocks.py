@@ -24,8 +24,8 @@ from lapwing.spark.blocks import (
     PLACED,
     QUARANTINED,
     BadBlock,
-    Block,
     Elsewhere,
+    RangeBlock,
     arrow_schema,
     join,
     read_blocks,
@@ -51,7 +51,7 @@ def block(*bodies, first=5, extras=b""):
     """Messages just as the broker has them."""
     frames = kernel.frame_bodies(bodies, (7 << 54) + first, STAMP)
     positions, _ = kernel.scan_frames(frames, 0, len(frames))
-    return Block(first, len(bodies), positions.tobytes(), frames, extras=extras)
+    return RangeBlock(first, len(bodies), positions.tobytes(), frames, extras=extras)
 
 
 def encoded(found, way):
@@ -147,7 +147,7 @@ def test_garbage_is_refused_and_never_believed(way, data):
 def test_positions_that_point_outside_are_refused():
     good = block(b"hello", b"world")
     for positions in ([0, 39, 10_000], [0, -5, 78], [39, 0, 78], [0, 5, 78]):
-        bad = Block(5, 2, struct.pack("<3i", *positions), good.frames)
+        bad = RangeBlock(5, 2, struct.pack("<3i", *positions), good.frames)
         with pytest.raises(BadBlock):
             to_batch(bad, "t", 7, arrow_schema(ALL[:-1]))
 
@@ -156,7 +156,7 @@ def test_frames_that_are_not_whole_are_refused(way):
     good = block(b"hello", b"world")
     for frames in (good.frames[:-1], good.frames[:39], good.frames + b"x", good.frames[:39] * 3, b""):
         with pytest.raises(BadBlock):
-            batch_of(Block(5, 2, good.positions, frames), way, ["body"])
+            batch_of(RangeBlock(5, 2, good.positions, frames), way, ["body"])
 
 
 @pytest.mark.parametrize(("count", "size"), [(2**32 - 1, 2**31 - 1), (3, 101), (1, 2**31), (1, 2**32 - 1)])
@@ -172,7 +172,7 @@ def test_small_blocks_that_are_cut_together_have_the_same_rows_as_each_by_itself
     for number, bodies in enumerate(groups):
         extras = json.dumps([[5, {"n": str(number)}]]).encode() if number % 2 else b""
         one = block(*bodies, extras=extras)
-        found.append((Block(5, len(bodies), bare=one.frames, extras=extras), f"t{number}", number))
+        found.append((RangeBlock(5, len(bodies), bare=one.frames, extras=extras), f"t{number}", number))
     schema = arrow_schema(ALL)
 
     rows = join(found, schema).to_pylist()

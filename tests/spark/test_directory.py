@@ -8,10 +8,10 @@ from driven import DrivenQuery
 from test_reading import Script, says
 
 from daemons import start_nsqlookupd, until
-from lapwing.spark.batch_reader import LogReader
+from lapwing.spark.batch_reader import LogBatchReader
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway
-from lapwing.spark.options import Access, source_options
+from lapwing.spark.options import BrokerAccess, source_options
 from lapwing.spark.source import columns
 
 
@@ -37,7 +37,7 @@ class Cluster:
 
     def batch(self, **options):
         raw = {"lookupd": self.lookupd.http, "topic": "orders", "retryTimeout": "500ms", **options}
-        reader = LogReader(source_options(raw, streaming=False), columns(raw))
+        reader = LogBatchReader(source_options(raw, streaming=False), columns(raw))
         return sorted(
             body
             for task in reader.partitions()
@@ -137,7 +137,7 @@ def test_nsqs_own_nsqlookupd_is_asked_for_its_nodes():
     node = {"broadcast_address": "10.0.0.1", "http_port": 4151, "topics": ["a", "b"], "tombstones": [False, True]}
     lookupd = Script()
     lookupd.steps = [says(404, message="NOT_FOUND"), says(200, producers=[node])]
-    directory = Directory(Access(lookupd=(lookupd.address,)))
+    directory = Directory(BrokerAccess(lookupd=(lookupd.address,)))
     try:
         assert directory.find(["a"]) == ["10.0.0.1:4151"]
         assert directory.find(["b"]) == []
@@ -155,7 +155,7 @@ def test_a_broker_that_left_one_nsqlookupd_and_is_with_another_is_connected():
     here, there = Script(), Script()
     here.steps = [says(200, producers=[], departed=[producer(["old"])], started_ms_ago=5)]
     there.steps = [says(200, producers=[producer(["new"])], departed=[], started_ms_ago=7)]
-    directory = Directory(Access(lookupd=(here.address, there.address)))
+    directory = Directory(BrokerAccess(lookupd=(here.address, there.address)))
     try:
         assert directory.find(["new"]) == ["h:1"]
         assert directory.find(["old"], departed=True) == []

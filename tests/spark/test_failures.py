@@ -10,7 +10,7 @@ from lapwing.spark.pipelines import spec
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.files import LocalFiles
 from lapwing.spark.pipelines.messages import brokers
-from lapwing.spark.pipelines.running import Running, Wanted
+from lapwing.spark.pipelines.running import PipelineRun, RunRequest
 
 HEAD = "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown: "
 TRACE = (
@@ -70,7 +70,7 @@ def test_a_tcp_port_is_named_at_once(broker, tmp_path):
     [found] = spec.load("archive", ["retry=30s"], {"nsqd": [broker.daemon.tcp]})
 
     with pytest.raises(ConfigError, match=r"this is the TCP port of an nsqd; the HTTP port is needed"):
-        Running([found], Wanted(tmp_path)).check()
+        PipelineRun([found], RunRequest(tmp_path)).check()
 
 
 def test_relative_and_absolute_paths_of_one_place_are_the_same(broker, tmp_path, monkeypatch):

@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing.spark import offsets as o
-from lapwing.spark.offsets import EARLIEST, LATEST, Held, Limit, OffsetError, Position, Range
+from lapwing.spark.offsets import EARLIEST, LATEST, BatchLimit, HeldLog, LogPosition, LogRange, OffsetError
 
 A, B = "a" * 16, "b" * 16
 
 
 def held(first=0, next=10, log_id=A, **more):
-    return Held(log_id, first, next, **more)
+    return HeldLog(log_id, first, next, **more)
 
 
 # JSON
 
 
 def test_equal_offsets_give_equal_text_whatever_order_they_were_made_in():
-    one = {"t": {2: Position(A, 1), 10: Position(B, 2)}, "s": {}}
-    other = {"s": {}, "t": {10: Position(B, 2), 2: Position(A, 1)}}
+    one = {"t": {2: LogPosition(A, 1), 10: LogPosition(B, 2)}, "s": {}}
+    other = {"s": {}, "t": {10: LogPosition(B, 2), 2: LogPosition(A, 1)}}
 
     assert json.dumps(o.to_json(one)) == json.dumps(o.to_json(other))
 
@@ -30,7 +30,7 @@ def test_equal_offsets_give_equal_text_whatever_order_they_were_made_in():
 @given(
     st.dictionaries(
         st.from_regex(r"\A[a-z]{1,5}\Z"),
-        st.dictionaries(st.integers(0, 1023), st.builds(Position, st.just(A), st.integers(0, 2**54))),
+        st.dictionaries(st.integers(0, 1023), st.builds(LogPosition, st.just(A), st.integers(0, 2**54))),
     )
 )
 def test_offsets_survive_the_checkpoint(offsets):
@@ -71,21 +71,21 @@ HOLDINGS = {"t": {7: held(3, 10, cursor=5, at=8), 9: held(0, 4, B)}}
 
 
 def test_earliest_latest_and_the_cursor_of_a_channel():
-    assert o.everywhere(HOLDINGS, EARLIEST) == {"t": {7: Position(A, 3), 9: Position(B, 0)}}
-    assert o.everywhere(HOLDINGS, LATEST) == {"t": {7: Position(A, 10), 9: Position(B, 4)}}
-    assert o.at_cursors(HOLDINGS) == {"t": {7: Position(A, 5), 9: Position(B, 0)}}
+    assert o.everywhere(HOLDINGS, EARLIEST) == {"t": {7: LogPosition(A, 3), 9: LogPosition(B, 0)}}
+    assert o.everywhere(HOLDINGS, LATEST) == {"t": {7: LogPosition(A, 10), 9: LogPosition(B, 4)}}
+    assert o.at_cursors(HOLDINGS) == {"t": {7: LogPosition(A, 5), 9: LogPosition(B, 0)}}
 
 
 def test_a_time_after_the_last_message_is_an_error_unless_told_otherwise():
     with pytest.raises(OffsetError, match="topic t, node 9"):
         o.at_times(HOLDINGS, none_is_latest=False)
-    assert o.at_times(HOLDINGS, none_is_latest=True) == {"t": {7: Position(A, 8), 9: Position(B, 4)}}
+    assert o.at_times(HOLDINGS, none_is_latest=True) == {"t": {7: LogPosition(A, 8), 9: LogPosition(B, 4)}}
 
 
 def test_offsets_by_hand_name_what_they_mean_and_the_rest_is_earliest():
     requested = o.parse_requested('{"t": {"7": -1}}')
 
-    assert o.as_requested(requested, HOLDINGS) == {"t": {7: Position(A, 10), 9: Position(B, 0)}}
+    assert o.as_requested(requested, HOLDINGS) == {"t": {7: LogPosition(A, 10), 9: LogPosition(B, 0)}}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_position_with_its_log_is_kept_while_the_node_is_away():
     only_t = {"t": requested["t"]}
 
     kept = o.as_requested(only_t, HOLDINGS, keep_absent=True)
-    assert kept["t"][3] == Position(A, 5)
+    assert kept["t"][3] == LogPosition(A, 5)
     assert set(kept["t"]) == {3, *HOLDINGS["t"]}
     with pytest.raises(o.OffsetError, match="node 3 of topic t, which does not have it"):
         o.as_requested(only_t, HOLDINGS)
@@ -144,7 +144,7 @@ def test_a_limit_is_shared_in_proportion_to_the_backlog():
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**7))
 def test_a_limit_in_bytes_lets_through_at_least_one_message_and_no_more_than_fit(count, size, limit):
     holdings = {"t": {7: held(0, count, bytes=count * size)}}
-    end = o.advance({"t": {7: Position(A, 0)}}, holdings, limit=Limit(bytes=limit))
+    end = o.advance({"t": {7: LogPosition(A, 0)}}, holdings, limit=BatchLimit(bytes=limit))
 
     read = end["t"][7].sequence
     assert read == max(1, min(count, limit // size))
@@ -154,31 +154,31 @@ def test_a_limit_in_bytes_lets_through_at_least_one_message_and_no_more_than_fit
 
 
 def test_a_node_that_is_away_keeps_its_place():
-    start = {"t": {7: Position(A, 3), 9: Position(B, 1)}}
+    start = {"t": {7: LogPosition(A, 3), 9: LogPosition(B, 1)}}
 
-    assert o.advance(start, {"t": {7: held()}}) == {"t": {7: Position(A, 10), 9: Position(B, 1)}}
+    assert o.advance(start, {"t": {7: held()}}) == {"t": {7: LogPosition(A, 10), 9: LogPosition(B, 1)}}
 
 
 def test_a_new_node_enters_at_its_earliest_message_and_is_read_from_the_next_batch_on():
-    start = {"t": {7: Position(A, 10)}}
+    start = {"t": {7: LogPosition(A, 10)}}
     holdings = {"t": {7: held(), 9: held(2, 5, B)}}
 
     entered = o.advance(start, holdings)
-    assert entered == {"t": {7: Position(A, 10), 9: Position(B, 2)}}
+    assert entered == {"t": {7: LogPosition(A, 10), 9: LogPosition(B, 2)}}
     assert o.plan(start, entered, holdings) == ([], [], [])
 
     read = o.advance(entered, holdings)
-    assert o.plan(entered, read, holdings)[0] == [Range("t", 9, B, 2, 5)]
+    assert o.plan(entered, read, holdings)[0] == [LogRange("t", 9, B, 2, 5)]
 
 
 def test_nothing_new_gives_back_the_same_offsets():
-    start = {"t": {7: Position(A, 10)}}
+    start = {"t": {7: LogPosition(A, 10)}}
     assert o.to_json(o.advance(start, {"t": {7: held()}})) == o.to_json(start)
 
 
 def test_available_now_never_goes_past_its_target_nor_takes_in_new_nodes():
-    target = {"t": {7: Position(A, 6)}}
-    end = o.advance({"t": {7: Position(A, 2)}}, {"t": {7: held(), 9: held(0, 5, B)}}, target=target)
+    target = {"t": {7: LogPosition(A, 6)}}
+    end = o.advance({"t": {7: LogPosition(A, 2)}}, {"t": {7: held(), 9: held(0, 5, B)}}, target=target)
 
     assert end == target
     assert o.advance(end, {"t": {7: held(0, 99), 9: held(0, 5, B)}}, target=target) == target
@@ -188,33 +188,33 @@ def test_available_now_never_goes_past_its_target_nor_takes_in_new_nodes():
 
 
 def test_messages_deleted_by_retention_are_a_loss_and_the_rest_is_read():
-    ranges, losses, away = o.plan({"t": {7: Position(A, 1)}}, {"t": {7: Position(A, 9)}}, {"t": {7: held(4, 10)}})
+    ranges, losses, away = o.plan({"t": {7: LogPosition(A, 1)}}, {"t": {7: LogPosition(A, 9)}}, {"t": {7: held(4, 10)}})
 
-    assert ranges == [Range("t", 7, A, 4, 9)]
+    assert ranges == [LogRange("t", 7, A, 4, 9)]
     assert "topic t, node 7" in losses[0].text
     assert "begins at 4" in losses[0].text
     assert away == []
 
 
 def test_a_limit_counts_from_the_first_message_still_there():
-    assert o.advance({"t": {7: Position(A, 1)}}, {"t": {7: held(100, 200)}}, limit=Limit(messages=5)) == {
-        "t": {7: Position(A, 105)}
+    assert o.advance({"t": {7: LogPosition(A, 1)}}, {"t": {7: held(100, 200)}}, limit=BatchLimit(messages=5)) == {
+        "t": {7: LogPosition(A, 105)}
     }
 
 
 def test_a_log_made_anew_is_a_loss_and_is_read_from_its_beginning():
-    start = {"t": {7: Position(A, 50)}}
+    start = {"t": {7: LogPosition(A, 50)}}
     holdings = {"t": {7: held(0, 3, B)}}
     end = o.advance(start, holdings)
 
-    assert end == {"t": {7: Position(B, 3)}}
+    assert end == {"t": {7: LogPosition(B, 3)}}
     ranges, losses, _ = o.plan(start, end, holdings)
-    assert ranges == [Range("t", 7, B, 0, 3)]
+    assert ranges == [LogRange("t", 7, B, 0, 3)]
     assert "new log" in losses[0].text
 
 
 def test_a_log_made_anew_and_still_empty_is_noticed_at_once():
-    start = {"t": {7: Position(A, 50)}}
+    start = {"t": {7: LogPosition(A, 50)}}
     holdings = {"t": {7: held(0, 0, B)}}
     end = o.advance(start, holdings)
 
@@ -223,24 +223,26 @@ def test_a_log_made_anew_and_still_empty_is_noticed_at_once():
 
 
 def test_a_log_that_lost_its_tail_is_noticed():
-    start = {"t": {7: Position(A, 50)}}
+    start = {"t": {7: LogPosition(A, 50)}}
     holdings = {"t": {7: held(0, 40)}}
     end = o.advance(start, holdings)
 
-    assert end == {"t": {7: Position(A, 40)}}
+    assert end == {"t": {7: LogPosition(A, 40)}}
     ranges, losses, _ = o.plan(start, end, holdings)
     assert (ranges, len(losses)) == ([], 1)
 
 
 def test_a_replayed_batch_whose_log_is_gone_is_a_loss():
-    ranges, losses, _ = o.plan({"t": {7: Position(A, 1)}}, {"t": {7: Position(A, 9)}}, {"t": {7: held(0, 20, B)}})
+    ranges, losses, _ = o.plan({"t": {7: LogPosition(A, 1)}}, {"t": {7: LogPosition(A, 9)}}, {"t": {7: held(0, 20, B)}})
 
     assert ranges == []
     assert "the log is gone" in losses[0].text
 
 
 def test_a_range_on_a_node_that_is_away_is_out_of_reach_not_lost():
-    assert o.plan({"t": {7: Position(A, 1)}}, {"t": {7: Position(A, 9)}}, {}) == ([], [], [Range("t", 7, A, 1, 9)])
+    start, end = {"t": {7: LogPosition(A, 1)}}, {"t": {7: LogPosition(A, 9)}}
+
+    assert o.plan(start, end, {}) == ([], [], [LogRange("t", 7, A, 1, 9)])
 
 
 # tasks
@@ -253,7 +255,7 @@ def test_a_range_on_a_node_that_is_away_is_out_of_reach_not_lost():
     st.none() | st.integers(100, 100_000),
 )
 def test_tasks_cover_every_message_once(counts, min_partitions, max_messages, max_bytes):
-    ranges = [Range("t", node, A, 7, 7 + count) for node, count in enumerate(counts)]
+    ranges = [LogRange("t", node, A, 7, 7 + count) for node, count in enumerate(counts)]
     tasks = o.split(
         ranges, {("t", n): 100 for n in range(5)}, min_partitions=min_partitions, max_messages=max_messages,
         max_bytes=max_bytes,
@@ -291,7 +293,7 @@ def test_every_message_is_read_once_and_in_order_while_nothing_is_lost(history, 
     def batch():
         nonlocal position
         present = {"t": {node: logs[node] for node in here}}
-        end = o.advance(position, present, limit=Limit(messages=limit))
+        end = o.advance(position, present, limit=BatchLimit(messages=limit))
         ranges, losses, away = o.plan(position, end, present)
         assert losses == []
         assert away == []
@@ -338,7 +340,7 @@ def test_logs_that_lack_what_was_asked_for_are_named():
 
 
 def ranges(*counts, address="a:1"):
-    return [Range(f"t{number}", 1, A, 0, count, address) for number, count in enumerate(counts)]
+    return [LogRange(f"t{number}", 1, A, 0, count, address) for number, count in enumerate(counts)]
 
 
 def counts(groups):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapwing.spark.offsets import Position
+from lapwing.spark.offsets import LogPosition
 from lapwing.spark.options import OptionError, sink_options, source_options
 
 NSQD = {"nsqd": "h:4151"}
@@ -37,7 +37,7 @@ def test_load_with_a_path_names_the_topic():
 
 def test_offsets_times_and_durations_are_understood():
     offsets = '{"orders": {"7": 5, "9": {"log_id": "x", "sequence": 3}}}'
-    assert batch(startingOffsets=offsets).starting == {"orders": {7: 5, 9: Position("x", 3)}}
+    assert batch(startingOffsets=offsets).starting == {"orders": {7: 5, 9: LogPosition("x", 3)}}
     assert batch(startingTimestamp="1700000000000").starting_timestamp == 1_700_000_000_000_000_000
     assert stream(minMessagesPerTrigger="5", maxTriggerDelay="15m").max_delay == 900.0
     assert stream(retryTimeout="500").access.retry_seconds == 0.5

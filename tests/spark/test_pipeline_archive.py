@@ -18,7 +18,7 @@ from lapwing.spark.pipelines import archive, spec
 from lapwing.spark.pipelines.published import published
 from lapwing.spark.pipelines.report import proof_text
 from lapwing.spark.pipelines.run_command import RunCommand, remembered
-from lapwing.spark.pipelines.running import Running, Wanted
+from lapwing.spark.pipelines.running import PipelineRun, RunRequest
 from lapwing.spark.pipelines.verify import verify
 
 pytestmark = pytest.mark.spark
@@ -213,7 +213,7 @@ def test_brokers_are_found_through_nsqlookupd(spark, start_broker, tmp_path):
         until(lambda: urllib.request.urlopen(nodes, timeout=5).read().count(b'"orders"') == 2, seconds=30)
         settings = [f"lookupd={lookupd.http}", "topics=orders"]
         [found] = spec.load("archive", settings)
-        running = Running([found], Wanted(tmp_path / "pipelines", once=True))
+        running = PipelineRun([found], RunRequest(tmp_path / "pipelines", once=True))
         running.check()
 
         assert running.run(spark, lambda progress: None)

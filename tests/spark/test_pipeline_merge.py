@@ -11,14 +11,14 @@ import pyarrow.parquet as parquet
 import pytest
 
 from lapwing.errors import LapwingError
+from lapwing.spark.pipelines import manifest_table as tables
 from lapwing.spark.pipelines import merge as merging
-from lapwing.spark.pipelines import table as tables
 from lapwing.spark.pipelines import verify as v
-from lapwing.spark.pipelines.compact import Merging, compact
+from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import LocalFiles
+from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
 from lapwing.spark.pipelines.merge import merge
 from lapwing.spark.pipelines.report import proof_text
-from lapwing.spark.pipelines.table import Table, count_rows
 
 FOLDER = "topic=orders/date=2999-11-15/hour=10"
 ORDER = ("node", "log_id", "sequence")
@@ -49,7 +49,7 @@ def until(sequence):
 
 
 def opened(path):
-    made = Table(LocalFiles(path), count_rows(None))
+    made = ManifestTable(LocalFiles(path), count_rows(None))
     made.open()
     return made
 
@@ -62,7 +62,7 @@ def filled(path, batches):
 
 
 def settings(after=2):
-    return Merging(after, 1 << 20, ORDER, lambda frame: frame.write)
+    return MergeSettings(after, 1 << 20, ORDER, lambda frame: frame.write)
 
 
 class Killed(OSError):

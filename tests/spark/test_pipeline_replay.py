@@ -6,8 +6,8 @@ import pytest
 from pipeline_runs import Runs
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines.pipeline_settings import Replay
-from lapwing.spark.pipelines.replay import Plan, Stretch, chunk_size
+from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
+from lapwing.spark.pipelines.replay import ReplayPlan, ReplayRange, chunk_size
 
 pytestmark = pytest.mark.spark
 
@@ -75,12 +75,12 @@ def test_a_replay_does_not_go_on_in_a_log_that_was_made_anew(runs, broker):
 
 
 def test_chunks_hold_a_second_of_messages_however_sparse_they_are():
-    sparse = (Stretch("orders", 1, "", 0, 1_000_000, 1000),)
+    sparse = (ReplayRange("orders", 1, "", 0, 1_000_000, 1000),)
 
-    assert chunk_size(Replay(rate=10), sparse) == 10_000
-    assert chunk_size(Replay(chunk=500), sparse) == 500_000
-    assert chunk_size(Replay(rate=10), ()) == 1
-    assert len(Plan("x", {}, (), 300_000, sparse).chunks()) == 4
+    assert chunk_size(ReplaySettings(rate=10), sparse) == 10_000
+    assert chunk_size(ReplaySettings(chunk=500), sparse) == 500_000
+    assert chunk_size(ReplaySettings(rate=10), ()) == 1
+    assert len(ReplayPlan("x", {}, (), 300_000, sparse).chunks()) == 4
 
 
 def test_a_replay_stops_after_its_chunk_and_keeps_to_its_rate(runs, broker):

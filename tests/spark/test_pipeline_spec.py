@@ -5,7 +5,7 @@ import pytest
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec, template
 from lapwing.spark.pipelines.messages import sink_access, stream_options
-from lapwing.spark.pipelines.pipeline_settings import KINDS, Archive, Replay, Rollup
+from lapwing.spark.pipelines.pipeline_settings import KINDS, ArchiveSettings, ReplaySettings, RollupSettings
 
 
 def written(tmp_path, text, name="p.yaml"):
@@ -19,7 +19,7 @@ def test_a_short_file_is_a_pipeline(tmp_path):
 
     [found] = spec.load(path)
 
-    assert isinstance(found.settings, Archive)
+    assert isinstance(found.settings, ArchiveSettings)
     assert found.settings.name == "lake"
     assert found.settings.topics == ("a", "b")
     assert found.settings.trigger == 5.0
@@ -121,7 +121,7 @@ def test_the_command_line_wins_over_the_file_and_reaches_only_those_it_names(tmp
 
     [found] = spec.load(path, overrides, {"nsqd": ["x:1"], "dry_run": True})
 
-    assert isinstance(found.settings, Archive)
+    assert isinstance(found.settings, ArchiveSettings)
     assert (found.settings.trigger, found.settings.max_messages, found.settings.nsqd) == (1.0, 7, ("x:1",))
     assert spec.unused(overrides, [found]) == ["other.trigger=9s"]
 
@@ -131,7 +131,7 @@ def test_an_archive_that_names_no_topic_takes_all_but_lapwings_own():
 
     [found] = spec.load("archive")
 
-    assert isinstance(found.settings, Archive)
+    assert isinstance(found.settings, ArchiveSettings)
     assert re.fullmatch(found.settings.pattern, "orders")
     assert not re.fullmatch(found.settings.pattern, "_lapwing_stats")
     assert not re.fullmatch(found.settings.pattern, "passing#ephemeral")
@@ -146,11 +146,11 @@ def test_times_and_values_mean_the_same_in_yaml_and_on_the_command_line(tmp_path
     [from_line] = spec.load("replay", ["topics=a", "to=b", "since=2026-11-15T10:00:00+00:00", "sequences=5.."])
     [rollup] = spec.load("rollup", ["topics=a", "values=n=count;p=p95(x)", "window=1m30s"])
 
-    assert isinstance(from_file.settings, Replay)
-    assert isinstance(from_line.settings, Replay)
+    assert isinstance(from_file.settings, ReplaySettings)
+    assert isinstance(from_line.settings, ReplaySettings)
     assert from_file.settings.since == from_line.settings.since == 1794736800000
     assert from_file.settings.sequences == from_line.settings.sequences == (5, 2**62)
-    assert isinstance(rollup.settings, Rollup)
+    assert isinstance(rollup.settings, RollupSettings)
     assert rollup.settings.values == {"n": "count", "p": "p95(x)"}
     assert rollup.settings.window == 90.0
 

@@ -8,17 +8,17 @@ import pyarrow.parquet as parquet
 import pytest
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import table as tables
+from lapwing.spark.pipelines import manifest_table as tables
 from lapwing.spark.pipelines import verify as v
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.compact import choose, over
 from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.pipeline_settings import Archive, Rollup
-from lapwing.spark.pipelines.progress import Progress, from_spark
+from lapwing.spark.pipelines.manifest_table import ManifestTable, TableDamaged, count_rows
+from lapwing.spark.pipelines.pipeline_home import PipelineHome
+from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings, RollupSettings
+from lapwing.spark.pipelines.progress import PipelineProgress, from_spark
 from lapwing.spark.pipelines.report import proof_text
-from lapwing.spark.pipelines.state import Home
 from lapwing.spark.pipelines.stderr_filter import meaningful
-from lapwing.spark.pipelines.table import Table, TableDamaged, count_rows
 
 FOLDER = "topic=orders/date=2026-11-15/hour=10"
 
@@ -49,14 +49,14 @@ def until(sequence, log_id="log"):
 
 @pytest.fixture
 def table(tmp_path):
-    made = Table(LocalFiles(tmp_path / "archive"), count_rows(None))
+    made = ManifestTable(LocalFiles(tmp_path / "archive"), count_rows(None))
     made.open()
     return made
 
 
 def reopened(table):
     table._files.release()
-    again = Table(LocalFiles(table.root), count_rows(None))
+    again = ManifestTable(LocalFiles(table.root), count_rows(None))
     again.open()
     return again
 
@@ -132,7 +132,7 @@ def test_many_entries_fold_into_a_snapshot(table):
 
 def test_only_one_pipeline_writes_to_a_table(table):
     with pytest.raises(ConfigError, match="another pipeline is writing here"):
-        Table(LocalFiles(table.root), count_rows(None)).open()
+        ManifestTable(LocalFiles(table.root), count_rows(None)).open()
 
 
 def test_a_proof_names_what_is_missing_what_is_there_twice_and_what_is_strange(table, tmp_path):
@@ -195,10 +195,10 @@ def test_runs_are_found_in_any_order_of_rows():
 
 
 def test_small_files_are_chosen_up_to_the_size_of_a_large_one():
-    parts = [tables.Part(f"f/{n}", 1, 40) for n in range(5)]
+    parts = [tables.DataFile(f"f/{n}", 1, 40) for n in range(5)]
 
     assert choose(parts, 100) == ["f/0", "f/1"]
-    assert tables.small([*parts, tables.Part("f/big", 1, 400)], 50) == {"f": parts}
+    assert tables.small([*parts, tables.DataFile("f/big", 1, 400)], 50) == {"f": parts}
 
 
 def test_an_hour_is_over_a_while_after_it_has_ended():
@@ -212,16 +212,16 @@ def test_an_hour_is_over_a_while_after_it_has_ended():
 
 def test_a_checkpoint_says_what_cannot_be_changed_and_what_to_do(tmp_path):
     checkpoint = Checkpoint(LocalFiles(tmp_path))
-    before = Rollup(name="r", topics=("a",), values={"n": "count"}, window=60.0, to="b")
+    before = RollupSettings(name="r", topics=("a",), values={"n": "count"}, window=60.0, to="b")
     checkpoint.check(before)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1\n{}\n" + json.dumps(until(5)))
 
-    checkpoint.check(Rollup(name="r", topics=("a",), values={"n": "count"}, window=60.0, to="b", trigger=9.0))
+    checkpoint.check(RollupSettings(name="r", topics=("a",), values={"n": "count"}, window=60.0, to="b", trigger=9.0))
     with pytest.raises(ConfigError, match=r"window was 60\.0 and is now 30\.0, and the checkpoint") as caught:
-        checkpoint.check(Rollup(name="r", topics=("a",), values={"n": "count"}, window=30.0, to="b"))
+        checkpoint.check(RollupSettings(name="r", topics=("a",), values={"n": "count"}, window=30.0, to="b"))
     with pytest.raises(ConfigError, match="the checkpoint of a pipeline of kind rollup, not archive"):
-        checkpoint.check(Archive(name="r", topics=("a",)))
+        checkpoint.check(ArchiveSettings(name="r", topics=("a",)))
 
     assert "another --checkpoint" in str(caught.value)
     assert checkpoint.offsets(0) == until(5)
@@ -253,7 +253,7 @@ def test_lag_and_rates_come_from_what_spark_tells():
         }],
     }  # fmt: skip
 
-    once = from_spark(Progress("p", "archive", ("orders",), "p"), told)
+    once = from_spark(PipelineProgress("p", "archive", ("orders",), "p"), told)
     twice = from_spark(once, told)
 
     assert (once.lag, once.rows_in, once.input_rate, once.processed_rate, once.batch_ms) == (9, 7, 5.0, 0.0, 120)
@@ -270,7 +270,7 @@ def test_what_spark_says_between_two_batches_is_no_batch():
     idle = {"batchId": 2, "durationMs": {"latestOffset": 1003, "triggerExecution": 1005}, "sources": source(5, 5)}
     second = {"batchId": 2, "durationMs": worked, "sources": source(5, 8)}
 
-    progress = Progress("p", "archive", ("orders",), "p")
+    progress = PipelineProgress("p", "archive", ("orders",), "p")
     seen = [progress := from_spark(progress, told) for told in (first, idle, idle, second)]
 
     assert [(each.batch_id, each.batch_ms, each.rows_in) for each in seen] == [
@@ -279,9 +279,9 @@ def test_what_spark_says_between_two_batches_is_no_batch():
 
 
 def test_a_pipeline_runs_once_at_a_time_and_its_death_is_noticed(tmp_path):
-    home = Home(tmp_path / "archive")
+    home = PipelineHome(tmp_path / "archive")
     presence = home.enter()
-    presence.say({"name": "archive", "kind": "archive", "state": "running"})
+    presence.write_status({"name": "archive", "kind": "archive", "state": "running"})
 
     with pytest.raises(ConfigError, match="running already"):
         home.enter()

@@ -10,7 +10,7 @@ from test_pipeline_archive import redo_last_batch
 from lapwing.errors import ConfigError
 from lapwing.spark import reason
 from lapwing.spark.pipelines.flow import Counters
-from lapwing.spark.pipelines.state import Home
+from lapwing.spark.pipelines.pipeline_home import PipelineHome
 
 pytestmark = pytest.mark.spark
 
@@ -184,7 +184,7 @@ def test_a_udf_of_a_pipeline_file_works_and_what_it_raises_is_shown_with_its_lin
 
     assert not running.run(runs.spark, lambda progress: None)
     assert running.jobs[0].progress.error.endswith("taxed.py:7: KeyError: 'xx'")
-    assert Home(runs.data / "taxed").status()["error"] == running.jobs[0].progress.error
+    assert PipelineHome(runs.data / "taxed").status()["error"] == running.jobs[0].progress.error
     [shown] = [each for each in broker.ask("/pipelines")["pipelines"] if each["name"] == "taxed"]
     assert (shown["state"], shown["error"]) == ("failed", running.jobs[0].progress.error)
     assert reason(running.jobs[0]._query.exception()) == running.jobs[0].progress.error

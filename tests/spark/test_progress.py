@@ -5,15 +5,15 @@ import os
 import time
 
 from daemons import until
-from lapwing.spark.options import Access
-from lapwing.spark.pipelines.progress import Messenger, Progress, from_spark
-from lapwing.spark.pipelines.state import Home
+from lapwing.spark.options import BrokerAccess
+from lapwing.spark.pipelines.pipeline_home import PipelineHome
+from lapwing.spark.pipelines.progress import PipelineProgress, ProgressReporter, from_spark
 
-RECORD = Progress("lake", "archive", ("orders",), "lake", state="running")
+RECORD = PipelineProgress("lake", "archive", ("orders",), "lake", state="running")
 
 
 def test_brokers_that_do_not_take_a_report_are_away_until_they_do(broker):
-    messenger = Messenger((broker.address, "127.0.0.1:1"), Access())
+    messenger = ProgressReporter((broker.address, "127.0.0.1:1"), BrokerAccess())
     broker.daemon.kill()
     try:
         messenger.send(RECORD)
@@ -38,11 +38,11 @@ def test_a_record_says_when_the_last_batch_ended():
 
 
 def test_a_process_that_is_gone_or_does_not_report_is_not_called_running(tmp_path):
-    home = Home(tmp_path / "lake")
+    home = PipelineHome(tmp_path / "lake")
     presence = home.enter()
-    presence.say({"state": "running", "updated_ms": (time.time() - 5) * 1000})
+    presence.write_status({"state": "running", "updated_ms": (time.time() - 5) * 1000})
     assert (home.status()["state"], home.status()["pid"]) == ("running", os.getpid())
-    presence.say({"state": "running", "updated_ms": (time.time() - 90) * 1000})
+    presence.write_status({"state": "running", "updated_ms": (time.time() - 90) * 1000})
     assert home.status()["state"] == "silent"
     assert "has not reported for 90 s" in home.status()["error"]
     presence.leave()

@@ -13,15 +13,15 @@ import pytest
 from lapwing import kernel
 from lapwing.errors import LapwingError
 from lapwing.spark import http as client
-from lapwing.spark.batch_reader import LogReader
+from lapwing.spark.batch_reader import LogBatchReader
 from lapwing.spark.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
 from lapwing.spark.http import BrokerAway, patiently
 from lapwing.spark.losses import DataLoss
-from lapwing.spark.offsets import Range
-from lapwing.spark.options import Access, sink_options, source_options
+from lapwing.spark.offsets import LogRange
+from lapwing.spark.options import BrokerAccess, sink_options, source_options
 from lapwing.spark.range_reader import _stream_all, stream
 from lapwing.spark.source import columns
-from lapwing.spark.survey import NoLog, survey
+from lapwing.spark.survey import ServerWithoutLog, survey
 from lapwing.spark.writer import stage
 
 
@@ -103,7 +103,7 @@ def says(status, **answer):
 
 def read(script, start=0, stop=10, **options):
     raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s", **options}
-    part = Range("t", 7, "abc", start, stop, script.address)
+    part = LogRange("t", 7, "abc", start, stop, script.address)
     return [(found.first, found.count) for found in stream(part, source_options(raw, streaming=False))]
 
 
@@ -186,7 +186,7 @@ def test_what_is_in_no_file_of_this_machine_is_asked_of_the_broker(script, tmp_p
     there, rest = placed(4, 6, tmp_path / "there")
     script.steps = [sends(here, there), sends(HEAD.pack(BARE, 6, 4, len(rest), 0) + rest)]
     raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s"}
-    part = Range("t", 7, "abc", 0, 10, script.address)
+    part = LogRange("t", 7, "abc", 0, 10, script.address)
     found = stream(part, source_options(raw, streaming=False), positions=False)
 
     assert [(each.first, each.count) for each in found] == [(0, 4), (4, 6)]
@@ -204,14 +204,14 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_made_anew(script):
         door.close_connection = True
 
     script.steps = [once]
-    access = Access()
+    access = BrokerAccess()
     for _ in range(3):
         assert client.call(script.address, access, "GET", "/x") == {"done": True}
 
 
 def test_a_tcp_port_where_http_is_expected_is_named(broker):
     with pytest.raises(client.WrongPort, match=r"the TCP port of an nsqd; the HTTP port is needed \(4151 by default"):
-        client.call(broker.daemon.tcp, Access(), "GET", "/log/offsets")
+        client.call(broker.daemon.tcp, BrokerAccess(), "GET", "/log/offsets")
 
 
 def test_patience_ends(script):
@@ -222,7 +222,7 @@ def test_patience_ends(script):
         raise BrokerAway("h:1", "refused")
 
     with pytest.raises(BrokerAway, match=r"the thing: h:1: refused \(tried for 0.5 s\)"):
-        patiently("the thing", ask, Access(retry_seconds=0.5))
+        patiently("the thing", ask, BrokerAccess(retry_seconds=0.5))
     assert len(calls) > 1
 
 
@@ -241,10 +241,10 @@ def test_a_server_without_a_log_is_an_error_at_once(script):
     raw = {"nsqd": script.address, "topic": "t"}
     options, sink = source_options(raw, streaming=True), sink_options(raw, streaming=True)
     script.steps = [says(404, message="NOT_FOUND")]
-    with pytest.raises(NoLog, match=r"topic t at 127.*: GET /log/offsets.*: 404 NOT_FOUND; .* mode=subscribe reads it"):
+    with pytest.raises(ServerWithoutLog, match=r"topic t.*/offsets.*: 404 NOT_FOUND; .* mode=subscribe reads it"):
         survey(options)
     script.steps = [says(403, message="TLS_REQUIRED")]
-    with pytest.raises(NoLog, match=r"topic t at .*: 403 TLS_REQUIRED$"):
+    with pytest.raises(ServerWithoutLog, match=r"topic t at .*: 403 TLS_REQUIRED$"):
         survey(options)
 
     script.steps = [says(404, message="NOT_FOUND")]
@@ -278,11 +278,11 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
     script.steps = [says(200, producers=producers, departed=[], started_ms_ago=1)]
     from lapwing.spark.directory import discover
 
-    access = Access(lookupd=(script.address, "127.0.0.1:1"))
+    access = BrokerAccess(lookupd=(script.address, "127.0.0.1:1"))
     assert discover(access, ["t"]) == ["a:1"]
     assert discover(access, (), "[tu]") == ["a:1", "c:3"]
     with pytest.raises(BrokerAway, match="nsqlookupd"):
-        discover(Access(lookupd=("127.0.0.1:1",)), ["t"])
+        discover(BrokerAccess(lookupd=("127.0.0.1:1",)), ["t"])
 
 
 # --- several ranges in one task
@@ -290,7 +290,7 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
 
 def read_all(script, *stops, **options):
     raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s", **options}
-    parts = tuple(Range(f"t{number}", 7, "abc", 0, stop, script.address) for number, stop in enumerate(stops))
+    parts = tuple(LogRange(f"t{number}", 7, "abc", 0, stop, script.address) for number, stop in enumerate(stops))
     found = _stream_all(parts, source_options(raw, streaming=False), positions=True)
     return [(part.topic, block.first, block.count) for part, block in found]
 
@@ -337,7 +337,7 @@ def test_small_topics_are_read_in_one_task_whose_rows_come_together(broker):
     for number in range(60):
         broker.publish(f"small{number}", b"%d" % number, b"again")
     raw = {"nsqd": broker.address, "topicPattern": "small.*"}
-    reader = LogReader(source_options(raw, streaming=False), columns(raw))
+    reader = LogBatchReader(source_options(raw, streaming=False), columns(raw))
     [task] = reader.partitions()
     [batch] = reader.read(task)
 

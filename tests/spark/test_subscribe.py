@@ -12,7 +12,7 @@ import pytest
 from certificates import self_signed
 from daemons import start_nsqd, start_nsqlookupd, until
 from lapwing.spark.http import BrokerAway, call
-from lapwing.spark.options import Access, source_options
+from lapwing.spark.options import BrokerAccess, source_options
 from lapwing.spark.source import columns
 from lapwing.spark.subscribe import NotWelcome, SubscribeStreamReader
 
@@ -193,7 +193,7 @@ def test_a_query_on_a_broker_with_tls_and_auth(spark, authority, tmp_path, check
     tls = [f"--tls-cert={certificate}", f"--tls-key={key}", "--tls-required=true"]
     with start_nsqd(tmp_path, *tls, f"--auth-http-address={authority}") as daemon:
         until(lambda: "HTTPS" in daemon.addresses, what="HTTPS")
-        access = Access(tls=True, ca_file=str(certificate), secret="open sesame")
+        access = BrokerAccess(tls=True, ca_file=str(certificate), secret="open sesame")
         bodies = struct.pack(">i", 100) + b"".join(struct.pack(">i", 3) + b"%03d" % n for n in range(100))
         call(daemon.https, access, "POST", "/mpub", {"topic": "orders", "binary": "true"}, bodies)
         options = {"nsqd": daemon.https, "topic": "orders", "mode": "subscribe", "channel": "spark"}

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from daemons import nsqd, until
 from lapwing.spark.http import BrokerAway, call
-from lapwing.spark.offsets import Range
-from lapwing.spark.options import Access, source_options
+from lapwing.spark.offsets import LogRange
+from lapwing.spark.options import BrokerAccess, source_options
 from lapwing.spark.range_reader import stream
-from lapwing.spark.subscribe import Subscription
+from lapwing.spark.subscribe import SpoolSubscription
 from lapwing.spark.survey import survey
 
 
@@ -50,7 +50,7 @@ def broker(certificate):
     flags = [f"--tls-cert={certificate[0]}", f"--tls-key={certificate[1]}", "--https-address=127.0.0.1:0"]
     with nsqd(*flags, "--tls-required=true") as daemon:
         batch = struct.pack(">i", 3) + b"".join(struct.pack(">i", 1) + body for body in (b"a", b"b", b"c"))
-        access = Access(tls=True, ca_file=str(certificate[0]))
+        access = BrokerAccess(tls=True, ca_file=str(certificate[0]))
         call(https(daemon), access, "POST", "/mpub", {"topic": "orders", "binary": "true"}, batch)
         yield daemon
 
@@ -68,14 +68,14 @@ def options(broker, certificate, **more):
 def test_ranges_are_read_through_tls(broker, certificate):
     wanted = options(broker, certificate)
     ((node, held),) = survey(wanted).holdings["orders"].items()
-    blocks = stream(Range("orders", node, held.log_id, 0, held.next, held.address), wanted)
+    blocks = stream(LogRange("orders", node, held.log_id, 0, held.next, held.address), wanted)
 
     assert sum(block.count for block in blocks) == 3
 
 
 def test_a_channel_is_consumed_through_tls(broker, certificate, tmp_path):
     wanted = options(broker, certificate, mode="subscribe", channel="c", spoolDirectory=str(tmp_path))
-    with Subscription(https(broker), wanted) as subscription:
+    with SpoolSubscription(https(broker), wanted) as subscription:
         rows = subscription.gather(3, time.monotonic() + 20)
         subscription.finish(rows)
 
@@ -84,10 +84,10 @@ def test_a_channel_is_consumed_through_tls(broker, certificate, tmp_path):
 
 def test_a_certificate_of_somebody_else_is_not_believed(broker):
     with pytest.raises(BrokerAway, match="certificate verify failed"):
-        call(https(broker), Access(tls=True), "GET", "/ping")
-    call(https(broker), Access(tls=True, verify=False), "GET", "/ping")
+        call(https(broker), BrokerAccess(tls=True), "GET", "/ping")
+    call(https(broker), BrokerAccess(tls=True, verify=False), "GET", "/ping")
 
 
 def test_a_plain_connection_to_a_broker_that_wants_tls_is_told_so(broker):
     with pytest.raises(Exception, match="TLS_REQUIRED"):
-        call(broker.http, Access(), "GET", "/stats", {"format": "json"})
+        call(broker.http, BrokerAccess(), "GET", "/stats", {"format": "json"})

@@ -16,7 +16,7 @@ from lapwing.client.format import duration
 from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
-    from lapwing.spark.pipelines.progress import Progress
+    from lapwing.spark.pipelines.progress import PipelineProgress
     from lapwing.spark.pipelines.run_command import RunCommand
 
 app = Group(
@@ -114,8 +114,8 @@ def _run(command: "RunCommand", data: Path) -> None:
 @app.command("list", example="lapwing pipeline list")
 def list_(data: Data = DATA, as_json: Json = False) -> None:
     """The kinds of pipelines there are, and those that have run here."""
+    from lapwing.spark.pipelines.pipeline_home import homes
     from lapwing.spark.pipelines.pipeline_settings import KINDS
-    from lapwing.spark.pipelines.state import homes
 
     found = [home.status() for home in homes(data)]
     if as_json:
@@ -137,9 +137,9 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how the pipelines that ran here are doing; exit status 1 when one has failed, died or fallen silent."""
-    from lapwing.spark.pipelines.state import Home, homes
+    from lapwing.spark.pipelines.pipeline_home import PipelineHome, homes
 
-    found = [Home(data / name).status() for name in names] or [home.status() for home in homes(data)]
+    found = [PipelineHome(data / name).status() for name in names] or [home.status() for home in homes(data)]
     for each in found:
         if len(each) <= 2:
             raise ConfigError(f"no pipeline {each['name']} has run with --data {data}")
@@ -177,10 +177,10 @@ def stop(
     timeout: Annotated[float, Option(min=0, help="Seconds to wait for the current batch.")] = 120,
 ) -> None:
     """Stop running pipelines after their current batch."""
-    from lapwing.spark.pipelines.state import Home
+    from lapwing.spark.pipelines.pipeline_home import PipelineHome
 
     for name in names:
-        home = Home(data / name)
+        home = PipelineHome(data / name)
         if not home.path.is_dir():
             raise ConfigError(f"no pipeline {name} has run with --data {data}")
         pid = home.running()
@@ -274,7 +274,7 @@ def _until_signalled(stop: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _display(*, bounded: bool) -> Iterator[Callable[["Progress"], None]]:
+def _display(*, bounded: bool) -> Iterator[Callable[["PipelineProgress"], None]]:
     """Progress on the terminal: bars there (how far, for a bounded run), a line now and then elsewhere."""
     if not sys.stderr.isatty():
         yield _lines()
@@ -287,7 +287,7 @@ def _display(*, bounded: bool) -> Iterator[Callable[["Progress"], None]]:
     with Bars(*columns, console=Console(stderr=True), auto_refresh=False) as bars:
         tasks: dict[str, Any] = {}
 
-        def show(progress: "Progress") -> None:
+        def show(progress: "PipelineProgress") -> None:
             if progress.name not in tasks:
                 tasks[progress.name] = bars.add_task(progress.name, total=None)
             total = progress.total
@@ -301,11 +301,11 @@ def _display(*, bounded: bool) -> Iterator[Callable[["Progress"], None]]:
         yield show
 
 
-def _lines() -> Callable[["Progress"], None]:
+def _lines() -> Callable[["PipelineProgress"], None]:
     """One line when the state changes, and every ten seconds while messages come."""
     shown: dict[str, tuple[str, int, int]] = {}
 
-    def show(progress: "Progress") -> None:
+    def show(progress: "PipelineProgress") -> None:
         state, rows, at = shown.get(progress.name, ("", -1, 0))
         news = progress.rows_in != rows and progress.updated_ms - at >= 10_000
         if progress.state != state or news:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _MOST_SHOWN: Final = 5
 
 
-class LogReader(DataSourceReader):
+class LogBatchReader(DataSourceReader):
     """A batch read of topics."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

@@ -62,7 +62,7 @@ class Elsewhere(LapwingError):
 
 
 @dataclass(slots=True)
-class Block:
+class RangeBlock:
     """Messages [first, first + count): their frames, or why they cannot be read."""
 
     first: int
@@ -75,7 +75,7 @@ class Block:
     quarantined: str = ""
 
 
-def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]) -> Iterator[Block]:
+def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]) -> Iterator[RangeBlock]:
     """The blocks of an answer. Raises `BadBlock`.
 
     `read` gives exactly so many bytes, or none at the end of the answer; `fill` fills a view.
@@ -85,13 +85,13 @@ def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]
         if size > _MOST or (size < count * FRAME_HEAD and kind != QUARANTINED):
             raise BadBlock(f"{count} messages in {size} bytes")
         if kind == QUARANTINED:
-            yield Block(first, count, quarantined=_whole(read, extras).decode("utf-8", "replace"))
+            yield RangeBlock(first, count, quarantined=_whole(read, extras).decode("utf-8", "replace"))
         elif kind == BARE and size <= SMALL:
             bare = _checked(_whole(read, size), count)
-            yield Block(first, count, bare=bare, extras=_whole(read, extras))
+            yield RangeBlock(first, count, bare=bare, extras=_whole(read, extras))
         elif kind == BARE:
             cut = _cut_by_kernel(fill, count, size)
-            yield Block(first, count, cut=cut, extras=_whole(read, extras))
+            yield RangeBlock(first, count, cut=cut, extras=_whole(read, extras))
         elif kind == PLACED:
             offset, chunks, length = PLACE.unpack(_whole(read, PLACE.size))
             if not 0 < chunks <= count or length > _LONGEST_PATH:
@@ -101,15 +101,15 @@ def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]
             places = list(zip(checks[::2], checks[1::2], strict=True))
             if size <= SMALL:
                 bare = _checked(b"".join(_file_chunks(path, offset, places, size)), count)
-                yield Block(first, count, bare=bare, extras=_whole(read, extras))
+                yield RangeBlock(first, count, bare=bare, extras=_whole(read, extras))
             else:
                 cut = _cut_from_file(path, offset, places, count, size)
-                yield Block(first, count, cut=cut, extras=_whole(read, extras))
+                yield RangeBlock(first, count, cut=cut, extras=_whole(read, extras))
         elif kind == MESSAGES:
             positions = _whole(read, 4 * count + 4)
             frames = pa.allocate_buffer(size)
             fill(memoryview(frames).cast("B"))
-            yield Block(first, count, positions, frames, extras=_whole(read, extras))
+            yield RangeBlock(first, count, positions, frames, extras=_whole(read, extras))
         else:
             raise BadBlock(f"a block that begins with {kind!r}")
 
@@ -139,7 +139,7 @@ def needs_positions(columns: list[str]) -> bool:
     return not kernel.COMPILED
 
 
-def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
+def to_batch(block: RangeBlock, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return one row for each message, in the columns of `schema`."""
     count = block.count
     columns = (block.cut or (_cut_bare(block.bare, count) if block.bare else _cut_by_arrow(block))) | {
@@ -152,7 +152,7 @@ def to_batch(block: Block, topic: str, node: int, schema: pa.Schema) -> pa.Recor
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
-def join(blocks: Sequence[tuple[Block, str, int]], schema: pa.Schema) -> pa.RecordBatch:
+def join(blocks: Sequence[tuple[RangeBlock, str, int]], schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of small blocks (each with its topic and node) in one batch; every block has `bare` frames."""
     counts = [block.count for block, _, _ in blocks]
     count = sum(counts)
@@ -166,7 +166,7 @@ def join(blocks: Sequence[tuple[Block, str, int]], schema: pa.Schema) -> pa.Reco
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
-def _span(block: Block) -> range:
+def _span(block: RangeBlock) -> range:
     return range(block.first, block.first + block.count)
 
 
@@ -260,7 +260,7 @@ def _columns(count: int, ids: Any, times: Any, offsets: Any, bodies: Any) -> Col
     }
 
 
-def _cut_by_arrow(block: Block) -> Columns:
+def _cut_by_arrow(block: RangeBlock) -> Columns:
     count = block.count
     if len(block.positions) != 4 * count + 4:
         raise BadBlock(f"{len(block.positions)} bytes of positions for {count} messages")
@@ -344,7 +344,7 @@ def _native(positions: bytes) -> "bytes | array[int]":
     return swapped
 
 
-def _headers(block: Block) -> pa.Array:
+def _headers(block: RangeBlock) -> pa.Array:
     if not block.extras:  # as a rule: no object per message
         offsets = pa.py_buffer(bytes(4 * (block.count + 1)))
         pairs = pa.array([], pa.struct([_HEADERS.key_field, _HEADERS.item_field]))

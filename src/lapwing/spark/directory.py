@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from lapwing.spark.http import BrokerAway, BrokerRefused, Parameters, call
-from lapwing.spark.options import Access
+from lapwing.spark.options import BrokerAccess
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Directory:
     A broker that nsqlookupd has listed once is not forgotten: nsqlookupd may be away, or have been restarted.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: BrokerAccess) -> None:
         self._access = access
         self._plain: set[str] = set()  # nsqlookupds without /producers: NSQ's own
         self._known: list[KnownBroker] | None = None
@@ -98,7 +98,7 @@ class Directory:
             logger.warning("nsqlookupd %s is back", address)
         self._silent = frozenset(failures)
 
-    def _listing(self, address: str, access: Access) -> tuple[list[KnownBroker], int]:
+    def _listing(self, address: str, access: BrokerAccess) -> tuple[list[KnownBroker], int]:
         """Return the brokers that one nsqlookupd knows, and for how long (ms) it has remembered those that left."""
         if address not in self._plain:
             try:
@@ -149,7 +149,7 @@ def _has(held: frozenset[str], topics: Sequence[str], pattern: str | None, *, an
     return any(topic in held for topic in topics) if topics else any_topic or bool(held)
 
 
-def discover(access: Access, topics: Sequence[str] = (), pattern: str | None = None) -> list[str]:
+def discover(access: BrokerAccess, topics: Sequence[str] = (), pattern: str | None = None) -> list[str]:
     """Return the HTTP addresses of brokers as they are known now, without those that left."""
     return Directory(access).find(topics, pattern)
 

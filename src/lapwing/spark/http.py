@@ -17,7 +17,7 @@ from lapwing.net import bearer
 from lapwing.net.blocking_http_client import BlockingHttpClient
 from lapwing.net.blocking_http_client import Exchange as HttpExchange
 from lapwing.net.http_message import HttpFailed, HttpUrl, Origin
-from lapwing.spark.options import Access
+from lapwing.spark.options import BrokerAccess
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class WrongPort(LapwingError):
 
 
 @lru_cache(32)
-def _client(access: Access) -> BlockingHttpClient:
+def _client(access: BrokerAccess) -> BlockingHttpClient:
     """Return the client of this process for such brokers; it keeps idle connections."""
     headers = {bearer.HEADER: bearer.credentials(access.secret).decode()} if access.secret else {}
     client = BlockingHttpClient(
@@ -83,7 +83,7 @@ def _client(access: Access) -> BlockingHttpClient:
     return client
 
 
-def tls_context(access: Access) -> ssl.SSLContext:
+def tls_context(access: BrokerAccess) -> ssl.SSLContext:
     """Return the TLS settings that the options describe."""
     context = ssl.create_default_context(cafile=access.ca_file)
     if not access.verify:
@@ -94,7 +94,7 @@ def tls_context(access: Access) -> ssl.SSLContext:
     return context
 
 
-def _url(address: str, access: Access, path: str) -> HttpUrl:
+def _url(address: str, access: BrokerAccess, path: str) -> HttpUrl:
     host, _, port = address.rpartition(":")
     return HttpUrl(Origin("https" if access.tls else "http", host.strip("[]"), int(port)), path)
 
@@ -105,10 +105,10 @@ def target(path: str, parameters: Parameters) -> str:
     return f"{path}?{query}" if query else path
 
 
-class Exchange:
+class BrokerExchange:
     """One request whose answer is being read. The connection is kept if all of the answer was read."""
 
-    def __init__(self, address: str, access: Access, method: str, path: str, body: bytes | None = None) -> None:
+    def __init__(self, address: str, access: BrokerAccess, method: str, path: str, body: bytes | None = None) -> None:
         """Send the request and read the head of the answer; raises `BrokerAway`, `BrokerRefused`, `NotAuthorized`."""
         self._address = address
         self._request = f"{method} {path}"
@@ -159,14 +159,14 @@ class Exchange:
 
 def call(
     address: str,
-    access: Access,
+    access: BrokerAccess,
     method: str,
     path: str,
     parameters: Parameters | None = None,
     body: bytes | None = None,
 ) -> Any:
     """Send one request; return the JSON of the answer, None for an answer without one."""
-    exchange = Exchange(address, access, method, target(path, parameters or {}), body)
+    exchange = BrokerExchange(address, access, method, target(path, parameters or {}), body)
     text = exchange.read()
     exchange.finish()
     if not text or text == b"OK":
@@ -177,10 +177,10 @@ def call(
         raise BrokerAway(address, f"{method} {path} was answered with {text[:80]!r}") from error
 
 
-class Pauses:
+class RetryPauses:
     """Growing pauses between attempts to reach a broker, each with a line in the log, up to the retry time."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: BrokerAccess) -> None:
         self._limit = access.retry_seconds
         self.restart()
 
@@ -201,9 +201,9 @@ class Pauses:
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
 
-def patiently(what: str, ask: Callable[[], Result], access: Access) -> Result:
+def patiently(what: str, ask: Callable[[], Result], access: BrokerAccess) -> Result:
     """Return the result of `ask`; repeat it while it raises `BrokerAway`, for at most `retry_seconds`."""
-    pauses = Pauses(access)
+    pauses = RetryPauses(access)
     while True:
         try:
             return ask()
@@ -211,7 +211,7 @@ def patiently(what: str, ask: Callable[[], Result], access: Access) -> Result:
             pauses.wait(what, error)
 
 
-def wait_for_any(questions: Mapping[str, str], access: Access, seconds: float) -> None:
+def wait_for_any(questions: Mapping[str, str], access: BrokerAccess, seconds: float) -> None:
     """Send the same kind of long question to several daemons; return when one has answered, or after `seconds`.
 
     `questions` are paths by address. The answers are not used, and a daemon that is away or refuses is ignored: the

@@ -20,7 +20,7 @@ class OffsetError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """A place in one log: everything below `sequence` has been read."""
 
     log_id: str
@@ -29,7 +29,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLog:
     """What one node holds of one topic."""
 
     log_id: str
@@ -42,7 +42,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class LogRange:
     """Messages [start, stop) of one log, to be read by one task."""
 
     topic: str
@@ -66,29 +66,29 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class BatchLimit:
     """How much one micro-batch may bring."""
 
     messages: int | None = None
     bytes: int | None = None
 
 
-UNLIMITED: Final = Limit()
+UNLIMITED: Final = BatchLimit()
 
 Log = tuple[str, int]  # topic and node
-Offsets = dict[str, dict[int, Position]]
-Holdings = Mapping[str, Mapping[int, Held]]
-Requested = Mapping[str, Mapping[int, int | Position]]
+Offsets = dict[str, dict[int, LogPosition]]
+Holdings = Mapping[str, Mapping[int, HeldLog]]
+Requested = Mapping[str, Mapping[int, int | LogPosition]]
 
 
-def to_json(offsets: Mapping[str, Mapping[int, Position]]) -> dict[str, dict[str, dict[str, Any]]]:
+def to_json(offsets: Mapping[str, Mapping[int, LogPosition]]) -> dict[str, dict[str, dict[str, Any]]]:
     """The one JSON form of these offsets, keys in order."""
     return {
         topic: {str(node): _as_json(nodes[node]) for node in sorted(nodes)} for topic, nodes in sorted(offsets.items())
     }
 
 
-def _as_json(position: Position) -> dict[str, Any]:
+def _as_json(position: LogPosition) -> dict[str, Any]:
     found: dict[str, Any] = {"log_id": position.log_id, "sequence": position.sequence}
     return {**found, "given_up": True} if position.given_up else found
 
@@ -99,7 +99,7 @@ def from_json(value: object) -> Offsets:
     for topic, nodes in _requested(value).items():
         offsets[topic] = {}
         for node, position in nodes.items():
-            if not isinstance(position, Position):
+            if not isinstance(position, LogPosition):
                 raise OffsetError(f"topic {topic}, node {node}: an offset needs log_id and sequence, not {position}")
             offsets[topic][node] = position
     return offsets
@@ -117,10 +117,10 @@ def parse_requested(text: str) -> Requested:
     return _requested(value)
 
 
-def _requested(value: object) -> dict[str, dict[int, int | Position]]:
+def _requested(value: object) -> dict[str, dict[int, int | LogPosition]]:
     if not isinstance(value, dict):
         raise OffsetError(f"an object of topics expected, not {value!r}")
-    requested: dict[str, dict[int, int | Position]] = {}
+    requested: dict[str, dict[int, int | LogPosition]] = {}
     for topic, nodes in value.items():
         if topic.startswith("#"):  # what a query keeps beside its offsets
             continue
@@ -134,12 +134,12 @@ def _requested(value: object) -> dict[str, dict[int, int | Position]]:
     return requested
 
 
-def _position(given: object, where: str) -> int | Position:
+def _position(given: object, where: str) -> int | LogPosition:
     if isinstance(given, dict):
         log_id, sequence = given.get("log_id"), given.get("sequence")
         known = {"log_id", "sequence"} <= set(given) <= {"log_id", "sequence", "given_up"}
         if known and isinstance(log_id, str) and type(sequence) is int and sequence >= 0:
-            return Position(log_id, sequence, bool(given.get("given_up")))
+            return LogPosition(log_id, sequence, bool(given.get("given_up")))
     elif type(given) is int and given >= EARLIEST:
         return given
     raise OffsetError(f"{where}: a sequence, -2 (earliest), -1 (latest) or log_id and sequence expected, not {given!r}")
@@ -148,7 +148,7 @@ def _position(given: object, where: str) -> int | Position:
 def everywhere(holdings: Holdings, place: int) -> Offsets:
     """The earliest or the latest position of every log."""
     return {
-        topic: {node: Position(held.log_id, _place(held, place)) for node, held in nodes.items()}
+        topic: {node: LogPosition(held.log_id, _place(held, place)) for node, held in nodes.items()}
         for topic, nodes in holdings.items()
     }
 
@@ -157,7 +157,7 @@ def at_cursors(holdings: Holdings) -> Offsets:
     """Where the channel's cursor is; the earliest message where there is no such channel, so none is passed over."""
     return {
         topic: {
-            node: Position(held.log_id, held.first if held.cursor is None else held.cursor)
+            node: LogPosition(held.log_id, held.first if held.cursor is None else held.cursor)
             for node, held in nodes.items()
         }
         for topic, nodes in holdings.items()
@@ -176,7 +176,7 @@ def at_times(holdings: Holdings, *, none_is_latest: bool) -> Offsets:
                     f"topic {topic}, node {node}: no message at or after the starting timestamp "
                     "(startingOffsetsByTimestampStrategy=latest would start at the end)"
                 )
-            offsets[topic][node] = Position(held.log_id, found)
+            offsets[topic][node] = LogPosition(held.log_id, found)
     return offsets
 
 
@@ -196,7 +196,7 @@ def as_requested(requested: Requested, holdings: Holdings, *, keep_absent: bool 
             given, held = nodes.get(node, EARLIEST), there.get(node)
             if held is not None:
                 places[node] = _place_in(topic, node, held, given)
-            elif keep_absent and isinstance(given, Position):
+            elif keep_absent and isinstance(given, LogPosition):
                 places[node] = given
             else:
                 raise OffsetError(f"offsets given for node {node} of topic {topic}, which does not have it")
@@ -206,9 +206,9 @@ def as_requested(requested: Requested, holdings: Holdings, *, keep_absent: bool 
     return offsets
 
 
-def _place_in(topic: str, node: int, held: Held, wanted: int | Position) -> Position:
+def _place_in(topic: str, node: int, held: HeldLog, wanted: int | LogPosition) -> LogPosition:
     if isinstance(wanted, int):
-        wanted = Position(held.log_id, _place(held, wanted))
+        wanted = LogPosition(held.log_id, _place(held, wanted))
     if wanted.log_id == held.log_id and wanted.sequence > held.next:
         raise OffsetError(f"topic {topic}, node {node}: {wanted.sequence} lies behind the end, {held.next}")
     return wanted
@@ -236,11 +236,11 @@ def cut_by_retention(holdings: Holdings, starting: str | Requested, *, by_time: 
     return cut
 
 
-def _place(held: Held, wanted: int) -> int:
+def _place(held: HeldLog, wanted: int) -> int:
     return {EARLIEST: held.first, LATEST: held.next}.get(wanted, wanted)
 
 
-def backlog(start: Mapping[str, Mapping[int, Position]], holdings: Holdings) -> dict[tuple[str, int], int]:
+def backlog(start: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings) -> dict[tuple[str, int], int]:
     """How many messages each log holds that have not been read; logs without any are left out."""
     waiting = {}
     for topic, nodes in holdings.items():
@@ -251,17 +251,17 @@ def backlog(start: Mapping[str, Mapping[int, Position]], holdings: Holdings) -> 
     return waiting
 
 
-def _resume(position: Position, held: Held) -> int:
+def _resume(position: LogPosition, held: HeldLog) -> int:
     """Where reading goes on in the log that is there now."""
     return held.first if position.log_id != held.log_id else max(position.sequence, held.first)
 
 
 def advance(
-    start: Mapping[str, Mapping[int, Position]],
+    start: Mapping[str, Mapping[int, LogPosition]],
     holdings: Holdings,
     *,
-    limit: Limit = UNLIMITED,
-    target: Mapping[str, Mapping[int, Position]] | None = None,
+    limit: BatchLimit = UNLIMITED,
+    target: Mapping[str, Mapping[int, LogPosition]] | None = None,
 ) -> Offsets:
     """Where the next micro-batch ends.
 
@@ -287,14 +287,14 @@ def advance(
                 reached = position.sequence
             else:
                 reached = held.first
-            end.setdefault(topic, {})[node] = Position(held.log_id, reached)
+            end.setdefault(topic, {})[node] = LogPosition(held.log_id, reached)
     return end
 
 
-def _within(holdings: Holdings, target: Mapping[str, Mapping[int, Position]] | None) -> Holdings:
+def _within(holdings: Holdings, target: Mapping[str, Mapping[int, LogPosition]] | None) -> Holdings:
     if target is None:
         return holdings
-    within: dict[str, dict[int, Held]] = {}
+    within: dict[str, dict[int, HeldLog]] = {}
     for topic, nodes in holdings.items():
         for node, held in nodes.items():
             goal = target.get(topic, {}).get(node)
@@ -305,7 +305,7 @@ def _within(holdings: Holdings, target: Mapping[str, Mapping[int, Position]] | N
     return within
 
 
-def _share_out(waiting: Mapping[tuple[str, int], int], holdings: Holdings, limit: Limit) -> dict[tuple[str, int], int]:
+def _share_out(waiting: Mapping[Log, int], holdings: Holdings, limit: BatchLimit) -> dict[Log, int]:
     allowed = dict(waiting)
     if limit.messages is not None:
         allowed = share(allowed, limit.messages)
@@ -320,7 +320,7 @@ def _share_out(waiting: Mapping[tuple[str, int], int], holdings: Holdings, limit
     return {key: count for key, count in allowed.items() if count > 0}
 
 
-def _mean_size(held: Held) -> int:
+def _mean_size(held: HeldLog) -> int:
     count = held.next - held.first
     return max(1, held.bytes // count) if count > 0 else 1
 
@@ -354,12 +354,12 @@ def share(waiting: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str,
 
 
 def plan(
-    start: Mapping[str, Mapping[int, Position]], end: Mapping[str, Mapping[int, Position]], holdings: Holdings
-) -> tuple[list[Range], list[Loss], list[Range]]:
+    start: Mapping[str, Mapping[int, LogPosition]], end: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings
+) -> tuple[list[LogRange], list[Loss], list[LogRange]]:
     """Return what lies between two offsets: ranges to read, losses, and ranges that are out of reach now."""
-    ranges: list[Range] = []
+    ranges: list[LogRange] = []
     losses: list[Loss] = []
-    away: list[Range] = []
+    away: list[LogRange] = []
     for topic, nodes in sorted(end.items()):
         for node, until in sorted(nodes.items()):
             since = start.get(topic, {}).get(node, until)  # new here: it enters at `until`, see `advance`
@@ -378,7 +378,7 @@ def plan(
                     f"{until.sequence}; it has lost its tail, and new messages get the same sequences"
                 )
                 losses.append(Loss(text))
-            wanted = Range(topic, node, until.log_id, begin, until.sequence, "" if held is None else held.address)
+            wanted = LogRange(topic, node, until.log_id, begin, until.sequence, "" if held is None else held.address)
             if wanted.start >= wanted.stop:
                 continue
             if held is None:
@@ -391,7 +391,7 @@ def plan(
     return ranges, losses, away
 
 
-def missing(position: Mapping[str, Mapping[int, Position]], holdings: Holdings) -> frozenset[Log]:
+def missing(position: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings) -> frozenset[Log]:
     """Return the logs that a query has a place in and that no broker reports."""
     return frozenset(
         (topic, node) for topic, nodes in position.items() for node in nodes if node not in holdings.get(topic, {})
@@ -407,10 +407,10 @@ def give_up(offsets: Offsets, logs: Iterable[Log]) -> Offsets:
 
 
 def without(
-    offsets: Mapping[str, Mapping[int, Position]],
+    offsets: Mapping[str, Mapping[int, LogPosition]],
     dropped: Set[Log],
     *,
-    over: Mapping[str, Mapping[int, Position]] | None = None,
+    over: Mapping[str, Mapping[int, LogPosition]] | None = None,
 ) -> Offsets:
     """Return the offsets, with those of `over` for logs that they lack, and without the dropped logs."""
     under = over or {}
@@ -425,7 +425,7 @@ def without(
     return {topic: nodes for topic, nodes in merged.items() if nodes}
 
 
-def _still_there(wanted: Range, held: Held) -> tuple[Range, list[Loss]]:
+def _still_there(wanted: LogRange, held: HeldLog) -> tuple[LogRange, list[Loss]]:
     if wanted.log_id != held.log_id:
         gone = Loss(f"{wanted}: the log is gone, there is a new one {held.log_id}", deleted=True)
         return replace(wanted, stop=wanted.start), [gone]
@@ -438,19 +438,19 @@ def _still_there(wanted: Range, held: Held) -> tuple[Range, list[Loss]]:
 
 
 def split(
-    ranges: Sequence[Range],
+    ranges: Sequence[LogRange],
     sizes: Mapping[tuple[str, int], int],
     *,
     min_partitions: int = 1,
     max_messages: int | None = None,
     max_bytes: int | None = None,
-) -> list[Range]:
+) -> list[LogRange]:
     """Cut ranges into tasks of similar size: at least `min_partitions` (as far as there are messages), none too large.
 
     `sizes` is the mean size of a message per topic and node.
     """
     total = sum(part.stop - part.start for part in ranges)
-    tasks: list[Range] = []
+    tasks: list[LogRange] = []
     for part in ranges:
         count = part.stop - part.start
         pieces = -(-count * min_partitions // total) if min_partitions > len(ranges) else 1
@@ -465,13 +465,13 @@ def split(
 
 
 def pack(
-    parts: Sequence[Range],
+    parts: Sequence[LogRange],
     sizes: Mapping[Log, int],
     *,
     min_partitions: int = 1,
     max_messages: int | None = None,
     max_bytes: int,
-) -> list[tuple[Range, ...]]:
+) -> list[tuple[LogRange, ...]]:
     """Put small ranges together into few tasks of at most `max_bytes`; a larger range stays alone.
 
     There are at least `min_partitions` tasks, as far as there are ranges. A task asks one broker.
@@ -480,7 +480,7 @@ def pack(
     small = sum(weight for weight in weights if weight < max_bytes)
     alone = sum(weight >= max_bytes for weight in weights)
     capacity = min(max_bytes, -(-small // max(min_partitions - alone, 1)))
-    groups: list[tuple[Range, ...]] = []
+    groups: list[tuple[LogRange, ...]] = []
     open_groups: dict[str, list[Any]] = {}  # by address: ranges, bytes and messages of the group that is being filled
     for part, weight in zip(parts, weights, strict=True):
         count = part.stop - part.start
@@ -506,12 +506,12 @@ def mean_sizes(holdings: Holdings) -> dict[tuple[str, int], int]:
     return {(topic, node): _mean_size(held) for topic, nodes in holdings.items() for node, held in nodes.items()}
 
 
-def merge(answers: Iterable[tuple[str, int, str, Held]]) -> dict[str, dict[int, Held]]:
+def merge(answers: Iterable[tuple[str, int, str, HeldLog]]) -> dict[str, dict[int, HeldLog]]:
     """One picture of what many nodes hold: (topic, node, address of the node, what it holds).
 
     Raises `OffsetError` when two nodes have one number: their offsets and the ids of their messages would be mixed up.
     """
-    holdings: dict[str, dict[int, Held]] = {}
+    holdings: dict[str, dict[int, HeldLog]] = {}
     for topic, node, address, held in answers:
         other = holdings.setdefault(topic, {}).get(node)
         if other is not None and other.log_id != held.log_id:

@@ -21,7 +21,7 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class BrokerAccess:
     """Where the brokers are and how to reach them."""
 
     nsqd: tuple[str, ...] = ()  # HTTP addresses, host:port
@@ -39,7 +39,7 @@ class Access:
 class SourceOptions:
     """Everything a reader needs to know."""
 
-    access: Access
+    access: BrokerAccess
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     mode: str = "log"
@@ -68,7 +68,7 @@ class SourceOptions:
 class SinkOptions:
     """Everything a writer needs to know."""
 
-    access: Access
+    access: BrokerAccess
     topic: str | None = None
     mode: str = "exactlyonce"
     sink: str | None = None
@@ -331,7 +331,7 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     )
 
 
-def _access(given: _Given) -> Access:
+def _access(given: _Given) -> BrokerAccess:
     nsqd, lookupd = given.addresses("nsqd"), given.addresses("lookupd")
     if bool(nsqd) == bool(lookupd):
         raise OptionError("exactly one of nsqd and lookupd is needed: where are the brokers?")
@@ -345,7 +345,7 @@ def _access(given: _Given) -> Access:
         given.refuse(("tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify"), "needs tls=true")
     if given.has("tlsKeyFile") and not given.has("tlsCertFile"):
         raise OptionError("option tlsKeyFile needs tlsCertFile")
-    return Access(
+    return BrokerAccess(
         nsqd=nsqd,
         lookupd=lookupd,
         tls=tls,

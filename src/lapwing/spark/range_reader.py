@@ -13,16 +13,16 @@ from pyspark.sql.datasource import InputPartition
 
 from lapwing.errors import LapwingError
 from lapwing.spark import offsets as o
-from lapwing.spark.http import BrokerAway, BrokerRefused, Exchange, Pauses, target
+from lapwing.spark.http import BrokerAway, BrokerExchange, BrokerRefused, RetryPauses, target
 from lapwing.spark.losses import report
-from lapwing.spark.offsets import Loss, Range
+from lapwing.spark.offsets import LogRange, Loss
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.survey import Survey
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from lapwing.spark.blocks import Block
+    from lapwing.spark.blocks import RangeBlock
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ _LOG_DELETED: Final = ("TOPIC_NOT_FOUND", "LOG_ID_MISMATCH")
 class RangeTask(InputPartition):
     """The ranges, of one broker, that one executor reads."""
 
-    def __init__(self, parts: tuple[Range, ...]) -> None:
+    def __init__(self, parts: tuple[LogRange, ...]) -> None:
         super().__init__(parts)
         self.parts = parts
 
 
-def tasks(ranges: list[Range], found: Survey, options: SourceOptions) -> list[InputPartition]:
+def tasks(ranges: list[LogRange], found: Survey, options: SourceOptions) -> list[InputPartition]:
     """Split large ranges into tasks of similar size, and put small ones together, as a task costs more than they do."""
     sizes = o.mean_sizes(found.holdings)
     least, most = options.min_partitions, options.max_per_partition
@@ -59,11 +59,11 @@ def read_task(partition: InputPartition, options: SourceOptions, columns: list[s
         yield from _batches(found, arrow_schema(columns))
 
 
-def _batches(found: Iterator[tuple[Range, "Block"]], schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+def _batches(found: Iterator[tuple[LogRange, "RangeBlock"]], schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     """Yield the rows of blocks; those of small blocks together, as each batch costs a turn through Python and Java."""
     from lapwing.spark.blocks import join, to_batch
 
-    held: list[tuple[Block, str, int]] = []
+    held: list[tuple[RangeBlock, str, int]] = []
     size = 0
     for part, block in found:
         if block.bare:
@@ -81,8 +81,8 @@ def _batches(found: Iterator[tuple[Range, "Block"]], schema: "pa.Schema") -> "It
 
 
 def _stream_all(
-    parts: tuple[Range, ...], options: SourceOptions, *, positions: bool
-) -> Iterator[tuple[Range, "Block"]]:
+    parts: tuple[LogRange, ...], options: SourceOptions, *, positions: bool
+) -> Iterator[tuple[LogRange, "RangeBlock"]]:
     """Yield the blocks of several ranges: of all with one request as far as that goes, of the rest one by one."""
     from lapwing.spark.blocks import BadBlock, Elsewhere
 
@@ -106,11 +106,11 @@ def _stream_all(
 
 
 def _attempt_all(
-    parts: tuple[Range, ...], options: SourceOptions, *, positions: bool
-) -> Generator["Block", None, None]:
+    parts: tuple[LogRange, ...], options: SourceOptions, *, positions: bool
+) -> Generator["RangeBlock", None, None]:
     body = json.dumps([[part.topic, part.log_id, part.start, part.stop] for part in parts]).encode()
     path = target("/log/ranges", _form(options, positions=positions, files=options.local_files and not positions))
-    yield from _blocks(Exchange(parts[0].address, options.access, "POST", path, body))
+    yield from _blocks(BrokerExchange(parts[0].address, options.access, "POST", path, body))
 
 
 @cache
@@ -119,7 +119,7 @@ def _freeze_imports() -> None:
     gc.freeze()
 
 
-def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> Iterator["Block"]:
+def stream(part: LogRange, options: SourceOptions, *, positions: bool = True) -> Iterator["RangeBlock"]:
     """Yield the blocks of a range, each message once; resume where a connection broke.
 
     Raises `BrokerAway` when the broker stays away, and `DataLoss` for messages that it no longer has or has
@@ -128,7 +128,7 @@ def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> It
     from lapwing.spark.blocks import BadBlock, Elsewhere
 
     reached = part.start
-    pauses = Pauses(options.access)
+    pauses = RetryPauses(options.access)
     files = options.local_files and not positions
     while reached < part.stop:
         try:
@@ -157,10 +157,12 @@ def stream(part: Range, options: SourceOptions, *, positions: bool = True) -> It
             raise LapwingError(f"{part}: at {reached} the answer is not in the format of ranges: {error}") from error
 
 
-def _attempt(part: Range, start: int, options: SourceOptions, *, positions: bool, files: bool) -> Iterator["Block"]:
+def _attempt(
+    part: LogRange, start: int, options: SourceOptions, *, positions: bool, files: bool
+) -> Iterator["RangeBlock"]:
     parameters = _form(options, positions=positions, files=files)
     parameters |= {"topic": part.topic, "from": start, "to": part.stop, "log_id": part.log_id, "format": "raw"}
-    yield from _blocks(Exchange(part.address, options.access, "GET", target("/log/read", parameters)))
+    yield from _blocks(BrokerExchange(part.address, options.access, "GET", target("/log/read", parameters)))
 
 
 def _form(options: SourceOptions, *, positions: bool, files: bool) -> dict[str, str | int | list[str]]:
@@ -174,7 +176,7 @@ def _form(options: SourceOptions, *, positions: bool, files: bool) -> dict[str, 
     return parameters
 
 
-def _blocks(exchange: Exchange) -> Iterator["Block"]:
+def _blocks(exchange: BrokerExchange) -> Iterator["RangeBlock"]:
     from lapwing.spark.blocks import read_blocks
 
     try:

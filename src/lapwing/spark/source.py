@@ -62,9 +62,9 @@ class LapwingSource(DataSource):
         return columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from lapwing.spark.batch_reader import LogReader
+        from lapwing.spark.batch_reader import LogBatchReader
 
-        return LogReader(self._read_options(schema, streaming=False), schema)
+        return LogBatchReader(self._read_options(schema, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._read_options(schema, streaming=True)

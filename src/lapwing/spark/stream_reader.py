@@ -23,7 +23,7 @@ from lapwing.spark.channel_hold import QUERY, ChannelHold
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.losses import is_tolerated, report
-from lapwing.spark.offsets import LATEST, Limit, Log, Loss, Offsets, Range
+from lapwing.spark.offsets import LATEST, BatchLimit, Log, LogRange, Loss, Offsets
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.range_reader import read_task, tasks
 from lapwing.spark.survey import Survey, survey, wait_for_more, wanted
@@ -73,7 +73,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold: ChannelHold | None = None
         self._first = FirstBatch()
         self._new_query = False
-        self._committed: dict[Log, o.Position] = {}
+        self._committed: dict[Log, o.LogPosition] = {}
         self._away: frozenset[str] = frozenset()
         self._missing: frozenset[Log] = frozenset()
         self._deleted: frozenset[Log] = frozenset()  # logged already
@@ -220,7 +220,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _advance(self, position: Offsets, found: Survey, deleted: frozenset[Log], limit: ReadLimit) -> Offsets:
-        allowed = Limit(
+        allowed = BatchLimit(
             messages=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
         )
@@ -251,7 +251,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # the topics of the batch, whatever the options name by now: it may be repeated after they were changed
         asked = replace(self._options, topics=tuple(sorted(until)), pattern=None)
 
-        def planned() -> tuple[list[Range], list[Loss], Survey]:
+        def planned() -> tuple[list[LogRange], list[Loss], Survey]:
             found = survey(asked, directory=self._directory)
             ranges, losses, away = o.plan(since, until, found.holdings)
             deleted = [part for part in away if part.node in found.nodes]
@@ -276,7 +276,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Move the channel to what the query has finished, on every node where that is news."""
         if self._options.channel is None:
             return
-        news: dict[str, dict[Log, o.Position]] = {}  # by address
+        news: dict[str, dict[Log, o.LogPosition]] = {}  # by address
         for topic, nodes in position.items():
             for node, place in nodes.items():
                 held = found.holdings.get(topic, {}).get(node)
@@ -305,7 +305,7 @@ def _some(logs: Iterable[Log], most: int = 3) -> str:
 
 
 def move_channel(
-    address: str, options: SourceOptions, places: Mapping[Log, o.Position], *, back: bool
+    address: str, options: SourceOptions, places: Mapping[Log, o.LogPosition], *, back: bool
 ) -> dict[Log, str]:
     """Move the channel of these logs on one broker, created where it is missing; return which were refused, and why."""
     parameters: dict[str, str | int | list[str]] = {"channel": options.channel or "", "create": "true"}

@@ -168,7 +168,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             time.sleep(self._options.poll_seconds)  # somebody may turn up; Spark would ask again at once
         for address in addresses:
             try:
-                with Subscription(address, self._options) as subscription:
+                with SpoolSubscription(address, self._options) as subscription:
                     while taken < most:
                         # only the first message is worth a long wait: once some are there, Spark shall have them
                         rows = subscription.gather(min(most - taken, MOST), 0.0 if taken else deadline)
@@ -194,7 +194,7 @@ def _name(number: int) -> str:
     return f"{number:020}.arrow"
 
 
-class Subscription:
+class SpoolSubscription:
     """One connection to one nsqd, subscribed. Made for a round and closed after it: between rounds nobody listens.
 
     What was received and not finished goes back to the channel.
@@ -307,7 +307,7 @@ class Subscription:
         """The messages are safe: the broker may forget them."""
         self._socket.sendall(b"".join(b"FIN %b\n" % row[2] for row in rows))
 
-    def __enter__(self) -> "Subscription":
+    def __enter__(self) -> "SpoolSubscription":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from lapwing.errors import LapwingError
 from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerRefused, target, wait_for_any
-from lapwing.spark.offsets import Held, Holdings, Offsets, merge
+from lapwing.spark.offsets import HeldLog, Holdings, Offsets, merge
 from lapwing.spark.options import SourceOptions
 
 logger = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 _MOST_NAMED: Final = 50  # topics of one request, whose head has a limit; of more a broker reports all it has
 
 
-class NoLog(LapwingError):
+class ServerWithoutLog(LapwingError):
     """A server that does not say what its logs hold."""
 
     def __init__(self, address: str, what: str, error: BrokerRefused) -> None:
@@ -29,7 +29,7 @@ class NoLog(LapwingError):
 class Survey:
     """What the brokers said, and who of them did not answer."""
 
-    holdings: dict[str, dict[int, Held]]
+    holdings: dict[str, dict[int, HeldLog]]
     away: dict[str, str]  # by address: why
     sought: str  # the topics they were asked for, in words
     nodes: Mapping[int, str]  # the numbers of those who answered, and their addresses
@@ -54,11 +54,11 @@ def survey(options: SourceOptions, at: int | None = None, directory: Directory |
     if at is not None:
         parameters["at"] = at
     answers = ask_all(addresses, lambda address: directory.ask(address, "/log/offsets", parameters))
-    found: list[tuple[str, int, str, Held]] = []
+    found: list[tuple[str, int, str, HeldLog]] = []
     nodes: dict[int, str] = {}
     for address, answer in answers:
         if isinstance(answer, BrokerRefused):
-            raise NoLog(address, sought(options), answer) from answer
+            raise ServerWithoutLog(address, sought(options), answer) from answer
         if isinstance(answer, Exception):
             away[address] = str(answer)
             continue
@@ -85,9 +85,9 @@ def wanted(topic: str, options: SourceOptions) -> bool:
     return topic in options.topics
 
 
-def _held(topic: dict[str, Any], channel: str | None) -> Held:
+def _held(topic: dict[str, Any], channel: str | None) -> HeldLog:
     cursors = {entry["channel"]: entry["cursor"] for entry in topic["channels"]}
-    return Held(
+    return HeldLog(
         log_id=topic["log_id"],
         first=topic["first"],
         next=topic["next"],

@@ -48,7 +48,7 @@ class BadColumns(LapwingError):
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedRows(WriterCommitMessage):
     """What one task has left at a broker."""
 
     address: str
@@ -61,7 +61,7 @@ class Staged(WriterCommitMessage):
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class SentRows(WriterCommitMessage):
     """What one task has published."""
 
     count: int
@@ -135,7 +135,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         abort(messages, self._options)
 
 
-def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, batch: int) -> Staged:
+def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, batch: int) -> StagedRows:
     """Leave a task's rows at the broker of the batch; nothing of it can be seen until the commit."""
     from lapwing.spark.batches import batches
 
@@ -144,7 +144,7 @@ def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, bat
     # of its own for every attempt: a task that is thought dead may still be writing
     key = f"{partition}-{task.attemptNumber() if task else 0}-{uuid.uuid4().hex[:12]}"
     address = options.access.nsqd[batch % len(options.access.nsqd)]
-    staged = Staged(address, sink, batch, key, 0, 0, set())
+    staged = StagedRows(address, sink, batch, key, 0, 0, set())
     for record_batch in rows:
         for part in batches(record_batch, options.topic, options.batch_bytes):
             _stage_part(part, staged, options, partition)
@@ -154,7 +154,7 @@ def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, bat
     return staged
 
 
-def _stage_part(part: "Batch", staged: Staged, options: SinkOptions, partition: int) -> None:
+def _stage_part(part: "Batch", staged: StagedRows, options: SinkOptions, partition: int) -> None:
     parameters: dict[str, str | int | list[str]] = {
         "sink": staged.sink,
         "batch": staged.batch,
@@ -190,7 +190,7 @@ def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
 
 def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
     """Publish what all tasks have staged; a second time does nothing."""
-    staged = [message for message in messages if isinstance(message, Staged) and message.parts]
+    staged = [message for message in messages if isinstance(message, StagedRows) and message.parts]
     if not staged:
         return
     address, sink, batch = staged[0].address, staged[0].sink, staged[0].batch
@@ -217,7 +217,7 @@ def _some(topics: list[str], most: int = 5) -> str:
 def abort(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
     """Drop what was staged; what a broker does not hear of it sweeps away itself."""
     for message in messages:
-        if not isinstance(message, Staged):
+        if not isinstance(message, StagedRows):
             continue
         order = json.dumps({"sink": message.sink, "batch": message.batch, "keys": [message.key]}).encode()
         try:
@@ -226,11 +226,11 @@ def abort(messages: list[WriterCommitMessage | None], options: SinkOptions) -> N
             logger.warning("what was staged for batch %s stays until it is swept: %s", message.batch, error)
 
 
-def send(rows: "Iterator[pa.RecordBatch]", options: SinkOptions) -> Sent:
+def send(rows: "Iterator[pa.RecordBatch]", options: SinkOptions) -> SentRows:
     """Publish a task's rows at once, at the first broker that takes them: at least once."""
     from lapwing.spark.batches import batches
 
-    sent = Sent(0)
+    sent = SentRows(0)
     addresses = patiently("finding brokers", lambda: discover(options.access), options.access)
     if not addresses:
         raise LapwingError("nsqlookupd knows of no broker")

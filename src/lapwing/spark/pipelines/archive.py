@@ -11,12 +11,12 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.checkpoint import Checkpoint
-from lapwing.spark.pipelines.compact import Merging, compact
+from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import open_files
+from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows, settled
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.pipeline_settings import Archive
-from lapwing.spark.pipelines.run_context import Built, Ground
-from lapwing.spark.pipelines.table import Table, count_rows, settled
+from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
 from lapwing.spark.survey import survey
 
 if TYPE_CHECKING:
@@ -50,31 +50,31 @@ def read(spark: "SparkSession", place: str) -> "DataFrame":
     return reader.option("basePath", root).parquet(*(f"{root}/{path}" for path in sorted(contents.parts)))
 
 
-def build(settings: Archive, ground: Ground) -> Built:
+def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
     """The query that archives."""
-    files = open_files(ground.place.out, ground.spark)
-    table = Table(files, count_rows(ground.spark))
+    files = open_files(context.paths.out, context.spark)
+    table = ManifestTable(files, count_rows(context.spark))
     table.open()
-    if not ground.checkpoint.new and table.contents.query not in ("", ground.checkpoint.query()):
+    if not context.checkpoint.new and table.contents.query not in ("", context.checkpoint.query()):
         files.release()
         raise ConfigError(
-            f"{table.root} was last written from another checkpoint than {ground.checkpoint.root}; from this one "
+            f"{table.root} was last written from another checkpoint than {context.checkpoint.root}; from this one "
             "messages could be archived twice. Delete it: the archive itself knows where to go on"
         )
-    if ground.checkpoint.new and table.contents.until:
+    if context.checkpoint.new and table.contents.until:
         # the checkpoint is lost or new, and the archive itself knows how far it has come
         logger.warning("%s: no checkpoint; going on from where the archive ends", table.root)
         settings = replace(settings, start=json.dumps(_going_on(table.contents.until, settings)))
-    write = batch_writer(settings, table, ground.checkpoint, ground.told)
-    return Built(
-        messages(ground.spark, settings).writeStream.foreachBatch(write),
+    write = batch_writer(settings, table, context.checkpoint, context.told)
+    return PreparedQuery(
+        messages(context.spark, settings).writeStream.foreachBatch(write),
         settings.trigger,
-        finish=lambda: compact(ground.spark, table, _merging(settings), all_due=True),
+        finish=lambda: compact(context.spark, table, _merging(settings), all_due=True),
         close=files.release,
     )
 
 
-def _going_on(until: dict[str, Any], settings: Archive) -> dict[str, Any]:
+def _going_on(until: dict[str, Any], settings: ArchiveSettings) -> dict[str, Any]:
     """Return where the archive ends in each log; logs that it does not know are read from their beginning."""
     there = survey(source_options(stream_options(replace(settings, start="earliest")), streaming=True))
     return {topic: {} for topic in there.holdings} | {
@@ -82,7 +82,7 @@ def _going_on(until: dict[str, Any], settings: Archive) -> dict[str, Any]:
     }
 
 
-def messages(spark: "SparkSession", settings: Archive) -> "DataFrame":
+def messages(spark: "SparkSession", settings: ArchiveSettings) -> "DataFrame":
     """The stream that is archived."""
     options = stream_options(
         settings,
@@ -93,7 +93,7 @@ def messages(spark: "SparkSession", settings: Archive) -> "DataFrame":
 
 
 def batch_writer(
-    settings: Archive, table: Table, checkpoint: Checkpoint, told: Callable[[int], None]
+    settings: ArchiveSettings, table: ManifestTable, checkpoint: Checkpoint, told: Callable[[int], None]
 ) -> Callable[["DataFrame", int], None]:
     """What adds a micro-batch to the table; `told` hears how many rows that were."""
 
@@ -117,7 +117,7 @@ def batch_writer(
     return write
 
 
-def _merging(settings: Archive) -> Merging:
+def _merging(settings: ArchiveSettings) -> MergeSettings:
     """How the archive's files are written and merged."""
 
     def writer(frame: "DataFrame") -> "DataFrameWriter":
@@ -127,7 +127,7 @@ def _merging(settings: Archive) -> Merging:
         return found
 
     order = ("node", "log_id", "sequence")
-    return Merging(settings.compact_after, settings.file_bytes, order, writer, settings.compression)
+    return MergeSettings(settings.compact_after, settings.file_bytes, order, writer, settings.compression)
 
 
 def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":

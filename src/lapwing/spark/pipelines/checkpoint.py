@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.pipelines.files import Files
-from lapwing.spark.pipelines.pipeline_settings import Settings, Transform
+from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, TransformSettings
 from lapwing.spark.pipelines.settings import place_or_none
 
 _PINS: Final = "lapwing.json"  # beside Spark's own files; Spark leaves it alone
@@ -72,7 +72,7 @@ class Checkpoint:
         """Note values for later runs, beside those noted before."""
         self._files.write(_PINS, json.dumps({**self.pins(), **values}, indent=2, sort_keys=True).encode())
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: PipelineSettings) -> None:
         """Raises `ConfigError` when the settings cannot go on from here; notes them for the next time."""
         pins = self.pins()
         before = pins.get("settings", {})
@@ -111,11 +111,11 @@ class Checkpoint:
         return addresses
 
 
-def _fixed(settings: Settings, *, stateful: bool) -> dict[str, str]:
+def _fixed(settings: PipelineSettings, *, stateful: bool) -> dict[str, str]:
     fixed = {
         each.name: str(each.metadata["fixed"]) for each in dataclasses.fields(settings) if each.metadata.get("fixed")
     }
-    if stateful and isinstance(settings, Transform):
+    if stateful and isinstance(settings, TransformSettings):
         for key in ("sql", "schema"):
             fixed[key] = "the checkpoint holds state that was made with the old one"
     return fixed

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from lapwing.spark.pipelines import table as tables
+from lapwing.spark.pipelines import manifest_table as tables
 from lapwing.spark.pipelines.files import is_local
+from lapwing.spark.pipelines.manifest_table import DataFile, ManifestTable
 from lapwing.spark.pipelines.merge import merge
-from lapwing.spark.pipelines.table import Part, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Merging:
+class MergeSettings:
     """When and how files are merged."""
 
     after: int  # small files in one folder
@@ -29,7 +29,7 @@ class Merging:
     compression: str = "snappy"
 
 
-def compact(spark: "SparkSession", table: Table, merging: Merging, *, all_due: bool = False) -> int:
+def compact(spark: "SparkSession", table: ManifestTable, merging: MergeSettings, *, all_due: bool = False) -> int:
     """Merge the files of one folder that is due (of all that are, with `all_due`); how many files were merged.
 
     A folder is due when many small files have come together, and once more when its time is over.
@@ -51,7 +51,7 @@ def compact(spark: "SparkSession", table: Table, merging: Merging, *, all_due: b
     return merged
 
 
-def choose(parts: list[Part], limit: int) -> list[str]:
+def choose(parts: list[DataFile], limit: int) -> list[str]:
     """As many files, from the first on, as make one of at most `limit` bytes."""
     chosen: list[str] = []
     size = 0
@@ -63,7 +63,7 @@ def choose(parts: list[Part], limit: int) -> list[str]:
     return chosen
 
 
-def _save(spark: "SparkSession", root: str, paths: list[str], merging: Merging) -> Callable[[str], None]:
+def _save(spark: "SparkSession", root: str, paths: list[str], merging: MergeSettings) -> Callable[[str], None]:
     sources = [f"{root}/{path}" for path in paths]
 
     def save_here(place: str) -> None:

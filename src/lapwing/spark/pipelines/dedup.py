@@ -10,8 +10,8 @@ from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import schema_of
-from lapwing.spark.pipelines.pipeline_settings import Dedup
-from lapwing.spark.pipelines.run_context import Built, Ground
+from lapwing.spark.pipelines.pipeline_settings import DedupSettings
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def build(settings: Dedup, ground: Ground) -> Built:
+def build(settings: DedupSettings, context: RunContext) -> PreparedQuery:
     """The query that lets the first of equal messages through."""
-    frame = read_stream(ground.spark, stream_options(settings, includeHeaders="true"))
+    frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
     try:
-        keyed = _keyed(frame, settings, ground)
+        keyed = _keyed(frame, settings, context)
     except PySparkException as error:
         raise ConfigError(f"{settings.name}: by: {analysis(error)}") from error
     # a message without a key equals no other
@@ -32,11 +32,12 @@ def build(settings: Dedup, ground: Ground) -> Built:
     keyed = keyed.withColumn("_key", F.coalesce("_key", itself))
     once = keyed.withWatermark("timestamp", f"{settings.within:f} seconds").dropDuplicatesWithinWatermark(["_key"])
     out = once.select("body", "headers", F.lit(settings.to).alias("topic"))
-    ground.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-    return Built(out.writeStream.format("lapwing").options(**publish.options(settings, ground)), settings.trigger)
+    context.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    writer = out.writeStream.format("lapwing").options(**publish.options(settings, context))
+    return PreparedQuery(writer, settings.trigger)
 
 
-def _keyed(frame: "DataFrame", settings: Dedup, ground: Ground) -> "DataFrame":
+def _keyed(frame: "DataFrame", settings: DedupSettings, context: RunContext) -> "DataFrame":
     """The messages with a column `_key`: what makes two of them the same."""
     if settings.by == "body":
         return frame.withColumn("_key", F.sha2("body", 256))
@@ -45,7 +46,7 @@ def _keyed(frame: "DataFrame", settings: Dedup, ground: Ground) -> "DataFrame":
         return frame.withColumn("_key", F.col("headers")[name])
     if settings.format != "json":
         raise ConfigError(f"{settings.name}: by: {settings.by} looks into bodies; say format: json, or by: body")
-    value = F.from_json(F.col("body").cast("string"), schema_of(settings, ground))
+    value = F.from_json(F.col("body").cast("string"), schema_of(settings, context))
     fields = frame.select(F.struct(*frame.columns).alias("_message"), value.alias("_value"))
     keyed = fields.select("_message", "_value.*").withColumn("_key", F.expr(settings.by).cast("string"))
     return keyed.select("_message.*", "_key")

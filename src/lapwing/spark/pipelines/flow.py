@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 
 from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, call
-from lapwing.spark.options import Access
+from lapwing.spark.options import BrokerAccess
 from lapwing.spark.pipelines.messages import access, read_stream, stream_options
-from lapwing.spark.pipelines.pipeline_settings import OWN_TOPICS, Flow
+from lapwing.spark.pipelines.pipeline_settings import OWN_TOPICS, FlowSettings
 from lapwing.spark.pipelines.rollup import windows, write
-from lapwing.spark.pipelines.run_context import Built, Ground
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +53,12 @@ VALUES: Final = {
 }
 
 
-def build(settings: Flow, ground: Ground) -> Built:
+def build(settings: FlowSettings, context: RunContext) -> PreparedQuery:
     """The query that makes windows of samples, and the thread that takes them."""
     found = access(settings)
     sampler = Sampler(found, settings.topics[0], settings.every)
     sampler.sample()  # so that the topic is there when the query starts
-    frame = read_stream(ground.spark, stream_options(settings))
+    frame = read_stream(context.spark, stream_options(settings))
     rows = frame.select(F.from_json(F.col("body").cast("string"), SCHEMA).alias("_value")).select("_value.*")
     timed = rows.where("topic is not null").withColumn("_time", F.timestamp_millis("at"))
     grouped = windows(
@@ -68,8 +68,8 @@ def build(settings: Flow, ground: Ground) -> Built:
     rated = grouped.withColumn("rate", F.round(F.coalesce("delivered", "messages") / settings.window, 1))
     channel = settings.channel or settings.name
     built = write(
-        rated, settings, settings.to, settings.trigger, ground,
-        published=lambda: pass_over(settings.to, channel, ground.brokers, found),
+        rated, settings, settings.to, settings.trigger, context,
+        published=lambda: pass_over(settings.to, channel, context.brokers, found),
     )  # fmt: skip
     close = built.close
     sampler.start()
@@ -82,7 +82,7 @@ def build(settings: Flow, ground: Ground) -> Built:
     return built
 
 
-def pass_over(topic: str, channel: str, addresses: Sequence[str], found: Access) -> None:
+def pass_over(topic: str, channel: str, addresses: Sequence[str], found: BrokerAccess) -> None:
     """Move a channel to the end of the windows' topic: they are there to be looked up, and nobody has to consume them.
 
     How long they stay is then up to the broker's retention; without any channel they would stay for ever.
@@ -174,7 +174,7 @@ def _latency(told: dict[str, Any]) -> dict[str, float]:
 class Sampler:
     """Reads the stats of all brokers again and again, and publishes what has changed."""
 
-    def __init__(self, found: Access, topic: str, every: float) -> None:
+    def __init__(self, found: BrokerAccess, topic: str, every: float) -> None:
         self._access = found
         self._directory = Directory(found)
         self._topic = topic

@@ -19,7 +19,7 @@ _WORDS: Final = {"uncompressed": "none"}  # Spark's names of compressions that h
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowGroup:
     """One row group of one file."""
 
     key: tuple[Any, ...]  # the lowest values of the columns that the table is sorted by
@@ -50,7 +50,7 @@ def merge(sources: list[str], target: str, order: tuple[str, ...], compression: 
         os.close(descriptor)
 
 
-def pieces(files: list[Any], order: tuple[str, ...]) -> list[Piece]:
+def pieces(files: list[Any], order: tuple[str, ...]) -> list[RowGroup]:
     """The row groups of all files in the order of their first rows; where nothing is known, in that of the files."""
     found = []
     for number, file in enumerate(files):
@@ -61,7 +61,7 @@ def pieces(files: list[Any], order: tuple[str, ...]) -> list[Piece]:
                 column = file.metadata.row_group(group).column(columns[name]) if name in columns else None
                 bounds = None if column is None else column.statistics
                 lowest.append((True, bounds.min) if bounds is not None and bounds.has_min_max else (False, 0))
-            found.append(Piece(tuple(lowest), number, group))
+            found.append(RowGroup(tuple(lowest), number, group))
     return sorted(found, key=lambda piece: (piece.key, piece.file, piece.group))
 
 

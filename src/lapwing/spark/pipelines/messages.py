@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing.errors import ConfigError
 from lapwing.spark.directory import ask_all, discover
-from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, Pauses, WrongPort, call
-from lapwing.spark.options import Access, OptionError, sink_options, source_options
-from lapwing.spark.pipelines.pipeline_settings import Settings, Stream
+from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, RetryPauses, WrongPort, call
+from lapwing.spark.options import BrokerAccess, OptionError, sink_options, source_options
+from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, StreamSettings
 from lapwing.spark.pipelines.settings import ACCESS_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def access_options(settings: Settings) -> dict[str, str]:
+def access_options(settings: PipelineSettings) -> dict[str, str]:
     """How the brokers are reached."""
     found = {"retryTimeout": f"{round(settings.retry * 1000)}ms"}
     found |= {key: value for key, value in settings.options.items() if key in ACCESS_OPTIONS}
@@ -25,12 +25,12 @@ def access_options(settings: Settings) -> dict[str, str]:
     return found
 
 
-def read_options(settings: Settings) -> dict[str, str]:
+def read_options(settings: PipelineSettings) -> dict[str, str]:
     """The same for those who read, with what was said of reading."""
     return {**settings.options, **access_options(settings)}
 
 
-def stream_options(settings: Stream, **more: str) -> dict[str, str]:
+def stream_options(settings: StreamSettings, **more: str) -> dict[str, str]:
     """The options of a stream over the topics; raises `ConfigError`."""
     raw = {
         **read_options(settings),
@@ -54,7 +54,7 @@ def read_stream(spark: "SparkSession", options: dict[str, str]) -> "DataFrame":
     return spark.readStream.format("lapwing").options(**options).load()
 
 
-def sink_access(settings: Settings, nsqd: tuple[str, ...], **more: str) -> dict[str, str]:
+def sink_access(settings: PipelineSettings, nsqd: tuple[str, ...], **more: str) -> dict[str, str]:
     """The options of a write to these brokers; raises `ConfigError`."""
     raw = {**access_options(settings), **more, "nsqd": ",".join(nsqd)}
     raw.pop("lookupd", None)
@@ -65,7 +65,7 @@ def sink_access(settings: Settings, nsqd: tuple[str, ...], **more: str) -> dict[
     return raw
 
 
-def access(settings: Settings) -> Access:
+def access(settings: PipelineSettings) -> BrokerAccess:
     """The brokers, for calls of our own."""
     try:
         return sink_options({"topic": "any", "mode": "atleastonce", **access_options(settings)}, streaming=True).access
@@ -73,14 +73,14 @@ def access(settings: Settings) -> Access:
         raise _refused(settings, error) from error
 
 
-def brokers(settings: Settings) -> tuple[str, ...]:
+def brokers(settings: PipelineSettings) -> tuple[str, ...]:
     """Return the HTTP addresses of all brokers, those of nsqlookupd in order.
 
     One that does not answer is no error as long as another does: it may come back. While none does, they are asked
     again for the time of the setting `retry`; then raises `ConfigError`.
     """
     found = access(settings)
-    pauses = Pauses(replace(found, retry_seconds=settings.retry))
+    pauses = RetryPauses(replace(found, retry_seconds=settings.retry))
     while True:
         try:
             return _answering(settings, found)
@@ -91,7 +91,7 @@ def brokers(settings: Settings) -> tuple[str, ...]:
                 raise ConfigError(str(error)) from error
 
 
-def _answering(settings: Settings, found: Access) -> tuple[str, ...]:
+def _answering(settings: PipelineSettings, found: BrokerAccess) -> tuple[str, ...]:
     """Return the brokers; raises `BrokerAway` while none of them answers, `ConfigError` for what no time mends."""
     try:
         addresses = list(settings.nsqd) or sorted(discover(found))
@@ -111,10 +111,10 @@ def _answering(settings: Settings, found: Access) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def _ask(address: str, settings: Settings, found: Access) -> Any:
+def _ask(address: str, settings: PipelineSettings, found: BrokerAccess) -> Any:
     topics: tuple[str, ...] = getattr(settings, "topics", ())
     question = {"topic": topics[0] if topics else "_lapwing_none", "times": "false"}
-    if isinstance(settings, Stream) and found.secret:  # a permission may be for these alone
+    if isinstance(settings, StreamSettings) and found.secret:  # a permission may be for these alone
         question["channel"] = settings.channel or settings.name
     try:
         return call(address, found, "GET", "/log/offsets", question)
@@ -124,6 +124,6 @@ def _ask(address: str, settings: Settings, found: Access) -> Any:
         raise
 
 
-def _refused(settings: Settings, error: OptionError) -> ConfigError:
+def _refused(settings: PipelineSettings, error: OptionError) -> ConfigError:
     """A complaint about an option. What the other settings make of theirs is right, so it was given by hand."""
     return ConfigError(f"{settings.name}: {'options: ' if settings.options else ''}{error}")

@@ -14,8 +14,8 @@ from lapwing.spark.failures import analysis
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.messages import access, stream_options
-from lapwing.spark.pipelines.pipeline_settings import Parsed
-from lapwing.spark.pipelines.run_context import Ground
+from lapwing.spark.pipelines.pipeline_settings import ParsedSettings
+from lapwing.spark.pipelines.run_context import RunContext
 from lapwing.spark.survey import survey
 
 if TYPE_CHECKING:
@@ -46,14 +46,16 @@ _OURS: Final = frozenset({*ABOUT, "_size", _BODY, _REASON, REJECTED})
 
 
 @dataclass(frozen=True)
-class Input:
+class ParsedInput:
     """The messages that can be worked with; and these together with those that cannot, which have `_rejected`."""
 
     good: "DataFrame"
     everything: "DataFrame"
 
 
-def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknown: bool = False) -> "DataFrame":
+def parse(
+    frame: "DataFrame", settings: ParsedSettings, context: RunContext, *, reject_unknown: bool = False
+) -> "DataFrame":
     """The messages as columns, what the settings say the bodies are; `frame` has those of the source, headers too.
 
     What cannot be parsed is among them, with a reason; `divided` tells them apart.
@@ -66,7 +68,7 @@ def parse(frame: "DataFrame", settings: Parsed, ground: Ground, *, reject_unknow
     if settings.format == "text":
         reason = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
         return frame.select(text.alias("body"), *about, reason.alias(_REASON))
-    schema = schema_of(settings, ground)
+    schema = schema_of(settings, context)
     if taken := sorted({field.name for field in schema.fields} & _OURS):
         raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
     # what is not deterministic keeps the optimizer from pushing filters down to where the parsing is, which would parse
@@ -82,13 +84,13 @@ def rejecting(rows: "DataFrame", reason: "Column") -> "DataFrame":
     return rows.withColumn(_REASON, F.coalesce(_REASON, reason))
 
 
-def divided(rows: "DataFrame") -> Input:
+def divided(rows: "DataFrame") -> ParsedInput:
     """The rows of `parse`, told apart."""
     kept = [F.col(f"_{name}").alias(name) for name in ("topic", "node", "sequence", "id", "body", "reason")]
     aside = F.when(F.col(_REASON).isNotNull(), F.struct(*kept)).alias(REJECTED)
     shown = [F.col(f"`{column}`") for column in rows.columns if column not in (_BODY, _REASON)]
     everything = rows.select(*shown, aside)
-    return Input(everything.where(F.col(REJECTED).isNull()).drop(REJECTED), everything)
+    return ParsedInput(everything.where(F.col(REJECTED).isNull()).drop(REJECTED), everything)
 
 
 def parsed(text: "Column", schema: StructType) -> "Column":
@@ -135,7 +137,7 @@ def _reason(schema: StructType, *, reject_unknown: bool) -> "Column":
     return reason
 
 
-def schema_of(settings: Parsed, ground: Ground) -> StructType:
+def schema_of(settings: ParsedSettings, context: RunContext) -> StructType:
     """The schema that was given; else the one that was found in an earlier run; else what messages look like now."""
     if settings.schema != "infer":
         try:
@@ -145,10 +147,10 @@ def schema_of(settings: Parsed, ground: Ground) -> StructType:
         if not isinstance(found, StructType):
             raise ConfigError(f"{settings.name}: schema: name and type of each field expected, not {settings.schema}")
         return found
-    if pinned := ground.checkpoint.pins().get("schema"):
+    if pinned := context.checkpoint.pins().get("schema"):
         return StructType.fromJson(json.loads(pinned))
-    inferred = _infer(settings, ground)
-    ground.checkpoint.pin(schema=inferred.json(), schema_text=said(inferred))
+    inferred = _infer(settings, context)
+    context.checkpoint.pin(schema=inferred.json(), schema_text=said(inferred))
     logger.info("%s: schema: %s (pinned; to choose yourself, say schema:)", settings.name, said(inferred))
     return inferred
 
@@ -158,14 +160,14 @@ def said(schema: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
 
 
-def _infer(settings: Parsed, ground: Ground) -> StructType:
+def _infer(settings: ParsedSettings, context: RunContext) -> StructType:
     bodies = _sample(settings)
     if not bodies:
         raise ConfigError(
             f"{settings.name}: no messages to infer a schema from; publish some, or say schema: such as "
             "'id bigint, name string'"
         )
-    found = ground.spark.read.json(ground.spark.sparkContext.parallelize(bodies, 1)).schema
+    found = context.spark.read.json(context.spark.sparkContext.parallelize(bodies, 1)).schema
     fields = [field for field in found.fields if field.name != _CORRUPT]
     if not fields:
         raise ConfigError(
@@ -174,7 +176,7 @@ def _infer(settings: Parsed, ground: Ground) -> StructType:
     return StructType(fields)
 
 
-def _sample(settings: Parsed) -> list[str]:
+def _sample(settings: ParsedSettings) -> list[str]:
     there = survey(source_options(stream_options(settings), streaming=True))
     brokers = access(settings)
     bodies: list[str] = []

@@ -17,7 +17,7 @@ DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PipelineSettings:
     """What every pipeline has."""
 
     name: str = setting(s.word, "", about="Name of the pipeline: its folder, its channel and what status shows.")
@@ -34,11 +34,11 @@ class Settings:
 
     @property
     def kind(self) -> str:
-        return type(self).__name__.lower()
+        return type(self).__name__.removesuffix("Settings").lower()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream(Settings):
+class StreamSettings(PipelineSettings):
     """What every pipeline that reads topics as they grow has."""
 
     topics: tuple[str, ...] = setting(s.topics, (), about="Topics to read.", example="[orders]")
@@ -62,7 +62,7 @@ class Stream(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive(Stream):
+class ArchiveSettings(StreamSettings):
     """Topics to Parquet files, partitioned by topic, date and hour; every message exactly once."""
 
     trigger: float = setting(
@@ -86,7 +86,7 @@ class Archive(Stream):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parsed(Stream):
+class ParsedSettings(StreamSettings):
     """What every pipeline that looks into bodies has."""
 
     format: str = setting(s.one_of("json", "text", "binary"), "json", about="What the bodies are.")
@@ -97,7 +97,7 @@ class Parsed(Stream):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rejecting(Parsed):
+class RejectingSettings(ParsedSettings):
     """What every pipeline has that sets aside what it cannot work with."""
 
     rejects: str = setting(
@@ -110,7 +110,7 @@ class Rejecting(Parsed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transform(Rejecting):
+class TransformSettings(RejectingSettings):
     """SQL or Python over a topic, out to another topic exactly once; what does not parse goes to a topic of its own."""
 
     sql: str = setting(
@@ -123,7 +123,7 @@ _STATE: Final = "the checkpoint holds state that was made with the old value"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollup(Rejecting):
+class RollupSettings(RejectingSettings):
     """Event-time windows over a topic, to Parquet and to a topic; each window once, when it is complete."""
 
     window: float = setting(s.seconds, 60.0, about="Length of a window.", fixed=_STATE)
@@ -146,7 +146,7 @@ class Rollup(Rejecting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dedup(Parsed):
+class DedupSettings(ParsedSettings):
     """A topic without its repetitions, to another topic exactly once."""
 
     format: str = setting(s.one_of("json", "text", "binary"), "binary", about="What the bodies are.")
@@ -159,7 +159,7 @@ class Dedup(Parsed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(Settings):
+class ReplaySettings(PipelineSettings):
     """Messages of an archive or of a topic's log, published again; safe to cancel and to repeat."""
 
     topics: tuple[str, ...] = setting(s.topics, (), about="Topics whose messages to replay.", example="[orders]")
@@ -185,7 +185,7 @@ class Replay(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flow(Stream):
+class FlowSettings(StreamSettings):
     """The ready rollup of message flow: rates, sizes, latency and failures per topic and channel."""
 
     topics: tuple[str, ...] = setting(s.topics, (STATS_TOPIC,), about="Topic for the samples.")
@@ -202,6 +202,11 @@ class Flow(Stream):
     to: str = setting(s.topic, FLOW_TOPIC, about="Topic for the windows as JSON.")
 
 
-KINDS: Final[dict[str, type[Settings]]] = {
-    kind.__name__.lower(): kind for kind in (Archive, Transform, Rollup, Replay, Dedup, Flow)
+KINDS: Final[dict[str, type[PipelineSettings]]] = {
+    "archive": ArchiveSettings,
+    "transform": TransformSettings,
+    "rollup": RollupSettings,
+    "replay": ReplaySettings,
+    "dedup": DedupSettings,
+    "flow": FlowSettings,
 }

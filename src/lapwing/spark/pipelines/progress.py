@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lapwing.errors import LapwingError
 from lapwing.spark.http import BrokerAway, call
-from lapwing.spark.options import Access
+from lapwing.spark.options import BrokerAccess
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _ENDED: Final = ("finished", "stopped", "failed")
 
 
 @dataclass(frozen=True)
-class Progress:
+class PipelineProgress:
     """The record that `nsqadmin`, `lapwing top`, `lapwing check` and `lapwing pipeline status` show."""
 
     name: str
@@ -66,7 +66,7 @@ class Progress:
         return " | ".join(parts)
 
 
-def from_spark(before: Progress, told: Mapping[str, Any]) -> Progress:
+def from_spark(before: PipelineProgress, told: Mapping[str, Any]) -> PipelineProgress:
     """The record after what Spark says of a query's last batch, or says while there is nothing to do."""
     sources = told.get("sources") or []
     rows = _read(sources)
@@ -140,13 +140,13 @@ def _number(value: Any) -> float:
     return round(number, 1) if number == number and abs(number) != float("inf") else 0.0
 
 
-class Messenger:
+class ProgressReporter:
     """Reports the progress of a pipeline to brokers, from a thread of its own: a broker that is away delays nobody."""
 
-    def __init__(self, addresses: tuple[str, ...], access: Access) -> None:
+    def __init__(self, addresses: tuple[str, ...], access: BrokerAccess) -> None:
         self._addresses = addresses
         self._access = access
-        self._news: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[PipelineProgress | None] = queue.SimpleQueue()
         self._away: dict[str, str] = {}
         self._refusing: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -157,7 +157,7 @@ class Messenger:
         """The brokers that did not answer the last report, each with the reason."""
         return tuple(self._away[address] for address in sorted(self._away))
 
-    def send(self, progress: Progress) -> None:
+    def send(self, progress: PipelineProgress) -> None:
         """Send a record soon; an older one that still waits is not sent any more."""
         self._news.put(progress)
 
@@ -181,7 +181,7 @@ class Messenger:
             if closing:
                 return
 
-    def _send(self, progress: Progress) -> None:
+    def _send(self, progress: PipelineProgress) -> None:
         body = json.dumps(progress.as_json()).encode()
         for address in self._addresses:
             try:

@@ -9,8 +9,8 @@ from lapwing.errors import ConfigError
 from lapwing.spark.options import sink_options
 from lapwing.spark.pipelines.messages import sink_access
 from lapwing.spark.pipelines.parse import REJECTED
-from lapwing.spark.pipelines.pipeline_settings import Rejecting, Settings
-from lapwing.spark.pipelines.run_context import Ground
+from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RejectingSettings
+from lapwing.spark.pipelines.run_context import RunContext
 from lapwing.spark.writer import BadColumns, check_columns
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ HEADERS: Final = "map<string,string>"
 _TYPES: Final = {"topic": "string", "body": "binary", "headers": HEADERS}
 
 
-def options(settings: Settings, ground: Ground) -> dict[str, str]:
+def options(settings: PipelineSettings, context: RunContext) -> dict[str, str]:
     """Where the pipeline publishes; the same brokers in the same order as long as a batch is unfinished."""
-    return sink_access(settings, ground.checkpoint.check_sink(ground.brokers))
+    return sink_access(settings, context.checkpoint.check_sink(context.brokers))
 
 
-def rejects_topic(settings: Rejecting) -> str:
+def rejects_topic(settings: RejectingSettings) -> str:
     """Where messages go that cannot be worked with, "" for nowhere; raises `ConfigError`."""
     if settings.rejects == "none":
         return ""

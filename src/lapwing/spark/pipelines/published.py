@@ -3,12 +3,12 @@
 from lapwing.errors import ConfigError
 from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
-from lapwing.spark.options import Access
+from lapwing.spark.options import BrokerAccess
 
 
 def published(nsqd: tuple[str, ...], lookupd: tuple[str, ...] = ()) -> dict[tuple[str, int, str], tuple[int, int]]:
     """(first, next) of every log of these brokers, by topic, node and identity; all of them have to answer."""
-    access = Access(nsqd=nsqd, lookupd=lookupd)
+    access = BrokerAccess(nsqd=nsqd, lookupd=lookupd)
     try:
         addresses = Directory(access).find(departed=True)
     except BrokerAway as error:

@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.failures import analysis, complaint
 from lapwing.spark.pipelines import archive, publish
-from lapwing.spark.pipelines import progress as told
+from lapwing.spark.pipelines import progress as records
 from lapwing.spark.pipelines.files import LocalFiles, is_local
 from lapwing.spark.pipelines.messages import read_options, sink_access
-from lapwing.spark.pipelines.pipeline_settings import Replay
-from lapwing.spark.pipelines.progress import Progress
-from lapwing.spark.pipelines.run_context import Ground
+from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
+from lapwing.spark.pipelines.progress import PipelineProgress
+from lapwing.spark.pipelines.run_context import RunContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ _SHOWN: Final = 5  # messages that a dry run shows
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ReplayRange:
     """Sequences [start, stop) of one log, of which `count` messages are wanted."""
 
     topic: str
@@ -47,18 +47,18 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """What a replay will do, and where it is."""
 
     id: str
     settings: dict[str, Any]  # those that must not change
     brokers: tuple[str, ...]  # published at these, in this order
     chunk: int
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ReplayRange, ...]
     done: int = 0  # chunks
     sent: int = 0  # messages of these chunks
 
-    def chunks(self) -> list[Stretch]:
+    def chunks(self) -> list[ReplayRange]:
         """The stretches in pieces of at most `chunk` sequences, in order."""
         return [
             replace(each, start=start, stop=min(start + self.chunk, each.stop), count=0)
@@ -74,13 +74,13 @@ class Plan:
 class ReplayJob:
     """A replay that runs in a thread of its own."""
 
-    def __init__(self, settings: Replay, ground: Ground, progress: Progress) -> None:
+    def __init__(self, settings: ReplaySettings, context: RunContext, progress: PipelineProgress) -> None:
         self._settings = settings
-        self._ground = ground
+        self._context = context
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._check()
-        self._plan = make_plan(settings, ground)
+        self._plan = make_plan(settings, context)
         left = self._plan.count - self._plan.sent
         self.progress = replace(progress, state="running", total=left, lag=left)
         if settings.dry_run:
@@ -90,11 +90,11 @@ class ReplayJob:
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
         self._thread.start()
 
-    def look(self) -> Progress:
+    def look(self) -> PipelineProgress:
         """How it is doing now."""
         with self._lock:
             if not self.progress.ended:
-                self.progress = replace(self.progress, updated_ms=told.now_ms())
+                self.progress = replace(self.progress, updated_ms=records.now_ms())
             return self.progress
 
     def stop(self, *, at_once: bool) -> None:
@@ -108,7 +108,7 @@ class ReplayJob:
 
     def _check(self) -> None:
         """Compile the filter and the body before anything is read; raises `ConfigError`."""
-        rows = shaped(self._ground.spark.createDataFrame([], archive.SCHEMA), self._settings)
+        rows = shaped(self._context.spark.createDataFrame([], archive.SCHEMA), self._settings)
         publish.messages(rows, self._settings.to or "none", self._settings.name)
 
     def _say(self) -> None:
@@ -116,13 +116,13 @@ class ReplayJob:
         for each in self._plan.stretches:
             print(f"  {each.topic} node {each.node}: {each.count:,} of sequences {each.start:,} .. {each.stop - 1:,}")
         if self._plan.stretches:
-            rows = shaped(select(self._settings, self._ground, self._plan.chunks()[0]), self._settings)
+            rows = shaped(select(self._settings, self._context, self._plan.chunks()[0]), self._settings)
             for row in rows.limit(_SHOWN).collect():
                 print(f"  {bytes(row.body)[:120].decode('utf-8', 'backslashreplace')}")
 
     def _run(self) -> None:
         try:
-            self._ground.activate()
+            self._context.activate()
             self._work()
         except Exception as error:
             text = str(error) if isinstance(error, LapwingError) else complaint(error)
@@ -138,7 +138,7 @@ class ReplayJob:
             began = time.monotonic()
             count = self._publish(chunks[number], number)
             self._plan = replace(self._plan, done=number + 1, sent=self._plan.sent + count)
-            keep_plan(self._plan, self._ground)
+            keep_plan(self._plan, self._context)
             sent += count
             elapsed = time.monotonic() - started
             self._tell(
@@ -152,11 +152,11 @@ class ReplayJob:
         done = self._plan.done == len(chunks)
         self._tell(state="finished" if done else "stopped", input_rate=0.0, processed_rate=0.0)
 
-    def _publish(self, chunk: Stretch, number: int) -> int:
+    def _publish(self, chunk: ReplayRange, number: int) -> int:
         """Publish one chunk, once; how many messages it had."""
         settings = self._settings
         rows = publish.messages(
-            shaped(select(settings, self._ground, chunk), settings), settings.to, settings.name
+            shaped(select(settings, self._context, chunk), settings), settings.to, settings.name
         ).persist()
         try:
             count = rows.count()
@@ -170,10 +170,10 @@ class ReplayJob:
 
     def _tell(self, **news: Any) -> None:
         with self._lock:
-            self.progress = replace(self.progress, updated_ms=told.now_ms(), **news)
+            self.progress = replace(self.progress, updated_ms=records.now_ms(), **news)
 
 
-def shaped(rows: "DataFrame", settings: Replay) -> "DataFrame":
+def shaped(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     """The messages that pass the filter, as they will be published; raises `ConfigError`."""
     rows = rows.withColumn("text", F.col("body").cast("string"))
     try:
@@ -196,15 +196,15 @@ def shaped(rows: "DataFrame", settings: Replay) -> "DataFrame":
     )
 
 
-def select(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFrame":
+def select(settings: ReplaySettings, context: RunContext, part: ReplayRange | None) -> "DataFrame":
     """The messages in question, or those of one stretch: columns of the archive."""
     if settings.archive:
-        rows = archive.read(ground.spark, settings.archive).where(F.col("topic").isin(*settings.topics))
+        rows = archive.read(context.spark, settings.archive).where(F.col("topic").isin(*settings.topics))
         if part is not None:
             same_log = (F.col("topic") == part.topic) & (F.col("node") == part.node) & (F.col("log_id") == part.log_id)
             rows = rows.where(same_log & F.col("sequence").between(part.start, part.stop - 1))
     else:
-        rows = _from_log(settings, ground, part)
+        rows = _from_log(settings, context, part)
     if settings.since is not None:
         since = F.timestamp_millis(F.lit(settings.since))
         rows = rows.where(F.col("timestamp") >= since)
@@ -221,7 +221,7 @@ def select(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFrame
     return rows
 
 
-def _from_log(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFrame":
+def _from_log(settings: ReplaySettings, context: RunContext, part: ReplayRange | None) -> "DataFrame":
     options = {**read_options(settings), "includeHeaders": "true"}
     if part is None:
         options["topic"] = ",".join(settings.topics)
@@ -236,11 +236,11 @@ def _from_log(settings: Replay, ground: Ground, part: Stretch | None) -> "DataFr
         begin = {"log_id": part.log_id, "sequence": part.start}  # a log that was made anew has other messages there
         options["startingOffsets"] = json.dumps({part.topic: {**others, str(part.node): begin}})
         options["endingOffsets"] = json.dumps({part.topic: {**others, str(part.node): part.stop}})
-    rows = ground.spark.read.format("lapwing").options(**options).load()
+    rows = context.spark.read.format("lapwing").options(**options).load()
     return rows.withColumn("log_id", F.lit(""))
 
 
-def _logs(settings: Replay) -> dict[tuple[str, int], str]:
+def _logs(settings: ReplaySettings) -> dict[tuple[str, int], str]:
     """The logs of the topics in question: their ids, by topic and node."""
     from lapwing.spark.options import source_options
     from lapwing.spark.survey import survey
@@ -249,11 +249,11 @@ def _logs(settings: Replay) -> dict[tuple[str, int], str]:
     return {(topic, node): held.log_id for topic, nodes in found.holdings.items() for node, held in nodes.items()}
 
 
-def make_plan(settings: Replay, ground: Ground) -> Plan:
+def make_plan(settings: ReplaySettings, context: RunContext) -> ReplayPlan:
     """The plan of this replay: the one that was kept, or a new one. Raises `ConfigError`."""
     said = _lasting(settings)
     name = settings.id or hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
-    kept = load_plan(name, ground)
+    kept = load_plan(name, context)
     if kept is not None:
         if kept.settings != said:
             changed = sorted(key for key in said if said[key] != kept.settings.get(key))
@@ -272,7 +272,7 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
         logs = {} if settings.archive else _logs(settings)
     except LapwingError as error:
         raise ConfigError(f"{settings.name}: {error}") from error
-    rows = select(settings, ground, None).withColumn("text", F.col("body").cast("string"))
+    rows = select(settings, context, None).withColumn("text", F.col("body").cast("string"))
     if settings.where:
         rows = rows.where(settings.where)
     grouped = rows.groupBy("topic", "node", "log_id").agg(
@@ -283,7 +283,7 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
     except PySparkException as error:  # a topic that no broker has, a filter that fails on a message
         raise ConfigError(f"{settings.name}: {complaint(error)}") from error
     stretches = tuple(
-        Stretch(
+        ReplayRange(
             row["topic"],
             row["node"],
             logs.get((row["topic"], row["node"]), row["log_id"]),
@@ -293,13 +293,13 @@ def make_plan(settings: Replay, ground: Ground) -> Plan:
         )
         for row in found
     )
-    plan = Plan(name, said, ground.brokers, chunk_size(settings, stretches), stretches)
+    plan = ReplayPlan(name, said, context.brokers, chunk_size(settings, stretches), stretches)
     if not settings.dry_run:
-        keep_plan(plan, ground)
+        keep_plan(plan, context)
     return plan
 
 
-def chunk_size(settings: Replay, stretches: tuple[Stretch, ...]) -> int:
+def chunk_size(settings: ReplaySettings, stretches: tuple[ReplayRange, ...]) -> int:
     """Sequences of a chunk: as many as hold the messages of one chunk, or of one second, on average."""
     messages = min(settings.chunk, settings.rate) if settings.rate else settings.chunk
     wanted = sum(each.count for each in stretches)
@@ -310,7 +310,7 @@ def chunk_size(settings: Replay, stretches: tuple[Stretch, ...]) -> int:
 _FREE: Final = ("name", "nsqd", "lookupd", "retry", "options", "id", "rate", "chunk", "dry_run")
 
 
-def _lasting(settings: Replay) -> dict[str, Any]:
+def _lasting(settings: ReplaySettings) -> dict[str, Any]:
     """What makes it this replay: all but how it is carried out."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return {key: value for key, value in found.items() if key not in _FREE}
@@ -320,16 +320,16 @@ def _plan_file(name: str) -> str:
     return f"replay-{name}.json"
 
 
-def keep_plan(plan: Plan, ground: Ground) -> None:
+def keep_plan(plan: ReplayPlan, context: RunContext) -> None:
     """Write the plan, and how far it has come, where the next run finds it."""
-    LocalFiles(ground.place.home.path).write(_plan_file(plan.id), json.dumps(asdict(plan)).encode())
+    LocalFiles(context.paths.home.path).write(_plan_file(plan.id), json.dumps(asdict(plan)).encode())
 
 
-def load_plan(name: str, ground: Ground) -> Plan | None:
+def load_plan(name: str, context: RunContext) -> ReplayPlan | None:
     """The plan that was kept under this id, if one was."""
     try:
-        found = json.loads(LocalFiles(ground.place.home.path).read(_plan_file(name)))
+        found = json.loads(LocalFiles(context.paths.home.path).read(_plan_file(name)))
     except FileNotFoundError:
         return None
-    stretches = tuple(Stretch(**each) for each in found.pop("stretches"))
-    return Plan(stretches=stretches, **{**found, "brokers": tuple(found["brokers"])})
+    stretches = tuple(ReplayRange(**each) for each in found.pop("stretches"))
+    return ReplayPlan(stretches=stretches, **{**found, "brokers": tuple(found["brokers"])})

@@ -11,13 +11,13 @@ from pyspark.sql.types import StringType, TimestampType
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.compact import Merging, compact
+from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import open_files
+from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse, rejecting
-from lapwing.spark.pipelines.pipeline_settings import Rollup, Settings
-from lapwing.spark.pipelines.run_context import Built, Ground, nothing
-from lapwing.spark.pipelines.table import Table, count_rows
+from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RollupSettings
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, nothing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,10 +28,10 @@ _FILE_BYTES: Final = 64 << 20
 _FILES: Final = 64
 
 
-def build(settings: Rollup, ground: Ground) -> Built:
+def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
     """The query that computes windows, and sets aside what has no place in one."""
-    frame = read_stream(ground.spark, stream_options(settings, includeHeaders="true"))
-    rows = parse(frame, settings, ground, reject_unknown=settings.drift == "reject")
+    frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
+    rows = parse(frame, settings, context, reject_unknown=settings.drift == "reject")
     found = divided(with_time(rows, settings))
     grouped = windows(
         found.good, {name: aggregate(given) for name, given in settings.values.items()},
@@ -41,7 +41,7 @@ def build(settings: Rollup, ground: Ground) -> Built:
     rejects = publish.rejects_topic(settings)
     if rejects:
         grouped = beside(grouped, found.everything)
-    return write(grouped, settings, settings.to, settings.trigger, ground, rejects=rejects)
+    return write(grouped, settings, settings.to, settings.trigger, context, rejects=rejects)
 
 
 def beside(grouped: "DataFrame", everything: "DataFrame") -> "DataFrame":
@@ -50,7 +50,7 @@ def beside(grouped: "DataFrame", everything: "DataFrame") -> "DataFrame":
     return grouped.unionByName(bad, allowMissingColumns=True)
 
 
-def with_time(rows: "DataFrame", settings: Rollup) -> "DataFrame":
+def with_time(rows: "DataFrame", settings: RollupSettings) -> "DataFrame":
     """The rows with a column `_time`; without one they are rejects. Raises `ConfigError` when `time` is no time."""
     try:
         divided(rows).good.select(F.expr(settings.time))  # only what SQL may see
@@ -113,28 +113,28 @@ def windows(
 
 
 def write(
-    frame: "DataFrame", settings: Settings, to: str, trigger: float, ground: Ground,
+    frame: "DataFrame", settings: PipelineSettings, to: str, trigger: float, context: RunContext,
     *, rejects: str = "", published: Callable[[], None] = nothing,
-) -> Built:  # fmt: skip
+) -> PreparedQuery:  # fmt: skip
     """The query that writes finished windows to files and to the topic: both once per batch, whatever dies between.
 
     With `rejects`, a topic, the rows that have a value in `_rejected` go there. `published` is called after windows
     went to the topic.
     """
-    place = ground.place.out
-    files = open_files(place, ground.spark) if place else None
-    table = Table(files, count_rows(ground.spark)) if files is not None else None
+    place = context.paths.out
+    files = open_files(place, context.spark) if place else None
+    table = ManifestTable(files, count_rows(context.spark)) if files is not None else None
     if files is not None and table is not None:
         table.open()
-        began = "" if ground.checkpoint.new else ground.checkpoint.query()
-        if isinstance(settings, Rollup) and table.contents.query not in ("", began):
+        began = "" if context.checkpoint.new else context.checkpoint.query()
+        if isinstance(settings, RollupSettings) and table.contents.query not in ("", began):
             files.release()
             raise ConfigError(
                 f"{settings.name}: {place} holds windows that were computed from another checkpoint, and would hold "
                 "them twice. Delete it or choose another out to compute anew, or bring the old checkpoint back"
             )
-    sink = publish.options(settings, ground) if to or rejects else {}
-    merging = Merging(_FILES, _FILE_BYTES, ("window_start",), lambda rows: rows.write)
+    sink = publish.options(settings, context) if to or rejects else {}
+    merging = MergeSettings(_FILES, _FILE_BYTES, ("window_start",), lambda rows: rows.write)
 
     def save(batch: "DataFrame", number: int) -> None:
         batch = batch.persist()
@@ -149,11 +149,11 @@ def write(
         [[there, bad]] = batch.select(F.count("*"), aside).collect()
         if not there:
             return
-        query = ground.checkpoint.query()
+        query = context.checkpoint.query()
         if table is not None and there > bad and not table.has(query, number):
             dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
-            until = ground.checkpoint.offsets(number)
-            ground.told(table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path)))
+            until = context.checkpoint.offsets(number)
+            context.told(table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path)))
             compact(batch.sparkSession, table, merging)
         if to or rejects:
             rows = _outgoing(batch.coalesce(1), to, rejects, settings.name)
@@ -162,7 +162,7 @@ def write(
             published()
 
     close: Callable[[], None] = files.release if files is not None else nothing
-    return Built(frame.writeStream.foreachBatch(save).outputMode("append"), trigger, close=close)
+    return PreparedQuery(frame.writeStream.foreachBatch(save).outputMode("append"), trigger, close=close)
 
 
 def _outgoing(rows: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":

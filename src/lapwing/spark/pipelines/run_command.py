@@ -6,9 +6,9 @@ from typing import Any
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec as specs
-from lapwing.spark.pipelines.running import Running, Wanted
-from lapwing.spark.pipelines.spec import Spec
-from lapwing.spark.pipelines.state import Home
+from lapwing.spark.pipelines.pipeline_home import PipelineHome
+from lapwing.spark.pipelines.running import PipelineRun, RunRequest
+from lapwing.spark.pipelines.spec import PipelineSpec
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RunCommand:
     conf: dict[str, str] = field(default_factory=dict)
     only: str = ""  # the one pipeline to run of those that the names stand for
 
-    def specs(self) -> list[Spec]:
+    def specs(self) -> list[PipelineSpec]:
         """Load and check the pipelines; raises `ConfigError`."""
         found = [spec for name in self.names for spec in specs.load(name, self.settings, self.extra)]
         if not self.only and (left := specs.unused(self.settings, found)):
@@ -33,20 +33,20 @@ class RunCommand:
             raise ConfigError("--out is for one pipeline; use --set NAME.out=DIR")
         return [spec for spec in found if self.only in ("", spec.name)]
 
-    def running(self, data: Path) -> Running:
+    def running(self, data: Path) -> PipelineRun:
         """Return the pipelines, ready to be started; each keeps this command for `resume`."""
         found = self.specs()
-        running = Running(found, Wanted(data, self.once, self.checkpoint, self.master, self.conf))
+        running = PipelineRun(found, RunRequest(data, self.once, self.checkpoint, self.master, self.conf))
         running.check()
         for spec in found:
             kept = replace(self, names=[(spec.origin and str(Path(spec.origin).absolute())) or spec.settings.kind])
-            Home(data / spec.name).remember({**asdict(kept), "only": spec.name})
+            PipelineHome(data / spec.name).remember({**asdict(kept), "only": spec.name})
         return running
 
 
 def remembered(data: Path, name: str, *, once: bool = False, accept_loss: bool = False) -> RunCommand:
     """Return the last command of a pipeline; with `accept_loss` it goes on although messages are gone."""
-    home = Home(data / name)
+    home = PipelineHome(data / name)
     if not home.path.is_dir():
         raise ConfigError(f"no pipeline {name} has run with --data {data}")
     command = RunCommand(**home.remembered())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing.spark.pipelines import settings
 from lapwing.spark.pipelines.checkpoint import Checkpoint
-from lapwing.spark.pipelines.state import Home
+from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.session import activate
 
 if TYPE_CHECKING:
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class PipelinePaths:
     """Where a pipeline keeps things."""
 
-    home: Home
+    home: PipelineHome
     checkpoint: str  # a path, or a URL that Spark understands
     out: str  # "" where nothing is written to files
 
 
 @dataclass
-class Ground:
+class RunContext:
     """All that a pipeline needs beside its settings."""
 
     spark: "SparkSession"
-    place: Place
+    paths: PipelinePaths
     checkpoint: Checkpoint
     brokers: tuple[str, ...]
     once: bool
@@ -49,7 +49,7 @@ def nothing() -> None:
 
 
 @dataclass
-class Built:
+class PreparedQuery:
     """A query that is ready to start; `finish` is called after a run that ended well, `close` after any."""
 
     writer: "DataStreamWriter"
@@ -58,14 +58,14 @@ class Built:
     close: Callable[[], Any] = nothing
 
 
-def place_of(name: str, data: Path, *, checkpoint: str = "", out: str = "", files: bool = False) -> Place:
+def paths_of(name: str, data: Path, *, checkpoint: str = "", out: str = "", files: bool = False) -> PipelinePaths:
     """Where the pipeline of this name keeps things: below `data`, unless something else is said.
 
     With `files` it also writes files; their default place is beside `data`, under the pipeline's name.
     """
-    home = Home(data.absolute() / name)
+    home = PipelineHome(data.absolute() / name)
     if checkpoint:
         checkpoint = settings.place(checkpoint)
     if files and not out:
         out = str(data.absolute().parent / name)
-    return Place(home, checkpoint or str(home.checkpoint.absolute()), "" if out == "none" else out)
+    return PipelinePaths(home, checkpoint or str(home.checkpoint.absolute()), "" if out == "none" else out)

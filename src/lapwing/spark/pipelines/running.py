@@ -15,15 +15,23 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.failures import analysis, complaint
 from lapwing.spark.losses import ADVICE
-from lapwing.spark.pipelines import progress as told
+from lapwing.spark.pipelines import progress as records
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.files import check_writable, is_local, open_files
 from lapwing.spark.pipelines.messages import access, brokers
-from lapwing.spark.pipelines.pipeline_settings import Archive, Dedup, Flow, Replay, Rollup, Stream, Transform
-from lapwing.spark.pipelines.progress import Messenger, Progress
-from lapwing.spark.pipelines.run_context import Built, Ground, Place, place_of
-from lapwing.spark.pipelines.spec import Spec
-from lapwing.spark.pipelines.state import Presence
+from lapwing.spark.pipelines.pipeline_home import PipelineLock
+from lapwing.spark.pipelines.pipeline_settings import (
+    ArchiveSettings,
+    DedupSettings,
+    FlowSettings,
+    ReplaySettings,
+    RollupSettings,
+    StreamSettings,
+    TransformSettings,
+)
+from lapwing.spark.pipelines.progress import PipelineProgress, ProgressReporter
+from lapwing.spark.pipelines.run_context import PipelinePaths, PreparedQuery, RunContext, paths_of
+from lapwing.spark.pipelines.spec import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +44,7 @@ DATA: Final = Path("lapwing-data/pipelines")  # where pipelines keep checkpoints
 _LOOK_SECONDS: Final = 0.25
 _STOPPING_SECONDS: Final = 0.02  # the pause between two batches is short
 _PATIENT_BATCHES: Final = 2
-_TELL_SECONDS: Final = 1.0
+_REPORT_SECONDS: Final = 1.0
 _OTHERS_SECONDS: Final = 60.0
 _GONE: Final = "Spark's Java process has ended (killed, or short of memory?); start it again, it goes on"
 
@@ -58,7 +66,7 @@ QUERY_CONF: Final = {
 
 
 @dataclass
-class Wanted:
+class RunRequest:
     """A run as it was asked for."""
 
     data: Path
@@ -68,12 +76,16 @@ class Wanted:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
+Reporters = Mapping[str, ProgressReporter]  # by pipeline
+Show = Callable[[PipelineProgress], None]
+
+
 class Job(Protocol):
     """One pipeline that runs."""
 
-    progress: Progress
+    progress: PipelineProgress
 
-    def look(self) -> Progress:
+    def look(self) -> PipelineProgress:
         """How it is doing now."""
         ...
 
@@ -85,21 +97,23 @@ class Job(Protocol):
 class StreamJob:
     """A pipeline that is a streaming query."""
 
-    def __init__(self, query: "StreamingQuery", built: Built, ground: Ground, progress: Progress) -> None:
+    def __init__(
+        self, query: "StreamingQuery", prepared: PreparedQuery, context: RunContext, progress: PipelineProgress
+    ) -> None:
         self._query = query
-        self._built = built
-        self._ground = ground
+        self._prepared = prepared
+        self._context = context
         self._stop_after: int | None = None
         self.progress = replace(progress, state="running")
 
-    def look(self) -> Progress:
+    def look(self) -> PipelineProgress:
         if self.progress.ended:
             return self.progress
         active = self._query.isActive
         latest = self._query.lastProgress
         if latest is not None:
             self._hear(_as_mapping(latest))
-        self.progress = replace(self.progress, rows_out=self._ground.rows_out, updated_ms=told.now_ms())
+        self.progress = replace(self.progress, rows_out=self._context.rows_out, updated_ms=records.now_ms())
         if not active:
             self._end()
         elif self._stop_after is not None:
@@ -114,8 +128,8 @@ class StreamJob:
         if int(latest["batchId"]) > self.progress.batch_id + 1:
             for each in map(_as_mapping, self._query.recentProgress):
                 if self.progress.batch_id < int(each["batchId"]) < int(latest["batchId"]):
-                    self.progress = told.from_spark(self.progress, each)
-        self.progress = told.from_spark(self.progress, latest)
+                    self.progress = records.from_spark(self.progress, each)
+        self.progress = records.from_spark(self.progress, latest)
 
     def stop(self, *, at_once: bool) -> None:
         if self._stop_after is None and not self.progress.ended:
@@ -130,17 +144,17 @@ class StreamJob:
         text = self._complaint(error) if error is not None else ""
         try:
             if error is None:
-                self._built.finish()
+                self._prepared.finish()
         except LapwingError as failure:
             state, text = "failed", str(failure)
         finally:
-            self._built.close()
+            self._prepared.close()
         self.progress = replace(self.progress, state=state, error=text, input_rate=0.0, processed_rate=0.0)
 
 
     def _complaint(self, error: BaseException) -> str:
         """Return one line, which names the command that goes on where messages were lost."""
-        home = self._ground.place.home.path
+        home = self._context.paths.home.path
         data = "" if home.parent == DATA.absolute() else f" --data {home.parent}"
         resume = f" (`lapwing pipeline resume {home.name} --accept-loss{data}` goes on from here)"
         return complaint(error).replace(ADVICE, resume)
@@ -150,19 +164,19 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else json.loads(value.json)
 
 
-class Running:
+class PipelineRun:
     """Some pipelines in one Spark session."""
 
-    def __init__(self, specs: list[Spec], wanted: Wanted) -> None:
+    def __init__(self, specs: list[PipelineSpec], wanted: RunRequest) -> None:
         if len({spec.name for spec in specs}) != len(specs):
             raise ConfigError("two pipelines have the same name")
         if wanted.checkpoint and len(specs) > 1:
             raise ConfigError("--checkpoint is for one pipeline; run them one by one, or leave it out")
         self._specs = specs
         self._wanted = wanted
-        self._places = {spec.name: _place(spec, wanted) for spec in specs}
+        self._paths = {spec.name: _paths_of(spec, wanted) for spec in specs}
         self._brokers: dict[str, tuple[str, ...]] = {}
-        self._presences: dict[str, Presence] = {}
+        self._locks: dict[str, PipelineLock] = {}
         self._held = ExitStack()  # what is let go at the end
         self._asked = threading.Event()
         self._at_once = threading.Event()
@@ -171,22 +185,22 @@ class Running:
     def check(self) -> None:
         """Find what is wrong before anything starts, and keep others from running the same; raises `ConfigError`."""
         for spec in self._specs:
-            place = self._places[spec.name]
-            check_writable(str(place.home.path))
-            if place.out:
-                check_writable(place.out)
-            check_writable(place.checkpoint)
-            if is_local(place.checkpoint) and not isinstance(spec.settings, Replay):
-                Checkpoint(open_files(place.checkpoint)).check(spec.settings)
+            paths = self._paths[spec.name]
+            check_writable(str(paths.home.path))
+            if paths.out:
+                check_writable(paths.out)
+            check_writable(paths.checkpoint)
+            if is_local(paths.checkpoint) and not isinstance(spec.settings, ReplaySettings):
+                Checkpoint(open_files(paths.checkpoint)).check(spec.settings)
             try:
                 self._brokers[spec.name] = brokers(spec.settings)
             except ConfigError as error:
                 raise ConfigError(spec.located(str(error))) from error
         with ExitStack() as stack:
             for spec in self._specs:
-                presence = self._places[spec.name].home.enter()
-                stack.callback(presence.leave)
-                self._presences[spec.name] = presence
+                lock = self._paths[spec.name].home.enter()
+                stack.callback(lock.leave)
+                self._locks[spec.name] = lock
             self._held = stack.pop_all()
 
     def ask_to_stop(self) -> None:
@@ -212,111 +226,111 @@ class Running:
         except (Py4JError, PySparkException) as error:
             raise LapwingError(f"Spark does not start with --master {master}: {complaint(error)}") from error
 
-    def run(self, spark: "SparkSession", show: Callable[[Progress], None]) -> bool:
+    def run(self, spark: "SparkSession", show: Show) -> bool:
         """See them through to their end; whether all ended well. `show` hears of every change."""
         with self._held as stack:
             for spec in self._specs:
-                stack.callback(_hold(spark, str(self._places[spec.name].home.path / "spark.lock")))
-            messengers = {}
+                stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
+            reporters = {}
             for spec in self._specs:
-                messengers[spec.name] = Messenger(self._brokers[spec.name], access(spec.settings))
-                stack.callback(messengers[spec.name].close)
+                reporters[spec.name] = ProgressReporter(self._brokers[spec.name], access(spec.settings))
+                stack.callback(reporters[spec.name].close)
             stack.callback(self._stop_all)
             for spec in self._specs:
                 try:
                     self.jobs.append(self._start(spark, spec))
                 except LapwingError as error:
                     failed = replace(_beginning(spec), state="failed", error=str(error))
-                    self._presences[spec.name].say(failed.as_json())
+                    self._locks[spec.name].write_status(failed.as_json())
                     raise
             try:
-                self._watch(messengers, show)
+                self._watch(reporters, show)
             except Py4JJavaError:
                 raise  # it has answered, so it is there
             except (Py4JError, ConnectionError):
-                self._lose(messengers, show)
+                self._lose(reporters, show)
         return all(job.progress.state != "failed" for job in self.jobs)
 
     def _stop_all(self) -> None:
         for job in self.jobs:
             if not job.progress.ended:
                 job.stop(at_once=True)
-                self._presences[job.progress.name].say(job.look().as_json())
+                self._locks[job.progress.name].write_status(job.look().as_json())
 
-    def _lose(self, messengers: Mapping[str, Messenger], show: Callable[[Progress], None]) -> None:
+    def _lose(self, reporters: Reporters, show: Show) -> None:
         """Spark is gone: with us, where all processes were told to end, or by itself. What it was at is done again."""
         end: dict[str, Any] = {"state": "stopped"} if self._asked.is_set() else {"state": "failed", "error": _GONE}
         for job in self.jobs:
             if not job.progress.ended:
                 job.progress = replace(job.progress, **end, input_rate=0.0, processed_rate=0.0)
-                self._tell(job.progress, messengers, show)
+                self._report(job.progress, reporters, show)
 
-    def _tell(
-        self, progress: Progress, messengers: Mapping[str, Messenger], show: Callable[[Progress], None]
-    ) -> None:
-        messenger = messengers[progress.name]
-        if away := messenger.away:
+    def _report(self, progress: PipelineProgress, reporters: Reporters, show: Show) -> None:
+        """Write the status file, and show the progress on the brokers and on the terminal."""
+        reporter = reporters[progress.name]
+        if away := reporter.away:
             nobody = len(away) == len(self._brokers[progress.name])
             progress = replace(progress, away=away, lag=None if nobody else progress.lag)
-        self._presences[progress.name].say(progress.as_json())
-        messenger.send(progress)
+        self._locks[progress.name].write_status(progress.as_json())
+        reporter.send(progress)
         show(progress)
 
-    def _start(self, spark: "SparkSession", spec: Spec) -> Job:
+    def _start(self, spark: "SparkSession", spec: PipelineSpec) -> Job:
         from pyspark.errors import AnalysisException, ParseException
 
-        place = self._places[spec.name]
+        paths = self._paths[spec.name]
         spark = spark.newSession()  # views and settings of its own
         for key, value in QUERY_CONF.items():
             spark.conf.set(key, value)
-        ground = Ground(
-            spark, place, Checkpoint(open_files(place.checkpoint, spark)), self._brokers[spec.name], self._wanted.once
+        context = RunContext(
+            spark, paths, Checkpoint(open_files(paths.checkpoint, spark)), self._brokers[spec.name], self._wanted.once
         )
-        ground.activate()
+        context.activate()
         settings = spec.settings
         progress = _beginning(spec)
-        self._presences[spec.name].say(progress.as_json())
-        if isinstance(settings, Replay):
+        self._locks[spec.name].write_status(progress.as_json())
+        if isinstance(settings, ReplaySettings):
             from lapwing.spark.pipelines.replay import ReplayJob
 
-            return ReplayJob(settings, ground, progress)
+            return ReplayJob(settings, context, progress)
         try:
-            built = _build(spec, ground)
-            return self._started(built, ground, spec, progress)
+            return self._started(_build(spec, context), context, spec, progress)
         except (AnalysisException, ParseException) as error:
             raise ConfigError(f"{spec.origin or spec.name}: {analysis(error)}") from error
         except ConfigError as error:
             raise ConfigError(spec.located(str(error))) from error
 
-    def _started(self, built: Built, ground: Ground, spec: Spec, progress: Progress) -> Job:
-        writer = built.writer.option("checkpointLocation", ground.place.checkpoint).queryName(spec.name)
+    def _started(
+        self, prepared: PreparedQuery, context: RunContext, spec: PipelineSpec, progress: PipelineProgress
+    ) -> Job:
+        writer = prepared.writer.option("checkpointLocation", context.paths.checkpoint).queryName(spec.name)
         if self._wanted.once:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=f"{round(built.trigger * 1000)} milliseconds")
-        ground.spark.sparkContext.setLocalProperty("spark.scheduler.pool", spec.name)
+            writer = writer.trigger(processingTime=f"{round(prepared.trigger * 1000)} milliseconds")
+        context.spark.sparkContext.setLocalProperty("spark.scheduler.pool", spec.name)
         try:
             query = writer.start()
         except BaseException:
-            built.close()
+            prepared.close()
             raise
-        return StreamJob(query, built, ground, progress)
+        return StreamJob(query, prepared, context, progress)
 
-    def _watch(self, messengers: Mapping[str, Messenger], show: Callable[[Progress], None]) -> None:
-        next_tell = 0.0
+    def _watch(self, reporters: Reporters, show: Show) -> None:
+        next_report = 0.0
         ended: set[str] = set()
         while len(ended) < len(self.jobs):
             if self._asked.is_set():
                 for job in self.jobs:
                     job.stop(at_once=self._at_once.is_set())
-            due = time.monotonic() >= next_tell
+            due = time.monotonic() >= next_report
             if due:
-                next_tell = time.monotonic() + _TELL_SECONDS
+                next_report = time.monotonic() + _REPORT_SECONDS
             for job in self.jobs:
                 progress = job.look()
                 if progress.name in ended or not (due or progress.ended):
                     continue
-                self._tell(progress, messengers, show)
+                self._report(progress, reporters, show)
                 if progress.ended:
                     ended.add(progress.name)
             if len(ended) < len(self.jobs):
@@ -346,47 +360,47 @@ def _let_go(file: Any) -> None:
         file.close()
 
 
-def _place(spec: Spec, wanted: Wanted) -> Place:
+def _paths_of(spec: PipelineSpec, wanted: RunRequest) -> PipelinePaths:
     out = getattr(spec.settings, "out", None)
-    return place_of(
+    return paths_of(
         spec.name, wanted.data, checkpoint=wanted.checkpoint, out=out or "", files=isinstance(out, str)
     )
 
 
-def _beginning(spec: Spec) -> Progress:
+def _beginning(spec: PipelineSpec) -> PipelineProgress:
     settings = spec.settings
-    channel = settings.channel or settings.name if isinstance(settings, Stream) else ""
-    return Progress(spec.name, settings.kind, _topics(spec), channel, updated_ms=told.now_ms())
+    channel = settings.channel or settings.name if isinstance(settings, StreamSettings) else ""
+    return PipelineProgress(spec.name, settings.kind, _topics(spec), channel, updated_ms=records.now_ms())
 
 
-def _topics(spec: Spec) -> tuple[str, ...]:
+def _topics(spec: PipelineSpec) -> tuple[str, ...]:
     settings = spec.settings
-    if isinstance(settings, Stream) and settings.pattern:
+    if isinstance(settings, StreamSettings) and settings.pattern:
         return (settings.pattern,)
     found: tuple[str, ...] = getattr(settings, "topics", ())
     return found
 
 
-def _build(spec: Spec, ground: Ground) -> Built:
+def _build(spec: PipelineSpec, context: RunContext) -> PreparedQuery:
     settings = spec.settings
-    if isinstance(settings, Archive):
+    if isinstance(settings, ArchiveSettings):
         from lapwing.spark.pipelines import archive
 
-        return archive.build(settings, ground)
-    if isinstance(settings, Transform):
+        return archive.build(settings, context)
+    if isinstance(settings, TransformSettings):
         from lapwing.spark.pipelines import transform
 
-        return transform.build(settings, spec.function, ground)
-    if isinstance(settings, Rollup):
+        return transform.build(settings, spec.function, context)
+    if isinstance(settings, RollupSettings):
         from lapwing.spark.pipelines import rollup
 
-        return rollup.build(settings, ground)
-    if isinstance(settings, Flow):
+        return rollup.build(settings, context)
+    if isinstance(settings, FlowSettings):
         from lapwing.spark.pipelines import flow
 
-        return flow.build(settings, ground)
-    if isinstance(settings, Dedup):
+        return flow.build(settings, context)
+    if isinstance(settings, DedupSettings):
         from lapwing.spark.pipelines import dedup
 
-        return dedup.build(settings, ground)
+        return dedup.build(settings, context)
     raise ConfigError(f"{spec.name}: nothing runs a pipeline of kind {settings.kind}")

@@ -21,13 +21,13 @@ from lapwing.spark.pipelines.pipeline_settings import (
     ALL_TOPICS,
     DEFAULT_NSQD,
     KINDS,
-    Archive,
-    Dedup,
-    Replay,
-    Rollup,
-    Settings,
-    Stream,
-    Transform,
+    ArchiveSettings,
+    DedupSettings,
+    PipelineSettings,
+    ReplaySettings,
+    RollupSettings,
+    StreamSettings,
+    TransformSettings,
 )
 from lapwing.spark.pipelines.settings import BadSetting, Parse
 
@@ -37,10 +37,10 @@ READY: Final = ("archive", "flow")  # those that run without being told anything
 
 
 @dataclass(frozen=True)
-class Spec:
+class PipelineSpec:
     """A pipeline: its settings, and the function of one that is written in Python."""
 
-    settings: Settings
+    settings: PipelineSettings
     function: Callable[[Any], Any] | None = None
     origin: str = ""  # the file it was read from
     lines: Mapping[str, int] = field(default_factory=dict)  # where in that file the values begin
@@ -78,7 +78,7 @@ class _Given:
         self.lines.pop(key, None)
 
 
-def load(what: str, overrides: Iterable[str] = (), extra: Mapping[str, Any] | None = None) -> list[Spec]:
+def load(what: str, overrides: Iterable[str] = (), extra: Mapping[str, Any] | None = None) -> list[PipelineSpec]:
     """The pipelines that `what` names: a kind of pipeline, a YAML file with one, or a Python file with one or more.
 
     `overrides` are `key=value` or `name.key=value` of the command line; `extra` holds what its other flags say. A key
@@ -88,12 +88,12 @@ def load(what: str, overrides: Iterable[str] = (), extra: Mapping[str, Any] | No
     return [_check(given, list(overrides), extra or {}) for given in found]
 
 
-def unused(overrides: Iterable[str], specs: Iterable[Spec]) -> list[str]:
+def unused(overrides: Iterable[str], specs: Iterable[PipelineSpec]) -> list[str]:
     """Those overrides that none of the pipelines has taken."""
     return [text for text in overrides if not any(_applies(text, spec.settings) for spec in specs)]
 
 
-def hint(override: str, specs: Iterable[Spec]) -> str:
+def hint(override: str, specs: Iterable[PipelineSpec]) -> str:
     """What may have been meant by an override that no pipeline has taken."""
     known = sorted({key for spec in specs for key in keys(spec.settings.kind)})
     near = difflib.get_close_matches(_split(override)[1], known, n=1)
@@ -205,7 +205,7 @@ def _read_python(path: Path) -> list[_Given]:
     return found
 
 
-def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Spec:
+def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> PipelineSpec:
     kind = given.values.pop("kind", None)
     if kind is None:
         raise ConfigError(f"{given.origin}: no kind; say kind: {', '.join(KINDS)}")
@@ -236,9 +236,9 @@ def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Spe
     settings = KINDS[kind](**values)
     if not settings.nsqd and not settings.lookupd:
         settings = dataclasses.replace(settings, nsqd=DEFAULT_NSQD)
-    if isinstance(settings, Archive) and not settings.topics and not settings.pattern:
+    if isinstance(settings, ArchiveSettings) and not settings.topics and not settings.pattern:
         settings = dataclasses.replace(settings, pattern=ALL_TOPICS)
-    spec = Spec(settings, given.function, given.origin, given.lines)
+    spec = PipelineSpec(settings, given.function, given.origin, given.lines)
     for problem in problems(spec):
         raise ConfigError(f"{given.origin or kind}: {problem}")
     return spec
@@ -253,7 +253,7 @@ def _split(text: str) -> tuple[str, str, str]:
     return name, key, value
 
 
-def _applies(text: str, settings: Settings) -> bool:
+def _applies(text: str, settings: PipelineSettings) -> bool:
     name, key, _ = _split(text)
     return key in keys(settings.kind) and name in ("", settings.name, settings.kind)
 
@@ -263,27 +263,27 @@ def _at(given: _Given, key: str) -> str:
     return f"{place}: " if place else ""
 
 
-def problems(spec: Spec) -> list[str]:
+def problems(spec: PipelineSpec) -> list[str]:
     """What is wrong with settings that are each right by themselves."""
     found: list[str] = []
     settings = spec.settings
     if settings.nsqd and settings.lookupd:
         found.append("nsqd and lookupd exclude each other")
-    if isinstance(settings, Stream) and bool(settings.topics) == bool(settings.pattern):
+    if isinstance(settings, StreamSettings) and bool(settings.topics) == bool(settings.pattern):
         found.append("exactly one of topics and pattern is needed: what shall be read?")
-    if isinstance(settings, Transform) and bool(settings.sql) == (spec.function is not None):
+    if isinstance(settings, TransformSettings) and bool(settings.sql) == (spec.function is not None):
         missing = "sql is missing: a query over the view `input`"
         found.append("a Python function takes no sql" if settings.sql else missing)
-    if isinstance(settings, Rollup):
+    if isinstance(settings, RollupSettings):
         if not settings.values:
             found.append("values is missing: what to compute, such as {orders: count}")
         if not settings.to and settings.out == "none":
             found.append("neither out nor to: the result would go nowhere")
-    if isinstance(settings, Dedup) and not settings.to:
+    if isinstance(settings, DedupSettings) and not settings.to:
         found.append("to is missing: the topic for the result")
-    if isinstance(settings, Transform | Rollup | Dedup) and settings.reads(settings.to):
+    if isinstance(settings, TransformSettings | RollupSettings | DedupSettings) and settings.reads(settings.to):
         found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
-    if isinstance(settings, Replay):
+    if isinstance(settings, ReplaySettings):
         if not settings.topics:
             found.append("topics is missing: what shall be replayed?")
         if not settings.to and not settings.dry_run:

@@ -10,9 +10,9 @@ from lapwing.spark.failures import analysis, raised_in
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse
-from lapwing.spark.pipelines.pipeline_settings import Transform
+from lapwing.spark.pipelines.pipeline_settings import TransformSettings
 from lapwing.spark.pipelines.row_passthrough import carried
-from lapwing.spark.pipelines.run_context import Built, Ground
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _NO_VIEW: Final = "TABLE_OR_VIEW_NOT_FOUND"
 
 
-def build(settings: Transform, function: Callable[[Any], Any] | None, ground: Ground) -> Built:
+def build(settings: TransformSettings, function: Callable[[Any], Any] | None, context: RunContext) -> PreparedQuery:
     """The query that transforms. Both outputs leave in one batch of one sink, so they are published together, once."""
-    frame = read_stream(ground.spark, stream_options(settings, includeHeaders="true"))
-    found = divided(parse(frame, settings, ground, reject_unknown=settings.drift == "reject"))
-    result = _result(found.good, settings, function, ground)
+    frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
+    found = divided(parse(frame, settings, context, reject_unknown=settings.drift == "reject"))
+    result = _result(found.good, settings, function, context)
     out = publish.messages(result, settings.to, settings.name)
     rejects = publish.rejects_topic(settings)
     if rejects and settings.format != "binary":
@@ -33,11 +33,12 @@ def build(settings: Transform, function: Callable[[Any], Any] | None, ground: Gr
             out = publish.both(together, settings.to, rejects, settings.name)
         else:
             out = publish.beside(out, found.everything, rejects)
-    return Built(out.writeStream.format("lapwing").options(**publish.options(settings, ground)), settings.trigger)
+    writer = out.writeStream.format("lapwing").options(**publish.options(settings, context))
+    return PreparedQuery(writer, settings.trigger)
 
 
 def _result(
-    good: "DataFrame", settings: Transform, function: Callable[[Any], Any] | None, ground: Ground
+    good: "DataFrame", settings: TransformSettings, function: Callable[[Any], Any] | None, context: RunContext
 ) -> "DataFrame":
     from pyspark.sql import DataFrame
 
@@ -45,7 +46,7 @@ def _result(
         try:
             # a view of the query's own, so that several pipelines of one session do not see each other's
             if _placeholder(settings.sql):
-                return ground.spark.sql(settings.sql, input=good)
+                return context.spark.sql(settings.sql, input=good)
             return _over_view(good, settings)
         except PySparkException as error:
             hint = "; the messages are the view `input`" if error.getCondition() == _NO_VIEW else ""
@@ -64,7 +65,7 @@ def _placeholder(sql: str) -> bool:
     return "{input}" in sql
 
 
-def _over_view(good: "DataFrame", settings: Transform) -> "DataFrame":
+def _over_view(good: "DataFrame", settings: TransformSettings) -> "DataFrame":
     good.createOrReplaceTempView("input")
     try:
         result = good.sparkSession.sql(settings.sql)

@@ -16,10 +16,10 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from lapwing.errors import LapwingError
-from lapwing.spark.pipelines import table as tables
+from lapwing.spark.pipelines import manifest_table as tables
 from lapwing.spark.pipelines.files import Files, HadoopFiles, open_files
+from lapwing.spark.pipelines.manifest_table import Log, TableContents, topic_of
 from lapwing.spark.pipelines.pipeline_settings import ALL_TOPICS
-from lapwing.spark.pipelines.table import Contents, Log, topic_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +150,7 @@ def _verify(
     return proof
 
 
-def _in_scope(topic: str, wanted: frozenset[str], contents: Contents) -> bool:
+def _in_scope(topic: str, wanted: frozenset[str], contents: TableContents) -> bool:
     """Return whether the archive should have the topic: the user asks for it, or the pipeline reads it."""
     if wanted:
         return topic in wanted

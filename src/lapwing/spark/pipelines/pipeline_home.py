@@ -18,7 +18,7 @@ _SILENT_SECONDS: Final = 60.0  # a pipeline writes its status every second
 
 
 @dataclass(frozen=True)
-class Home:
+class PipelineHome:
     """The folder of one pipeline."""
 
     path: Path
@@ -31,7 +31,7 @@ class Home:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint"
 
-    def enter(self) -> "Presence":
+    def enter(self) -> "PipelineLock":
         """Take the pipeline for this process; raises `ConfigError` when it is running already."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -46,7 +46,7 @@ class Home:
             ) from None
         os.ftruncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())
-        return Presence(self, lock)
+        return PipelineLock(self, lock)
 
     def running(self) -> int | None:
         """The process that runs it, or None."""
@@ -109,26 +109,26 @@ class Home:
 
 
 @dataclass
-class Presence:
-    """This process runs the pipeline."""
+class PipelineLock:
+    """The right of this process to run the pipeline."""
 
-    home: Home
+    home: PipelineHome
     lock: int
 
-    def say(self, status: dict[str, Any]) -> None:
-        """Leave a status for others to read."""
+    def write_status(self, status: dict[str, Any]) -> None:
+        """Write the status that other commands read."""
         _replace(self.home.path / _STATUS, json.dumps(status))
 
     def leave(self) -> None:
-        """Let others run it."""
+        """Let another process run the pipeline."""
         os.close(self.lock)
 
 
-def homes(data: Path) -> list[Home]:
+def homes(data: Path) -> list[PipelineHome]:
     """All pipelines that have run with this data directory."""
     if not data.is_dir():
         return []
-    return [Home(path) for path in sorted(data.iterdir()) if (path / _LOCK).exists()]
+    return [PipelineHome(path) for path in sorted(data.iterdir()) if (path / _LOCK).exists()]
 
 
 def _replace(path: Path, text: str) -> None:

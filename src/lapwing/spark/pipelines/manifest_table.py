@@ -37,7 +37,7 @@ class TableDamaged(LapwingError):
 
 
 @dataclass(slots=True)
-class Part:
+class DataFile:
     """One file."""
 
     path: str
@@ -46,7 +46,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Entry:
+class ManifestEntry:
     """One change of the table."""
 
     number: int
@@ -54,14 +54,14 @@ class Entry:
     query: str = ""
     batch: int = -1
     until: dict[str, Any] = field(default_factory=dict)  # the source's offsets at the end of the batch
-    added: list[tuple[str, Part]] = field(default_factory=list)  # where it was staged, and what it becomes
+    added: list[tuple[str, DataFile]] = field(default_factory=list)  # where it was staged, and what it becomes
     removed: list[str] = field(default_factory=list)
     written_ms: int = 0
     scope: dict[str, Any] = field(default_factory=dict)  # the topics that the table is for: `topics` or `pattern`
 
 
 @dataclass(slots=True)
-class Contents:
+class TableContents:
     """What the table holds after an entry."""
 
     number: int = 0
@@ -69,12 +69,12 @@ class Contents:
     batch: int = -1
     until: dict[str, Any] = field(default_factory=dict)
     written_ms: int = 0
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, DataFile] = field(default_factory=dict)
     ended: list[list[Any]] = field(default_factory=list)  # logs that are not read any more: [*log, sequence reached]
     scope: dict[str, Any] = field(default_factory=dict)
     began: list[list[Any]] = field(default_factory=list)  # [*log, sequence] of each log when a batch first had it
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: ManifestEntry) -> None:
         """Change this to what the table holds after the next entry."""
         self.number = entry.number
         for path in entry.removed:
@@ -118,13 +118,13 @@ def reached(until: dict[str, Any]) -> dict[Log, int]:
     }
 
 
-class Table:
+class ManifestTable:
     """Such a directory. `count` finds how many rows each of some files has."""
 
     def __init__(self, files: Files, count: Count) -> None:
         self._files = files
         self._count = count
-        self.contents = Contents()
+        self.contents = TableContents()
 
     @property
     def root(self) -> str:
@@ -151,7 +151,8 @@ class Table:
         scope: dict[str, Any] | None = None,
     ) -> int:
         """Add a batch, which `write` writes into the directory it is given; return how many rows it had."""
-        entry = Entry(self.contents.number + 1, "batch", query=query, batch=batch, until=until, scope=scope or {})
+        number = self.contents.number + 1
+        entry = ManifestEntry(number, "batch", query=query, batch=batch, until=until, scope=scope or {})
         self._stage(entry, write)
         return sum(part.rows for _, part in entry.added)
 
@@ -159,10 +160,12 @@ class Table:
         """Put what `write` writes in the place of some files of one folder; the rows must be the same."""
         folder = paths[0].rpartition("/")[0]
         before = sum(self.contents.parts[path].rows for path in paths)
-        entry = Entry(self.contents.number + 1, "merge", removed=list(paths))
+        entry = ManifestEntry(self.contents.number + 1, "merge", removed=list(paths))
         self._stage(entry, write, folder=folder, rows=before)
 
-    def _stage(self, entry: Entry, write: Callable[[str], None], folder: str = "", rows: int | None = None) -> None:
+    def _stage(
+        self, entry: ManifestEntry, write: Callable[[str], None], folder: str = "", rows: int | None = None
+    ) -> None:
         staging = f"{STAGING}/{entry.number:08d}"
         if entry.kind == "merge":
             self.tidy()
@@ -173,7 +176,7 @@ class Table:
         for index, (path, size) in enumerate(found):
             inside = path.removeprefix(f"{staging}/").rpartition("/")[0] or folder
             name = f"{entry.number:08d}-{index}.parquet"
-            entry.added.append((path, Part(f"{inside}/{name}" if inside else name, counted[path], size)))
+            entry.added.append((path, DataFile(f"{inside}/{name}" if inside else name, counted[path], size)))
             self._files.sync(path)
         if rows is not None and rows != sum(part.rows for _, part in entry.added):
             raise TableDamaged(f"{self.root}: merging {len(entry.removed)} files of {folder} would change their rows")
@@ -187,7 +190,7 @@ class Table:
         if entry.number % _FOLD_AFTER == 0:
             self._fold()
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: ManifestEntry) -> None:
         """Bring the files to where the entry says they are; done again it changes nothing."""
         if entry.removed and self._exchanged(entry):
             return
@@ -200,7 +203,7 @@ class Table:
             self._files.delete(path)
         self._files.delete(f"{STAGING}/{entry.number:08d}")
 
-    def _exchanged(self, entry: Entry) -> bool:
+    def _exchanged(self, entry: ManifestEntry) -> bool:
         """Put merged files in the place of the old ones in one step, where all is in one folder and it can be done."""
         folders = {path.rpartition("/")[0] for path in (*entry.removed, *(part.path for _, part in entry.added))}
         if len(folders) != 1 or not all(self._files.exists(staged) for staged, _ in entry.added):
@@ -224,19 +227,19 @@ class Table:
                 self._files.delete(f"{MANIFEST}/{name}")
 
 
-def load(files: Files) -> tuple[Contents, Entry | None]:
+def load(files: Files) -> tuple[TableContents, ManifestEntry | None]:
     """What the manifest says, and its last entry (None when that went into a snapshot)."""
     contents, last = _read(files, settled=False)
     return contents, last
 
 
-def settled(files: Files) -> Contents:
+def settled(files: Files) -> TableContents:
     """The same for readers: what is there, without an entry whose files are not in their places yet."""
     contents, _ = _read(files, settled=True)
     return contents
 
 
-def _read(files: Files, *, settled: bool) -> tuple[Contents, Entry | None]:
+def _read(files: Files, *, settled: bool) -> tuple[TableContents, ManifestEntry | None]:
     for attempt in range(_ATTEMPTS):
         try:
             return _read_once(files, settled=settled)
@@ -248,9 +251,9 @@ def _read(files: Files, *, settled: bool) -> tuple[Contents, Entry | None]:
     raise AssertionError("unreachable")
 
 
-def _read_once(files: Files, *, settled: bool) -> tuple[Contents, Entry | None]:
+def _read_once(files: Files, *, settled: bool) -> tuple[TableContents, ManifestEntry | None]:
     names = [name for name in files.names(MANIFEST) if name[:8].isdigit() and name.endswith(".json")]
-    contents = Contents()
+    contents = TableContents()
     for name in names:
         if name.endswith(_SNAPSHOT):
             contents = _contents(_parse(files, name))
@@ -268,7 +271,7 @@ def _read_once(files: Files, *, settled: bool) -> tuple[Contents, Entry | None]:
     return contents, last
 
 
-def _is_moving(files: Files, entry: Entry) -> bool:
+def _is_moving(files: Files, entry: ManifestEntry) -> bool:
     """Whether files of an entry still lie where they were staged."""
     return any(not files.exists(part.path) and files.exists(staged) for staged, part in entry.added)
 
@@ -292,7 +295,7 @@ def count_rows(spark: "SparkSession | None") -> Count:
     return count
 
 
-def strays(files: Files, contents: Contents) -> list[str]:
+def strays(files: Files, contents: TableContents) -> list[str]:
     """Parquet files that readers see and the manifest does not know."""
     return sorted(
         path
@@ -303,9 +306,9 @@ def strays(files: Files, contents: Contents) -> list[str]:
     )
 
 
-def small(parts: Iterable[Part], below: int) -> dict[str, list[Part]]:
+def small(parts: Iterable[DataFile], below: int) -> dict[str, list[DataFile]]:
     """Files smaller than that, by their folder, oldest first."""
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[DataFile]] = {}
     for part in parts:
         if part.bytes < below:
             found.setdefault(part.path.rpartition("/")[0], []).append(part)
@@ -322,14 +325,14 @@ def _parse(files: Files, name: str) -> dict[str, Any]:
     return value
 
 
-def _entry(value: dict[str, Any]) -> Entry:
-    added = [(staged, Part(**part)) for staged, part in value.pop("added")]
-    return Entry(added=added, **value)
+def _entry(value: dict[str, Any]) -> ManifestEntry:
+    added = [(staged, DataFile(**part)) for staged, part in value.pop("added")]
+    return ManifestEntry(added=added, **value)
 
 
-def _contents(value: dict[str, Any]) -> Contents:
-    parts = {path: Part(**part) for path, part in value.pop("parts").items()}
-    return Contents(parts=parts, **value)
+def _contents(value: dict[str, Any]) -> TableContents:
+    parts = {path: DataFile(**part) for path, part in value.pop("parts").items()}
+    return TableContents(parts=parts, **value)
 
 
 def _dump(value: object) -> bytes:
