@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from failing import configure, failures, letters, reject
 
+from failing import configure, failures, letters, reject
 from lapwing.broker import dead_filter, redrive_task
 from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings import UNLIMITED, Rate

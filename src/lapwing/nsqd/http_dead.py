@@ -9,13 +9,13 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
-from lapwing.broker import dead_filter, dead_letter_view, dead_letters, redrive, settings
+from lapwing.broker import dead_filter, dead_letter_view, dead_letters, redrive_task, settings
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.dead_letter_view import DeadLetter
 from lapwing.errors import NoSuchChannel, SettingRefused
-from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
+from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.http_authorization import require
@@ -83,7 +83,7 @@ class DeadApi:
             limit=limit,
             bodies=query.get("body") not in ("false", "0"),
         )
-        return Stream(200, content_type=JSON, pieces=pieces)
+        return StreamedAnswer(200, content_type=JSON, pieces=pieces)
 
     async def _letters(
         self, channel: Channel, wanted: DeadFilter, *, after: int, limit: int, bodies: bool
@@ -162,7 +162,7 @@ class DeadApi:
 
     async def purge(self, request: Request) -> Answer:
         """Drop letters for good."""
-        return await self._begin(request, redrive.NOWHERE)
+        return await self._begin(request, redrive_task.NOWHERE)
 
     async def _begin(self, request: Request, to: str | None) -> Answer:
         document = read_document(request, _KEYS, _EXAMPLE)
@@ -171,8 +171,8 @@ class DeadApi:
         rate = settings.read(settings.CHANNEL, "channel", "rate", document.get("rate", ""))
         limit = whole_number(document, "limit", 0)
         if to is None:
-            to = document.get("to", redrive.CHANNEL)
-            if to not in (redrive.CHANNEL, redrive.TOPIC):
+            to = document.get("to", redrive_task.CHANNEL)
+            if to not in (redrive_task.CHANNEL, redrive_task.TOPIC):
                 raise Refused(400, 'to: "channel" (the one that gave the message up) or "topic" (all of them) expected')
         edited = _edited(document)
         if edited is not None and len(wanted.sequences) != 1:

@@ -12,7 +12,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.entries import Entry, PendingScan, State, entry_of
 from lapwing.errors import ReadFailed
-from lapwing.net.answers import JSON, Answer, Refused, Stream, compact, value
+from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.http_authorization import require
@@ -71,7 +71,7 @@ class PendingApi:
             min_idle=whole_parameter(query, "min_idle", 0) * _MILLISECOND,
             bodies=query.get("body") in ("true", "1"),
         )
-        return Stream(200, content_type=JSON, pieces=pieces)
+        return StreamedAnswer(200, content_type=JSON, pieces=pieces)
 
     async def _pieces(
         self, channel: Channel, scan: PendingScan, limit: int, *, min_idle: int, bodies: bool
@@ -137,7 +137,7 @@ class PendingApi:
         return value({"topic": topic, "channel": name, "claimed": len(done), "ids": ids, "next": following})
 
     async def _chosen(self, channel: Channel, document: Mapping[str, Any], limit: int) -> tuple[list[int], int | None]:
-        """Return the sequences that a claim means, and where the next one goes on."""
+        """Return the sequences that a claim means, and where the next one starts."""
         named_ones = _named(channel, document)
         states = _states(document.get("state"))
         holder = document.get("holder")

@@ -52,7 +52,7 @@ class RedriveRunner:
                 await self._changed.wait()
 
     async def stop(self) -> None:
-        """End; what is left goes on at the next start."""
+        """End; the rest continues at the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
