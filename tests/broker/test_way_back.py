@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from failing import configure, fail, failures, letters, reject, release
 
+from failing import configure, fail, failures, letters, reject, release
 from lapwing.broker.pending import Reason
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Cls, Rdy

@@ -106,8 +106,12 @@ class Disk:
         finally:
             self.close(fd)
 
-    def replace(self, path: str, parts: Iterable[bytes], *, sync: bool) -> None:
-        """Make `parts` the content of `path`: wholly, or (when this raises) not at all."""
+    def replace(self, path: str, parts: Iterable[bytes], *, sync: bool, sync_name: bool = True) -> None:
+        """Make `parts` the content of `path`: wholly, or (when this raises) not at all.
+
+        With `sync` the content survives a power loss, and so does its name unless `sync_name` is false. When only the
+        sync of the name fails, this raises although the content is replaced.
+        """
         temporary = f"{path}.{os.urandom(4).hex()}.tmp"
         fd = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
         try:
@@ -125,7 +129,7 @@ class Disk:
             with contextlib.suppress(OSError):  # the first error is the one to raise
                 self.unlink(temporary)
             raise
-        if sync:
+        if sync and sync_name:
             self.sync_directory(os.path.dirname(path))
 
     def write(self, fd: int, data: bytes, offset: int) -> None:

@@ -150,6 +150,11 @@ class Index:
         self.unwritten = 0
         del self.recent[:-1]
 
+    def write_again(self) -> None:
+        """Write every record again as it is, for a sync that failed. Raises `OSError` or `ReadFailed`."""
+        self.write()
+        self.file.write(self.file.read(self.count * RECORD, 0), 0)
+
     def add(self, chunk: Chunk) -> None:
         """Add a record and write it at once; nothing is added to its chunk, nor to the one before. Raises `OSError`."""
         self.write()

@@ -1,10 +1,11 @@
 """The journal of a topic: the state of its channels, saved in small records and folded when it is read."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from lapwing.errors import LogError
+from lapwing.errors import LogError, WriteFailed
 from lapwing.log import journal_entries as entries
 from lapwing.log import records
 from lapwing.log.disk import File, OpenFiles
@@ -138,6 +139,8 @@ class Journal:
             return
         if not self._read:
             self._fold()
+        if self._file.doubtful:
+            self._write_again()
         begin = [entries.version()] if self._version < entries.VERSION or not self._file.size else []
         self._file.append(records.encode(b"".join([*begin, *self._entries, *self._latest.values()])), sync=sync)
         self._version = entries.VERSION
@@ -146,6 +149,20 @@ class Journal:
         self._entries.clear()
         if self._file.size > _COMPACT_BYTES and self._file.size > _COMPACT_RATIO * sum(self._live.values()):
             self.compact()
+
+    def _write_again(self) -> None:
+        """Write the whole file again after a sync of it failed: the disk may lack what was appended before.
+
+        Raises `WriteFailed`.
+        """
+        try:
+            self._file.cut()
+            self._file.replace([records.encode(b"".join(_encoded(self._fold())))], sync=True)
+        except OSError as error:
+            raise WriteFailed(self.path, 0, error) from error
+        except LogError as error:
+            raise WriteFailed(self.path, 0, OSError(errno.EIO, str(error))) from error
+        self._version = entries.VERSION
 
     def close(self) -> None:
         """Write what is unwritten and give the descriptor back."""

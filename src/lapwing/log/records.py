@@ -3,6 +3,7 @@
     magic 4 | length u32 | crc32c of the payload u32 | payload         (little-endian)
 """
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -92,7 +93,9 @@ class RecordFile:
     def __init__(self, file: File) -> None:
         self.file = file
         self.size = 0  # bytes that are known to be good
+        self.doubtful = False  # a sync failed: records before may be lost, and the caller has to replace the file
         self._torn = False  # there is more in the file than that, to be cut off first
+        self._unnamed = True  # the name of the file may not be synced
 
     def read(self) -> Iterator[Found]:
         """Yield everything in the file; afterwards records are appended behind the last sound one.
@@ -112,35 +115,59 @@ class RecordFile:
 
     def append(self, data: bytes, *, sync: bool) -> None:
         """Write records, with `sync` so that they survive a power loss; or, raising `WriteFailed`, do not."""
-        disk = self.file.table.disk
         try:
-            if self._torn:
-                self.file.truncate(self.size)
+            self.cut()
             self._torn = True
             self.file.write(data, self.size)
             if sync:
-                disk.fsync(self.file.table.reach(self.file))
-                if not self.size:
-                    disk.sync_directory(os.path.dirname(self.file.path))
+                self._sync()
         except OSError as error:
             raise WriteFailed(self.file.path, self.size, error) from error
         self._torn = False
         self.size += len(data)
 
+    def cut(self) -> None:
+        """Cut off what a failed append has left. Raises `OSError`."""
+        if self._torn:
+            self.file.truncate(self.size)
+            self._torn = False
+
+    def _sync(self) -> None:
+        disk = self.file.table.disk
+        fd = self.file.table.reach(self.file)
+        try:
+            disk.fsync(fd)
+        except OSError:
+            self.doubtful = True
+            raise
+        if self._unnamed:
+            disk.sync_directory(os.path.dirname(self.file.path))
+            self._unnamed = False
+
     def empty(self, *, sync: bool) -> None:
         """Make it a file without records, with `sync` after a power loss too; raises `WriteFailed`."""
         try:
             self.file.truncate(0)
+            self.size = 0
+            self._torn = False
             if sync:
-                self.file.table.disk.fsync(self.file.table.reach(self.file))
+                self._sync()
         except OSError as error:
             raise WriteFailed(self.file.path, 0, error) from error
-        self.size = 0
-        self._torn = False
+        self.doubtful = False
 
     def replace(self, parts: Iterable[bytes], *, sync: bool) -> None:
-        """Make other records the content, in one step; raises `OSError`, and then nothing is changed."""
-        self.file.table.disk.replace(self.file.path, parts, sync=sync)
-        self.file.close()  # it is the descriptor of the file that is no more
+        """Make other records the content, in one step; raises `OSError`, and then nothing is changed.
+
+        With `sync` the new content is synced, and its name as soon as the disk syncs names: now, or with the next
+        append.
+        """
+        self.file.table.disk.replace(self.file.path, parts, sync=sync, sync_name=False)
+        self.file.close()  # its descriptor is that of the old file
         self.size = self.file.size()
-        self._torn = False
+        self.doubtful = self._torn = False
+        self._unnamed = True
+        if sync:
+            with contextlib.suppress(OSError):
+                self.file.table.disk.sync_directory(os.path.dirname(self.file.path))
+                self._unnamed = False

@@ -71,7 +71,7 @@ class Segment:
 
     __slots__ = (
         "boot", "end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "recorded_boot",
-        "reserved", "size", "torn",
+        "reserved", "size", "synced", "synced_extras", "torn",
     )
 
     def __init__(self, directory: str, first: int, files: OpenFiles, merge_bytes: int, boot: int = 0) -> None:
@@ -80,6 +80,8 @@ class Segment:
         self.first = first
         self.end = first
         self.size = 0
+        self.synced = 0  # bytes of frames that are known to be synced
+        self.synced_extras = 0  # the same of attributes
         self.newest = 0  # ns, the time of the newest message
         self.merge_bytes = merge_bytes  # a chunk is added to by later writes up to this length
         self.boot = boot  # names this run of the machine; 0: not known

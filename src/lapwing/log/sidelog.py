@@ -3,12 +3,13 @@
 Records (see `records`): kind u8 = 1 | sequence u64 | frame, or kind u8 = 2 | sequences u64 ... that are done with.
 """
 
+import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from lapwing.errors import CorruptChunk, LogError, OutOfRange
+from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
 from lapwing.log import records
 from lapwing.log.datapath import folder
 from lapwing.log.disk import File, OpenFiles
@@ -121,6 +122,8 @@ class SideLog:
             self._puts = 0
             self._dropped.clear()
             return
+        if self._file.doubtful:
+            self._write_again()
         parts: list[bytes] = []
         places: dict[int, int] = {}
         at = self._file.size
@@ -183,6 +186,21 @@ class SideLog:
 
     def compact(self) -> None:
         """Write the frames still wanted to a new file, which takes the old one's place; on error the old one stays."""
+        try:
+            self._rewrite()
+        except (OSError, LogError) as error:
+            self.notes.append(f"{self.path}: could not be compacted: {error}")
+
+    def _write_again(self) -> None:
+        """Write all frames again after a sync failed: the disk may lack those appended before. Raises `WriteFailed`."""
+        try:
+            self._rewrite()
+        except OSError as error:
+            raise WriteFailed(self.path, 0, error) from error
+        except LogError as error:
+            raise WriteFailed(self.path, 0, OSError(errno.EIO, str(error))) from error
+
+    def _rewrite(self) -> None:
         places: dict[int, int] = {}
 
         def wanted() -> Iterator[bytes]:
@@ -198,10 +216,6 @@ class SideLog:
                 at += len(part)
                 yield part
 
-        try:
-            self._file.replace(wanted(), sync=self._sync)
-        except (OSError, LogError) as error:
-            self.notes.append(f"{self.path}: could not be compacted: {error}")
-            return
+        self._file.replace(wanted(), sync=self._sync)
         self._places = places
         self._puts = len(places)

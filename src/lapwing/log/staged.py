@@ -59,6 +59,7 @@ class StagedFiles:
         self._root = os.path.join(data_path, STAGING)
         self._sync = sync
         self._disk = disk
+        self._doubtful: set[str] = set()  # intents whose last sync failed
 
     def sinks(self) -> list[str]:
         """Every sink that anything is known of."""
@@ -143,6 +144,10 @@ class StagedFiles:
         path = os.path.join(self._sink(sink), "intent")
         line = _sealed({"part": index, **facts})
         disk = self._disk
+        if path in self._doubtful:  # a sync of it failed: the disk may lack the lines before
+            self._write(path, disk.read(path), line)
+            self._doubtful.discard(path)
+            return None
         fd = disk.open(path, os.O_RDWR)
         try:
             before = os.fstat(fd).st_size
@@ -160,6 +165,9 @@ class StagedFiles:
             fd = disk.open(path, os.O_RDONLY)
             try:
                 disk.fsync(fd)
+            except OSError:
+                self._doubtful.add(path)
+                raise
             finally:
                 disk.close(fd)
 

@@ -1,15 +1,25 @@
-"""Group fsync: what is to be synced, gathered here and done wherever the caller waits."""
+"""Group fsync: the files of a log that have to be synced, and the call that syncs them in any thread.
 
+A failed fsync leaves pages that the system takes for clean although the disk does not have them: a second fsync would
+succeed and mean nothing. So everything since the last good sync is written again before the next one.
+"""
+
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from lapwing.errors import WriteFailed
-from lapwing.log.disk import File, OpenFiles
+from lapwing import kernel
+from lapwing.errors import LogError
+from lapwing.log.disk import Disk, File, OpenFiles
+from lapwing.log.index import BadRecord
 from lapwing.log.segment import Segment
+
+Piece = tuple[int, int, int | None]  # offset, length, CRC-32C of what was written there if it is known
+Job = tuple[int, str, Sequence[Piece]]  # descriptor, path, what to write again before the sync
 
 
 class Sync:
-    """What of one log's files is written and not yet synced."""
+    """The files of one log that are written and not yet synced."""
 
     def __init__(self, directory: str, files: OpenFiles, reached: int) -> None:
         self.reached = reached  # the sequence up to which all is synced
@@ -17,7 +27,8 @@ class Sync:
         self._files = files
         self._dirty: set[Segment] = set()
         self._names_dirty = True  # the directory itself may be new
-        self._under_way: set[Segment] | None = None
+        self._under_way: dict[Segment, tuple[int, int]] | None = None  # sizes of frames and attributes when it began
+        self._doubtful: set[Segment] = set()  # segments whose last sync failed
         self._target = reached
 
     @property
@@ -37,36 +48,42 @@ class Sync:
             self._names_dirty = True
 
     def deleted(self, segment: Segment) -> None:
-        """Note that a segment is gone."""
+        """Note that a segment is deleted."""
         self._dirty.discard(segment)
+        self._doubtful.discard(segment)
         if self._under_way is not None:
-            self._under_way.discard(segment)
+            self._under_way.pop(segment, None)
 
     def begin(self, target: int) -> Callable[[], None] | None:
-        """The call that syncs everything up to sequence `target`; None when there is none to make.
+        """Return a call that syncs everything up to sequence `target`; None when there is nothing to sync.
 
         It works on descriptors of its own, so that files may be closed, rolled and deleted meanwhile.
         """
         if self._under_way is not None or not self._dirty:
             return None
         disk = self._files.disk
-        wanted: list[tuple[int, str]] = []
+        wanted: list[Job] = []
         trouble: OSError | None = None
         try:
             for segment in sorted(self._dirty, key=lambda segment: segment.first):
                 segment.write_index()
-                wanted += [(disk.dup(self._files.reach(file)), file.path) for file in _files_of(segment)]
-        except (OSError, WriteFailed) as error:
-            trouble = error if isinstance(error, OSError) else OSError(error.errno, str(error))
+                again = _lost_pieces(segment) if segment in self._doubtful else {}
+                wanted.extend(
+                    (disk.dup(self._files.reach(file)), file.path, again.get(file, ())) for file in _files_of(segment)
+                )
+        except (OSError, LogError) as error:
+            trouble = error if isinstance(error, OSError) else OSError(getattr(error, "errno", errno.EIO), str(error))
         directory = self._directory if self._names_dirty else ""
         self._names_dirty = False
-        self._under_way, self._dirty, self._target = self._dirty, set(), target
+        self._under_way = {segment: (segment.size, segment.extras.size) for segment in self._dirty}
+        self._dirty, self._target = set(), target
 
         def sync() -> None:
             failed = trouble
-            for fd, path in wanted:
+            for fd, path, again in wanted:
                 try:
                     if failed is None:
+                        _write_again(disk, fd, again)
                         disk.fsync(fd)
                 except OSError as error:
                     failed = OSError(error.errno, error.strerror, path)
@@ -82,16 +99,52 @@ class Sync:
 
     def finish(self, error: OSError | None) -> None:
         """Note how the call ended."""
-        if self._under_way is None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
             return
         if error is None:
             self.reached = max(self.reached, self._target)
+            for segment, sizes in under_way.items():
+                segment.synced, segment.synced_extras = sizes
+            self._doubtful.difference_update(under_way)
         else:
-            self._dirty |= self._under_way
+            self._dirty.update(under_way)
+            self._doubtful.update(under_way)
             self._names_dirty = True
-        self._under_way = None
 
 
 def _files_of(segment: Segment) -> list[File]:
     attributes = [segment.extras.file] if segment.extras.size else []
     return [*attributes, segment.frames, segment.index.file]  # a record last, as it vouches for the others
+
+
+def _lost_pieces(segment: Segment) -> dict[File, list[Piece]]:
+    """Return what a failed sync may have lost of a segment's files. Raises `LogError` or `OSError`.
+
+    The index is written again here: its last record may change while the sync runs in another thread.
+    """
+    segment.index.write_again()
+    frames: list[Piece] = []
+    number = segment.index.count
+    try:
+        while number:
+            number -= 1
+            chunk = segment.index.chunk(number)
+            if chunk.stop <= segment.synced:
+                break
+            frames.append((chunk.offset, chunk.length, chunk.crc))
+    except BadRecord as error:
+        raise LogError(str(error)) from error
+    beside = segment.extras.size - segment.synced_extras
+    return {segment.frames: frames, segment.extras.file: [(segment.synced_extras, beside, None)] if beside else []}
+
+
+def _write_again(disk: Disk, fd: int, pieces: Sequence[Piece]) -> None:
+    """Write pieces of a file again as they are. Raises `OSError`.
+
+    A piece that the system has lost does not match its checksum. It is left as it is, and readers set it aside.
+    """
+    for offset, length, crc in pieces:
+        data = disk.pread(fd, length, offset)
+        if crc is None or (len(data) == length and kernel.crc32c(data) == crc):
+            disk.write(fd, data, offset)
