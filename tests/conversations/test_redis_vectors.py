@@ -41,25 +41,29 @@ EVERYTHING = {
 
 
 class Servers:
-    """An nsqd with Redis's rules for trimming, and one that asks for a password."""
+    """An nsqd as it is, one with Redis's rules for trimming, and one that asks for a password."""
 
     def __init__(self, folder: Path) -> None:
         self.auth = AuthServer()
         self.auth.answers[PASSWORD] = [EVERYTHING]
         flags = ["--redis-address=127.0.0.1:0", "--max-msg-size=4194304"]
-        (folder / "open").mkdir()
-        (folder / "closed").mkdir()
-        self.open = start_nsqd(folder / "open", "--redis-trim-unread", *flags)
+        for name in ("open", "trimming", "closed"):
+            (folder / name).mkdir()
+        self.open = start_nsqd(folder / "open", *flags)
+        self.trimming = start_nsqd(folder / "trimming", "--redis-trim-unread", *flags)
         self.closed = start_nsqd(folder / "closed", f"--auth-http-address={self.auth.address}", *flags)
 
     def address(self, case: dict[str, Any]) -> tuple[str, int]:
-        daemon = self.closed if case.get("server") == "auth" else self.open
+        if case.get("server") == "auth":
+            daemon = self.closed
+        else:
+            daemon = self.trimming if "trim-unread" in case.get("needs", ()) else self.open
         host, _, port = daemon.addresses["Redis"].rpartition(":")
         return host, int(port)
 
     @property
     def daemons(self) -> list[Daemon]:
-        return [self.open, self.closed]
+        return [self.open, self.trimming, self.closed]
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +91,4 @@ def test_only_what_the_documents_name_is_refused() -> None:
     assert all(case.get("needs") for case in CASES if case["name"] in REFUSED)
     for tag in tags - {"xdel"}:  # which is there, but for one case that has both
         assert f"`{tag}`" in documents
+    assert "`trim-unread`" in documents

@@ -260,10 +260,22 @@ def test_trimming_keeps_what_a_group_has_not_finished() -> None:
     client = stage.redis()
     client.send("XREADGROUP GROUP g c COUNT 4 STREAMS s >", f"XACK s g {T0}-0 {T0}-1 {T0}-3").replies()
 
-    assert client.ask("XTRIM s MAXLEN 0") == 3
+    assert client.ask("XTRIM s MAXLEN 1") == 3
     assert [values[1] for _, values in client.ask("XRANGE s - +")] == [b"2", b"4", b"5"]
     assert client.ask("XTRIM s MAXLEN 1 KEEPREF") == 2
     assert client.ask("XPENDING s g - + 10")[0][0] == b"%d-2" % T0
+
+
+@pytest.mark.parametrize(("words", "gone"), [("MAXLEN 0", 6), ("MAXLEN ~ 0", 0), ("MAXLEN 0 ACKED", 0)])
+def test_a_stream_can_be_emptied_although_a_group_has_not_read_it(words: str, gone: int) -> None:
+    stage = RedisStage()
+    filled(stage, 6)
+    client = stage.redis()
+
+    assert client.ask(f"XTRIM s {words}") == gone
+    assert client.ask("XLEN s") == 6 - gone
+    reply = client.ask("XREADGROUP GROUP g c STREAMS s >")
+    assert (0 if reply is None else len(reply[0][1])) == 6 - gone
 
 
 def test_trimming_takes_what_a_group_has_not_read_where_that_is_permitted() -> None:

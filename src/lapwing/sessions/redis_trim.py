@@ -18,9 +18,11 @@ _LIMIT: Final = 100 * NODE  # entries that one command with `~` deletes unless i
 def trim(stream: Stream, asked: Trim, *, unread: bool, now: int) -> int:
     """Delete the oldest entries; return how many.
 
-    Without a word about references, entries that a group has not finished are kept, unless `unread` is true.
+    Without a word about references, entries that a group has not finished are kept, unless `unread` is true or the
+    stream is to be empty: MAXLEN 0 is an order, as DEL is.
     """
-    references = asked.references or (References.KEEPREF if unread else References.ACKED)
+    empty = asked.max_length == 0 and not asked.approximate
+    references = asked.references or (References.KEEPREF if unread or empty else References.ACKED)
     log = stream.log
     if asked.min_id is not None:
         stop = stream.from_id(asked.min_id)
