@@ -4,66 +4,16 @@ import json
 import os
 import pty
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import count
-from typing import Any
 
 import pytest
-from commanding import PROGRAM, environment, lapwing, lapwing_json
+from commanding import PROGRAM, environment, lapwing
+from pairing import NUMBERS, Pair
 
-from daemons import Daemon, nsqd, start_nsqlookupd, until
-
-_NUMBERS = count()
-
-
-@dataclass
-class Pair:
-    lookupd: Daemon
-    nodes: tuple[Daemon, Daemon]
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return ("--lookupd-http-address", self.lookupd.http)
-
-    def run(self, *words: str, code: int = 0) -> str:
-        done = lapwing(*words, *self.flags, code=code)
-        return done.stdout + done.stderr
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        return lapwing_json(*words, *self.flags, code=code)
-
-    def topic(self, *bodies: str) -> str:
-        """A new topic on both nodes, with a channel c; the messages are on the first."""
-        name = f"t{next(_NUMBERS)}"
-        for node in self.nodes:
-            lapwing("topic", "create", name, "--channel", "c", "--nsqd-http-address", node.http)
-        if bodies:
-            lapwing("pub", name, *bodies, daemon=self.nodes[0])
-        until(lambda: self.names(name) == [node.http for node in self.nodes], what="the topic in discovery")
-        return name
-
-    def names(self, topic: str) -> list[str]:
-        found = [each for each in self.json("topics") if each["topic"] == topic]
-        return sorted(found[0]["nodes"], key=[node.http for node in self.nodes].index) if found else []
-
-    def channel(self, topic: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(each for each in self.json("channels", topic) if each["channel"] == "c")
-        return found
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with start_nsqlookupd() as lookupd:
-        flags = (f"--lookupd-tcp-address={lookupd.tcp}", "--broadcast-address=127.0.0.1")
-        with nsqd(*flags) as one, nsqd(*flags) as two:
-            made = Pair(lookupd, (one, two))
-            until(lambda: len(made.json("drain", "status")) == 2, what="both nodes in discovery")
-            yield made
+from daemons import until
 
 
 def test_a_topic_is_created_paused_and_deleted_on_every_node_and_each_is_named(pair: Pair) -> None:
-    name = f"t{next(_NUMBERS)}"
+    name = f"t{next(NUMBERS)}"
     created = pair.run("topic", "create", name)
     until(lambda: len(pair.names(name)) == 2, what="the topic in discovery")
     pair.run("topic", "pause", name)

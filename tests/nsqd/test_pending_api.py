@@ -158,6 +158,17 @@ async def test_a_claim_finishes_rejects_and_defers(held: Held, action: str):
         assert channel.counts.dead == 2
 
 
+@pytest.mark.parametrize("dead_topic", ["t.c.dead", ""])
+async def test_a_claim_that_rejects_nothing_makes_no_dead_letter_topic(held: Held, dead_topic: str):
+    channel = held.broker.existing_channel("t", "c")
+    held.broker.settings.change_channel(channel, {"dead_topic": dead_topic}, now=held.now)
+    status, answer = await held.claim(state="deferred", action="reject")
+    held.later(MS)
+
+    assert (status, answer["claimed"]) == (200, 0)
+    assert list(held.broker.topics) == ["t"]
+
+
 async def test_deferred_messages_are_cancelled_the_same_way(held: Held):
     for _ in range(5):
         await held.node.ask("POST", "/pub?topic=t&defer=600000", b"later")

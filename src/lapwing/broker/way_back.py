@@ -67,6 +67,8 @@ def give_up(
 ) -> None:
     """Give messages up that no holder has: they go to the dead-letter topic, or nowhere if the channel has none."""
     pending = channel.pending
+    if not sequences:
+        return
     if not channel.dead_topic:
         _drop(channel, sequences, reason, now)
         return

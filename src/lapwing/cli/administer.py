@@ -95,6 +95,32 @@ def report(
     end_with(results)
 
 
+def print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
+    """Print rows under their headings, and nothing without rows. The columns `numbers` are aligned to the right."""
+    from lapwing.tools.terminal import Column, Terminal, table
+
+    if rows:
+        columns = [Column(name, left=name not in numbers) for name in names]
+        print("\n".join(table(columns, rows, Terminal.of(sys.stdout))))
+
+
+def printable(text: str) -> str:
+    """Return a text of a message with its control characters written out, so that a terminal does not obey them."""
+    from lapwing.tools import message_format
+
+    return message_format.printable(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+
+
+def end_quietly(results: "Sequence[NodeResult[Any]]", nothing: str = "") -> None:
+    """Name the nodes that refused, or write that there is nothing; end the program with 1 if a node refused."""
+    for result in results:
+        if not result.done:
+            shared.warn(f"{result.node}: refused: {result.error}")
+    if nothing and all(result.done for result in results):
+        shared.warn(nothing)
+    end_with(results)
+
+
 def end_with(results: "Sequence[NodeResult[Any]]") -> None:
     """End the program with 1 if a node refused."""
     if not all(result.done for result in results):

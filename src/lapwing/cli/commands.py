@@ -18,6 +18,7 @@ Completer = Callable[[str], Sequence[str]]
 
 _KINDS: Final = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _USAGE_ERROR: Final = 2
+_ALIASES: Final = {"ls": "list", "rm": "remove"}  # words of the shell that people type by habit
 
 
 class UsageError(ConfigError):
@@ -321,6 +322,7 @@ class Group:
         """Return the command of that name. Raises `UsageError`."""
         if name.startswith("-"):
             raise UsageError(f"there is no option {name}")
+        name = _ALIASES.get(name, name) if name not in self.commands else name
         if name not in self.commands:
             raise UsageError(f"there is no command {name!r}{_guess(name, list(self.commands))}")
         return self.commands[name]

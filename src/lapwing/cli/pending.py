@@ -1,0 +1,344 @@
+"""lapwing pending: list messages that are in flight or wait to be delivered again, and take them."""
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from lapwing.cli import administer, shared
+from lapwing.cli.administer import DryRun, OnNode, Place, Yes
+from lapwing.cli.commands import Argument, Group, Option, UsageError
+from lapwing.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lapwing.client.cluster import Node
+    from lapwing.client.cluster_client import ClusterClient
+
+app = Group(
+    "pending",
+    """List messages that are in flight or wait to be delivered again, and take them from their consumers.
+
+    A message is in flight with a consumer, ready to be delivered again, or deferred until a time.""",
+    example="lapwing pending list orders/billing --min-idle 1m",
+)
+
+Flags = shared.ClusterFlags
+_FLAGS = shared.ClusterFlags()
+_STATES: Final = ("in_flight", "ready", "deferred")
+_PAGE: Final = 10_000  # messages of one request
+_TIMEOUT: Final = 60.0  # s for the answer to one request
+
+Ids = Annotated[
+    list[str] | None, Argument(metavar="ID", help="The messages; without ids, those that the options describe.")
+]
+OnlyIds = Annotated[list[str] | None, Argument(metavar="ID", help="The messages; without ids, all of them.")]
+Limit = Annotated[int, Option(min=0, help="At most so many messages of each node; 0: all of them.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingFlags:
+    """Which messages are meant."""
+
+    state: Annotated[str, Option(choices=_STATES, help="Only messages in this state.")] = ""
+    holder: Annotated[str, Option(metavar="CONSUMER", help="Only messages that this consumer has.")] = ""
+    min_idle: Annotated[
+        str, Option(metavar="DURATION", help="Only messages that a consumer has had for this long: 30s, 10m.")
+    ] = ""
+
+    def members(self) -> dict[str, Any]:
+        """Return the conditions as nsqd takes them. Raises `UsageError`."""
+        from lapwing.client.format import parse_span
+
+        try:
+            idle = parse_span(self.min_idle) // 1_000_000 if self.min_idle else 0
+        except ConfigError as error:
+            raise UsageError(f"--min-idle: {error}") from error
+        found = {"state": self.state, "holder": self.holder, "min_idle": idle}
+        return {key: value for key, value in found.items() if value}
+
+
+_WHICH = PendingFlags()
+
+
+@app.command("list", example="lapwing pending list orders/billing --state deferred")
+def list_(
+    place: Place,
+    count: Annotated[int, Option("--count", "-n", min=1, help="List at most so many messages of each node.")] = 100,
+    after: Annotated[int, Option(min=-1, help="Begin behind this sequence.")] = -1,
+    bodies: Annotated[bool, Option("--bodies", help="Show the bodies too.")] = False,
+    which: PendingFlags = _WHICH,
+    node: OnNode = "",
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """List pending messages in the order of the log: who has each, for how long, and how often it failed."""
+    members = which.members()
+
+    async def read(client: "ClusterClient", at: "Node") -> Any:
+        return await _read(client, at, place, members, count, after=after, bodies=bodies)
+
+    results = administer.changed(cluster, lambda client: _nodes(client, place, node), read)
+    if as_json:
+        administer.report(results, "", as_json=True)
+        return
+    names = ("node", "sequence", "id", "state", "holder", "idle", "until", "deliveries", "failures", "size", "error")
+    rows = [_row(result.node, entry) for result in results for entry in (result.answer or {}).get("entries", ())]
+    if bodies:
+        for row, entry in zip(rows, _entries(results), strict=True):
+            print("  ".join(each for each in row if each))
+            print(administer.printable(_body(entry)), end="\n\n")
+    else:
+        administer.print_table(names, rows, numbers=("sequence", "idle", "deliveries", "failures", "size"))
+    for result in results:
+        if result.answer:
+            shared.warn(f"{result.node}: {_counted(result.answer['counts'])}")
+    administer.end_quietly(results)
+
+
+@app.command(example="lapwing pending claim orders/billing --min-idle 10m")
+def claim(
+    place: Place,
+    ids: Ids = None,
+    to: Annotated[str, Option(metavar="CONSUMER", help="Hand the messages to this consumer.")] = "",
+    limit: Limit = 0,
+    which: PendingFlags = _WHICH,
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Take messages from their consumers, or from their delay, so that others get them at once.
+
+    A late answer of the former consumer is refused. It does not count as a failure.
+    """
+    document = {"action": "ready", **({"to": to} if to else {})}
+    _claim(document, "make {} ready to be delivered", place, ids, which, limit, node, yes=yes, dry_run=dry_run,
+           cluster=cluster, as_json=as_json)  # fmt: skip
+
+
+@app.command(example="lapwing pending finish orders/billing 0f1a2b3c4d5e6f70")
+def finish(
+    place: Place,
+    ids: Ids = None,
+    limit: Limit = 0,
+    which: PendingFlags = _WHICH,
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Finish messages, so that they are not delivered any more."""
+    _claim({"action": "finish"}, "finish {}", place, ids, which, limit, node, yes=yes, dry_run=dry_run,
+           cluster=cluster, as_json=as_json)  # fmt: skip
+
+
+@app.command(example="lapwing pending reject orders/billing --holder worker-3 --reason 'wrong schema'")
+def reject(
+    place: Place,
+    ids: Ids = None,
+    reason: Annotated[str, Option(metavar="TEXT", help="The error that the dead letter gets.")] = "",
+    limit: Limit = 0,
+    which: PendingFlags = _WHICH,
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Give messages up at once: they become dead letters, or are dropped if the channel keeps none."""
+    document = {"action": "reject", **({"reason": reason} if reason else {})}
+    _claim(document, "give up {}", place, ids, which, limit, node, yes=yes, dry_run=dry_run, cluster=cluster,
+           as_json=as_json)  # fmt: skip
+
+
+@app.command(example="lapwing pending defer orders/billing --state ready --by 30m")
+def defer(
+    place: Place,
+    ids: Ids = None,
+    by: Annotated[str, Option(metavar="DURATION", help="The delay, from now: 30s, 10m, 2h.")] = "",
+    limit: Limit = 0,
+    which: PendingFlags = _WHICH,
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Take messages from their consumers, and deliver them after a delay."""
+    from lapwing.client.format import parse_span
+
+    if not by:
+        raise UsageError("--by is missing: the delay, such as --by 30m")
+    document = {"action": "defer", "delay": parse_span(by, "--by") // 1_000_000}
+    _claim(document, f"defer {{}} by {by}", place, ids, which, limit, node, yes=yes, dry_run=dry_run, cluster=cluster,
+           as_json=as_json)  # fmt: skip
+
+
+@app.command(example="lapwing pending cancel orders/billing --dry-run")
+def cancel(
+    place: Place,
+    ids: OnlyIds = None,
+    limit: Limit = 0,
+    node: OnNode = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    cluster: Flags = _FLAGS,
+    as_json: shared.Json = False,
+) -> None:
+    """Cancel deferred messages, so that they are never delivered. Messages in another state are left alone."""
+    _claim({"action": "finish"}, "cancel {}", place, ids, PendingFlags(state="deferred"), limit, node, yes=yes,
+           dry_run=dry_run, cluster=cluster, as_json=as_json)  # fmt: skip
+
+
+# ---- what they share ----
+
+
+async def _nodes(client: "ClusterClient", place: str, node: str) -> "list[Node]":
+    return await administer.topic_nodes(client, administer.split_place(place)[0], node)
+
+
+def _params(place: str) -> dict[str, str]:
+    topic, channel = administer.split_place(place)
+    return {"topic": topic, "channel": channel}
+
+
+async def _pages(
+    client: "ClusterClient", at: "Node", place: str, members: dict[str, Any], *, after: int, limit: int, bodies: bool
+) -> AsyncIterator[Any]:
+    """Yield the answers of a node, a page each."""
+    params = _params(place) | {key: str(value) for key, value in members.items()}
+    if bodies:
+        params["body"] = "true"
+    while True:
+        params["limit"] = str(min(limit, _PAGE))
+        if after >= 0:
+            params["after"] = str(after)
+        answer = await client.http.get(at.contact, "/channel/pending", params, timeout=_TIMEOUT)
+        yield answer
+        limit -= len(answer["entries"])
+        if answer["next"] is None or limit <= 0:
+            return
+        after = answer["next"]
+
+
+async def _read(
+    client: "ClusterClient", at: "Node", place: str, members: dict[str, Any], count: int, *, after: int = -1,
+    bodies: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    found: dict[str, Any] = {}
+    async for page in _pages(client, at, place, members, after=after, limit=count, bodies=bodies):
+        entries = [*found.get("entries", ()), *page["entries"]]
+        found = {**page, "entries": entries, "counts": found.get("counts", page["counts"])}
+    return found
+
+
+async def _counted_on(
+    client: "ClusterClient", at: "Node", place: str, members: dict[str, Any], ids: set[str], limit: int
+) -> int:
+    """Return how many messages of a node a claim means."""
+    count, everything = 0, not ids and set(members) == {"state"}
+    async for page in _pages(client, at, place, members, after=-1, limit=sys.maxsize, bodies=False):
+        if everything:
+            count = int(page["counts"][members["state"]])
+            break
+        count += sum(1 for entry in page["entries"] if not ids or entry["id"] in ids)
+        if (limit and count >= limit) or (ids and count == len(ids)):
+            break
+    return min(count, limit) if limit else count
+
+
+def _claim(
+    document: dict[str, Any], what: str, place: str, ids: list[str] | None, which: PendingFlags, limit: int,
+    node: str, *, yes: bool, dry_run: bool, cluster: Flags, as_json: bool,
+) -> None:  # fmt: skip
+    """Count the messages of each node, ask, and claim them a page at a time."""
+    members = which.members()
+    if not ids and not members:
+        raise UsageError("which messages: give ids, --state, --holder or --min-idle")
+    wanted = set(ids or ())
+
+    async def nodes(client: "ClusterClient") -> "list[Node]":
+        return await _nodes(client, place, node)
+
+    async def count(client: "ClusterClient", at: "Node") -> Any:
+        return {"messages": await _counted_on(client, at, place, members, wanted, limit)}
+
+    planned = administer.changed(cluster, nodes, count)
+    if dry_run or not all(result.done for result in planned):
+        administer.report(planned, lambda answer: f"would {what.format(_messages(answer['messages']))}",
+                          as_json=as_json)  # fmt: skip
+        return
+    plan = "\n".join(f"  {result.node}: {_messages(result.answer['messages'])}" for result in planned if result.answer)
+    total = sum(result.answer["messages"] for result in planned if result.answer)
+    if total:
+        administer.confirm(f"This will {what.format(_messages(total))} of {place}:\n{plan}\nGo on?", yes=yes)
+
+    async def take(client: "ClusterClient", at: "Node") -> Any:
+        return await _take(client, at, {**document, **members, **_params(place)}, sorted(wanted), limit)
+
+    results = administer.changed(cluster, nodes, take)
+    administer.report(results, lambda answer: _taken(answer, what), as_json=as_json)
+    if wanted and not any((result.answer or {}).get("claimed") for result in results):
+        shared.warn("none of these messages is pending: each is finished, a dead letter, or of another channel")
+        sys.exit(1)
+
+
+async def _take(
+    client: "ClusterClient", at: "Node", document: dict[str, Any], ids: list[str], limit: int
+) -> dict[str, Any]:
+    """Claim what there is on a node, a page at a time."""
+    claimed: list[str] = []
+    # A message that was deferred or made ready matches again: only the pages behind the last one are looked at.
+    after, pages = -1, [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)] or [[]]
+    for page in pages:
+        while True:
+            most = min(_PAGE, limit - len(claimed)) if limit else _PAGE
+            if most <= 0:
+                break
+            more: dict[str, Any] = {"ids": page} if page else {"after": after}
+            answer = await client.http.call("POST", at.contact, "/channel/claim", document={
+                **document, **more, "limit": most}, timeout=_TIMEOUT)  # fmt: skip
+            claimed += answer["ids"]
+            if page or answer["next"] is None:
+                break
+            after = answer["next"]
+    return {"claimed": len(claimed), "ids": claimed}
+
+
+def _taken(answer: Any, what: str) -> str:
+    words = what.format(_messages(answer["claimed"]))
+    return f"done: {words}" if answer["claimed"] else "nothing to do"
+
+
+def _messages(count: int) -> str:
+    from lapwing.client.format import messages
+
+    return messages(count)
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{counts[state]:,} {state.replace('_', ' ')}" for state in _STATES)
+
+
+def _entries(results: Any) -> list[Any]:
+    return [entry for result in results for entry in (result.answer or {}).get("entries", ())]
+
+
+def _row(node: str, entry: Any) -> tuple[str, ...]:
+    from lapwing.client.format import duration
+
+    idle = duration(entry["idle"] / 1000) if entry["idle"] is not None else ""
+    error = administer.printable(str(entry["error"] or "").partition("\n")[0][:100])
+    return (
+        node, str(entry["sequence"]), entry["id"], entry["state"], administer.printable(entry["holder"] or ""), idle,
+        entry["deadline"] or "", str(entry["deliveries"]), str(entry["failures"]),
+        "" if entry["size"] is None else str(entry["size"]), error,
+    )  # fmt: skip
+
+
+def _body(entry: Any) -> str:
+    if "body" not in entry:
+        return "the body cannot be read"
+    return str(entry["body"]) if entry["body"] is not None else f"base64: {entry['body_base64']}"
