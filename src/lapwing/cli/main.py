@@ -18,6 +18,7 @@ SECTIONS: Final = {
     "Run": {
         "up": "Run the whole stack on this machine; Ctrl-C stops it.",
         "pipeline": "Run data pipelines on Spark.",
+        "sql": "Run a SQL query over the archive that a pipeline has written.",
     },
     "Messages": {
         "pub": "Publish messages: arguments, lines of stdin, or a file.",

@@ -63,7 +63,7 @@ def run(
         extra["out"] = out
     if dry_run:
         extra["dry_run"] = True
-    with _spark_needed():
+    with spark_needed():
         from lapwing.spark.pipelines.run_command import RunCommand
     _run(RunCommand(names, settings, extra, once, checkpoint, master, _pairs(conf)), data)
 
@@ -78,7 +78,7 @@ def resume(
     data: Data = DATA,
 ) -> None:
     """Run a pipeline again as it was last run, from where it is."""
-    with _spark_needed():
+    with spark_needed():
         from lapwing.spark.pipelines.run_command import remembered
     _run(remembered(data, name, once=once, accept_loss=accept_loss), data)
 
@@ -199,7 +199,7 @@ def init(
     force: Annotated[bool, Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
     """Write a commented pipeline file to start from."""
-    with _spark_needed():
+    with spark_needed():
         from lapwing.spark.pipelines.template import template
     text = template(kind)
     path = file or Path(f"{kind}.yaml")
@@ -222,7 +222,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Prove that every message is in an archive exactly once: reads all sequences; exit status 1 if not so."""
-    with _spark_needed():
+    with spark_needed():
         from lapwing.spark.pipelines.published import published
         from lapwing.spark.pipelines.report import proof_json, proof_text
         from lapwing.spark.pipelines.settings import BadSetting
@@ -245,7 +245,7 @@ def verify(
 
 
 @contextmanager
-def _spark_needed() -> Iterator[None]:
+def spark_needed() -> Iterator[None]:
     """Say what to install where pyspark or what belongs to it is missing."""
     try:
         yield

@@ -1,0 +1,63 @@
+"""lapwing sql: ask the archive."""
+
+import json
+import logging
+import sys
+from typing import Annotated
+
+from lapwing.cli import shared
+from lapwing.cli.commands import Argument, Option, command
+
+
+@command(example='lapwing sql "select country, count(*), sum(total) from orders group by country"')
+def app(
+    query: Annotated[str, Argument(help="One query in Spark SQL. A topic is a table; quote other names: `a.b`.")],
+    archive: Annotated[str, Option(help="Folder of the archive, or its URL.")] = "lapwing-data/archive",
+    rows: Annotated[int, Option("--rows", "-n", min=1, help="Show at most so many rows.")] = 100,
+    as_json: shared.Json = False,
+) -> None:
+    """Run a SQL query over the Parquet files that the archive pipeline has written.
+
+    The fields of JSON bodies are columns, and so are _topic, _node, _sequence, _id, _timestamp and _headers. Spark
+    starts for it, which takes some seconds.
+    """
+    from lapwing.cli.pipeline import spark_needed
+
+    with spark_needed():
+        from lapwing.spark.pipelines.archive_views import first_rows, select
+        from lapwing.spark.pipelines.stderr_filter import quieted
+        from lapwing.spark.session import local_session
+    if sys.stderr.isatty():
+        shared.warn("starting Spark ...")
+    with quieted():
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        spark = local_session("lapwing sql")
+        try:
+            frame = select(spark, archive, query)
+            found = first_rows(frame, rows + 1)
+            names = frame.columns
+        finally:
+            spark.stop()
+    if as_json:
+        print(json.dumps(found[:rows], indent=2, ensure_ascii=False))
+        return
+    _show(names, found[:rows])
+    if len(found) > rows:
+        shared.warn(f"only the first {rows} rows are shown; --rows shows more")
+
+
+def _show(names: list[str], found: list[dict[str, object]]) -> None:
+    from lapwing.tools.message_format import printable
+    from lapwing.tools.terminal import Column, Terminal, table
+
+    numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in found)}
+    columns = [Column(name, left=name not in numbers) for name in names]
+    texts = [[_text(row.get(name)) for name in names] for row in found]
+    shown = [[printable(text.encode()).decode() for text in row] for row in texts]
+    print("\n".join(table(columns, shown, Terminal.of(sys.stdout))))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)

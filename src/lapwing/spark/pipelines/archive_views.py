@@ -1,0 +1,66 @@
+"""The topics of an archive as SQL views: a column for each field of JSON bodies, beside what every message has."""
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lapwing.errors import ConfigError
+from lapwing.spark.failures import analysis
+from lapwing.spark.pipelines.archive import read
+from lapwing.spark.pipelines.files import open_files
+from lapwing.spark.pipelines.manifest_table import settled
+from lapwing.spark.pipelines.parse import ABOUT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SAMPLE: Final = 1000  # messages that show the fields of a topic's bodies
+_CORRUPT: Final = "_corrupt_record"
+
+
+def topics(spark: "SparkSession", place: str) -> list[str]:
+    """Return the topics of an archive. Raises `ConfigError` if there is none."""
+    contents = settled(open_files(place, spark))
+    if contents.number == 0:
+        raise ConfigError(f"{place}: no archive is there; `lapwing pipeline run archive` writes one, the first files "
+                          "after some ten seconds")  # fmt: skip
+    folders = {path.partition("/")[0] for path in contents.parts}
+    return sorted(unquote(folder.removeprefix("topic=")) for folder in folders)
+
+
+def select(spark: "SparkSession", place: str, sql: str) -> "DataFrame":
+    """Return the result of a query over the topics of an archive. Raises `ConfigError`."""
+    found = topics(spark, place)
+    rows = read(spark, place)
+    for topic in found:
+        if topic in sql:
+            view(rows.where(F.col("topic") == topic)).createOrReplaceTempView(f"`{topic}`")
+    try:
+        return spark.sql(sql)
+    except PySparkException as error:
+        there = ", ".join(name if name.isidentifier() else f"`{name}`" for name in found) or "none yet"
+        hint = f"; the topics are: {there}" if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND" else ""
+        raise ConfigError(f"sql: {analysis(error, hint)}") from error
+
+
+def first_rows(frame: "DataFrame", count: int) -> list[dict[str, Any]]:
+    """Return the first rows of a result as JSON objects; a column that is null is left out."""
+    texts = frame.limit(count).select(F.to_json(F.struct("*"))).collect()
+    return [json.loads(row[0]) for row in texts]
+
+
+def view(rows: "DataFrame") -> "DataFrame":
+    """Return messages with a column for each field of their bodies, or `body` as text if they are no JSON objects."""
+    about = [F.col(column).alias(name) for name, column in ABOUT.items()]
+    text = F.col("body").cast("string")
+    sample = [row[0] for row in rows.select(text).limit(_SAMPLE).collect()]
+    spark = rows.sparkSession
+    schema = spark.read.json(spark.sparkContext.parallelize(sample, 1)).schema if sample else StructType()
+    fields = [field for field in schema.fields if field.name != _CORRUPT and field.name not in ABOUT]
+    if not fields:
+        return rows.select(text.alias("body"), *about)
+    return rows.withColumn("_parsed", F.from_json(text, StructType(fields))).select("_parsed.*", *about)

@@ -1,0 +1,27 @@
+"""SQL over an archive: topics are tables, the fields of JSON bodies are columns."""
+
+import pytest
+from pipeline_runs import Runs
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines.archive_views import first_rows, select
+
+pytestmark = pytest.mark.spark
+
+
+def test_topics_are_tables_and_the_fields_of_bodies_are_columns(spark, broker, tmp_path):
+    runs = Runs(spark, broker, tmp_path)
+    broker.publish("orders.eu", b'{"id": 1, "country": "NL"}', b'{"id": 2, "country": "DE"}', b"no JSON")
+    broker.publish("lines", b"hello", b"world")
+    runs.once("archive")
+    place = str(runs.data.parent / "archive")
+    countries = "select country, count(*) as n from `orders.eu` where country is not null group by country order by 1"
+
+    assert first_rows(select(spark, place, countries), 10) == [{"country": "DE", "n": 1}, {"country": "NL", "n": 1}]
+    assert first_rows(select(spark, place, "select body, _sequence from lines order by 2"), 1) == [
+        {"body": "hello", "_sequence": 0}
+    ]
+    with pytest.raises(ConfigError, match="the topics are: lines, `orders.eu`"):
+        select(spark, place, "select * from nothing")
+    with pytest.raises(ConfigError, match="no archive is there"):
+        select(spark, str(tmp_path / "elsewhere"), "select 1")
