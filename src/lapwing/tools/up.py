@@ -16,6 +16,7 @@ from lapwing.tools import processes, screens
 from lapwing.tools.stack import Plan, data_folder, services
 from lapwing.tools.supervisor import Child, Supervisor
 from lapwing.tools.terminal import Screen, Terminal
+from lapwing.tools.try_next import preparation, suggestions
 
 START: Final = 30.0  # s for a daemon to come up
 REFRESH: Final = 1.0  # s, on a terminal
@@ -56,6 +57,10 @@ class Up:
     async def _supervised(self, supervisor: Supervisor, http: DaemonHttp, stop: asyncio.Event) -> int:
         for note in self._plan.notes:
             self._notify(note)
+        if not self._as_json:
+            names = ", ".join(child.service.name for child in supervisor.children)
+            slow = "; Spark takes some 20 s, the rest is there at once" if self._plan.pipelines else ""
+            print(f"starting {names}{slow}", flush=True)
         starting = asyncio.create_task(supervisor.start(needed=2, seconds=START))
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -91,10 +96,10 @@ class Up:
         for child in children:
             print(f"  {child.service.name:<18} {child.service.address}", flush=True)
         print(f"  {'data and logs':<18} {self._plan.data}", flush=True)
-        http, tcp = self._plan.nsqd_addresses("http"), self._plan.nsqd_addresses("tcp")
-        if http != ["127.0.0.1:4151"] or tcp != ["127.0.0.1:4150"]:
-            print(f"  for other commands: export LAPWING_NSQD_HTTP='{' '.join(http)}' "
-                  f"LAPWING_NSQD_TCP='{' '.join(tcp)}'", flush=True)  # fmt: skip
+        if self._plan.demo:
+            print("\n".join(["", *suggestions(self._plan), ""]), flush=True)
+        elif prepare := preparation(self._plan):
+            print(f"  for other commands: {prepare}", flush=True)
         print("Ctrl-C stops everything.", flush=True)
 
     async def _show(self, children: list[Child], cluster: ClusterClient, stop: asyncio.Event) -> None:

@@ -1,0 +1,52 @@
+"""scripts/setup on machines that lack something: one sentence with the remedy."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts")
+    shutil.copy(ROOT / "requirements.lock", tmp_path)
+    return tmp_path
+
+
+def refused(clone: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [clone / "scripts" / "setup"], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    assert not (clone / ".venv").exists()
+    return done.stderr
+
+
+def test_no_python_is_one_sentence(clone: Path) -> None:
+    said = refused(clone, PYTHON="python-that-is-not-there")
+
+    assert said.count("\n") == 1
+    assert "install Python 3.11 or newer" in said
+
+
+def test_an_old_python_is_one_sentence(clone: Path) -> None:
+    old = clone / "python3"
+    old.write_text('#!/bin/sh\ntest "$1" = --version && echo Python 3.9.2 || exit 1\n')
+    old.chmod(0o755)
+    said = refused(clone, PYTHON=str(old))
+
+    assert said.count("\n") == 1
+    assert "Python 3.9.2 is too old: lapwing needs 3.11 or newer" in said
+
+
+def test_little_disk_is_one_sentence(clone: Path) -> None:
+    said = refused(clone, LAPWING_SETUP_MB="999999999")
+
+    assert said.count("\n") == 1
+    assert "999999999 are needed: free some space" in said

@@ -1,0 +1,59 @@
+"""The demo's shop: which orders fail, and how often."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from lapwing.testing import Broker
+from lapwing.tools import demo, stack, try_next
+
+NOWHERE = demo.Addresses(["127.0.0.1:1"], ["127.0.0.1:1"], ["127.0.0.1:1"])
+
+
+def order(**more: object) -> bytes:
+    return json.dumps({"order": 1, "at": time.time(), "customer": "c1", "total": 5.0, **more}).encode()
+
+
+async def test_an_order_with_a_locked_card_is_given_up_after_five_failures_and_names_the_reason() -> None:
+    broker = Broker()
+    broker.channel(demo.ORDERS, "billing", **demo.BILLING)
+    broker.publish(demo.ORDERS, order(card="locked"))
+    bill = demo.Shop(NOWHERE, 40).bill
+    errors: list[str] = []
+    while not broker.dead_letters(demo.ORDERS, "billing"):
+        errors += [outcome.error for outcome in await broker.handle(demo.ORDERS, "billing", bill)]
+        broker.advance(20)
+
+    assert len(errors) == 5
+    assert all(error.startswith("CardLocked: the card of c1 is locked") for error in errors)
+
+
+async def test_a_declined_card_works_at_the_third_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    broker.channel(demo.ORDERS, "billing", **demo.BILLING)
+    broker.publish(demo.ORDERS, order(card="declined"))
+    shop = demo.Shop(NOWHERE, 40, seed=1)
+    monkeypatch.setattr(shop, "_producer", broker.producer())
+    answers = []
+    for _ in range(3):
+        answers += [outcome.answer for outcome in await broker.handle(demo.ORDERS, "billing", shop.bill)]
+        broker.advance(20)
+
+    assert answers == ["failed", "failed", "finished"]
+    assert len(broker.messages(demo.PAYMENTS)) == 1
+
+
+def test_suggestions_name_the_ports_in_use_and_only_what_runs(tmp_path: Path) -> None:
+    usual = stack.Plan(tmp_path, "127.0.0.1", dict(stack.PORTS), admin=True, pipelines=("archive",), demo=True)
+    other = stack.Plan(tmp_path, "127.0.0.1", {name: port + 1 for name, port in stack.PORTS.items()}, admin=False,
+                       pipelines=(), demo=True)  # fmt: skip
+    told, less = "\n".join(try_next.suggestions(usual)), "\n".join(try_next.suggestions(other))
+
+    assert "http://127.0.0.1:4171/" in told
+    assert "lapwing sql" in told
+    assert "LAPWING_NSQD_HTTP" not in told
+    assert "LAPWING_NSQD_HTTP='127.0.0.1:4152'" in less
+    assert "redis-cli -p 6380" in less
+    assert "lapwing sql" not in less
