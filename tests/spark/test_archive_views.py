@@ -21,7 +21,7 @@ def test_topics_are_tables_and_the_fields_of_bodies_are_columns(spark, broker, t
     assert first_rows(select(spark, place, "select body, _sequence from lines order by 2"), 1) == [
         {"body": "hello", "_sequence": 0}
     ]
-    with pytest.raises(ConfigError, match="the topics are: lines, `orders.eu`"):
+    with pytest.raises(ConfigError, match=r"the topics are: lines, `orders\.eu`"):
         select(spark, place, "select * from nothing")
     with pytest.raises(ConfigError, match="no archive is there"):
         select(spark, str(tmp_path / "elsewhere"), "select 1")
