@@ -101,8 +101,8 @@ class Raw:
         return b"".join(parts)
 
 
-def post(daemon: Daemon, path: str, body: bytes = b"") -> bytes:
-    with urllib.request.urlopen(urllib.request.Request(daemon.url + path, data=body, method="POST"), timeout=20) as got:
+def post(daemon: Daemon, path: str, body: bytes = b"", *, method: str = "POST") -> bytes:
+    with urllib.request.urlopen(urllib.request.Request(daemon.url + path, data=body, method=method), timeout=20) as got:
         return got.read()
 
 

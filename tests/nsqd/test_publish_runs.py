@@ -71,3 +71,15 @@ def test_a_topic_that_was_deleted_is_created_again(nsqd: Daemon) -> None:
         raw.ok(pub("again", b"three"))
 
     assert bodies_of(nsqd, "again", 1) == [b"three"]
+
+
+def test_a_limit_holds_for_a_client_that_has_published_before(nsqd: Daemon) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(b"PUB limited\n\0\0\0\3one")
+        post(nsqd, "/channel/create?topic=limited&channel=all")
+        raw.ok(pub("limited", b"two"))
+        post(nsqd, "/channel/settings?topic=limited&channel=all", b'{"max_depth": 3}', method="PATCH")
+        raw.ok(pub("limited", b"three"))
+        raw.send(pub("limited", b"four"))
+
+        assert "channel all of topic limited is full: 3 messages wait, max_depth is 3" in raw.error()

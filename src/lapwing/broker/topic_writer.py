@@ -119,9 +119,9 @@ class TopicWriter:
     def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
         """Take the messages of whole PUBs or MPUBs that begin with `line`; return how many messages and commands.
 
-        Return None, with nothing taken, where `data` is anything else, or the topic takes no more.
+        Return None, with nothing taken, where `data` is anything else, or the topic has limits to check.
         """
-        if self.exiting:
+        if self.exiting or self.admission is not None:
             return None
         options = self.options
         found = kernel.frame_pubs(
