@@ -83,6 +83,7 @@ class DiskLog:
         self._pending_bytes = 0
         self._sync = Sync(self.directory, self.files, self.end)
         self._since_check = _SPACE_CHECK
+        self._noted_bytes = -1  # of the window, when the files were last given its size
         self._memo: tuple[int, int, Frames] = (0, 0, b"")
 
     @property
@@ -120,14 +121,54 @@ class DiskLog:
         With durability "memory" nothing is written while at most `mem_queue_size` messages wait. Raises `WriteFailed`;
         then what was appended is forgotten, `next` is back at `end`, and the files are as they were.
         """
-        if not self._pending:
+        pending = self._pending
+        if not pending:
             return
-        batches = self._batches()
         window = self._window
-        if not self._lazy:
-            self._write_or_forget(batches, self._pending_extras, atomic=max(self._pending_counts) > 1)
+        frames = pending[0] if len(pending) == 1 else b"".join(pending) if self._pending_bytes <= CHUNK_BYTES else b""
+        if self._add_small(frames):
+            window.add(self.next - self.end, frames)
             self._written = self.next
-        elif self.next - self._written > self.options.mem_queue_size:
+        else:
+            batches = self._batches()
+            if self._lazy:
+                self._write_beyond_memory(batches)
+            else:
+                self._write_or_forget(batches, self._pending_extras, atomic=max(self._pending_counts) > 1)
+                self._written = self.next
+            for count, frames, _ in batches:
+                window.add(count, frames)
+        self.end = self.next
+        self._forget_pending()
+        if window.bytes > self.options.tail_bytes:  # less often than with every flush
+            window.shrink(self.options.tail_bytes * 3 // 4, self._written)
+        if not 0 <= window.bytes - self._noted_bytes <= self._noted_bytes >> 3:
+            self._noted_bytes = window.bytes
+            self.files.keep(self, window.bytes)
+
+    def _add_small(self, frames: Frames) -> bool:
+        """Add the pending frames to the last segment, as nearly all are; return False for those that need more care."""
+        if self._lazy or self._pending_extras or not self._segments:
+            return False
+        segment, size = self._segments[-1], len(frames)
+        if not 0 < size <= CHUNK_BYTES:
+            return False
+        if segment.size + size > self.options.segment_bytes or self._since_check + size >= _SPACE_CHECK:
+            return False
+        atomic = max(self._pending_counts) > 1
+        try:
+            if not segment.add(self.next - self.end, frames, time_of(frames), self._sync.boundary, atomic=atomic):
+                return False
+        except WriteFailed:
+            self._give_up_pending()
+            raise
+        self._since_check += size
+        self._sync.wrote(segment)
+        return True
+
+    def _write_beyond_memory(self, batches: list[Batch]) -> None:
+        """Write what the memory queue has no room for, with all that waits in it; or nothing while there is room."""
+        if self.next - self._written > self.options.mem_queue_size:
             self._write_or_forget(self._unwritten() + batches, self._unwritten_extras + self._pending_extras)
             self._written = self.next
             self._unwritten_extras = []
@@ -135,19 +176,10 @@ class DiskLog:
             if not self._promised:
                 self._promise()
             self._unwritten_extras += self._pending_extras
-        for count, frames, _ in batches:
-            window.add(count, frames)
-        self.end = self.next
-        self._forget_pending()
-        if window.bytes > self.options.tail_bytes:
-            window.shrink(self.options.tail_bytes, self._written)
-        self.files.keep(self, window.bytes)
 
     def _batches(self) -> list[Batch]:
         """What is pending, joined or cut to what makes good chunks."""
         pending = self._pending
-        if len(pending) == 1 and self._pending_bytes <= CHUNK_BYTES:
-            return [(self.next - self.end, pending[0], time_of(pending[0]))]
         if self._pending_bytes <= CHUNK_BYTES:
             return [(self.next - self.end, b"".join(pending), time_of(pending[-1]))]
         counted = zip(self._pending_counts, pending, strict=True)
@@ -162,8 +194,7 @@ class DiskLog:
         try:
             reservation.reserve(self.directory, self.options.mem_queue_size, self.files)
         except OSError as error:
-            self.next = self.end
-            self._forget_pending()
+            self._give_up_pending()
             raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
         self._promised = True
 
@@ -171,9 +202,12 @@ class DiskLog:
         try:
             self._write(batches, extras, atomic=atomic)
         except WriteFailed:
-            self.next = self.end
-            self._forget_pending()
+            self._give_up_pending()
             raise
+
+    def _give_up_pending(self) -> None:
+        self.next = self.end
+        self._forget_pending()
 
     def _forget_pending(self) -> None:
         self._pending.clear()
@@ -188,6 +222,8 @@ class DiskLog:
             size += len(frames)
         if self.options.min_free_bytes:
             self._check_space(size)
+        else:
+            self._since_check = 0
         segments = self._segments
         if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
             beside = bool(extras) and not segments[-1].extras.size  # a file that is made with this write
@@ -369,6 +405,7 @@ class DiskLog:
     def shed(self) -> None:
         """Let go of what is in memory and also on disk."""
         self._memo = (0, 0, b"")
+        self._noted_bytes = -1
         self._window.shrink(0, self._written)
 
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:

@@ -114,26 +114,32 @@ class Segment:
         """
         if self.torn:
             self.mend()
-        last = self.last
-        if len(batches) == 1 and not extras and last is not None and self.recorded_boot:
+        if len(batches) == 1 and not extras:
             count, frames, time = batches[0]
-            after = self.size + len(frames)
-            torn = atomic and (self.size ^ (after - 1)) >> _PAGE_BITS
-            if last.length + len(frames) > self.merge_bytes or last.first < synced:
-                self._add_chunk(count, frames, time, announce=bool(torn))
-                return
-            if not torn and after <= self.reserved:
-                self._add_to_last(last, count, frames, time)
+            if self.add(count, frames, time, synced, atomic=atomic):
                 return
         self._write(batches, extras, synced, atomic)
 
-    def _add_to_last(self, last: Chunk, count: int, frames: bytes, time: int) -> None:
-        """Add a small batch to the last chunk: one write, as nearly all of them are."""
+    def add(self, count: int, frames: bytes, time: int, synced: int, *, atomic: bool) -> bool:
+        """Append one batch without extras, as `write` does; return False, with nothing done, where it needs more care.
+
+        Raises `WriteFailed`.
+        """
+        last = self.last
+        if last is None or self.torn or not self.recorded_boot:
+            return False
+        after = self.size + len(frames)
+        torn = atomic and (self.size ^ (after - 1)) >> _PAGE_BITS
+        if last.length + len(frames) > self.merge_bytes or last.first < synced:
+            self._add_chunk(count, frames, time, announce=bool(torn))
+            return True
+        if torn or after > self.reserved:
+            return False
         try:
             self.frames.write(frames, self.size)
         except OSError as error:
             raise self._failed(self.frames.path, self.size, error) from error
-        self.size += len(frames)
+        self.size = after
         self.end += count
         last.count += count
         last.length += len(frames)
@@ -142,6 +148,7 @@ class Segment:
             self.newest = last.time = time
         if not self.index.unwritten:
             self.index.unwritten = 1
+        return True
 
     def _add_chunk(self, count: int, frames: bytes, time: int, *, announce: bool) -> None:
         """Append one batch as a chunk of its own, its record first where that is asked for."""

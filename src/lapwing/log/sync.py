@@ -41,7 +41,7 @@ class Sync:
         """The sequence up to which all is synced, or about to be."""
         return self._target
 
-    def wrote(self, segment: Segment, *, created: bool) -> None:
+    def wrote(self, segment: Segment, *, created: bool = False) -> None:
         """Note a write."""
         self._dirty.add(segment)
         if created:
