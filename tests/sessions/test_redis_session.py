@@ -6,7 +6,7 @@ import pytest
 from redis_stage import NOW, RedisError, RedisStage, encode, fields
 
 from lapwing import kernel
-from lapwing.errors import WriteFailed
+from lapwing.errors import LogError, WriteFailed
 from play import MS, SECOND
 
 T0 = NOW // MS
@@ -399,3 +399,40 @@ def test_the_log_has_what_an_nsq_consumer_gets_for_pairs() -> None:
 
     ((_, _, _, body),) = kernel.decode_messages(frames, 0, len(frames))[0]
     assert body == encode("name Sara age 33")
+
+
+def test_entries_that_turn_out_to_be_damaged_are_left_out_of_an_array(tmp_path: Path) -> None:
+    stage = RedisStage(tmp_path)
+    client = stage.redis()
+    for number in range(3):
+        client.ask(f"XADD s * data body-{number}")
+        stage.broker.topics["s"].log.write_index()
+        job = stage.broker.topics["s"].log.begin_sync()  # so that each has a checksum of its own
+        assert job is not None
+        job()
+        stage.broker.topics["s"].log.finish_sync(None)
+    stage.restart()
+    (path,) = (tmp_path / "topics" / "t-s").glob("*.log")
+    path.write_bytes(path.read_bytes().replace(b"body-1", b"badly1"))
+    client = stage.redis()
+
+    for _ in range(2):  # when it is found, and when it is known
+        assert [pairs[1] for _, pairs in client.ask("XRANGE s - +")] == [b"body-0", b"body-2"]
+        assert [pairs[1] for _, pairs in client.ask("XREVRANGE s + -")] == [b"body-2", b"body-0"]
+        assert [pairs[1] for _, pairs in client.ask("XREAD STREAMS s 0")[0][1]] == [b"body-0", b"body-2"]
+
+
+def test_a_long_array_that_cannot_be_completed_ends_in_an_error_and_can_be_asked_for_again(tmp_path: Path) -> None:
+    stage = RedisStage(tmp_path)
+    client = stage.redis()
+    for number in range(3):
+        client.ask([b"XADD", b"s", b"*", b"data", b"%d" % number * 900_000])
+        stage.broker.topics["s"].log.write_index()
+        stage.restart()
+        client = stage.redis()
+    (path,) = (tmp_path / "topics" / "t-s").glob("*.log")
+    path.write_bytes(path.read_bytes().replace(b"2" * 50, b"x" * 50))
+    with pytest.raises(LogError, match="1 of 3 entries are damaged and cannot be sent; ask again without them"):
+        client.ask("XRANGE s - +")
+
+    assert [pairs[1][:1] for _, pairs in stage.redis().ask("XRANGE s - +")] == [b"0", b"1"]

@@ -65,6 +65,7 @@ class DiskLog:
         self.notes: list[str] = []
         self._lazy = self.options.durability == "memory"
         self._told: set[tuple[str, int]] = set()
+        self.unserved: list[tuple[int, int]] = []  # runs that could not be served when they were read
         opened = opening.open_directory(
             self.directory, node, now=now, options=self.options, files=self.files, notes=self.notes, by_form=by_form
         )
@@ -376,6 +377,7 @@ class DiskLog:
         """Report a range that cannot be served, once."""
         if (path, offset) not in self._told:
             self._told.add((path, offset))
+            self.unserved.append((first, first + count))
             self._note(path, offset, f"messages {first} to {first + count - 1} not served: {problem}")
             self.on_corrupt(path, offset, first, count)
 

@@ -32,6 +32,7 @@ class MemoryLog:
         self.next = 0
         self.end = 0
         self.lost = range(0)
+        self.unserved: list[tuple[int, int]] = []
         self.max_count = max_count
         self._window = Window(0)
         self._pending: list[tuple[int, Frames]] = []

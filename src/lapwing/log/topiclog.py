@@ -22,6 +22,7 @@ class TopicLog(Protocol):
     next: int  # the sequence that the next append gets
     end: int  # what is below it can be read
     lost: range  # sequences that a crash took, found when the log was opened; they are never given out again
+    unserved: list[tuple[int, int]]  # runs that could not be served when they were read
 
     @property
     def pending(self) -> bool:

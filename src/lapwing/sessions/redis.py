@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lapwing.errors import LapwingError, LogError, ProtocolError
 from lapwing.sessions import redis_authorization, redis_handlers
 from lapwing.sessions.redis_context import Grants, RedisContext
-from lapwing.sessions.redis_replies import AddedSlot, Reply, Silence, Streamed, Transaction, write_failed
+from lapwing.sessions.redis_replies import SMALL, AddedSlot, Reply, Silence, Streamed, Transaction, write_failed
 from lapwing.sessions.replies import Replies, Slot
 from lapwing.wire.resp import commands, errors, replies
 from lapwing.wire.resp.commands import CommandSpec
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
 
 _AT_ONCE: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})  # not queued by MULTI
-_SMALL: Final = 1 << 20  # bytes of a reply in pieces that is sent as one
 
 
 @dataclass(slots=True)
@@ -212,7 +211,7 @@ class RedisSession:
         for piece in reply.pieces:
             parts.append(piece)
             size += len(piece)
-            if size > _SMALL:
+            if size > SMALL:
                 self.streaming = Streamed(_again(b"".join(parts), reply))
                 return
         self.replies.add(b"".join(parts))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import LapwingError
 from lapwing.sessions.replies import Replies, Slot
 from lapwing.wire.resp import ids, replies
 from lapwing.wire.resp.ids import EntryId
+
+SMALL: Final = 1 << 20  # bytes of a reply in pieces that is made as a whole before it is sent
 
 
 @dataclass(slots=True)

@@ -153,9 +153,14 @@ class Stream:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def count(self, start: int, stop: int) -> int:
-        """Return how many entries of the sequences [start, stop) there are."""
+        """Return how many entries of the sequences [start, stop) there are, without those known to be damaged."""
         start = max(start, self.log.first)
-        return max(stop - start, 0) - self.topic.deleted.count(start, stop) if stop > start else 0
+        if stop <= start:
+            return 0
+        deleted = self.topic.deleted
+        damaged = [(max(first, start), min(end, stop)) for first, end in self.log.unserved]
+        lost = sum(end - first - deleted.count(first, end) for first, end in damaged if first < end)
+        return stop - start - deleted.count(start, stop) - lost
 
     def sequences(self, start: int, stop: int) -> Iterator[int]:
         """Yield the sequences of the entries of [start, stop)."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from lapwing.errors import LogError
 from lapwing.sessions.redis_idempotence import name_of
-from lapwing.sessions.redis_replies import AddedSlot, Reply, Streamed
+from lapwing.sessions.redis_replies import SMALL, AddedSlot, Reply, Streamed
 from lapwing.sessions.redis_stream import Stream
 from lapwing.sessions.redis_trim import trim
 from lapwing.sessions.replies import Slot
@@ -125,10 +126,28 @@ def xrange(session: RedisSession, words: list[bytes], now: int) -> Reply:
 
 
 def _array(count: int, pieces: Iterator[tuple[bytes, int]]) -> Iterator[bytes]:
-    """Yield an array of `count` entries in pieces."""
+    """Yield an array of up to `count` entries in pieces.
+
+    Entries that turn out to be damaged are left out of an array that is small enough to be read before it is sent.
+    Raises `LogError` where its length is promised already; the log knows of the damage from then on.
+    """
+    found: list[bytes] = []
+    total = size = 0
+    for piece, many in pieces:
+        total += many
+        size += len(piece)
+        found.append(piece)
+        if size > SMALL:
+            break
+    else:
+        count = total
     yield b"*%d\r\n" % count
-    for piece, _ in pieces:
+    yield from found
+    for piece, many in pieces:
+        total += many
         yield piece
+    if total < count:
+        raise LogError(f"{count - total} of {count} entries are damaged and cannot be sent; ask again without them")
 
 
 def xread(session: RedisSession, words: list[bytes], now: int) -> Reply:
