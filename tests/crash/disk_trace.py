@@ -1,19 +1,22 @@
 """A trace of what a program does to the files of a folder, and what a power loss at any point of it may leave.
 
 Two models. "strict": a file holds what it held at its last fsync, and a folder the names it had at its own. "ordered",
-as ext4: names change in order, up to the last fsync of anything or beyond; content that was not synced is there or not.
+as ext4: names change in order, up to the last fsync of anything or beyond; content that was not synced is there or not,
+of each file for itself.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from lapwing.log.disk import Disk
 
+SEGMENT = (".log", ".idx", ".aux")
 Names = dict[str, "Inode | None"]  # path -> file, None: a folder
 
 
@@ -47,6 +50,21 @@ class Trace:
         for _, step in self.steps[:upto]:
             step(model)
         yield from model.left()
+
+    def points(
+        self, chance: Random | None = None, most: int | None = None
+    ) -> Iterator[tuple[int, str, dict[str, bytes | None]]]:
+        """Yield what may be left after every step, or after `most` steps that `chance` takes: the number of steps, the
+        name of the model, and the content of each path.
+        """
+        steps = len(self.steps) + 1
+        wanted = set(range(steps) if chance is None or most is None else chance.sample(range(steps), min(most, steps)))
+        model = Model(self._before)
+        for upto in range(steps):
+            if upto:
+                self.steps[upto - 1][1](model)
+            if upto in wanted:
+                yield from ((upto, name, left) for name, left in model.left())
 
     def mark(self, name: str) -> int:
         """Note that something happened here; return the number of steps so far."""
@@ -170,21 +188,35 @@ class Model:
 
     def left(self) -> Iterator[tuple[str, dict[str, bytes | None]]]:
         """Yield what may be left, by the models."""
-        yield "strict", self._content(self.synced_names, lambda inode: inode.synced)
-        yield "ordered", self._content(self.ordered_names, lambda inode: inode.synced)
-        yield "ordered, names first", self._content(self.names, lambda inode: inode.synced)
+        yield "strict", self._content(self.synced_names, _synced)
+        yield "ordered", self._content(self.ordered_names, _synced)
+        yield "ordered, names first", self._content(self.names, _synced)
         yield "ordered, half", self._content(self.names, _half)
         yield "ordered, zeros", self._content(self.names, _zeros)
-        yield "all", self._content(self.names, lambda inode: bytes(inode.content))
+        yield "ordered, all but segments", self._content(self.names, _synced, but=lambda path: path[-4:] not in SEGMENT)
+        yield "ordered, segments", self._content(self.names, _synced, but=lambda path: path[-4:] in SEGMENT)
+        yield "ordered, index", self._content(self.names, _synced, but=lambda path: path.endswith(".idx"))
+        yield "ordered, all but index", self._content(self.names, _synced, but=lambda path: not path.endswith(".idx"))
+        yield "all", self._content(self.names, _all)
 
     @staticmethod
-    def _content(names: Names, content: Callable[[Inode], bytes]) -> dict[str, bytes | None]:
+    def _content(
+        names: Names, content: Callable[[Inode], bytes], *, but: Callable[[str], bool] = lambda path: False
+    ) -> dict[str, bytes | None]:
         kept: dict[str, bytes | None] = {}
         for path in sorted(names):  # folders come before what is in them
             if os.path.dirname(path) in kept or not any(path.startswith(other + "/") for other in names):
                 inode = names[path]
-                kept[path] = None if inode is None else content(inode)
+                kept[path] = None if inode is None else _all(inode) if but(path) else content(inode)
         return kept
+
+
+def _synced(inode: Inode) -> bytes:
+    return inode.synced
+
+
+def _all(inode: Inode) -> bytes:
+    return bytes(inode.content)
 
 
 def _half(inode: Inode) -> bytes:

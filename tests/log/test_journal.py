@@ -8,7 +8,7 @@ import pytest
 
 from lapwing.errors import LogError, WriteFailed
 from lapwing.log import records
-from lapwing.log.disk import OpenFiles
+from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.journal import ChannelState, FailureState, HeldRun, HolderState, Journal, JournalState
 
 from .faulty import FaultyDisk
@@ -387,3 +387,49 @@ def test_a_journal_that_cannot_be_compacted_is_still_a_journal(tmp_path: Path) -
     assert loaded(tmp_path).channels["c"].cursor == 39
     assert any("could not be compacted" in note for note in journal.notes)
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+
+
+def test_what_lies_beyond_the_end_of_the_log_is_dropped_for_good(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.progress("c", 9, [(3, 5)], {})
+    journal.deferred("c", [(1, 10, 1), (7, 10, 1)], [])
+    journal.failures("c", [(3, FailureState(1, 2, 3)), (6, FailureState(1, 2, 3))], [])
+    journal.holder("c", "one", HolderState(runs=[HeldRun(2, 3, 1, 1), HeldRun(5, 9, 1, 1), HeldRun(9, 10, 1, 1)]))
+    journal.deleted([(0, 1), (4, 8)])
+    journal.trimmed(1)
+    journal.flush()
+    state = Journal(tmp_path).load(end=6)
+
+    assert state == loaded(tmp_path)
+    assert state.deleted == [(4, 6)]
+    assert state.channels["c"].holders["one"].runs == [HeldRun(2, 3, 1, 1), HeldRun(5, 6, 1, 1)]
+    assert state.channels["c"].deferred == {1: 10}
+    assert state.channels["c"].failures == {3: FailureState(1, 2, 3)}
+
+
+def test_a_journal_that_must_be_cut_and_cannot_is_not_loaded(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.deleted([(4, 8)])
+    journal.flush()
+    disk = FaultyDisk()
+    disk.arm(0, times=100)
+
+    with pytest.raises(LogError, match="knows of messages that the log has lost, and cannot be written: make room"):
+        Journal(tmp_path, files=OpenFiles(disk)).load(end=6)
+    assert loaded(tmp_path).deleted == [(4, 8)]
+
+
+def test_the_first_flush_that_is_synced_makes_the_name_of_the_file_survive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk()
+    synced: list[str] = []
+    monkeypatch.setattr(disk, "sync_directory", synced.append)
+    journal = Journal(tmp_path, files=OpenFiles(disk))
+    journal.fanned_out(1)
+    journal.flush()
+    for number in (2, 3):
+        journal.fanned_out(number)
+        journal.flush(sync=True)
+
+    assert synced == [str(tmp_path)]

@@ -319,13 +319,14 @@ class Broker:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
-    def checkpoint_topic(self, topic: Topic, *, now: int | None = None) -> None:
+    def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> None:
         """Save the state of a topic now, or, when the disk refuses, with a later checkpoint.
 
-        Given the time, without channels with so much unfinished that they are saved less often.
+        Given the time, without channels with so much unfinished that they are saved less often. With `sync`, it
+        survives what an acknowledged publish survives.
         """
         try:
-            if not topic.checkpoint(now=now):
+            if not topic.checkpoint(now=now, sync=sync and self.options.durability == "fsync"):
                 self.stale[topic] = None
         except LogError as error:
             self.stale[topic] = None

@@ -196,7 +196,7 @@ class DeadLetterMover:
                 source.name, channel.name, source.log.identity,
             ):  # fmt: skip
                 sequence = source.sequence_of(get("dead-id", "").encode())
-                if sequence >= 0:
+                if sequence >= 0 and dead_letters.is_served(target.log, extra.sequence):
                     yield sequence
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lapwing.broker import times
+from lapwing.errors import LogError
+
+if TYPE_CHECKING:
+    from lapwing.log.topiclog import TopicLog
 
 CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds what nobody has dealt with
 PREFIX: Final = "dead-"
@@ -71,6 +75,18 @@ def headers_of(
 def is_dead_letter(headers: Mapping[str, str]) -> bool:
     """Whether a message with these headers is a dead letter."""
     return "dead-id" in headers
+
+
+def is_served(log: TopicLog, sequence: int) -> bool:
+    """Return whether a copy can be read.
+
+    After a power loss the headers of a message may be there without the message, or with one that no checksum covers.
+    """
+    try:
+        log.frame(sequence)
+    except LogError:
+        return False
+    return True
 
 
 def original(headers: Mapping[str, str]) -> dict[str, str]:

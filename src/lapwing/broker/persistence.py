@@ -107,7 +107,7 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
         topic.settings = dict(entry.settings)
         journal = topic.store.journal
         if journal is not None:
-            state = journal.load()
+            state = journal.load(end=topic.log.end)
             _restore_topic(topic, state, longest, now)
             if _is_cut(topic, state):  # by a crash: what comes next must not be mistaken for what is lost
                 topic.moved = True

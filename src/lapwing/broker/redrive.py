@@ -295,7 +295,7 @@ class Redrives:
             done = []
             for extra in topic.log.extras(max(mark, topic.log.first), topic.log.end):
                 source, _, sequence = extra.headers.get(_FROM, "").partition(" ")
-                if source == log and sequence.isdigit():
+                if source == log and sequence.isdigit() and dead_letters.is_served(topic.log, extra.sequence):
                     done.append(int(sequence))
             finish(dead, done, now=now)
 

@@ -65,8 +65,8 @@ class TopicBroker(Protocol):
     def mark_ready(self, channel: Channel) -> None:
         """Have the channel deliver at the end of this turn."""
 
-    def checkpoint_topic(self, topic: Topic, *, now: int | None = None) -> None:
-        """Save the state of a topic now, or with a later checkpoint."""
+    def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> None:
+        """Save the state of a topic now, or with a later checkpoint; with `sync`, as publishes are saved."""
 
     def journal_later(self, topic: Topic) -> None:
         """Save the state of a topic with the next checkpoint."""
@@ -202,7 +202,7 @@ class Topic(TopicWriter):
             self.channels[name] = channel
             self._broker.settings.apply_channel(channel, now=now)
             self.fan_out(now)
-            self._broker.checkpoint_topic(self)
+            self._broker.checkpoint_topic(self, sync=True)
             self._broker.changed("channel", self.name, name, created=True)
         return channel
 

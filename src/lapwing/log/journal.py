@@ -49,17 +49,22 @@ class Journal:
         self._latest: dict[object, bytes] = {}  # entries that a later one of the same key replaces, before the flush
         self._live: dict[object, int] = {}  # bytes that a rewrite would need, by what they are about
 
-    def load(self) -> JournalState:
+    def load(self, *, end: int | None = None) -> JournalState:
         """Return everything the journal knows. A damaged record is skipped, a torn one at the end cut off.
+
+        `end` is where the topic's log ends: what the journal knows of messages beyond it is dropped for good, but for
+        cursors, which the caller saves again.
 
         Behind a damaged record a channel has again whatever may have been deferred in it. The file is then rewritten,
         and a copy of it kept. Raises `LogError`, and leaves the file as it is, when the disk does not return it or
         another version of lapwing wrote something that this one does not know.
         """
         folded = self._fold()
+        cut = end is not None and folded.cut(end)
         if self._damaged:
             self._keep_copy()
-            self._rewrite(folded)
+        if (self._damaged or cut) and not self._rewrite(folded) and cut:
+            raise LogError(f"{self.path}: knows of messages that the log has lost, and cannot be written: make room")
         return folded.state()
 
     # --- saving ------------------------------------------------------------------------------------------------
@@ -215,13 +220,15 @@ class Journal:
             return
         self._rewrite(folded)
 
-    def _rewrite(self, folded: JournalFold) -> None:
+    def _rewrite(self, folded: JournalFold) -> bool:
+        """Write the state alone; return whether that worked."""
         try:
             self._file.replace([records.encode(b"".join(_encoded(folded)))], sync=self._sync)
         except OSError as error:
             self.notes.append(f"{self.path}: could not be compacted: {error}")
-            return
+            return False
         self._version = entries.VERSION
+        return True
 
 
 def _encoded(folded: JournalFold) -> Iterator[bytes]:

@@ -125,6 +125,19 @@ class ChannelFold:
             left = self.doubtful.difference(self.deferred, *held)
             self.runs += [(sequence, sequence + 1) for sequence in sorted(left)]
 
+    def cut(self, end: int) -> bool:
+        """Drop what is held, waits or has failed from `end` on; return whether there was something."""
+        changed = False
+        for holder in self.holders.values():
+            runs = [run._replace(stop=min(run.stop, end)) for run in holder.runs if run.start < end]
+            changed |= runs != holder.runs
+            holder.runs = runs
+        gone = [sequence for sequence in {*self.deferred, *self.failures} if sequence >= end]
+        for sequence in gone:
+            self.deferred.pop(sequence, None)
+            self.failures.pop(sequence, None)
+        return changed or bool(gone)
+
     def state(self) -> ChannelState:
         """Return the channel as it was saved."""
         attempts = dict(self.attempts)
@@ -163,6 +176,19 @@ class JournalFold:
         if one is None:
             one = self.channels[name] = ChannelFold(self.floor or 0, broken=self.floor is not None)
         return one
+
+    def cut(self, end: int) -> bool:
+        """Drop what is known of messages from `end` on, except for cursors; return whether there was something.
+
+        The log does not have them, after a power loss, and will give their sequences to other messages.
+        """
+        deleted = [(start, min(stop, end)) for start, stop in self.deleted if start < end]
+        trimmed = min(self.trimmed, end)
+        changed = (deleted, trimmed) != (self.deleted, self.trimmed)
+        self.deleted, self.trimmed = deleted, trimmed
+        for one in self.channels.values():
+            changed |= one.cut(end)
+        return changed
 
     def settle(self) -> None:
         """End the reading: decide what is still in doubt."""
