@@ -199,6 +199,39 @@ def test_entries_given_back_with_nobody_go_to_an_nsq_consumer_that_comes() -> No
     assert redis.ask("XPENDING t c - + 10")[1] == [entry(1), b"", -1, 2**63 - 1]
 
 
+def test_the_greatest_number_of_deliveries_is_not_counted_beyond(tmp_path: Path) -> None:
+    stage = RedisStage(tmp_path)
+    nsq = stage.consumer(ready=1)
+    redis = stage.redis()
+    stage.client().publish(b"x")
+    nsq.received()
+    redis.ask([b"XNACK", b"t", b"c", b"FATAL", b"IDS", b"1", entry(0)])
+    redis.ask([b"XCLAIM", b"t", b"c", b"w", b"0", entry(0)])
+    assert redis.ask("XPENDING t c - + 10") == [[entry(0), b"w", 0, 2**63 - 1]]
+    redis.ask([b"XNACK", b"t", b"c", b"FAIL", b"IDS", b"1", entry(0)])
+    assert nsq.take()[0] == [(0, 65535, b"x")]
+
+    stage.now += 50 * MS
+    stage.checkpoint()
+    stage.kill()
+    assert stage.redis().ask("XPENDING t c - + 10") == [[entry(0), b"", -1, 2**63 - 1]]
+
+
+def test_a_deferred_message_is_not_claimed_nor_pending_before_its_first_delivery() -> None:
+    stage = RedisStage()
+    stage.consumer(ready=0)
+    redis = stage.redis()
+    stage.client().publish(b"x", delay=5 * SECOND)
+
+    assert redis.ask([b"XCLAIM", b"t", b"c", b"w", b"0", entry(0)]) == []
+    assert redis.ask("XAUTOCLAIM t c w 0 0") == [b"0-0", [], []]
+    stage.pass_time(5 * SECOND)
+    assert redis.ask("XPENDING t c") == [0, None, None, None]
+    assert redis.ask("XPENDING t c - + 10") == []
+    assert redis.ask([b"XCLAIM", b"t", b"c", b"w", b"0", entry(0)]) == []
+    assert read(redis) == [0]
+
+
 def test_deleted_entries_reach_no_nsq_consumer() -> None:
     stage = RedisStage()
     nsq = stage.consumer(ready=0)

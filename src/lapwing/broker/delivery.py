@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker.delivery_alone import deliver_alone
+from lapwing.broker.holder import FATAL
 from lapwing.broker.skips import runs_of
 from lapwing.broker.subscription import Credit, Subscription
 from lapwing.broker.way_back import expire
@@ -200,7 +201,7 @@ def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, 
     if channel.effective.message_ttl and time_of(frame) < _oldest(channel, now):
         expire(channel, [sequence], now=now, fresh=False)
         return 0
-    attempts = pending.attempts[sequence] = pending.attempts.get(sequence, 1) + 1
+    attempts = pending.attempts[sequence] = min(pending.attempts.get(sequence, 1) + 1, FATAL)
     run = range(sequence, sequence + 1)
     pending.leases.deliver(run, holder, timeout=subscription.timeout, now=now)
     if channel.latencies is not None:

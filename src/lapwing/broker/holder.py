@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 PARKED: Final = ""  # the named holder of messages that were given back and wait for a claim
-FATAL: Final = 2**63 - 1  # deliveries of a parked message that nobody is to get without a claim
+FATAL: Final = 2**63 - 1  # deliveries of a parked message that nobody is to get without a claim; no more are counted
 
 
 class Holder:

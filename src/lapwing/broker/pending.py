@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lapwing import kernel
 from lapwing.broker.deferred import Deferred
 from lapwing.broker.failures import Failures
-from lapwing.broker.holder import Holder
+from lapwing.broker.holder import FATAL, Holder
 from lapwing.broker.leases import Lease, Leases
 from lapwing.broker.requeued import Requeued
 from lapwing.errors import NotInFlight, NotOwner
@@ -400,7 +400,7 @@ class Pending:
                 continue
             self._unstamp(sequence)
             if counted:
-                self.attempts[sequence] = self.attempts.get(sequence, 1) + 1
+                self.attempts[sequence] = min(self.attempts.get(sequence, 1) + 1, FATAL)
             else:
                 self.attempts.setdefault(sequence, 1)
             claimed.append(sequence)

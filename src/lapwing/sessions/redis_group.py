@@ -146,16 +146,31 @@ class Group:
     @property
     def pending_count(self) -> int:
         """How many entries are pending."""
+        return self.pending.with_consumers + sum(1 for _ in self._given_back())
+
+    def _given_back(self) -> Iterator[int]:
+        """Yield what was delivered and waits to be delivered again. A deferred message was not delivered yet."""
+        pending, attempts = self.pending, self.pending.attempts
+        for waiting in (pending.requeued, pending.alone, pending.deferred.sequences()):
+            for sequence in waiting:
+                if attempts.get(sequence, 1):
+                    yield sequence
+
+    def is_pending(self, sequence: int) -> bool:
+        """Return whether an entry was delivered, and not finished."""
         pending = self.pending
-        untried = sum(not pending.attempts.get(each, 1) for each in pending.deferred.sequences())
-        return pending.in_flight_count + len(pending.requeued) + len(pending.deferred) - untried
+        holder = pending.holder_of(sequence)
+        if holder is not None:
+            return holder is not pending.mover
+        waits = sequence in pending.requeued or sequence in pending.alone or pending.deferred.due(sequence) is not None
+        return waits and pending.attempts.get(sequence, 1) > 0
 
     def pending_entries(
         self, start: int, stop: int, count: int, *, now: int, consumer: bytes | None = None, min_idle: int = 0
     ) -> list[PendingEntry]:
         """Return up to `count` pending entries of the sequences [start, stop), in order; `min_idle` is in ms."""
         name = None if consumer is None else consumer.decode("latin-1")
-        limit = count + len(self.pending.deferred)
+        limit = count + len(self.pending.deferred) + len(self.pending.requeued)
         found = pending_entries.entries(
             self.pending, now=now, holder=name, min_idle=min_idle * MS, after=start - 1, limit=limit
         )
@@ -163,7 +178,7 @@ class Group:
         return shown[:count]
 
     def _was_delivered(self, entry: Entry) -> bool:
-        return entry.state is not State.DEFERRED or entry.deliveries > 0
+        return entry.state is State.IN_FLIGHT or entry.deliveries > 0
 
     def _shown(self, entry: Entry) -> PendingEntry:
         if entry.state is not State.IN_FLIGHT or self._given(entry.sequence):
@@ -177,9 +192,9 @@ class Group:
 
     def lowest_and_greatest(self) -> tuple[int, int]:
         """Return the first and the last sequence that is pending."""
-        attempts = self.pending.attempts
-        waiting = [each for each in self.pending.deferred.sequences() if attempts.get(each, 1)]
-        found = [*self.pending.in_flight_or_requeued(), *waiting]
+        holders = [holder for holder in self.pending.holders if holder is not self.pending.mover]
+        held = [sequence for holder in holders for sequence in holder.in_flight]
+        found = [*held, *self._given_back()]
         return min(found), max(found)
 
     def pending_ahead(self) -> list[tuple[int, Holder, int, int]]:

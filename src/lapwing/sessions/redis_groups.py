@@ -217,7 +217,7 @@ def _claim_one(session: RedisSession, group: Group, asked: Xclaim, sequence: int
     counted = not asked.just_ids and asked.deliveries is None
     min_idle = asked.min_idle * MS
     found = channel.claim(
-        [sequence],
+        [sequence] if group.is_pending(sequence) else [],
         consumer,
         now=now,
         min_idle=_min_idle(group, sequence, min_idle),
