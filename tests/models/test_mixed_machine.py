@@ -394,7 +394,7 @@ class MixedMachine(RuleBasedStateMachine):
                 continue
             line = pending.get(sequence)
             waits = sequence in channel.pending.deferred.sequences()
-            ahead = line is not None or waits or sequence >= channel.cursor
+            ahead = line is not None or waits or sequence in channel.pending.requeued or sequence >= channel.cursor
             gone = sequence not in there
             assert ahead or gone or message.finished, f"{sequence} is lost: {message}"
             message.finished, message.deleted = not ahead, gone

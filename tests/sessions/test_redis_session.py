@@ -436,3 +436,15 @@ def test_a_long_array_that_cannot_be_completed_ends_in_an_error_and_can_be_asked
         client.ask("XRANGE s - +")
 
     assert [pairs[1][:1] for _, pairs in stage.redis().ask("XRANGE s - +")] == [b"0", b"1"]
+
+
+def test_an_entry_without_a_counted_delivery_can_be_acknowledged() -> None:
+    stage = RedisStage()
+    filled(stage, 1)
+    client = stage.redis()
+    client.send("XREADGROUP GROUP g c STREAMS s >", f"XNACK s g SILENT IDS 1 {T0}-0").replies()
+    assert client.ask(f"XCLAIM s g d 0 {T0}-0 JUSTID") == [b"%d-0" % T0]
+    assert client.ask("XPENDING s g - + 10")[0][1:] == [b"d", 0, 0]
+
+    assert client.ask(f"XACK s g {T0}-0") == 1
+    assert client.ask("XPENDING s g") == [0, None, None, None]

@@ -132,11 +132,10 @@ class Group:
 
     def acknowledge(self, sequences: list[int], *, now: int) -> int:
         """Finish pending entries, whoever has them; return how many."""
-        attempts = self.pending.attempts
-        wanted = (
-            sequences if not attempts else [each for each in sequences if attempts.get(each) != 0 or self._given(each)]
-        )
-        return self.channel.finish_count(wanted, now=now)
+        attempts, holder_of = self.pending.attempts, self.pending.holder_of
+        if attempts:  # with 0 deliveries and no holder, a message is deferred and was never delivered
+            sequences = [each for each in sequences if attempts.get(each) != 0 or holder_of(each) is not None]
+        return self.channel.finish_count(sequences, now=now)
 
     def _given(self, sequence: int) -> bool:
         """Return whether an entry with 0 deliveries was delivered, and taken back by XNACK; else it is deferred."""
