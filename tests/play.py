@@ -179,11 +179,17 @@ class Stage:
         """A new connection."""
         return Client(self)
 
+    def channel_exists(self, channel: str = "c", topic: str = "t") -> None:
+        """Create a channel, with `fsync` only: otherwise SUB does it as well."""
+        if self.broker.options.durability == "fsync":
+            self.broker.create_channel(self.broker.topic(topic), channel, now=self.now)
+
     def consumer(self, channel: str = "c", *, ready: int = 2500, topic: str = "t", **settings: Any) -> Client:
         """A new connection that is subscribed; `settings` are the session's. Its OK is taken already."""
         client = Client(self)
         for name, value in settings.items():
             setattr(client.session, name, value)
+        self.channel_exists(channel, topic)  # with fsync the answer to the first SUB waits for a sync
         client.say(Sub(topic, channel))
         assert client.session.replies.ready.pop(0).endswith(b"OK")
         return client.say(Rdy(ready))

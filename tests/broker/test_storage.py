@@ -95,7 +95,7 @@ def test_memory_keeps_nothing() -> None:
     store = storage.open("t")
     storage.catalog.save([TopicEntry("t", False, [], {})])
 
-    assert storage.catalog.load() == []
+    assert storage.catalog.open() == []
     assert storage.names_on_disk() == []
     assert store.log.node == 5
     assert not store.has_side_log("c")

@@ -225,10 +225,10 @@ def sync(stage: Stage, error: LapwingError | None = None) -> None:
     """Do what the syncer does for all that is unsynced now, or fail at it."""
     unsynced, stage.broker.unsynced = stage.broker.unsynced, []
     for topic, waiting in unsynced:
-        job = topic.log.begin_sync()
+        job = topic.store.begin_sync()
         if job is not None and error is None:
             job()
-        topic.log.finish_sync(None if error is None else OSError(errno.EIO, str(error)))
+        topic.store.finish_sync(None if error is None else OSError(errno.EIO, str(error)))
         for receipt, sequence in waiting:
             receipt.settle(sequence, error)
 
@@ -285,6 +285,8 @@ def test_a_failed_sync_takes_back_the_answers_behind_it_and_no_other(tmp_path: P
 def test_messages_wait_for_no_answer_but_that_to_their_sub(tmp_path: Path) -> None:
     stage = Stage(tmp_path, durability="fsync")
     stage.client().publish(b"before")
+    for channel in "cd":
+        stage.channel_exists(channel)
     client = stage.client().say(Sub("t", "c"), Rdy(1), Pub("u", b"unsynced"))
     assert client.take() == ([(0, 1, b"before")], [b"OK"])
     other = stage.client().say(Pub("u", b"unsynced"), Sub("t", "d"), Rdy(1))

@@ -64,10 +64,10 @@ class DurableStage(RedisStage):
             for topic, receipts in group:
                 waiting.setdefault(topic, []).extend(receipts)
             for topic, receipts in waiting.items():
-                job = topic.log.begin_sync()
+                job = topic.store.begin_sync()
                 if job is not None:
                     job()
-                    topic.log.finish_sync(None)
+                    topic.store.finish_sync(None)
                 for receipt, sequence in receipts:
                     receipt.settle(sequence, None)
             self.commit()

@@ -1,6 +1,7 @@
 """Which topics and channels exist, in a file that NSQ can read."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,18 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert Catalog(tmp_path).load() == topics
 
 
+def without_checksum(path: Path) -> str:
+    """The file, but for the checksum that it begins with."""
+    return re.sub(r'^\{"crc":\d+,', "{", (path / "nsqd.dat").read_text())
+
+
 def test_the_file_is_that_of_nsq(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path)
     catalog.save([])
-    assert (tmp_path / "nsqd.dat").read_text() == '{"topics":null,"version":"1.3.0"}'
+    assert without_checksum(tmp_path) == '{"topics":null,"version":"1.3.0"}'
     catalog.save([TopicEntry("t", channels=[ChannelEntry("c")]), TopicEntry("u")])
 
-    assert (tmp_path / "nsqd.dat").read_text() == (
+    assert without_checksum(tmp_path) == (
         '{"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":false}]},'
         '{"name":"u","paused":false,"channels":null}],"version":"1.3.0"}'
     )
@@ -62,6 +68,40 @@ def test_an_empty_or_malformed_file_is_fatal_and_named(tmp_path: Path, text: str
 
     with pytest.raises(LogError, match=r"nsqd\.dat"):
         Catalog(tmp_path).load()
+
+
+TOPICS = [TopicEntry("orders", True, [ChannelEntry("c", True, {"max_attempts": 5})]), TopicEntry("u")]
+
+
+@pytest.mark.parametrize("place", range(8, 160, 8))
+def test_a_damaged_file_is_never_believed_and_is_set_aside(tmp_path: Path, place: int) -> None:
+    Catalog(tmp_path).save(TOPICS, {"p": {"pattern": "x*"}})
+    data = bytearray((tmp_path / "nsqd.dat").read_bytes())
+    data[place] ^= 2
+    (tmp_path / "nsqd.dat").write_bytes(data)
+    catalog = Catalog(tmp_path)
+    with pytest.raises(LogError, match="does not match its checksum"):
+        catalog.load()
+
+    assert (catalog.open(), catalog.policies) == ([], {})
+    assert "nsqd.dat.damaged" in catalog.warnings[0]
+    assert (tmp_path / "nsqd.dat.damaged").read_bytes() == data
+    assert not (tmp_path / "nsqd.dat").exists()
+
+
+@pytest.mark.parametrize("kept", [20, 100, -1])
+def test_a_file_that_was_cut_off_is_set_aside(tmp_path: Path, kept: int) -> None:
+    Catalog(tmp_path).save(TOPICS)
+    (tmp_path / "nsqd.dat").write_bytes((tmp_path / "nsqd.dat").read_bytes()[:kept])
+
+    assert Catalog(tmp_path).open() == []
+
+
+def test_a_file_without_a_checksum_is_read_as_it_is(tmp_path: Path) -> None:
+    Catalog(tmp_path).save(TOPICS)
+    (tmp_path / "nsqd.dat").write_text(without_checksum(tmp_path))
+
+    assert Catalog(tmp_path).open() == TOPICS
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

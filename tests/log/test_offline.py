@@ -156,7 +156,7 @@ def test_a_broken_catalog_is_made_anew_from_what_is_there(place: DataPath) -> No
         TopicEntry("Other", channels=[ChannelEntry("c")]),
         TopicEntry("orders", channels=[ChannelEntry("c")]),
     ]
-    assert (Path(place.path) / "nsqd.dat.bad").read_text() == ""
+    assert (Path(place.path) / "nsqd.dat.damaged").read_text() == ""
 
 
 def test_a_topic_that_the_catalog_does_not_know_is_named(place: DataPath) -> None:

@@ -11,6 +11,9 @@ from doors import options, quiet
 from lapwing.broker.broker import Broker
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import LapwingError
+from lapwing.log.catalog import Catalog, TopicEntry
+from lapwing.log.disk import Disk
+from lapwing.nsqd.catalog_writer import CatalogWriter
 from lapwing.nsqd.daemon import Daemon
 from lapwing.nsqd.sync import Syncer
 
@@ -33,14 +36,14 @@ async def test_a_topic_that_is_deleted_amid_its_sync_is_no_fault_of_the_disk(tmp
     receipt = Noted()
     topic.publish(b"x", receipt, now=1)
     broker.commit(1)
-    begin = topic.log.begin_sync
+    begin = topic.store.begin_sync
 
     def deleted_meanwhile() -> Callable[[], None] | None:
         job = begin()
         broker.delete_topic("t")
         return job
 
-    topic.log.begin_sync = deleted_meanwhile  # type: ignore[method-assign]
+    topic.store.begin_sync = deleted_meanwhile  # type: ignore[method-assign]
     syncer.kick()
     await syncer.stop()
 
@@ -155,9 +158,10 @@ async def test_a_client_that_never_pauses_gets_each_ok_when_its_own_sync_is_done
 async def test_a_consumer_gets_messages_while_its_own_publish_waits_for_a_sync(slow: Slow) -> None:
     syncs = slow.syncs
     client = await slow.client(b"SUB u c\nRDY 5\n")
+    syncs.allow()
     assert await client.frame() == b"OK"
     client.send(PUB)
-    await until(lambda: syncs.begun == 1)
+    await until(lambda: syncs.begun == 2)
     await slow.client(b"PUB u\n\0\0\0\1y")
 
     assert (await client.frame()).endswith(b"y")
@@ -199,3 +203,63 @@ async def test_a_failed_sync_ends_the_conversation_behind_what_was_answered_befo
     with pytest.raises(asyncio.IncompleteReadError):
         await client.frame()
     syncs.broken = None
+
+
+async def test_a_consumer_is_answered_when_its_new_channel_is_synced(slow: Slow) -> None:
+    syncs = slow.syncs
+    publisher = await slow.client(PUB)
+    syncs.allow()
+    assert await publisher.frame() == b"OK"
+    client = await slow.client(b"SUB t c\nRDY 5\n")
+    await until(lambda: syncs.begun == 2)
+    for connection in slow.daemon._connections:
+        connection.send_heartbeat()
+
+    assert await client.frame() == b"_heartbeat_"  # and neither the OK nor the message
+    syncs.allow()
+    assert await client.frame() == b"OK"
+    assert (await client.frame()).endswith(b"x")
+    second = await slow.client(b"SUB t c\n")
+    assert await second.frame() == b"OK"  # the channel is known by now
+    assert syncs.begun == 2
+
+
+async def test_a_channel_that_cannot_be_synced_is_refused(slow: Slow) -> None:
+    slow.syncs.broken = OSError(5, "Input/output error")
+    slow.syncs.allow()
+    client = await slow.client(b"SUB t c\n")
+
+    assert (await client.frame()).startswith(b"E_SUB_FAILED SUB failed t: write")
+    slow.syncs.broken = None
+
+
+async def test_a_new_topic_has_the_event_loop_wait_for_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def fsync(fd: int) -> None:
+        threads.append(threading.current_thread().name)
+
+    daemon = Daemon(options(tcp_address="127.0.0.1:0", http_address="", data_path=str(tmp_path)), quiet())
+    await daemon.start()
+    monkeypatch.setattr(Disk, "fsync", staticmethod(fsync))
+    daemon.broker.topic("t")
+    await until(lambda: "t" in {entry.name for entry in Catalog(tmp_path).load()})
+    monkeypatch.undo()
+    await daemon.stop()
+
+    assert threads
+    assert not [name for name in threads if name.startswith("MainThread")]
+
+
+async def test_a_save_under_way_does_not_undo_a_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = DiskStorage(str(tmp_path), 7, options().log_options, now=lambda: 0, report=print)
+    broker = Broker(options(), storage)
+    writer = CatalogWriter(broker)
+    broker.topic("t")
+    writer.kick()
+    broker.pause_topic("t", True, now=0)
+    broker.save_catalog()
+    await writer.stop()
+
+    assert Catalog(tmp_path).load() == [TopicEntry("t", paused=True)]
+    storage.close()

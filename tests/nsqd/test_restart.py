@@ -180,6 +180,21 @@ def test_without_its_metadata_it_finds_the_topics_by_their_logs(nsqd: daemons.Da
     assert (tmp_path / "nsqd.dat").exists()
 
 
+def test_damaged_metadata_loses_no_topic_and_is_named(nsqd: daemons.Daemon, tmp_path: Path) -> None:
+    post(nsqd, "/pub?topic=t", b"still here")
+    post(nsqd, "/channel/create?topic=t&channel=c")
+    nsqd.stop()
+    text = (tmp_path / "nsqd.dat").read_text()
+    (tmp_path / "nsqd.dat").write_text(text.replace('"t"', '"s"'))
+    nsqd.restart()
+    with Raw(nsqd) as raw:
+        raw.subscribe("t", "c", ready=1)
+
+        assert raw.message()[2] == b"still here"
+    assert set(topics(nsqd)) == {"t"}
+    assert "nsqd.dat.damaged" in nsqd.stderr
+
+
 @pytest.mark.parametrize("content", [b"", b'{"topics":[', b"[]"])
 def test_metadata_that_cannot_be_read_is_fatal(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "nsqd.dat").write_bytes(content)

@@ -65,9 +65,11 @@ class Broker:
         self.trimmable: dict[Topic, None] = {}  # topics that have changed since they were trimmed
         self.unindexed: dict[Topic, None] = {}  # topics whose logs were written to since the last checkpoint
         self.catalog_dirty = True
+        self.catalog_saves = 0  # that `save_catalog` has begun
         self._catalog_due = False
         self.probe_at = 0  # when to try a disk again that has refused a write, ns
         self.on_new_topic: Callable[[Topic], None] = lambda topic: None
+        self.save_catalog_later: Callable[[], object] = self.save_catalog  # at a checkpoint
 
     @property
     def node_name(self) -> str:
@@ -113,12 +115,17 @@ class Broker:
             raise NoSuchChannel(channel)
         return found
 
-    def create_channel(self, topic: Topic, name: str, *, now: int, cursor: int | None = None) -> Channel:
-        """Return the channel of that name, created if there is none, at `cursor` or where the topic stands."""
+    def create_channel(
+        self, topic: Topic, name: str, *, now: int, cursor: int | None = None, sync: bool = True
+    ) -> Channel:
+        """Return the channel of that name, created if there is none, at `cursor` or where the topic stands.
+
+        A new one is saved, with `sync` as publishes are; without it the caller has `save_topic` do that.
+        """
         if name not in topic.channels and 0 < self.options.max_channels <= len(topic.channels):
             limit = self.options.max_channels
             raise LimitReached("channels", limit, where=f"topic {topic.name}", flag="--max-channels")
-        return topic.create_channel(name, now=now, cursor=cursor)
+        return topic.create_channel(name, now=now, cursor=cursor, sync=sync)
 
     def delete_topic(self, name: str) -> None:
         """Drop a topic with its channels and files. Raises `NoSuchTopic`, or `LogError` when the disk refuses."""
@@ -175,11 +182,12 @@ class Broker:
         if drain is not None:
             drain.end(now)
 
-    def empty_channel(self, topic: str, name: str, *, now: int) -> None:
-        """Finish every message of a channel; that is saved before the answer."""
+    def empty_channel(self, topic: str, name: str, *, now: int) -> Topic:
+        """Finish every message of a channel, and save that; return its topic."""
         channel = self.existing_channel(topic, name)
         channel.empty()
         self.checkpoint_topic(channel.topic, now=now)
+        return channel.topic
 
     def leave(
         self, channel: Channel, subscription: Subscription, *, now: int, reason: Reason = Reason.DISCONNECTED
@@ -319,8 +327,8 @@ class Broker:
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
-    def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> None:
-        """Save the state of a topic now, or, when the disk refuses, with a later checkpoint.
+    def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> LogError | None:
+        """Save the state of a topic now, or, when the disk refuses, with a later checkpoint; return that error.
 
         Given the time, without channels with so much unfinished that they are saved less often. With `sync`, it
         survives what an acknowledged publish survives.
@@ -331,6 +339,18 @@ class Broker:
         except LogError as error:
             self.stale[topic] = None
             self.fail(error)
+            return error
+        return None
+
+    def save_topic(self, topic: Topic, receipt: Receipt) -> None:
+        """Save the state of a topic now; settle `receipt` when it survives a crash, with `fsync` a power loss too."""
+        error = self.checkpoint_topic(topic)
+        journal = topic.store.journal
+        if error is not None or journal is None or self.options.durability != "fsync":
+            receipt.settle(0, error)
+        else:
+            journal.sync_wanted = True
+            self.unsynced.append((topic, [(receipt, 0)]))
 
     def checkpoint(self, *, now: int) -> None:
         """Save what has changed since the last time, and retry what the disk has refused."""
@@ -344,6 +364,7 @@ class Broker:
     def save_catalog(self) -> bool:
         """Write which topics, channels and policies there are, with their settings; return whether that worked."""
         self._catalog_due = False
+        self.catalog_saves += 1
         try:
             self.storage.catalog.save(persistence.catalog_entries(self), self.settings.policies.documents())
         except (LogError, OSError) as error:

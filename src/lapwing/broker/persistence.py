@@ -39,25 +39,24 @@ class Unopened:
 def catalog_entries(broker: Broker) -> list[TopicEntry]:
     """Return what the catalog keeps: every topic and channel that is not ephemeral."""
     unopened = [topic.entry for topic in broker.unopened.values()]
-    return unopened + [
-        TopicEntry(
-            topic.name,
-            topic.paused,
-            [
-                ChannelEntry(channel.name, channel.paused, channel.settings)
-                for channel in topic.channels.values()
-                if not channel.ephemeral
-            ],
-            topic.settings,
-        )
-        for topic in broker.topics.values()
-        if not topic.ephemeral
+    return unopened + [catalog_entry(topic) for topic in broker.topics.values() if not topic.ephemeral]
+
+
+def catalog_entry(topic: Topic) -> TopicEntry:
+    """Return what the catalog keeps of a topic."""
+    channels = [
+        ChannelEntry(channel.name, channel.paused, channel.settings)
+        for channel in topic.channels.values()
+        if not channel.ephemeral
     ]
+    return TopicEntry(topic.name, topic.paused, channels, topic.settings)
 
 
 def open_all(broker: Broker, *, now: int) -> None:
     """Open every topic; one that cannot be opened is reported, and tried again later."""
-    entries = {entry.name: entry for entry in broker.storage.catalog.load()}
+    entries = {entry.name: entry for entry in broker.storage.catalog.open()}
+    for warning in broker.storage.catalog.warnings:
+        broker.report(warning)
     for note in broker.settings.policies.restore(broker.storage.catalog.policies):
         broker.report(note)
     for name in broker.storage.names_on_disk():
@@ -217,7 +216,7 @@ def checkpoint(broker: Broker, *, now: int) -> None:
             broker.stale[topic] = None
             broker.fail(error)
     if broker.catalog_dirty:
-        broker.save_catalog()
+        broker.save_catalog_later()
 
 
 def _probe(broker: Broker, now: int) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from lapwing import names
 from lapwing.errors import ReadFailed
-from lapwing.log.catalog import Catalog, TopicEntry
+from lapwing.log.catalog import Catalog, CatalogSave, TopicEntry
 from lapwing.log.datapath import DataPath
 from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal import Journal
@@ -38,6 +38,12 @@ class Store(Protocol):
 
     def news(self) -> list[str]:
         """Return the notes of its files on damage and repairs since the last call."""
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """Return a call that makes what is written survive a power loss, for any thread; None: nothing to do."""
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Note how that call ended."""
 
     def close(self) -> None:
         """Write what is unwritten and give everything back."""
@@ -70,13 +76,17 @@ class Storage(Protocol):
 class CatalogLike(Protocol):
     """Which topics, channels and policies there are."""
 
-    policies: dict[str, Any]  # as `load` found them
+    policies: dict[str, Any]  # as `open` found them
+    warnings: list[str]  # what `open` had to skip
 
-    def load(self) -> list[TopicEntry]:
-        """Every topic."""
+    def open(self) -> list[TopicEntry]:
+        """Return every topic. Raises `LogError`."""
 
-    def save(self, topics: list[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Keep these topics and policies."""
+    def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Keep these topics and policies. Raises `WriteFailed`."""
+
+    def begin_save(self, topics: list[str], policies: Mapping[str, Any]) -> CatalogSave:
+        """Begin to keep topics, as `encode_topic` returns them, and policies."""
 
 
 class DiskStore:
@@ -123,6 +133,25 @@ class DiskStore:
             notes.clear()
         return found
 
+    def begin_sync(self) -> Callable[[], None] | None:
+        """Return a call that makes what is written survive a power loss, for any thread; None: nothing to do."""
+        jobs = [self.log.begin_sync(), None if self.journal is None else self.journal.begin_sync()]
+        wanted = [job for job in jobs if job is not None]
+        if not wanted:
+            return None
+
+        def sync() -> None:
+            for job in wanted:
+                job()
+
+        return sync
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Note how that call ended."""
+        self.log.finish_sync(error)
+        if self.journal is not None:
+            self.journal.finish_sync(error)
+
     def close(self) -> None:
         """Write what is unwritten and give everything back; what cannot be written keeps nothing else from it."""
         with contextlib.ExitStack() as each:
@@ -165,6 +194,13 @@ class MemoryStore:
     def news(self) -> list[str]:
         """Nothing happens to what is in memory."""
         return []
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """Nothing is written."""
+        return None
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Nothing was synced."""
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -269,9 +305,13 @@ class _Forgetful:
 
     def __init__(self) -> None:
         self.policies: dict[str, Any] = {}
+        self.warnings: list[str] = []
 
-    def load(self) -> list[TopicEntry]:
+    def open(self) -> list[TopicEntry]:
         return []
 
-    def save(self, topics: list[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
         return None
+
+    def begin_save(self, topics: list[str], policies: Mapping[str, Any]) -> CatalogSave:
+        raise NotImplementedError("there is nothing to write")

@@ -65,7 +65,7 @@ class TopicBroker(Protocol):
     def mark_ready(self, channel: Channel) -> None:
         """Have the channel deliver at the end of this turn."""
 
-    def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> None:
+    def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> object:
         """Save the state of a topic now, or with a later checkpoint; with `sync`, as publishes are saved."""
 
     def journal_later(self, topic: Topic) -> None:
@@ -189,8 +189,13 @@ class Topic(TopicWriter):
 
     # --- channels ----------------------------------------------------------------------------------------------
 
-    def create_channel(self, name: str, *, now: int, cursor: int | None = None) -> Channel:
-        """Return the channel of that name, created if there is none, at `cursor` or where the topic stands."""
+    def create_channel(
+        self, name: str, *, now: int, cursor: int | None = None, sync: bool = True
+    ) -> Channel:
+        """Return the channel of that name, created if there is none, at `cursor` or where the topic stands.
+
+        A new one is saved, with `sync` as publishes are; without it the caller has `Broker.save_topic` do that.
+        """
         channel = self.channels.get(name)
         if channel is None:
             if self.exiting:
@@ -202,7 +207,7 @@ class Topic(TopicWriter):
             self.channels[name] = channel
             self._broker.settings.apply_channel(channel, now=now)
             self.fan_out(now)
-            self._broker.checkpoint_topic(self, sync=True)
+            self._broker.checkpoint_topic(self, sync=sync)
             self._broker.changed("channel", self.name, name, created=True)
         return channel
 

@@ -1,18 +1,26 @@
-"""Which topics, channels and policies exist, with their settings: `nsqd.dat`, in NSQ's JSON with ours beside it."""
+"""The catalog: which topics, channels and policies exist, with their settings. `nsqd.dat`, in NSQ's JSON and more.
+
+The file begins with `{"crc":<n>,`, the CRC-32C of everything behind the comma. A file of NSQ, of an older version, or
+one whose `crc` was removed by hand, has none and is read as it is.
+"""
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from lapwing import names
+from lapwing import kernel, names
 from lapwing.errors import LogError, WriteFailed
 from lapwing.log.disk import DISK, Disk
 from lapwing.names import NSQ_VERSION
 
 FILE: Final = "nsqd.dat"
+DAMAGED: Final = ".damaged"  # what a file is called, behind its name, that was set aside
+_BEGIN: Final = b'{"crc":'
+_SEAL: Final = re.compile(_BEGIN + rb"(\d{1,10}),")
 
 
 @dataclass(slots=True)
@@ -34,6 +42,10 @@ class TopicEntry:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+class DamagedCatalog(LogError):
+    """A catalog that does not match its checksum."""
+
+
 class Catalog:
     """The catalog in the data path `path`. `warnings` has what `load` had to skip, `policies` the policies it found."""
 
@@ -42,15 +54,43 @@ class Catalog:
         self.disk = disk
         self.warnings: list[str] = []
         self.policies: dict[str, Any] = {}
+        self.saves = 0  # counts those that began; the last one holds
+
+    def open(self) -> list[TopicEntry]:
+        """Return every topic, as `load` does; set a file aside that does not match its checksum, and warn.
+
+        Raises `LogError` when a file without a checksum is not understood, or the disk refuses.
+        """
+        try:
+            return self.load()
+        except DamagedCatalog as error:
+            self.set_aside()
+            self.warnings.append(
+                f"{error}. It is kept as {self.file}{DAMAGED}. Topics and channels are found by their files; pauses, "
+                "settings and policies are lost. To use it as it is, stop nsqd, put it back without its crc, and start"
+            )
+            return []
+
+    def set_aside(self) -> None:
+        """Rename the file, so that it is not read again. Raises `LogError`."""
+        try:
+            self.disk.rename(self.file, self.file + DAMAGED)
+        except OSError as error:
+            raise LogError(f"{self.file} is damaged and cannot be renamed: {error.strerror}") from error
 
     def load(self) -> list[TopicEntry]:
-        """Every topic; none when there is no file yet. Raises `LogError` when the file is not what it should be."""
+        """Return every topic; none when there is no file yet.
+
+        Raises `DamagedCatalog`, or `LogError` when a file without a checksum is not understood or cannot be read.
+        """
         try:
             data = self.disk.read(self.file)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise LogError(f"failed to read metadata from {self.file} - {error.strerror}") from error
+        if data.startswith(_BEGIN) and not _is_sound(data):
+            raise DamagedCatalog(f"failed to parse metadata in {self.file} - it does not match its checksum")
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -86,25 +126,81 @@ class Catalog:
                 self.warnings.append(f"skipping creation of invalid {kind} {name}")
         return good
 
-    def save(self, topics: list[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Make `topics` and `policies` the catalog, in one step, without ephemeral topics. Raises `WriteFailed`."""
-        document: dict[str, Any] = {
-            "topics": [_topic(topic) for topic in topics if not names.ephemeral(topic.name)] or None,
-            "version": NSQ_VERSION,
-        }
-        if policies:
-            document["policies"] = dict(policies)
-        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        lasting = [topic for topic in topics if not names.ephemeral(topic.name)]
+        save = self.begin_save(list(map(encode_topic, lasting)), policies)
+        save.write()
+        save.finish()
+        save.sync_name()
+
+    def begin_save(self, topics: list[str], policies: Mapping[str, Any]) -> "CatalogSave":
+        """Begin to make `topics`, as `encode_topic` returns them, and `policies` the catalog."""
+        return CatalogSave(self, topics, policies)
+
+
+class CatalogSave:
+    """One save of a catalog in three steps; the first and the last take long, and may run in another thread."""
+
+    def __init__(self, catalog: Catalog, topics: list[str], policies: Mapping[str, Any]) -> None:
+        catalog.saves += 1
+        self._number = catalog.saves
+        self._catalog = catalog
+        self._topics = topics
+        self._policies = dict(policies)
+        self._temporary = ""
+
+    def write(self) -> None:
+        """Write and sync the new content, beside the file. Raises `WriteFailed`."""
+        catalog = self._catalog
+        rest = [f'"topics":[{",".join(self._topics)}],' if self._topics else '"topics":null,']
+        rest.append(f'"version":{_json(NSQ_VERSION)}')
+        if self._policies:
+            rest.append(f',"policies":{_json(self._policies)}')
+        body = "".join([*rest, "}"]).encode()
         try:
-            self.disk.replace(self.file, [text], sync=True)
+            parts = [b'{"crc":%d,' % kernel.crc32c(body), body]
+            self._temporary = catalog.disk.prepare(catalog.file, parts, sync=True)
         except OSError as error:
-            raise WriteFailed(self.file, 0, error) from error
+            raise WriteFailed(catalog.file, 0, error) from error
+
+    def finish(self) -> None:
+        """Make the new content the catalog, unless a later save has begun meanwhile. Raises `WriteFailed`."""
+        catalog = self._catalog
+        if catalog.saves != self._number:
+            catalog.disk.discard(self._temporary)
+            return
+        try:
+            catalog.disk.rename(self._temporary, catalog.file)
+        except OSError as error:
+            catalog.disk.discard(self._temporary)
+            raise WriteFailed(catalog.file, 0, error) from error
+
+    def sync_name(self) -> None:
+        """Have the new content survive a power loss. Raises `WriteFailed`."""
+        catalog = self._catalog
+        try:
+            catalog.disk.sync_directory(os.path.dirname(catalog.file))
+        except OSError as error:
+            raise WriteFailed(catalog.file, 0, error) from error
 
 
-def _topic(topic: TopicEntry) -> dict[str, Any]:
+def _is_sound(data: bytes) -> bool:
+    seal = _SEAL.match(data)
+    return seal is not None and int(seal[1]) == kernel.crc32c(data[seal.end() :])
+
+
+def encode_topic(topic: TopicEntry) -> str:
+    """Return the JSON of a topic, without ephemeral channels."""
     channels = [_entry(channel) for channel in topic.channels if not names.ephemeral(channel.name)]
+    if not channels and not topic.settings:  # as most are, where there are very many; a name needs no escapes
+        return f'{{"name":"{topic.name}","paused":{"true" if topic.paused else "false"},"channels":null}}'
     entry: dict[str, Any] = {"name": topic.name, "paused": topic.paused, "channels": channels or None}
-    return entry | ({"settings": topic.settings} if topic.settings else {})
+    return _json(entry | ({"settings": topic.settings} if topic.settings else {}))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _entry(channel: ChannelEntry) -> dict[str, Any]:

@@ -112,6 +112,17 @@ class Disk:
         With `sync` the content survives a power loss, and so does its name unless `sync_name` is false. When only the
         sync of the name fails, this raises although the content is replaced.
         """
+        temporary = self.prepare(path, parts, sync=sync)
+        try:
+            self.rename(temporary, path)
+        except OSError:
+            self.discard(temporary)
+            raise
+        if sync and sync_name:
+            self.sync_directory(os.path.dirname(path))
+
+    def prepare(self, path: str, parts: Iterable[bytes], *, sync: bool) -> str:
+        """Write `parts` to a new file beside `path`; return its path, which ends in `.tmp`. Raises `OSError`."""
         temporary = f"{path}.{os.urandom(4).hex()}.tmp"
         fd = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
         try:
@@ -124,13 +135,15 @@ class Disk:
                     self.fsync(fd)
             finally:
                 self.close(fd)
-            self.rename(temporary, path)
         except BaseException:  # `parts` may be made from reads that fail
-            with contextlib.suppress(OSError):  # the first error is the one to raise
-                self.unlink(temporary)
+            self.discard(temporary)
             raise
-        if sync and sync_name:
-            self.sync_directory(os.path.dirname(path))
+        return temporary
+
+    def discard(self, temporary: str) -> None:
+        """Remove a file that `prepare` has written; a start removes it if that fails now."""
+        with contextlib.suppress(OSError):
+            self.unlink(temporary)
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
         """Write all of `data` at `offset`, however many calls it takes; raises `OSError`."""

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lapwing.errors import LogError, WriteFailed
@@ -42,6 +42,7 @@ class Journal:
         self.notes: list[str] = []
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
         self._sync = sync  # at compaction; after a lost append some messages are delivered again
+        self.sync_wanted = False  # whether what is flushed has to survive a power loss
         self._read = False
         self._version = 1  # that of the file
         self._damaged = False  # whether more than a torn write at its end was found in it
@@ -154,6 +155,28 @@ class Journal:
         self._entries.clear()
         if self._file.size > _COMPACT_BYTES and self._file.size > _COMPACT_RATIO * sum(self._live.values()):
             self.compact()
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """Return a call that syncs what is flushed, for any thread; None unless `sync_wanted` is set."""
+        if not self.sync_wanted:
+            return None
+        self.sync_wanted = False
+        try:
+            if self._file.doubtful:
+                self._write_again()
+            return self._file.begin_sync()
+        except (OSError, WriteFailed) as error:
+            failure = OSError(error.errno, str(error))
+
+        def fail() -> None:
+            raise failure
+
+        return fail
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Note how that call ended; after an error the next sync writes the file again."""
+        if error is not None:
+            self.sync_wanted = True
 
     def _write_again(self) -> None:
         """Write the whole file again after a sync of it failed: the disk may lack what was appended before.

@@ -388,7 +388,7 @@ def _repair_catalog(place: DataPath) -> Iterator[Event]:
                 yield Repair(topic, f"{unread}; the new catalog has no channels of the topic", done=False)
                 channels = {}
             topics.append(TopicEntry(topic, channels=[ChannelEntry(name) for name in sorted(channels)]))
-        os.replace(catalog.file, catalog.file + ".bad")
+        catalog.set_aside()
         catalog.save(topics)
         yield Repair("", f"{error}: made anew from what is there, without pauses and settings")
 

@@ -6,7 +6,7 @@
 import contextlib
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from lapwing import kernel
@@ -143,6 +143,29 @@ class RecordFile:
         if self._unnamed:
             disk.sync_directory(os.path.dirname(self.file.path))
             self._unnamed = False
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Return a call that syncs what is appended by now, to be run in any thread. Raises `OSError`.
+
+        It raises `OSError`, and then the file is `doubtful`.
+        """
+        disk = self.file.table.disk
+        fd = disk.dup(self.file.table.reach(self.file))
+        folder = os.path.dirname(self.file.path) if self._unnamed else ""
+
+        def sync() -> None:
+            try:
+                disk.fsync(fd)
+                if folder:
+                    disk.sync_directory(folder)
+                    self._unnamed = False
+            except OSError:
+                self.doubtful = True
+                raise
+            finally:
+                disk.close(fd)
+
+        return sync
 
     def empty(self, *, sync: bool) -> None:
         """Make it a file without records, with `sync` after a power loss too; raises `WriteFailed`."""

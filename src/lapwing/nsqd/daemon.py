@@ -26,6 +26,7 @@ from lapwing.net.logs import Log
 from lapwing.net.machine import boot_id
 from lapwing.net.routes import Router, RouteTable, TlsRequired
 from lapwing.net.tls import server_context
+from lapwing.nsqd.catalog_writer import CatalogWriter
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.listener_context import ListenerContext
@@ -129,6 +130,9 @@ class Daemon:
         self.syncer = Syncer(broker, turn.schedule_flush, times.observe)
         turn.on_unsynced = self.syncer.kick
         self._stopping.append(self.syncer.stop)
+        catalog = CatalogWriter(broker)
+        broker.save_catalog_later = catalog.kick
+        self._stopping.append(catalog.stop)
         auth = None
         if options.auth_http_addresses:
             from lapwing.nsqd.auth import Authenticator
@@ -357,9 +361,9 @@ class Daemon:
 
 
 def _check(options: Options) -> None:
+    """Refuse options that cannot work. Raises `ConfigError`."""
     if options.tcp_transport == "epoll" and not polled.available:
         raise ConfigError("--tcp-transport=epoll needs Linux and an installation with a C compiler: use auto")
-    """Refuse options that cannot work. Raises `ConfigError`."""
     if not 1 <= options.max_deflate_level <= 9:
         raise ConfigError("--max-deflate-level must be [1,9]")
     if not 0 <= options.node_id < 1024:

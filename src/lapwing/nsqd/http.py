@@ -13,6 +13,7 @@ from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.stats import TopicStats
+from lapwing.broker.topic import Topic
 from lapwing.names import NSQ_VERSION
 from lapwing.net.answers import Answer, Later, StreamedAnswer, nothing, plain, value
 from lapwing.net.listen import Listener
@@ -30,7 +31,7 @@ from lapwing.nsqd.http_settings import SettingsApi
 from lapwing.nsqd.metrics import FsyncTimes, Metrics
 from lapwing.nsqd.node_info import NodeInfo
 from lapwing.nsqd.pipelines import Pipelines
-from lapwing.nsqd.publishing import Publishing, TopicAnnouncer, named
+from lapwing.nsqd.publishing import Publishing, Settled, TopicAnnouncer, named
 from lapwing.nsqd.redrive_runner import RedriveRunner
 from lapwing.nsqd.statspage import JsonPage, Page, Snapshot, TextPage
 from lapwing.nsqd.turn import Turn
@@ -43,6 +44,14 @@ _MANY: Final = 200  # topics beyond which they do
 
 _HEALTHY: Final = plain("OK")
 _DONE: Final = nothing()
+
+
+class _Saved(Settled):
+    """The answer to an order, completed when what it did is saved."""
+
+    __slots__ = ()
+
+    done = _DONE
 
 
 class Peers(TopicAnnouncer, LookupPeers, Protocol):
@@ -217,10 +226,11 @@ class Http:
         # saved: after a kill before the next checkpoint the topic would be restored from the catalog
         return self._order(lambda: self._broker.delete_topic(name), saved=not names.ephemeral(name))
 
-    def empty_topic(self, request: Request) -> Answer:
+    def empty_topic(self, request: Request) -> Reply:
         """Drop the messages that wait in a topic."""
-        name = named(request.head, "topic", "INVALID_TOPIC")
-        return self._order(lambda: self._broker.existing(name).empty())
+        topic = self._broker.existing(named(request.head, "topic", "INVALID_TOPIC"))
+        topic.empty()
+        return self._when_saved(topic)
 
     def _pause_topic(self, request: Request, paused: bool) -> Answer:
         name = request.argument("topic")
@@ -228,11 +238,12 @@ class Http:
 
     # --- channels ----------------------------------------------------------------------------------------------
 
-    def create_channel(self, request: Request) -> Answer:
+    def create_channel(self, request: Request) -> Reply:
         """Create a channel of an existing topic, unless it exists."""
-        topic, channel = _channel(request.head)
-        broker = self._broker
-        return self._order(lambda: broker.create_channel(broker.existing(topic), channel, now=self._now()))
+        name, channel = _channel(request.head)
+        topic = self._broker.existing(name)
+        self._broker.create_channel(topic, channel, now=self._now(), sync=False)
+        return self._when_saved(topic)
 
     def delete_channel(self, request: Request) -> Answer:
         """Delete a channel with its messages."""
@@ -240,14 +251,21 @@ class Http:
         lasting = not names.ephemeral(topic) and not names.ephemeral(channel)
         return self._order(lambda: self._broker.delete_channel(topic, channel), saved=lasting)
 
-    def empty_channel(self, request: Request) -> Answer:
+    def empty_channel(self, request: Request) -> Reply:
         """Drop the messages of a channel: ready, deferred and in flight."""
         topic, channel = _channel(request.head)
-        return self._order(lambda: self._broker.empty_channel(topic, channel, now=self._now()))
+        return self._when_saved(self._broker.empty_channel(topic, channel, now=self._now()))
 
     def _pause_channel(self, request: Request, paused: bool) -> Answer:
         topic, channel = _channel(request.head)
         return self._order(lambda: self._broker.pause_channel(topic, channel, paused), saved=True)
+
+    def _when_saved(self, topic: Topic) -> Reply:
+        """Answer when the state of the topic is saved, with `fsync` synced; the error if the disk refuses."""
+        later = _Saved()
+        self._broker.save_topic(topic, later)
+        self._schedule_flush()
+        return later
 
     def _order(self, carry_out: Callable[[], object], *, saved: bool = False) -> Answer:
         """Call the broker; with `saved`, write the catalog before the answer leaves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
@@ -39,15 +39,17 @@ class TopicAnnouncer(Protocol):
         """Return a future, done when consumers can find the topic or after a second; None: do not wait."""
 
 
-class _Published(Later):
-    """The answer to a publish, completed when the topic settles it."""
+class Settled(Later):
+    """An answer that is completed when the broker settles it."""
 
     __slots__ = ()
 
+    done: ClassVar[Answer] = OK  # the answer if there is no error
+
     def settle(self, sequence: int, error: LapwingError | None) -> None:
-        """Answer OK, or that it failed."""
+        """Answer that it is done, or that it failed."""
         if error is None:
-            self.complete(OK)
+            self.complete(self.done)
         else:
             refused = refusal(error)
             self.complete(INTERNAL_ERROR if refused is None else refused.answer())
@@ -98,7 +100,7 @@ class Publishing:
         defer = 0
         if "defer" in query:
             defer = self._defer(query["defer"])
-        later = _Published()
+        later = Settled()
         topic.publish(body, later, now=self._now(), defer=defer, headers=headers)
         self._schedule_flush()
         return self.when_settled(topic.name, later) if made else later
@@ -110,7 +112,7 @@ class Publishing:
         headers = None if raw_headers is None else message_headers(raw_headers)
         made = head.query.get("topic", "") not in self._topics
         topic = self.topic(head)
-        later = _Published()
+        later = Settled()
         try:
             if self._binary(head):
                 self._publish_binary(topic, body, later, headers)
@@ -128,7 +130,7 @@ class Publishing:
         self._schedule_flush()
         return self.when_settled(topic.name, later) if made else later
 
-    def _publish_binary(self, topic: Topic, body: bytes, later: _Published, headers: dict[str, str] | None) -> None:
+    def _publish_binary(self, topic: Topic, body: bytes, later: Settled, headers: dict[str, str] | None) -> None:
         now = self._now()
         try:
             if headers is None:

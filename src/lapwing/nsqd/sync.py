@@ -52,19 +52,19 @@ class Syncer:
     async def _sync(self, topic: Topic) -> LapwingError | None:
         if topic.exiting:
             return None
-        job = topic.log.begin_sync()
+        job = topic.store.begin_sync()
         if job is None:
             return None
         try:
             seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, job)
         except OSError as error:
-            topic.log.finish_sync(error)
+            topic.store.finish_sync(error)
             if topic.exiting:
                 return None  # deleted meanwhile with its files, so the disk is fine
             failure = WriteFailed(topic.name, topic.log.end, error)
             self._broker.fail(failure)
             return failure
-        topic.log.finish_sync(None)
+        topic.store.finish_sync(None)
         self._observe(seconds)
         return None
 

@@ -89,6 +89,23 @@ class PublishSlot(Slot):
             self._session.fail(self, _failed(self._word, error))
 
 
+class SubscribeSlot(Slot):
+    """The place of the answer to a SUB, filled when the new channel survives a power loss."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session.replies)
+        self._session = session
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Answer OK, or end the conversation with the error."""
+        if error is None:
+            self.fill(frames.OK)
+        else:
+            self._session.fail(self, ProtocolError("E_SUB_FAILED", f"SUB failed {error}"))
+
+
 class Session:
     """The broker's side of one connection: its state, and the answers and messages for it.
 
@@ -250,7 +267,8 @@ class Session:
     def _sub(self, command: Sub, now: int) -> None:
         try:
             topic = self.broker.topic(command.topic)
-            channel = self.broker.create_channel(topic, command.channel, now=now)
+            known = command.channel in topic.channels
+            channel = self.broker.create_channel(topic, command.channel, now=now, sync=False)
             subscription = Window(
                 Holder(self.name),
                 self.send,
@@ -265,7 +283,12 @@ class Session:
         except LapwingError as error:
             raise ProtocolError("E_SUB_FAILED", f"SUB failed {error}") from error
         self.channel, self.subscription, self.state = channel, subscription, SUBSCRIBED
-        self._subscribed = self.replies.add(frames.OK)
+        if known or channel.ephemeral or self.broker.options.durability != "fsync":
+            self._subscribed = self.replies.add(frames.OK)
+        else:
+            self._subscribed = slot = SubscribeSlot(self)
+            self.replies.reserve(slot)
+            self.broker.save_topic(topic, slot)
 
     def send(self, data: bytes) -> None:
         """Send message frames to the consumer, but not before the answer to its SUB."""

@@ -8,7 +8,7 @@ from lapwing.broker.holder import FATAL, PARKED
 from lapwing.broker.pending import Reason
 from lapwing.broker.subscription import Window
 from lapwing.sessions.redis_group import Group, PendingEntry, find_channel
-from lapwing.sessions.redis_replies import Reply
+from lapwing.sessions.redis_replies import Reply, SavedSlot
 from lapwing.sessions.redis_stream import MS, Stream
 from lapwing.sessions.redis_streams import find
 from lapwing.sessions.redis_trim import Needed, release
@@ -71,9 +71,13 @@ def create(session: RedisSession, words: list[bytes], now: int) -> Reply:
     if name in stream.topic.channels:
         raise ErrorReply(errors.BUSY_GROUP)
     cursor = stream.behind_id(entry)
-    channel = session.broker.create_channel(stream.topic, name, now=now, cursor=cursor)
+    channel = session.broker.create_channel(stream.topic, name, now=now, cursor=cursor, sync=False)
     session.context.group(stream, channel).place_at(entry, options.entries_read)
-    return replies.OK
+    if session.broker.options.durability != "fsync":
+        return replies.OK
+    slot = SavedSlot(session.sink)
+    session.broker.save_topic(stream.topic, slot)
+    return slot
 
 
 def set_id(session: RedisSession, words: list[bytes], now: int) -> Reply:

@@ -49,6 +49,16 @@ class AddedSlot(Slot):
             self.fill(replies.error(write_failed(error)) * self._count)
 
 
+class SavedSlot(Slot):
+    """The place of an OK, given when what the command did is saved."""
+
+    __slots__ = ()
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Answer OK, or the error."""
+        self.fill(replies.OK if error is None else replies.error(write_failed(error)))
+
+
 class Transaction(Replies):
     """The replies to the commands of one EXEC: an array, sent once all of them are there."""
 
