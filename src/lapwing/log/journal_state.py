@@ -5,6 +5,7 @@ knows whether they made a message wait. So messages that a channel had before th
 in doubt: they are unfinished, unless a later entry mentions them.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -86,7 +87,7 @@ class ChannelFold:
             self._doubt(cursor)
         self.cursor, self.runs, self.attempts = cursor, runs, attempts
         if self.doubtful:
-            self.doubtful.difference_update(*[range(*run) for run in runs])
+            self.doubtful = _outside(self.doubtful, runs)
 
     def defer(self, added: Iterable[tuple[int, int, int]], removed: Iterable[int]) -> None:
         """Add deferred messages, as (sequence, due, attempts), then remove some."""
@@ -104,12 +105,12 @@ class ChannelFold:
         """Replace a holder."""
         self.holders[name] = holder
         if self.doubtful:
-            self.doubtful.difference_update(*[range(run.start, run.stop) for run in holder.runs])
+            self.doubtful = _outside(self.doubtful, [(run.start, run.stop) for run in holder.runs])
 
     def _doubt(self, cursor: int) -> None:
         """Note that the cursor came to `cursor`, and that entries on the way are lost."""
         self.broken = False
-        if cursor - self.cursor > _MANY:
+        if cursor - self.cursor + sum(stop - start for start, stop in self.runs) > _MANY:
             self.again = self.cursor if self.again is None else min(self.again, self.cursor)
         else:
             self.doubtful.update(*[range(*run) for run in self.runs], range(self.cursor, cursor))
@@ -121,8 +122,8 @@ class ChannelFold:
             for holder in self.holders.values():
                 holder.runs = [run for run in holder.runs if run.start < self.cursor]
         elif self.doubtful:
-            held = [range(run.start, run.stop) for holder in self.holders.values() for run in holder.runs]
-            left = self.doubtful.difference(self.deferred, *held)
+            held = [(run.start, run.stop) for holder in self.holders.values() for run in holder.runs]
+            left = _outside(self.doubtful, held).difference(self.deferred)
             self.runs += [(sequence, sequence + 1) for sequence in sorted(left)]
 
     def cut(self, end: int) -> bool:
@@ -201,6 +202,18 @@ class JournalFold:
         channels = {name: one.state() for name, one in self.channels.items()}
         notes = {key: value for key, value in self.notes.items() if value}
         return JournalState(self.fanned_out, channels, self.emptied, self.deleted, self.trimmed, notes)
+
+
+def _outside(sequences: set[int], runs: Iterable[Run]) -> set[int]:
+    """Return the sequences that lie in none of the runs, which may be of any length."""
+    joined = joined_runs(runs)
+    starts = [start for start, _ in joined]
+    found = set()
+    for sequence in sequences:
+        at = bisect_right(starts, sequence) - 1
+        if at < 0 or sequence >= joined[at][1]:
+            found.add(sequence)
+    return found
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:
