@@ -44,7 +44,9 @@ def test_a_reply_is_read_however_it_is_cut(data: bytes, reply: Any, way: Any) ->
     assert read(way(data + b"+next\r\n")) == [reply, "next"]
 
 
-@pytest.mark.parametrize("data", [b"?\r\n", b"$x\r\n", b":x\r\n", b"+" + b"x" * 70_000, b"*1\r\n" * 40])
+@pytest.mark.parametrize(
+    "data", [b"?\r\n", b"$x\r\n", b":x\r\n", b"+" + b"x" * 70_000, b"*1\r\n" * 40, b"%1\r\n*0\r\n:1\r\n"]
+)
 def test_garbage_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         read([data])

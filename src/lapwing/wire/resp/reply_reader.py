@@ -90,7 +90,12 @@ class ReplyReader:
             items.append(item)
         if kind == ord("|"):  # attributes of the reply that follows
             return self._read(at, depth + 1)
-        return (dict(zip(items[::2], items[1::2], strict=True)) if kind == ord("%") else items), at
+        if kind != ord("%"):
+            return items, at
+        try:
+            return dict(zip(items[::2], items[1::2], strict=True)), at
+        except TypeError as error:
+            raise ProtocolError("ERR", "a key of a map is an array or a map itself") from error
 
 
 class _Unfinished(Exception):
