@@ -67,8 +67,12 @@ soak-long: setup
 	$(BIN)/python tests/soak/spark_cluster.py
 	$(BIN)/python benchmarks/pipeline.py --soak 3600 --rate 20000
 
+# INPUTS=10000000: so many mutated inputs per decoder, instead of a time; failures are in build/fuzz
 fuzz: setup
 	$(BIN)/python tests/kernel/fuzz.py --seconds $${SECONDS_PER_TARGET:-120}
+	$(BIN)/python tests/fuzz/run.py $(if $(INPUTS),--inputs $(INPUTS),--seconds $${SECONDS_PER_TARGET:-120})
+	$(BIN)/python tests/fuzz/run.py --pure --seconds $${SECONDS_PER_TARGET:-120}
+	$(BIN)/python tests/fuzz/run.py --sanitize $(if $(INPUTS),--inputs $(INPUTS),--seconds $${SECONDS_PER_TARGET:-120})
 
 screens: setup
 	$(BIN)/python tests/admin/screens.py
