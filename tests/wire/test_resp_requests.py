@@ -35,7 +35,7 @@ def hear(pieces: list[bytes], parser: RequestParser | None = None) -> Heard:
             parser.receive(piece)
             for each in parser.requests():
                 if isinstance(each, XaddRun):
-                    heard.requests.extend(split_run(each))
+                    heard.requests.extend(split_run(each.block))
                 else:
                     heard.requests.append(each)
     except ProtocolError as error:

@@ -127,6 +127,9 @@ class PolledTransport(asyncio.Transport):
 
     def received(self, what: bytes | int | None) -> None:
         """Pass on what the set has received for this connection."""
+        if self._reading and what and type(what) is bytes and not self._closing:
+            self._protocol.data_received(what)
+            return
         if self._lost:
             return
         if what is None:
@@ -138,8 +141,6 @@ class PolledTransport(asyncio.Transport):
                 self._lose(None)
         elif not self._reading:
             self._lose(None)  # both directions are shut, which is reported whether or not it is asked for
-        elif what:
-            self._protocol.data_received(what)
         else:
             self._reading = False
             self._watch()

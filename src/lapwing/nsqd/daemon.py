@@ -223,6 +223,7 @@ class Daemon:
         door = RedisDoor(
             self.broker, self.turn, self.log, auth, self.peers, port=max(listener.port, 0), started=self.started
         )
+        self.turn.gatherers.append(door.publish_gathered)
         self.turn.watchers.append(door.end_turn)
         self._redis_connections = door.connections
         if self.redis is not None:

@@ -9,12 +9,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from lapwing import kernel
 from lapwing.broker.broker import Broker, Change
 from lapwing.errors import HangUp, LapwingError, ProtocolError
 from lapwing.net.listen import far_end, join
 from lapwing.net.logs import Log
 from lapwing.nsqd.turn import Turn
-from lapwing.sessions import redis_server
+from lapwing.sessions import redis_gathered, redis_server
 from lapwing.sessions.redis import RedisSession
 from lapwing.sessions.redis_context import RedisContext, ServerFacts
 from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun
@@ -45,15 +46,22 @@ class RedisDoor:
     connections: set[RedisConnection] = field(default_factory=set)
     context: RedisContext = field(init=False)
     limits: RequestLimits = field(init=False)
+    gathers: bool = field(init=False)  # publish XADDs of several clients together: no reply waits beyond its turn
 
     def __post_init__(self) -> None:
         options = self.broker.options
         self.context = RedisContext(self.broker, facts=self._facts)
+        self.gathers = options.durability != "fsync"
         self.limits = RequestLimits(max(options.max_body_size, options.max_msg_size) + _OVERHEAD, options.max_msg_size)
 
     def connect(self) -> RedisConnection:
         """Return the protocol of a new connection."""
         return RedisConnection(self)
+
+    def publish_gathered(self) -> None:
+        """Publish the XADDs that clients sent in this turn."""
+        if self.context.gathered:
+            self.context.publish_gathered(self.turn.clock.now())
 
     def end_turn(self) -> None:
         """Answer the commands that wait for what this turn has brought."""
@@ -101,7 +109,11 @@ class RedisConnection(asyncio.Protocol):
         self._timer_due = 0
         self._lingering: asyncio.TimerHandle | None = None
         self._behind = False  # some of what came waits for the next turn
-        self._free = False  # nothing waits, so that a run of XADDs can be added without a look at anything else
+        self._free = False  # nothing is special, so that a run of XADDs can be added without a look at anything else
+        self._ready = self._session.replies.ready
+        self._slots = self._session.replies.slots
+        self._gathered = door.context.gathered
+        self._max_entry = door.limits.max_entry
         self._muted = False  # nothing is read from the socket
         self._blocked = False  # the socket takes no more
         self._half_closed = False
@@ -128,27 +140,37 @@ class RedisConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
-        session = self._session
-        if self._ending or session.closing:
-            return
-        if self._free:
-            run = self._parser.whole_run(data)
-            if run is not None and session.add_run(run, now=self._clock.now()):
+        if self._free and not self._slots:
+            count, end, key = kernel.xadd_run(data, 0, self._max_entry)
+            if count and end == len(data) and self._add(key, count, data):
                 self._turn.add(self)
                 return
+        if self._ending or self._session.closing:
+            return
         self._parser.receive(data)
         self._handle()
         self._turn.add(self)
 
+    def _add(self, key: bytes, count: int, data: bytes) -> bool:
+        """Add the entries of a run of plain XADDs; return False if that is not possible, and nothing was done."""
+        if len(data) <= redis_gathered.MOST and self._door.gathers:
+            runs = self._gathered.get(key) or self._door.context.gathering(key)
+            if runs is not None:
+                runs.add(self._session, data, count)
+                return True
+        return self._session.add_run(XaddRun(key, count, data), now=self._clock.now())
+
     def eof_received(self) -> bool:
         """End the connection once the replies are sent: the client sends no more."""
         self._half_closed = True
+        self._free = False
         self._turn.add(self)
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """Release everything: the client is gone."""
         self._ending = True
+        self._free = False
         for timer in (self._timer, self._lingering):
             if timer is not None:
                 timer.cancel()
@@ -188,7 +210,7 @@ class RedisConnection(asyncio.Protocol):
         self._heed()
         self._arm()
         busy = self._behind or self._blocked or self._question is not None or session.busy
-        self._free = not busy and not self._parser.buffered
+        self._free = not (busy or self._parser.buffered or self._unannounced or self._half_closed) and session.plain
 
     def _carry_out(self) -> None:
         session, parser = self._session, self._parser
@@ -314,6 +336,9 @@ class RedisConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send the replies of this turn; then end the conversation if it is over."""
+        if self._free and len(self._ready) == 1:
+            self._transport.write(self._ready.pop())  # type: ignore[union-attr]
+            return
         session, transport = self._session, self._transport
         if self._ending or transport is None:
             session.replies.ready.clear()
@@ -345,6 +370,7 @@ class RedisConnection(asyncio.Protocol):
         """Close so that the last reply is read: bytes of the client that nobody reads would turn it into a reset."""
         assert self._transport is not None
         self._ending = True
+        self._free = False
         self._session.leave()
         if self._half_closed or not self._transport.can_write_eof():
             self.hang_up()
@@ -359,6 +385,7 @@ class RedisConnection(asyncio.Protocol):
     def hang_up(self) -> None:
         """Close the connection; replies that were written still leave."""
         self._ending = True
+        self._free = False
         if self._transport is not None:
             self._transport.close()
             if self._transport.get_write_buffer_size():

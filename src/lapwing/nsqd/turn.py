@@ -26,6 +26,7 @@ class Turn:
         self.alarm = Alarm(broker, clock, loop, self.schedule_flush)
         self.on_changes: Callable[[], None] = lambda: None
         self.on_unsynced: Callable[[], None] = lambda: None
+        self.gatherers: list[Callable[[], None]] = []  # called before the logs are written: they may publish more
         self.watchers: list[Callable[[], None]] = []  # called when logs may have grown
         self._loop = loop
         self._connections: dict[Flushable, None] = {}
@@ -52,6 +53,8 @@ class Turn:
         """Write the logs, then the sockets: no OK is sent before its publish is written."""
         self._scheduled = False
         broker = self.broker
+        for gather in self.gatherers:
+            gather()
         if broker.has_work:
             broker.commit(self.clock.now())
             for watch in self.watchers:

@@ -110,10 +110,11 @@ class RedisSession:
     def handle(self, request: Request, *, now: int) -> None:
         """Carry out one request."""
         self.peer.active = now
+        if self.context.gathered:
+            self.context.publish_gathered(now)
         if type(request) is XaddRun:
             if not self.add_run(request, now=now):
-                for words in split_run(request):
-                    self._command(words, now)
+                self.carry_out_each(request.block, now)
         elif isinstance(request, Oversized):
             self.context.counts.commands += 1
             self._answer(replies.error(errors.TOO_LONG))
@@ -143,6 +144,17 @@ class RedisSession:
         peer.active, peer.command = now, "xadd"
         self.context.counts.commands += run.count
         return True
+
+    @property
+    def plain(self) -> bool:
+        """Whether plain XADDs of the client need no look at the state of its connection."""
+        special = self.queue is not None or self.silent or self.silent_next or self.authenticate is not None
+        return not (special or self.closing or self.database or self.busy)
+
+    def carry_out_each(self, block: bytes, now: int) -> None:
+        """Carry out each command of a run of XADDs for itself."""
+        for words in split_run(block):
+            self._command(words, now)
 
     def _command(self, words: list[bytes], now: int) -> None:
         self.context.counts.commands += 1

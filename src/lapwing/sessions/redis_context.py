@@ -11,6 +11,7 @@ from lapwing import names
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, LogError
+from lapwing.sessions.redis_gathered import GatheredRuns
 from lapwing.sessions.redis_group import Group
 from lapwing.sessions.redis_idempotence import IdempotenceWindow
 from lapwing.sessions.redis_replies import write_failed
@@ -70,6 +71,7 @@ class RedisContext:
         self._groups: WeakKeyDictionary[Channel, Group] = WeakKeyDictionary()
         self._known_groups: dict[tuple[int, bytes, bytes], Group] = {}
         self._windows: WeakKeyDictionary[Topic, IdempotenceWindow] = WeakKeyDictionary()
+        self.gathered: dict[bytes, GatheredRuns] = {}  # XADDs of this turn that are not published yet, by key
         self._served: dict[GroupWait, None] = {}
         self._claimable: dict[Channel, None] = {}  # channels where XNACK gave entries back in this turn
         self._waiting: dict[str, dict[RedisSession, None]] = {}  # by topic, oldest first
@@ -148,6 +150,23 @@ class RedisContext:
         if window is None:
             window = self._windows[stream.topic] = IdempotenceWindow()
         return window
+
+    # --- adding ----------------------------------------------------------------------------------------------------
+
+    def gathering(self, key: bytes) -> GatheredRuns | None:
+        """Return where the runs of plain XADDs to a key of database 0 are gathered; None if each must be looked at."""
+        stream = self.find(key, 0)
+        if stream is None or not stream.takes_runs:
+            return None
+        runs = self.gathered[key] = GatheredRuns(stream)
+        return runs
+
+    def publish_gathered(self, now: int) -> None:
+        """Publish what was gathered: before any other command is carried out, or at the end of the turn."""
+        gathered = list(self.gathered.values())
+        self.gathered.clear()
+        for runs in gathered:
+            self.counts.commands += runs.publish(now)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,15 @@ class Stream:
         """Whether entries are what the kernel makes of frames: no ids that clients chose, no JSON."""
         return "chosen" not in self.topic.door_state and self.topic.effective.fields != "json"
 
+    @property
+    def takes_runs(self) -> bool:
+        """Whether plain XADDs need no look at each of them."""
+        topic = self.topic
+        state = topic.door_state
+        if topic.admission is not None or topic.effective.fields == "json":
+            return False
+        return not state or ("chosen" not in state and "last" not in state)
+
     # --- ids -------------------------------------------------------------------------------------------------------
 
     def id_at(self, sequence: int) -> EntryId:
@@ -281,9 +290,9 @@ class Stream:
 
         None if ids or bodies need a look at each of them.
         """
-        topic = self.topic
-        if topic.admission is not None or not self.simple or "last" in topic.door_state:
+        if not self.takes_runs:
             return None
+        topic = self.topic
         stamp, first = self.stamp(now), self.log.next
         frames, count, size = kernel.frame_xadds(block, topic.id_base + first, stamp, self.field)
         topic.publish_framed(frames, count, size, receipt, now=now)

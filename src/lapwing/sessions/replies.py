@@ -29,30 +29,30 @@ class Replies:
     caller knows already.
     """
 
-    __slots__ = ("_on_ready", "_slots", "ready")
+    __slots__ = ("_on_ready", "ready", "slots")
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self.ready: list[bytes] = []  # to be sent now; the sender clears it
-        self._slots: deque[Slot] = deque()  # from the first open slot on
+        self.slots: deque[Slot] = deque()  # from the first open slot on; for reading only
         self._on_ready = on_ready
 
     @property
     def waiting(self) -> int:
         """The number of answers that wait: open slots, and filled ones behind them."""
-        return len(self._slots)
+        return len(self.slots)
 
     def add(self, answer: bytes) -> Slot | None:
         """Answer a command now; the slot where the answer waits, or None when it is ready."""
-        if not self._slots:
+        if not self.slots:
             self.ready.append(answer)
             return None
         slot = Slot(self, answer)
-        self._slots.append(slot)
+        self.slots.append(slot)
         return slot
 
     def reserve(self, slot: Slot) -> None:
         """Keep the next place for an answer that comes later."""
-        self._slots.append(slot)
+        self.slots.append(slot)
 
     def push(self, frames: bytes) -> None:
         """Send frames that answer no command, between any two answers."""
@@ -62,19 +62,19 @@ class Replies:
 
     def holds(self, slot: Slot) -> bool:
         """Whether the slot waits here: it is neither sent nor taken back."""
-        return slot in self._slots
+        return slot in self.slots
 
     def take_back_after(self, slot: Slot) -> bool:
         """Drop every answer behind `slot`; False when the slot itself was dropped before."""
-        if slot not in self._slots:
+        if slot not in self.slots:
             return False
-        while self._slots[-1] is not slot:
-            self._slots.pop()
+        while self.slots[-1] is not slot:
+            self.slots.pop()
         return True
 
     def advance(self) -> None:
         """Make the answers ready that no open slot precedes."""
-        slots, ready = self._slots, self.ready
+        slots, ready = self.slots, self.ready
         before = len(ready)
         while slots:
             answer = slots[0].answer
@@ -88,7 +88,7 @@ class Replies:
     def close(self) -> None:
         """Drop everything: the connection is gone. Slots may still be filled, without effect."""
         self.ready.clear()
-        self._slots.clear()
+        self.slots.clear()
         self._on_ready = _nothing
 
 

@@ -81,14 +81,6 @@ class RequestParser:
         self._data = data
         self._at = 0
 
-    def whole_run(self, data: bytes) -> XaddRun | None:
-        """Return `data` as a run of plain XADDs to one key, if it is nothing else; None if it is, and was not taken.
-
-        Only for a parser that has nothing buffered.
-        """
-        count, end, key = kernel.xadd_run(data, 0, self.limits.max_entry)
-        return XaddRun(key, count, data) if count and end == len(data) else None
-
     def requests(self) -> Iterator[Request]:
         """Yield each whole request in order, a run of plain XADDs to one key as one.
 
@@ -235,11 +227,11 @@ class RequestParser:
         return _checked(words) if words else words
 
 
-def split_run(run: XaddRun) -> Iterator[list[bytes]]:
+def split_run(block: bytes) -> Iterator[list[bytes]]:
     """Yield the words of each XADD of a run."""
     at = 0
-    while at < len(run.block):
-        words, at = kernel.split_words(run.block, at, MOST_WORDS)
+    while at < len(block):
+        words, at = kernel.split_words(block, at, MOST_WORDS)
         yield words
 
 
