@@ -1,10 +1,15 @@
 """Whole publishes like the last one skip the parser; nobody can tell, however the bytes arrive."""
 
+import json
+import os
 import random
+import resource
+import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
-from rawtalk import Raw, mpub, post, pub
+from rawtalk import Raw, get, mpub, post, pub
 
 import daemons
 from daemons import Daemon
@@ -14,6 +19,16 @@ from daemons import Daemon
 def nsqd(request: pytest.FixtureRequest) -> Iterator[Daemon]:
     with daemons.nsqd(f"--tcp-transport={request.param}") as daemon:
         yield daemon
+
+
+@contextmanager
+def stopped(daemon: Daemon) -> Iterator[None]:
+    """Have the daemon do nothing for a while."""
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
 
 
 def bodies_of(daemon: Daemon, topic: str, count: int) -> list[bytes]:
@@ -83,3 +98,71 @@ def test_a_limit_holds_for_a_client_that_has_published_before(nsqd: Daemon) -> N
         raw.send(pub("limited", b"four"))
 
         assert "channel all of topic limited is full: 3 messages wait, max_depth is 3" in raw.error()
+
+
+def test_publishes_of_many_clients_are_answered_and_counted_each(nsqd: Daemon) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Raw(nsqd)) for _ in range(20)]
+        for client in clients:
+            client.ok(pub("many", b"first"))
+        with stopped(nsqd):  # so that all of them are read in one round
+            for client in clients:
+                client.send(b"".join(pub("many", b"%d" % number) for number in range(5)))
+        for client in clients:
+            assert [client.frame() for _ in range(5)] == [(0, b"OK")] * 5
+        producers = json.loads(get(nsqd, "/stats?format=json&topic=many"))["producers"]
+
+    counts = [topic["count"] for producer in producers for topic in producer["pub_counts"] if topic["topic"] == "many"]
+    assert counts == [6] * 20
+    expected = [b"first"] * 20 + [b"%d" % number for number in range(5)] * 20
+    assert sorted(bodies_of(nsqd, "many", 120)) == sorted(expected)
+
+
+def test_every_client_gets_the_error_when_the_disk_refuses_their_batch(nsqd: Daemon) -> None:
+    unlimited = resource.RLIM_INFINITY
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Raw(nsqd)) for _ in range(5)]
+        for number, client in enumerate(clients):
+            client.ok(pub("refusing", b"before %d" % number))
+        with stopped(nsqd):
+            resource.prlimit(nsqd.pid, resource.RLIMIT_FSIZE, (1, unlimited))
+            for client in clients:
+                client.send(pub("refusing", b"lost"))
+        errors = [client.error() for client in clients]
+        resource.prlimit(nsqd.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+
+    assert all(error.startswith("E_PUB_FAILED PUB failed") for error in errors)
+    with Raw(nsqd) as raw:
+        raw.ok(pub("refusing", b"after"))
+    assert bodies_of(nsqd, "refusing", 6) == [b"before %d" % number for number in range(5)] + [b"after"]
+
+
+def test_clients_of_a_topic_that_is_deleted_in_between_publish_to_a_new_one(nsqd: Daemon) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Raw(nsqd)) for _ in range(3)]
+        for client in clients:
+            client.ok(pub("gone", b"before"))
+            client.ok(pub("gone", b"before"))
+        post(nsqd, "/topic/delete?topic=gone")
+        with stopped(nsqd):
+            for client in clients:
+                client.send(pub("gone", b"after"))
+        for client in clients:
+            assert client.frame() == (0, b"OK")
+
+    assert bodies_of(nsqd, "gone", 3) == [b"after"] * 3
+
+
+def test_what_is_no_whole_publish_in_a_round_of_publishes_is_parsed(nsqd: Daemon) -> None:
+    with Raw(nsqd) as whole, Raw(nsqd) as half, Raw(nsqd) as other:
+        for client in (whole, half, other):
+            client.ok(pub("parts", b"before"))
+        with stopped(nsqd):
+            whole.send(pub("parts", b"whole"))
+            half.send(pub("parts", b"half")[:-1])
+            other.send(b"NOP\n" + mpub("parts", [b"one", b"two"]))
+        assert whole.frame() == (0, b"OK")
+        assert other.frame() == (0, b"OK")
+        half.ok(b"f")
+
+    assert sorted(bodies_of(nsqd, "parts", 7)) == sorted([b"before"] * 3 + [b"whole", b"half", b"one", b"two"])

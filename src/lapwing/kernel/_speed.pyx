@@ -118,46 +118,23 @@ def frame_one(body, first_id, int64_t timestamp):
         PyBuffer_Release(&view)
 
 
+include "_pubs.pxi"
+
+
 def frame_pubs(bytes data, bytes line, first_id, int64_t timestamp, max_count, max_size, max_body):
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
     cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(line)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
     cdef Py_ssize_t prefix = PyBytes_GET_SIZE(line)
-    cdef Py_ssize_t at = 0, messages = 0, commands = 0, total = 0
-    cdef int64_t most_count = near(max_count), most_size = near(max_size), most_body = near(max_body)
-    cdef int64_t count, left, size, number
+    cdef Py_ssize_t at = 0, messages = 0, total = 0
+    cdef Py_ssize_t commands = count_pubs(
+        begin, end, start, prefix, near(max_count), near(max_size), near(max_body), &messages, &total
+    )
+    cdef int64_t count, size, number
     cdef bint batches = prefix > 0 and start[0] == 77
     cdef bytes out
     cdef uint8_t *p
-    if most_size > ROOM:
-        most_size = ROOM
-    while at < end:
-        count, left = 1, -1
-        if end - at - prefix < 4 or memcmp(begin + at, start, prefix) != 0:
-            return None
-        at += prefix
-        if batches:
-            if end - at < 8:
-                return None
-            left = <int64_t><int32_t>get32(begin + at) - 4
-            count = <int64_t><int32_t>get32(begin + at + 4)
-            if left + 4 > most_body or count <= 0 or count > most_count:
-                return None
-            at += 8
-        for number in range(count):
-            if end - at < 4:
-                return None
-            size = <int64_t><int32_t>get32(begin + at)
-            if size <= 0 or size > most_size or end - at - 4 < size:
-                return None
-            at += 4 + size
-            left -= 4 + size
-            total += size + HEAD
-            messages += 1
-        if batches and left:
-            return None
-        commands += 1
     if not commands:
         return None
     out = PyBytes_FromStringAndSize(NULL, total)

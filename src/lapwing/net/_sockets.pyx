@@ -5,7 +5,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcmp
 from posix.unistd cimport close
 
 cdef extern from "sys/epoll.h" nogil:
@@ -28,9 +29,60 @@ cdef extern from "sys/socket.h" nogil:
 
 cdef enum:
     MOST = 256  # sockets that one call looks at
-    ROOM = 262144  # bytes that one call takes from one socket
+    MOST_RECEIVED = 262144  # bytes that one call takes from one socket
+    HEAD = 34  # bytes of a frame before its body
+    ROOM = 0x7FFFFFFF - 30  # of a body in a frame
 
-LIMIT = ROOM
+LIMIT = MOST_RECEIVED
+
+
+cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
+
+
+include "../kernel/_pubs.pxi"
+
+
+cdef class Publishes:
+    """Whole publishes that begin with the same line, from any number of sockets: those of one round.
+
+    `taken` is called after each round that has brought some.
+    """
+
+    cdef readonly bytes line
+    cdef readonly object taken
+    cdef int64_t _most_count, _most_size, _most_body
+    cdef list _pieces, _senders, _last
+
+    def __init__(self, bytes line, taken, *, int64_t max_count, int64_t max_size, int64_t max_body):
+        self.line = line
+        self.taken = taken
+        self._most_count, self._most_size, self._most_body = max_count, max_size, max_body
+        self._pieces, self._senders, self._last = [], [], []
+
+    @property
+    def owners(self):
+        """Return whose publishes were taken last."""
+        return [owner for owner, _, _ in self._last]
+
+    cdef bint receive(self, owner, char *data, Py_ssize_t size):
+        """Keep what an owner has received, if that is whole publishes and nothing else."""
+        cdef Py_ssize_t messages, total
+        cdef Py_ssize_t commands = count_pubs(
+            <const uint8_t *>data, size, <const uint8_t *>PyBytes_AS_STRING(self.line), PyBytes_GET_SIZE(self.line),
+            self._most_count, self._most_size, self._most_body, &messages, &total,
+        )
+        if not commands:
+            return False
+        self._pieces.append(PyBytes_FromStringAndSize(data, size))
+        self._senders.append((owner, messages, commands))
+        return True
+
+    def take(self):
+        """Return the pieces, and for each its owner, messages and commands; keep none."""
+        pieces, senders = self._pieces, self._senders
+        self._pieces, self._senders, self._last = [], [], senders
+        return pieces, senders
 
 
 cdef class SocketSet:
@@ -43,7 +95,7 @@ cdef class SocketSet:
 
     def __cinit__(self):
         self._epoll = -1
-        self._buffer = <char *>PyMem_Malloc(ROOM)
+        self._buffer = <char *>PyMem_Malloc(MOST_RECEIVED)
         if self._buffer == NULL:
             raise MemoryError
         self._owners = {}
@@ -90,20 +142,21 @@ cdef class SocketSet:
             PyErr_SetFromErrno(OSError)
 
     def receive(self):
-        """Receive from every socket that is ready: a list of (owner, what).
+        """Receive from every socket that is ready: a list of (owner, what), and the `Publishes` that got some.
 
-        `what` is the bytes received, empty at the end of input; an errno where the connection failed; None where the
+        Bytes that the `publishes` of an owner takes are not in the list. `what` is the bytes received, empty at the end of input; an errno where the connection failed; None where the
         socket has room to write again. One call takes at most `LIMIT` bytes from a socket.
         """
         cdef int count, number, fd
         cdef ssize_t size
         cdef uint32_t events
-        cdef object owner
-        cdef list found = []
+        cdef object owner, expected
+        cdef Publishes publishes
+        cdef list found = [], ran = []
         count = epoll_wait(self._epoll, self._events, MOST, 0)
         if count < 0:
             if errno == EINTR:
-                return found
+                return found, ran
             PyErr_SetFromErrno(OSError)
         for number in range(count):
             owner = <object>self._events[number].data.ptr
@@ -112,12 +165,20 @@ cdef class SocketSet:
                 found.append((owner, None))
             if events & (EPOLLIN | EPOLLERR | EPOLLHUP):
                 fd = owner.fd
-                size = c_recv(fd, self._buffer, ROOM, MSG_DONTWAIT)
+                size = c_recv(fd, self._buffer, MOST_RECEIVED, MSG_DONTWAIT)
+                if size > 0:
+                    expected = owner.publishes
+                    if expected is not None:
+                        publishes = <Publishes?>expected
+                        if publishes.receive(owner, self._buffer, size):
+                            if len(publishes._pieces) == 1:
+                                ran.append(publishes)
+                            continue
                 if size >= 0:
                     found.append((owner, PyBytes_FromStringAndSize(self._buffer, size)))
                 elif errno != EAGAIN and errno != EINTR:
                     found.append((owner, errno))
-        return found
+        return found, ran
 
     def send(self, int fd, bytes data):
         """Send what the socket takes now: how many bytes that is, or less than 0 for an errno."""

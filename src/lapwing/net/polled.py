@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 try:
-    from lapwing.net._sockets import LIMIT, SocketSet
+    from lapwing.net._sockets import LIMIT, Publishes, SocketSet
 
     available = True
 except ImportError:  # not Linux, or no compiler where this was installed
     available = False
 
-__all__ = ["LIMIT", "PolledConnections", "PolledTransport", "available"]
+__all__ = ["LIMIT", "PolledConnections", "PolledTransport", "Publishes", "available"]
 
 _ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
 _NO_PROTOCOL: Final = asyncio.Protocol()
@@ -51,13 +51,16 @@ class PolledConnections:
     def _receive(self) -> None:
         self._begin()
         try:
-            for transport, what in self.sockets.receive():
+            found, ran = self.sockets.receive()
+            for publishes in ran:
                 try:
-                    transport.received(what)
-                except Exception as error:  # as the event loop does: the others must get what came for them
-                    message = "a protocol failed on what it received"
-                    self.loop.call_exception_handler({"message": message, "exception": error, "transport": transport})
-                    transport.abort()
+                    publishes.taken()
+                except Exception as error:
+                    self.loop.call_exception_handler({"message": "publishes could not be taken", "exception": error})
+                    for transport in publishes.owners:
+                        transport.abort()
+            for transport, what in found:
+                transport.give(what)
         finally:
             self._end()
 
@@ -103,12 +106,13 @@ class PolledTransport(asyncio.Transport):
 
     __slots__ = (
         "_buffer", "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol",
-        "_reading", "_socket", "_sockets", "fd",
+        "_reading", "_socket", "_sockets", "fd", "publishes",
     )  # fmt: skip
 
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self.fd = client.fileno()
+        self.publishes: Publishes | None = None  # whole publishes of this connection are kept there
         self._connections = connections
         self._sockets = connections.sockets
         self._socket = client
@@ -124,6 +128,16 @@ class PolledTransport(asyncio.Transport):
         protocol.connection_made(self)
 
     # --- events ------------------------------------------------------------------------------------------------
+
+    def give(self, what: bytes | int | None) -> None:
+        """Give the protocol what was received. A failure is reported, and ends this connection alone."""
+        try:
+            self.received(what)
+        except Exception as error:  # as the event loop does: the others must get what came for them
+            message = "a protocol failed on what it received"
+            context = {"message": message, "exception": error, "transport": self}
+            self._connections.loop.call_exception_handler(context)
+            self.abort()
 
     def received(self, what: bytes | int | None) -> None:
         """Pass on what the set has received for this connection."""
@@ -261,6 +275,7 @@ class PolledTransport(asyncio.Transport):
         """Close once the buffer has left."""
         if not self._closing:
             self._closing = True
+            self.publishes = None
             if self._buffer:
                 self._reading = False
                 self._watch()

@@ -40,6 +40,7 @@ from lapwing.wire.nsq.identify import Terms
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
+    from lapwing.nsqd.publish_runs import PublishRuns
     from lapwing.nsqd.redis import RedisConnection
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
@@ -141,7 +142,7 @@ class Daemon:
         await self._start_peers()
         door = ListenerContext(
             broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
-            self.peers,
+            self.peers, self._publish_runs(),
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
@@ -199,9 +200,20 @@ class Daemon:
         self.turn.on_changes = self.peers.send_changes
         self._stopping.append(self.peers.stop)
 
+    @property
+    def _uses_epoll(self) -> bool:
+        return self.options.tcp_transport != "asyncio" and polled.available
+
+    def _publish_runs(self) -> PublishRuns | None:
+        if not self._uses_epoll or self.options.durability == "fsync":
+            return None
+        from lapwing.nsqd.publish_runs import PublishRuns
+
+        return PublishRuns(limits_of(self.options), self.clock.now)
+
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
         """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""
-        if self.options.tcp_transport == "asyncio" or not polled.available:
+        if not self._uses_epoll:
             await listener.serve(factory)
             return
         if self._polled is None:

@@ -10,7 +10,8 @@ from typing import Final
 
 from lapwing import names
 from lapwing.broker.subscription import UNSENT
-from lapwing.errors import ProtocolError
+from lapwing.errors import LapwingError, ProtocolError
+from lapwing.net.polled import PolledTransport
 from lapwing.nsqd.authorization import Gate, Guarded
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.stream import Stream
@@ -105,6 +106,27 @@ class Connection(Stream):
     def _digest(self) -> None:
         super()._digest()
         self._at_rest = not (self._behind or self._waits or self._layers) and self._wire.at_rest
+        runs, transport = self._context.publish_runs, self._transport
+        if runs is not None and isinstance(transport, PolledTransport):
+            run = self._session.run if self._at_rest and not (self._ending or self._session.doomed) else None
+            transport.publishes = None if run is None else runs.publishes(*run)
+
+    def published(self, topic: str, messages: int, answer: bytes, now: int) -> None:
+        """Answer publishes that were taken together with those of other connections."""
+        self._timer.last_command = now
+        session = self._session
+        session.publish_counts[topic] = session.publish_counts.get(topic, 0) + messages
+        replies = session.replies
+        if replies.ready or replies.waiting or self._blocked or self._unannounced:
+            replies.add(answer)
+            self._turn.add(self)
+        elif self._transport is not None and not self._ending:
+            self._transport.write(answer)
+
+    def publish_failed(self, word: str, error: LapwingError) -> None:
+        """Refuse publishes that were taken together with those of other connections."""
+        self._session.publish_failed(word, error)
+        self._turn.add(self)
 
     def _obey(self, share: int) -> int:
         """Carry out commands up to the first error, or one that has to wait."""
@@ -346,6 +368,8 @@ class Connection(Stream):
 
     def _closed(self) -> None:
         session = self._session
+        if isinstance(self._transport, PolledTransport):
+            self._transport.publishes = None
         if session.refusal is not None:
             self._context.log.error(f"client({session.about.remote_address}) - {session.refusal}")
             session.refusal = None

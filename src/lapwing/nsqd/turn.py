@@ -51,14 +51,17 @@ class Turn:
 
     def end(self) -> None:
         """Write the logs, then the sockets: no OK is sent before its publish is written."""
-        self._scheduled = False
         broker = self.broker
-        for gather in self.gatherers:
-            gather()
-        if broker.has_work:
-            broker.commit(self.clock.now())
-            for watch in self.watchers:
-                watch()
+        self._scheduled = True  # what is ready now is sent below
+        try:
+            for gather in self.gatherers:
+                gather()
+            if broker.has_work:
+                broker.commit(self.clock.now())
+                for watch in self.watchers:
+                    watch()
+        finally:
+            self._scheduled = False
         if broker.unsynced:
             self.on_unsynced()
         if broker.changes:

@@ -214,6 +214,15 @@ class Session:
         counts[topic.name] = counts.get(topic.name, 0) + count
 
     @property
+    def run(self) -> tuple[Topic, str] | None:
+        """The topic and the command of the last publish, if the next may be like it."""
+        return None if self._run_topic is None else (self._run_topic, self._run_word)
+
+    def publish_failed(self, word: str, error: LapwingError) -> None:
+        """End the conversation: a publish was taken without a slot, and could not be written."""
+        self.refuse(_failed(word, error))
+
+    @property
     def has_published(self) -> bool:
         """Whether the client has published anything."""
         return bool(self.publish_counts)

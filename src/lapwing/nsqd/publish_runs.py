@@ -1,0 +1,87 @@
+"""Publishes of many connections to one topic that arrive in the same round: one batch, without a parser.
+
+It concerns connections that have published to the topic before, and send nothing but whole publishes to it again.
+Everything else goes to the connection, as does all of it where the topic does not take a batch unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+from weakref import WeakValueDictionary
+
+from lapwing.net.polled import PolledTransport, Publishes
+from lapwing.wire.nsq import frames
+
+if TYPE_CHECKING:
+    from lapwing.broker.topic import Topic
+    from lapwing.errors import LapwingError
+    from lapwing.nsqd.tcp import Connection
+    from lapwing.wire.nsq.limits import Limits
+
+Sender = tuple[PolledTransport, int, int]  # a connection, with its messages and commands
+
+
+class PublishRuns:
+    """The runs of all topics to which connections publish."""
+
+    def __init__(self, limits: Limits, now: Callable[[], int]) -> None:
+        self._limits = limits
+        self._now = now
+        self._runs: WeakValueDictionary[tuple[str, str], _PublishRun] = WeakValueDictionary()
+
+    def publishes(self, topic: Topic, word: str) -> Publishes:
+        """Return the place for publishes to a topic by this command."""
+        run = self._runs.get((topic.name, word))
+        if run is None or run.topic is not topic:
+            run = self._runs[topic.name, word] = _PublishRun(topic, word, self._limits, self._now)
+        return run.publishes
+
+
+class _PublishRun:
+    """The publishes to one topic by one command."""
+
+    def __init__(self, topic: Topic, word: str, limits: Limits, now: Callable[[], int]) -> None:
+        self.topic = topic
+        self.publishes = Publishes(
+            f"{word} {topic.name}\n".encode(),
+            self._take,
+            max_count=limits.max_count,
+            max_size=limits.max_message,
+            max_body=limits.max_body,
+        )
+        self._word = word
+        self._now = now
+
+    def _take(self) -> None:
+        """Give the topic what this round has brought."""
+        pieces, senders = self.publishes.take()
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        now = self._now()
+        receipt = _RunReceipt(self.topic.name, self._word, senders, now)
+        if self.topic.publish_run(data, self.publishes.line, receipt, now=now) is None:
+            for (transport, _, _), piece in zip(senders, pieces, strict=True):
+                transport.give(piece)
+
+
+
+class _RunReceipt:
+    """The answers to the publishes of one round."""
+
+    __slots__ = ("_name", "_now", "_senders", "_word")
+
+    def __init__(self, name: str, word: str, senders: list[Sender], now: int) -> None:
+        self._name = name
+        self._word = word
+        self._senders = senders
+        self._now = now
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Answer every command OK, or end each conversation with the error."""
+        for transport, messages, commands in self._senders:
+            connection = cast("Connection", transport.get_protocol())
+            if error is not None:
+                connection.publish_failed(self._word, error)
+            else:
+                answer = frames.OK if commands == 1 else frames.OK * commands
+                connection.published(self._name, messages, answer, self._now)
