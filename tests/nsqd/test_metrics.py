@@ -5,7 +5,7 @@ from pathlib import Path
 
 from doors import Node, settle
 
-from lapwing.nsqd.metrics import CONTENT_TYPE, FsyncTimes, escape, line
+from lapwing.nsqd.metrics import CONTENT_TYPE, HOLDER_GAUGES, FsyncTimes, escape, line
 
 SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? (\S+)')
 
@@ -129,4 +129,5 @@ async def test_every_metric_is_documented_and_no_other() -> None:
     table = "\n".join(row for row in documented.splitlines() if row.startswith("| `"))
 
     names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    names += [f"lapwing_consumer_{name}" for name, _, _ in HOLDER_GAUGES]  # shown while a named consumer holds
     assert sorted(names) == sorted(re.findall(r"`((?:lapwing|process)_[a-z0-9_]+)`", table))

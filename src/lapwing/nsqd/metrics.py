@@ -154,7 +154,7 @@ _CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], int]], ...]]
 )
 
 
-_HOLDER: Final[tuple[tuple[str, str, Callable[[HolderStats], float]], ...]] = (
+HOLDER_GAUGES: Final[tuple[tuple[str, str, Callable[[HolderStats], float]], ...]] = (
     ("pending", "Messages that a named consumer holds.", lambda holder: holder.in_flight_count),
     ("oldest_pending_seconds", "Time since the oldest of them was delivered.", lambda each: each.oldest / _SECOND),
     ("idle_seconds", "Time since the last request of a named consumer.", lambda holder: holder.idle / _SECOND),
@@ -201,7 +201,7 @@ class Metrics:
         latencies = Family(
             "lapwing_channel_e2e_latency_seconds", "gauge", "Time from publish to FIN, by quantile, over its window."
         )
-        holders = [Family(f"lapwing_consumer_{name}", "gauge", text) for name, text, _ in _HOLDER]
+        holders = [Family(f"lapwing_consumer_{name}", "gauge", text) for name, text, _ in HOLDER_GAUGES]
         names = sorted(self._broker.topics)
         for start in range(0, len(names), _AT_ONCE):
             for name in names[start : start + _AT_ONCE]:
@@ -266,5 +266,5 @@ def _count_holders(topic: TopicStats, families: list[Family]) -> None:
         for holder in channel.holders:
             if holder.in_flight_count:
                 labels = {"topic": topic.name, "channel": channel.name, "consumer": holder.name}
-                for family, (_, _, count) in zip(families, _HOLDER, strict=True):
+                for family, (_, _, count) in zip(families, HOLDER_GAUGES, strict=True):
                     family.add(count(holder), labels)
