@@ -7,7 +7,7 @@ Everything else goes to the connection, as does all of it where the topic does n
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakValueDictionary
 
 from lapwing.net.polled import PolledTransport, Publishes
@@ -16,10 +16,19 @@ from lapwing.wire.nsq import frames
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
     from lapwing.errors import LapwingError
-    from lapwing.nsqd.tcp import Connection
     from lapwing.wire.nsq.limits import Limits
 
 Sender = tuple[PolledTransport, int, int]  # a connection, with its messages and commands
+
+
+class Publisher(Protocol):
+    """A connection whose publishes were taken."""
+
+    def published(self, topic: str, messages: int, answer: bytes, now: int) -> None:
+        """Send the answer."""
+
+    def publish_failed(self, word: str, error: LapwingError) -> None:
+        """End the connection with this error."""
 
 
 class PublishRuns:
@@ -79,7 +88,7 @@ class _RunReceipt:
     def settle(self, sequence: int, error: LapwingError | None) -> None:
         """Answer every command OK, or end each conversation with the error."""
         for transport, messages, commands in self._senders:
-            connection = cast("Connection", transport.get_protocol())
+            connection = cast("Publisher", transport.get_protocol())
             if error is not None:
                 connection.publish_failed(self._word, error)
             else:
