@@ -293,3 +293,18 @@ def test_what_an_ephemeral_channel_has_set_aside_goes_with_it_in_a_crash_too(tmp
     stage.kill()
 
     assert [file.name for file in side.iterdir()] == ["c-c"]
+
+
+def test_a_lost_side_log_is_named(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, max_bytes_per_file=600, max_req_timeout=60 * MINUTE)
+    consumer = stage.consumer()
+    for sequence in range(0, 60, 3):
+        stage.client().publish(*numbered(3))
+        consumer.finish(sequence, sequence + 1).requeue(sequence + 2, delay=30 * MINUTE)
+    stage.checkpoint(trim=True)
+    assert len(stage.channel().side_logged.sequences) > 10
+    stage.broker.storage.close()
+    (tmp_path / "topics" / "t-t" / "side" / "c-c").unlink()
+    stage.open()
+
+    assert any("channel t/c: its side log is missing" in report for report in stage.reports)

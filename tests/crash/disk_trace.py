@@ -42,7 +42,6 @@ class Trace:
             self._paths[os.stat(path).st_ino] = path
         for name in ("open", "pwrite", "fsync", "truncate", "rename", "unlink", "rmdir", "mkdir"):
             monkeypatch.setattr(Disk, name, staticmethod(getattr(self, "_" + name)))
-        monkeypatch.setattr(os, "makedirs", self._makedirs)
 
     def models(self, upto: int) -> Iterator[tuple[str, dict[str, bytes | None]]]:
         """Yield what may be left after `upto` steps: a name, and the content of each path (None: a folder)."""
@@ -122,14 +121,6 @@ class Trace:
         os.mkdir(path, mode)
         self._paths[os.stat(path).st_ino] = path
         self._add(f"mkdir {path}", lambda model: model.mkdir(path))
-
-    def _makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
-        missing = []
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        for folder in reversed(missing):
-            self._mkdir(folder, 0o700)
 
 
 class Model:

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing import names
+from lapwing import kernel, names
 from lapwing.errors import DataPathInUse, LogError
+from lapwing.log.attributes import Extra
+from lapwing.log.catalog import Catalog
 from lapwing.log.datapath import DataPath, folder, unfold
+from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog
+from lapwing.log.sidelog import SideLog
+from lapwing.log.staged import Intent, StagedFiles
 
 from .writing import NODE
 
@@ -109,3 +114,25 @@ def test_whether_the_disk_takes_anything_can_be_tried(tmp_path: Path) -> None:
         place.try_writing(min_free=1 << 62)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_else_may_read_what_is_in_it(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        place = DataPath(tmp_path)
+        log = DiskLog(place.topic_dir("t"), 1)
+        log.append(kernel.frame_bodies([b"a"], 1 << 54, 1), 1, now=1, extras=[Extra(0, 1)])
+        log.flush()
+        SideLog(place.topic_dir("t"), "c").close()
+        Journal(place.topic_dir("t")).close()
+        Catalog(place.path).save([])
+        StagedFiles(place.path, sync=False).write_intent("s", Intent(1, []))
+        log.close()
+        place.release()
+    finally:
+        os.umask(before)
+    found = sorted(tmp_path.rglob("*"))
+
+    assert len(found) > 8
+    assert {oct(path.stat().st_mode & 0o777) for path in found if path.is_dir()} == {"0o700"}
+    assert {oct(path.stat().st_mode & 0o777) for path in found if path.is_file()} == {"0o600"}

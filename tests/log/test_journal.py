@@ -148,6 +148,10 @@ def test_doubts_are_had_once(tmp_path: Path) -> None:
     damage(tmp_path, 1)
     journal = Journal(tmp_path)
     assert journal.load().channels["c"].unfinished == [(1, 2), (2, 3)]
+    assert journal.damaged
+    journal.progress("c", 3, [(1, 3)], {})
+    journal.flush()
+    journal.compact()
     journal.progress("c", 3, [], {})
     journal.flush()
 

@@ -119,6 +119,7 @@ class ChannelCore:
         self.settings: dict[str, Any] = {}  # its own
         self.effective = effective  # what holds, with policies, flags and defaults
         self.paused_until = 0  # ns; the end of a pause that has one
+        self.doubt_until = 0  # ns; pause it until then, as a damaged journal may have lost deferrals
         self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the channel
         self.saved_state: dict[str, Any] = {}  # what of it is in the journal
         self.saved_holders: dict[str, HolderState] = {}  # the named holders as they are in the journal

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import holder_records, notes
 from lapwing.broker.pending import Reason
 from lapwing.broker.skips import Run, Runs, runs_of, union
+from lapwing.log.datapath import folder
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
@@ -72,6 +73,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     channel.reader.seek(min(max(state.cursor, log.first), log.end))
     channel.side_logged.open()
     copied = channel.side_logged.sequences
+    _report_lost(channel, state)
     # copied, and its segment deleted, after the journal was last written: such a message may be unfinished
     unknown = [sequence for sequence in copied if state.cursor <= sequence < channel.cursor]
 
@@ -108,6 +110,36 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     notes.restore(channel, state.notes)
     channel.schedule(pending.deferred.next_due())
     channel.dirty = True
+
+
+def _report_lost(channel: ChannelCore, state: ChannelState) -> None:
+    """Report messages that the log does not hold any more, when the side log that should is missing."""
+    if channel.topic.has_side_log(channel.name):
+        return
+    first = channel.topic.log.first
+    lost = sum(min(stop, first) - start for start, stop in state.unfinished if start < first)
+    lost += sum(1 for sequence in state.deferred if sequence < first)
+    runs = [run for holder in state.holders.values() for run in holder.runs]
+    lost += sum(min(run.stop, first) - run.start for run in runs if run.start < first)
+    if lost:
+        channel.topic.report(
+            f"{channel}: its side log is missing: {lost} unfinished messages below sequence {first} are lost; if there "
+            f"is a backup, stop nsqd and put back the journal and side/{folder(channel.name, 'c-')} of the topic"
+        )
+
+
+def wait_in_doubt(channel: ChannelCore, doubtful: Iterable[int], *, until: int) -> int:
+    """Deliver none of these messages before `until`; return how many of them are pending."""
+    pending = channel.pending
+    count = 0
+    for sequence in sorted(doubtful):
+        due = pending.deferred.due(sequence)
+        if due is None and not pending.remove_waiting(sequence):
+            continue
+        pending.deferred.defer(sequence, until=max(due or 0, until))
+        count += 1
+    channel.schedule(pending.deferred.next_due())
+    return count
 
 
 def read_note(value: bytes) -> dict[str, Any]:

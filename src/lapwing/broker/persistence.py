@@ -9,6 +9,7 @@ from lapwing.broker import checkpoint as checkpoints
 from lapwing.broker import trimming
 from lapwing.broker.channel import Channel
 from lapwing.broker.deleted import DeletedRuns
+from lapwing.broker.times import show
 from lapwing.broker.topic import Topic
 from lapwing.errors import LogError, ReadFailed, WriteFailed
 from lapwing.log.catalog import ChannelEntry, TopicEntry
@@ -108,7 +109,8 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
         if journal is not None:
             state = journal.load(end=topic.log.end)
             _restore_topic(topic, state, longest, now)
-            if _is_cut(topic, state):  # by a crash: what comes next must not be mistaken for what is lost
+            if _is_cut(topic, state) or journal.damaged:
+                # what comes next must not be mistaken for what a crash took, nor what waits now be in doubt again
                 topic.moved = True
                 broker.checkpoint_topic(topic)
                 journal.compact()
@@ -125,6 +127,10 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
             channel = _restore_channel(topic, line.name, ChannelState(), longest, now)
         channel.paused = line.paused
         channel.settings = line.settings
+    for channel in topic.channels.values():
+        if channel.doubt_until:
+            channel.settings["paused_until"] = show(channel.doubt_until + topic.skew)
+            broker.catalog_changed()
     broker.settings.apply_topic(topic, now=now)
     topic.fan_out(now)
 
@@ -142,8 +148,23 @@ def _restore_topic(topic: Topic, state: JournalState, longest: int, now: int) ->
     topic.saved_state = dict(topic.door_state)
     _leave_out(topic, log.lost)
     for name, entry in state.channels.items():
-        _restore_channel(topic, name, entry, longest, now)
+        channel = _restore_channel(topic, name, entry, longest, now)
+        if entry.doubtful or entry.all_doubtful:
+            _wait_in_doubt(channel, entry, min(state.written - topic.skew, now) + longest, now)
     topic.has_extras = True
+
+
+def _wait_in_doubt(channel: Channel, state: ChannelState, until: int, now: int) -> None:
+    """Deliver no message before `until` whose deferral a damaged journal may have lost."""
+    if until <= now:
+        return
+    if state.all_doubtful:
+        waiting = "the channel is paused"
+        channel.doubt_until = until
+    else:
+        waiting = f"{checkpoints.wait_in_doubt(channel, state.doubtful, until=until)} messages wait"
+    end = show(until + channel.topic.skew)
+    channel.topic.report(f"{channel}: its journal is damaged: {waiting} until {end}, as some may have been deferred")
 
 
 def _is_cut(topic: Topic, state: JournalState) -> bool:

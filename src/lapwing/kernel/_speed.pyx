@@ -515,7 +515,7 @@ def with_attempts(frame, attempts):
     cdef bytes out
     cdef Py_buffer view
     cdef uint8_t *p
-    cdef uint16_t tries = attempts & 0xFFFF
+    cdef uint16_t tries = min(max(attempts, 0), 0xFFFF)
     PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
     try:
         if view.len < HEAD:

@@ -326,8 +326,8 @@ def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int
 
 
 def with_attempts(frame: Buffer, attempts: int) -> bytes:
-    """Return the same frame with this number of attempts."""
+    """Return the same frame with this number of attempts, at most 65,535: there is room for no more."""
     frame = _flat(frame)
     if len(frame) < HEAD:
         raise ValueError(f"frame of {len(frame)} bytes, at least {HEAD} needed")
-    return b"".join((frame[:16], (attempts & 0xFFFF).to_bytes(2, "big"), frame[18:]))
+    return b"".join((frame[:16], min(max(attempts, 0), 0xFFFF).to_bytes(2, "big"), frame[18:]))

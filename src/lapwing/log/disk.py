@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from lapwing.errors import ReadFailed
 
 MODE: Final = 0o600
-
+FOLDER_MODE: Final = 0o700
 
 _KEEP_SIZE: Final = 1
 
@@ -81,7 +81,9 @@ class Disk:
         while not os.path.isdir(above):
             missing.append(above)
             above = os.path.dirname(above)
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        for folder in reversed(missing):  # os.makedirs would give those above the last the mode of the umask
+            with contextlib.suppress(FileExistsError):
+                self.mkdir(folder, FOLDER_MODE)
         for made in missing if sync else ():
             self.sync_directory(os.path.dirname(made))
 

@@ -108,7 +108,7 @@ class _Import:
         """Append every message once, then save where each channel stands."""
         if os.path.isdir(self._building):
             DISK.remove_tree(self._building)  # of an import that did not end
-        os.makedirs(os.path.dirname(self._building), mode=0o700, exist_ok=True)
+        DISK.make_directory(os.path.dirname(self._building), sync=False)
         log = DiskLog(self._building, node, now=now)
         try:
             yield from self._fill(log, now)
@@ -226,7 +226,7 @@ def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
 
 def _move_files(source: str, queues: Iterable[str]) -> None:
     folder = os.path.join(source, IMPORTED)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    DISK.make_directory(folder, sync=False)
     for queue in queues:
         for name in nsq_queues.files(source, queue):
             DISK.rename(os.path.join(source, name), os.path.join(folder, name))

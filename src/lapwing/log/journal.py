@@ -1,5 +1,6 @@
 """The journal of a topic: the state of its channels, saved in small records and folded when it is read."""
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class Journal:
         self.sync_wanted = False  # whether what is flushed has to survive a power loss
         self._read = False
         self._version = 1  # that of the file
-        self._damaged = False  # whether more than a torn write at its end was found in it
+        self.damaged = False  # whether more than a torn write at its end was found in it
         self._entries: list[bytes] = []  # in order
         self._latest: dict[object, bytes] = {}  # entries that a later one of the same key replaces, before the flush
         self._live: dict[object, int] = {}  # bytes that a rewrite would need, by what they are about
@@ -56,17 +57,21 @@ class Journal:
         `end` is where the topic's log ends: what the journal knows of messages beyond it is dropped for good, but for
         cursors, which the caller saves again.
 
-        Behind a damaged record a channel has again whatever may have been deferred in it. The file is then rewritten,
-        and a copy of it kept. Raises `LogError`, and leaves the file as it is, when the disk does not return it or
-        another version of lapwing wrote something that this one does not know.
+        Behind a damaged record a channel has again whatever may have been deferred in it. A copy of the file is kept
+        then (`damaged` is set), and the caller has to save what it makes of the state and call `compact`. Raises
+        `LogError`, and leaves the file as it is, when the disk does not return it or another version of lapwing wrote
+        something that this one does not know.
         """
         folded = self._fold()
         cut = end is not None and folded.cut(end)
-        if self._damaged:
+        state = folded.state()
+        if self.damaged:
             self._keep_copy()
-        if (self._damaged or cut) and not self._rewrite(folded) and cut:
+            with contextlib.suppress(OSError):
+                state.written = os.stat(self.path).st_mtime_ns
+        if cut and not self._rewrite(folded):
             raise LogError(f"{self.path}: knows of messages that the log has lost, and cannot be written: make room")
-        return folded.state()
+        return state
 
     # --- saving ------------------------------------------------------------------------------------------------
 
@@ -219,7 +224,7 @@ class Journal:
             except NotUnderstood as error:
                 raise LogError(f"{self.path}: offset {begin}: {error}; {_NEXT_STEP}") from error
         self._read = True
-        self._damaged = damaged
+        self.damaged = damaged
         self._version = folded.version
         folded.settle()
         self._live = dict(_live_bytes(folded))

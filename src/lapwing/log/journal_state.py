@@ -1,8 +1,8 @@
 """The state of a topic and its channels as the journal keeps it, and how entries are folded into it.
 
-A journal is read from its beginning, and each entry changes what is known so far. Where bytes of it are damaged, no one
-knows whether they made a message wait. So messages that a channel had before the damage and does not have behind it are
-in doubt: they are unfinished, unless a later entry mentions them.
+A journal is read from its beginning, and each entry changes what is known so far. Where bytes of it are damaged, they
+may have deferred any message that the channel had by then, or deferred it again for longer. So these messages are in
+doubt unless a later entry mentions them: they are unfinished, and may be deferred.
 """
 
 from bisect import bisect_right
@@ -52,6 +52,8 @@ class ChannelState:
     holders: dict[str, HolderState] = field(default_factory=dict)
     failures: dict[int, FailureState] = field(default_factory=dict)
     notes: dict[str, bytes] = field(default_factory=dict)  # by key; the broker gives them their meaning
+    doubtful: set[int] = field(default_factory=set)  # of unfinished and deferred: may be deferred, who knows until when
+    all_doubtful: bool = False  # so may be everything from the cursor on
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class JournalState:
     deleted: list[Run] = field(default_factory=list)  # runs that were deleted one by one, rising
     trimmed: int = 0  # everything below is trimmed
     notes: dict[str, bytes] = field(default_factory=dict)  # of the topic itself
+    written: int = 0  # time of the last write, ns
 
 
 @dataclass(slots=True)
@@ -78,7 +81,8 @@ class ChannelFold:
     failures: dict[int, FailureState] = field(default_factory=dict)
     notes: dict[str, bytes] = field(default_factory=dict)
     broken: bool = False  # bytes are lost since the last entry about its progress
-    doubtful: set[int] = field(default_factory=set)
+    doubtful: set[int] = field(default_factory=set)  # may be unfinished, and may be deferred
+    doubtful_due: set[int] = field(default_factory=set)  # deferred, and may be deferred for longer
     again: int | None = None  # everything from here on is in doubt
 
     def progress(self, cursor: int, runs: list[Run], attempts: dict[int, int]) -> None:
@@ -88,6 +92,12 @@ class ChannelFold:
         self.cursor, self.runs, self.attempts = cursor, runs, attempts
         if self.doubtful:
             self.doubtful = _outside(self.doubtful, runs)
+
+    def lose(self) -> None:
+        """Note that entries are lost here."""
+        self.broken = True
+        self.notes.clear()  # a later one may be lost
+        self.doubtful_due.update(self.deferred)
 
     def defer(self, added: Iterable[tuple[int, int, int]], removed: Iterable[int]) -> None:
         """Add deferred messages, as (sequence, due, attempts), then remove some."""
@@ -100,6 +110,8 @@ class ChannelFold:
             mentioned.append(sequence)
         if self.doubtful:
             self.doubtful.difference_update(mentioned)
+        if self.doubtful_due:
+            self.doubtful_due.difference_update(mentioned)
 
     def hold(self, name: str, holder: HolderState) -> None:
         """Replace a holder."""
@@ -118,13 +130,13 @@ class ChannelFold:
     def settle(self) -> None:
         """Make everything that is still in doubt unfinished."""
         if self.again is not None:
-            self.cursor, self.runs = min(self.again, *self.doubtful, *[start for start, _ in self.runs]), []
+            self.cursor, self.runs = min([self.again, *self.doubtful, *[start for start, _ in self.runs]]), []
             for holder in self.holders.values():
                 holder.runs = [run for run in holder.runs if run.start < self.cursor]
         elif self.doubtful:
             held = [(run.start, run.stop) for holder in self.holders.values() for run in holder.runs]
-            left = _outside(self.doubtful, held).difference(self.deferred)
-            self.runs += [(sequence, sequence + 1) for sequence in sorted(left)]
+            self.doubtful = _outside(self.doubtful, held).difference(self.deferred)
+            self.runs += [(sequence, sequence + 1) for sequence in sorted(self.doubtful)]
 
     def cut(self, end: int) -> bool:
         """Drop what is held, waits or has failed from `end` on; return whether there was something."""
@@ -145,7 +157,10 @@ class ChannelFold:
         attempts.update((sequence, tries) for sequence, (_, tries) in self.deferred.items() if tries)
         due = {sequence: due for sequence, (due, _) in self.deferred.items()}
         notes = {key: value for key, value in self.notes.items() if value}
-        return ChannelState(self.cursor, self.runs, attempts, due, self.holders, self.failures, notes)
+        return ChannelState(
+            self.cursor, self.runs, attempts, due, self.holders, self.failures, notes,
+            doubtful=self.doubtful | self.doubtful_due, all_doubtful=self.again is not None,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -168,8 +183,7 @@ class JournalFold:
         self.floor = 0 if all_before or fanned_out is None else min(fanned_out, self.floor or fanned_out)
         self.notes.clear()  # a later one may be lost
         for one in self.channels.values():
-            one.broken = True
-            one.notes.clear()  # a later one may be lost
+            one.lose()
 
     def channel(self, name: str) -> ChannelFold:
         """Return what is known of a channel."""

@@ -484,7 +484,7 @@ def _cut_off(place: DataPath, topic: str, segment: Segment, offset: int) -> Even
 def _copy(place: DataPath, topic: str, segment: Segment, offset: int, length: int) -> str:
     """Keep bytes of a segment in the folder `quarantine`; where. Raises `OSError`."""
     folder = os.path.join(place.path, QUARANTINE, os.path.basename(place.topic_dir(topic)))
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    DISK.make_directory(folder, sync=False)
     copy = os.path.join(folder, f"{segment.name}-{offset}.frames")
     DISK.replace(copy, [segment.frames.read(length, offset)], sync=True)
     return copy
