@@ -227,6 +227,20 @@ def test_peek_consumes_nothing(daemon: Daemon, topic: str) -> None:
     assert lapwing("sub", topic, "c", "-n", "1", daemon=daemon).stdout == "0\n"
 
 
+def test_entries_of_redis_clients_are_shown_with_their_fields(daemon: Daemon, topic: str) -> None:
+    entry = b"*4\r\n$4\r\nname\r\n$4\r\nSara\r\n$4\r\nname\r\n$3\r\nAnn\r\n"
+    with urlopen(f"{daemon.url}/pub?topic={topic}", data=entry, timeout=20):
+        pass
+
+    shown = '{"name": ["Sara", "Ann"]}'
+    assert lapwing("peek", topic, daemon=daemon).stdout.endswith(f"  {shown}\n")
+    assert process("peek", topic, "--bodies", daemon=daemon).stdout == entry.decode() + "\n"
+    (found,) = lapwing_json("peek", topic, daemon=daemon)
+    assert found["fields"] == {"name": ["Sara", "Ann"]}
+    assert lapwing("tail", topic, "--last", "1", "--no-follow", daemon=daemon).stdout == f"{shown}\n"
+    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "20", daemon=daemon).stdout == f"{shown}\n"
+
+
 def test_peek_names_what_is_wrong(daemon: Daemon, topic: str) -> None:
     assert f"no topic '{topic}'" in lapwing("peek", topic, daemon=daemon, code=1).stderr
     lapwing("pub", topic, "x", daemon=daemon)

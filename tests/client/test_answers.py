@@ -35,6 +35,13 @@ async def test_a_consumer_names_its_channel_and_asks_for_reject() -> None:
     assert (peer.identity["topic"], peer.identity["channel"], peer.identity["reject"]) == ("t", "c", True)
 
 
+def test_a_message_has_the_pairs_of_a_redis_entry() -> None:
+    entry = Message((0, 1, b"", b"*2\r\n$4\r\nname\r\n$4\r\nSara\r\n"), None, 0.0)
+
+    assert entry.pairs == [(b"name", b"Sara")]
+    assert Message((0, 1, b"", b"plain"), None, 0.0).pairs == []
+
+
 async def test_an_exception_is_a_failure_with_type_text_and_place() -> None:
     async def handler(message: Message) -> None:
         raise ValueError("no such card")

@@ -27,17 +27,18 @@ def test_every_message_is_a_row_with_where_it_came_from(spark, broker):
     assert abs(before.replace(tzinfo=None) - rows[0].timestamp).total_seconds() < 60
 
 
-def test_headers_come_when_asked_for_and_bodies_can_be_left_out(spark, broker):
+def test_headers_and_fields_come_when_asked_for_and_bodies_can_be_left_out(spark, broker):
     request = urllib.request.Request(
         f"{broker.daemon.url}/pub?topic=orders", data=b"x", headers={"X-Lapwing-Headers": json.dumps({"k": "v"})}
     )
     urllib.request.urlopen(request, timeout=10).close()
-    broker.publish("orders", b"y")
+    broker.publish("orders", b"*2\r\n$4\r\nname\r\n$4\r\nSara\r\n")  # as a Redis client adds it
 
-    frame = read(spark, broker, includeHeaders="true", includeBody="false").orderBy("sequence")
+    options = {"includeHeaders": "true", "includeFields": "true", "includeBody": "false"}
+    frame = read(spark, broker, **options).orderBy("sequence")
 
-    assert frame.columns == ["topic", "node", "sequence", "id", "timestamp", "attempts", "headers"]
-    assert [row.headers for row in frame.collect()] == [{"k": "v"}, {}]
+    assert frame.columns == ["topic", "node", "sequence", "id", "timestamp", "attempts", "headers", "fields"]
+    assert [(row.headers, row.fields) for row in frame.collect()] == [({"k": "v"}, None), ({}, {"name": "Sara"})]
 
 
 def test_ranges_are_given_by_sequence_or_by_time(spark, broker):

@@ -97,6 +97,14 @@ def test_headers_stand_at_their_messages(way):
     assert [row["headers"] for row in rows] == [[], [("k", "v")], []]
 
 
+def test_fields_of_redis_entries_are_a_map(way):
+    pairs = b"*4\r\n$4\r\nname\r\n$4\r\nSara\r\n$1\r\na\r\n$1\r\n\xff\r\n"
+    found = block(pairs, b"plain", b'{"name": "Ann"}', b'{"n": 1}', b"*2\r\nnot pairs")
+    rows = batch_of(found, way, ["sequence", "fields"]).to_pylist()
+
+    assert [row["fields"] for row in rows] == [[("name", "Sara"), ("a", "\ufffd")], None, [("name", "Ann")], None, None]
+
+
 def test_only_the_columns_asked_for_in_their_order(way):
     found = batch_of(block(b"x"), way, ["sequence", "topic"])
     assert found.to_pylist() == [{"sequence": 5, "topic": "t"}]

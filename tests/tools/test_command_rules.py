@@ -114,6 +114,22 @@ def test_lag_and_age_have_limits(limits: CheckLimits, verdict: Verdict) -> None:
     assert judge(seen, limits).verdict is verdict
 
 
+def test_a_named_consumer_that_holds_a_message_for_long_is_a_finding() -> None:
+    holders = [
+        {"node": "n", "name": "busy", "in_flight_count": 1, "idle_seconds": 2.0, "oldest_seconds": 2.0},
+        {"node": "n", "name": "gone", "in_flight_count": 3, "idle_seconds": 950.0, "oldest_seconds": 1000.0},
+    ]
+    seen = picture(0.0, channel(in_flight_count=4, consumers=holders))
+
+    assert judge(seen, CheckLimits()).verdict is Verdict.OK
+    report = judge(seen, CheckLimits(held_warning=900.0))
+    text = "consumer gone of t/c holds 3 messages, the oldest for 16m 40s"
+    assert [(finding.verdict, finding.text) for finding in report.findings] == [(Verdict.WARNING, text)]
+    assert judge(seen, CheckLimits(held_warning=900.0, held_critical=1000.0)).verdict is Verdict.CRITICAL
+    lines = screens.consumers_table(seen, Terminal.of(io.StringIO()))
+    assert [line.split()[2] for line in lines[-2:]] == ["gone", "busy"]
+
+
 def test_what_cannot_be_asked_is_critical_and_what_is_not_there_unknown() -> None:
     silent = ClusterView(errors=("no daemon answers",))
     sick = picture(0.0, health="NOK - disk full")

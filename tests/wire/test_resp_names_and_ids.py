@@ -216,3 +216,13 @@ def test_an_object_of_an_nsq_producer_is_shown_as_pairs(fields):
     body = json.dumps(fields).encode()
 
     assert bodies.to_pairs(body, as_json=True) == [word.encode() for pair in fields.items() for word in pair]
+
+
+def test_pairs_and_fields_are_those_of_entries_only() -> None:
+    body = bodies.to_body([b"a", b"1", b"b", b"\xff", b"a", b"2"])
+
+    assert bodies.pairs_of(body) == [(b"a", b"1"), (b"b", b"\xff"), (b"a", b"2")]
+    assert bodies.fields_of(body) == {"a": ["1", "2"], "b": "\\xff"}
+    for plain in (b"hello", b"*2\r\n$1\r\na\r\n", body + b"x", b'{"a": "1"}', b"*"):
+        assert bodies.pairs_of(plain) == []
+        assert bodies.fields_of(plain) == {}

@@ -17,7 +17,10 @@ def app(
     cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
-    """List channels: messages that wait, are in flight or deferred, the age of the oldest, and the consumers."""
+    """List channels: messages that wait, are in flight or deferred, the age of the oldest, and the consumers.
+
+    Named consumers (of Redis clients) follow with what each of them holds, and for how long.
+    """
     from lapwing.client.cluster_view import rates_between
     from lapwing.tools import screens
     from lapwing.tools.terminal import Terminal
@@ -34,6 +37,8 @@ def app(
     else:
         terminal = Terminal.of(sys.stdout)
         print("\n".join(screens.channels_table(view, found, terminal, topic=topic, with_topic=not topic)))
+        if any("consumers" in channel for channel in view.channels(topic)):
+            print("\n".join(["", *screens.consumers_table(view, terminal, topic=topic)]))
         for line in screens.unknown_ages(view):
             shared.warn(line)
     for error in view.errors:

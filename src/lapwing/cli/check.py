@@ -11,6 +11,7 @@ from lapwing.errors import ConfigError
 
 Lag = Annotated[int, Option(min=0, help="Unfinished messages that a channel may have; 0: any number.")]
 Age = Annotated[str, Option(help="How long the oldest message may have waited: 90s, 10m.")]
+Held = Annotated[str, Option(help="How long a named consumer, of a Redis client, may hold a message; 0s: any time.")]
 
 
 @command(
@@ -24,11 +25,15 @@ def app(
     lag_critical: Lag = 0,
     age_warning: Age = "",
     age_critical: Age = "",
+    held_warning: Held = "15m",
+    held_critical: Held = "",
     everything: shared.All = False,
     cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
     """Check the health of every node, and the lag and the oldest message of every channel, in one line.
+
+    A named consumer (of a Redis client) has no timeout, so a message that it has held for long is a finding, too.
 
     Exit codes are those of monitoring plugins: 0 OK, 1 warning, 2 critical (also when a node does not answer or
     cannot write), 3 unknown (no such topic or channel, a server that does not report ages, or a bad option).
@@ -42,6 +47,8 @@ def app(
             lag_critical or None,
             parse_span(age_warning, "--age-warning") / SECOND if age_warning else None,
             parse_span(age_critical, "--age-critical") / SECOND if age_critical else None,
+            (parse_span(held_warning, "--held-warning") / SECOND if held_warning else None) or None,
+            (parse_span(held_critical, "--held-critical") / SECOND if held_critical else None) or None,
         )
         view = shared.asked(cluster, lambda client: client.look(ages=True, pipelines=True))
     except ConfigError as error:

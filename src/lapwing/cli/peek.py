@@ -23,7 +23,7 @@ def app(
     """Show messages of a topic's log, the newest unless --from or --since is given. Nothing is consumed.
 
     A terminal gets a heading for each message (sequence, time, node, headers) and indented JSON; a pipe gets a line
-    for each message.
+    for each message. Entries of Redis clients are shown as a JSON object of their fields.
     """
     from lapwing.client.format import parse_time
     from lapwing.tools.message_format import MessagePrinter
@@ -38,7 +38,7 @@ def app(
         return
     terminal = sys.stdout.isatty()
     printer = MessagePrinter(topic, sys.stdout.buffer, Terminal.of(sys.stdout), is_terminal=terminal,
-                             details=not bodies, pretty=terminal and not bodies)  # fmt: skip
+                             details=not bodies, pretty=terminal and not bodies, raw=bodies)  # fmt: skip
     for message in messages:
         printer.print(message)
     if not messages:

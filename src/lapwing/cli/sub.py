@@ -18,6 +18,7 @@ def app(
                  complete=shared.known_channels),
     ],
     count: Annotated[int, Option("--count", "-n", min=0, help="End after so many messages; 0: never.")] = 0,
+    bodies: Annotated[bool, Option("--bodies", help="Print bodies as they are, also those of Redis entries.")] = False,
     in_flight: Annotated[int, Option("--max-in-flight", min=1, help="Messages in flight at once.")] = 200,
     timeout: Annotated[
         float, Option(min=0, help="End with exit code 1 if no message comes for so many seconds; 0: wait.")
@@ -25,22 +26,25 @@ def app(
     cluster: shared.ClientFlags = shared.ClientFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
 ) -> None:
-    """Consume a channel: print each message, and finish it once it is printed. Ctrl-C requeues the rest."""
+    """Consume a channel: print each message, and finish it once it is printed. Ctrl-C requeues the rest.
+
+    Entries of Redis clients are printed as a JSON object of their fields, unless --bodies is given.
+    """
     where = shared.addresses(cluster)
     shared.log_client_warnings()
-    got = shared.run(lambda: _consume(topic, channel, count, in_flight, timeout, where, as_json))
+    got = shared.run(lambda: _consume(topic, channel, count, in_flight, timeout, where, as_json, bodies))
     if not got:
         shared.warn(f"no message came within {timeout:g} s")
         sys.exit(1)
 
 
 async def _consume(
-    topic: str, channel: str, count: int, in_flight: int, timeout: float, where: Context, as_json: bool
+    topic: str, channel: str, count: int, in_flight: int, timeout: float, where: Context, as_json: bool, raw: bool
 ) -> bool:
     import asyncio
 
     from lapwing import Consumer
-    from lapwing.tools.message_format import delivered_json, printable
+    from lapwing.tools.message_format import delivered_json, printable, shown_body
 
     if count:
         in_flight = min(in_flight, count)
@@ -59,7 +63,9 @@ async def _consume(
                 # RDY falls before the FIN, so that no message comes that will not be printed
                 consumer.max_in_flight = min(in_flight, count - done - 1)
             with message:
-                line = json.dumps(delivered_json(message), ensure_ascii=False).encode() if as_json else message.body
+                line = message.body if raw else shown_body(message.body)
+                if as_json:
+                    line = json.dumps(delivered_json(message), ensure_ascii=False).encode()
                 try:
                     out.write((printable(line) if terminal and not as_json else line) + b"\n")
                     out.flush()

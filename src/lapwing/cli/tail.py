@@ -30,6 +30,8 @@ def app(
 ) -> None:
     """Follow a topic by reading its log. Nothing is consumed and no channel is created.
 
+    Entries of Redis clients are shown as a JSON object of their fields, unless --bodies is given.
+
     A plain NSQ server has no log to read; its messages are followed through an ephemeral channel.
     """
     from lapwing.client.format import parse_time
@@ -44,7 +46,8 @@ def app(
     start = {"since": parse_time(since, now=time.time_ns())} if since else {"last": last}
     terminal = sys.stdout.isatty()
     printer = MessagePrinter(topic, sys.stdout.buffer, Terminal.of(sys.stdout), is_terminal=terminal and not bodies,
-                             as_json=as_json, details=details or (terminal and not bodies), pretty=pretty)  # fmt: skip
+                             as_json=as_json, details=details or (terminal and not bodies), pretty=pretty,
+                             raw=bodies)  # fmt: skip
     try:
         shared.asked(cluster, lambda client: _tail(client, topic, start, follow, count, printer))
     except NoLog:
@@ -78,7 +81,7 @@ async def _through_channel(client: Any, topic: str, count: int, as_json: bool, w
     import json
 
     from lapwing import Consumer
-    from lapwing.tools.message_format import delivered_json, printable
+    from lapwing.tools.message_format import delivered_json, printable, shown_body
 
     shared.log_client_warnings()
     nsqds = [node.tcp_name for node in (await client.nodes(topics=False)).value]
@@ -89,7 +92,7 @@ async def _through_channel(client: Any, topic: str, count: int, as_json: bool, w
     ) as consumer:
         async for message in consumer:
             with message:
-                line = json.dumps(delivered_json(message)).encode() if as_json else message.body
+                line = json.dumps(delivered_json(message)).encode() if as_json else shown_body(message.body)
                 sys.stdout.buffer.write((printable(line) if sys.stdout.isatty() and not as_json else line) + b"\n")
                 sys.stdout.buffer.flush()
             shown += 1

@@ -15,6 +15,7 @@ from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import Asked, CallFailed, DaemonHttp
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.wire.resp.bodies import fields_of
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -49,7 +50,10 @@ class LogMessage:
     headers: dict[str, str] = field(compare=False)
 
     def as_json(self, topic: str) -> Json:
-        """Return the message as a JSON object; a body that is not UTF-8 is in `body_base64`."""
+        """Return the message as a JSON object; a body that is not UTF-8 is in `body_base64`.
+
+        An entry that a Redis client added with several fields has them in `fields`, too.
+        """
         document: Json = {"topic": topic, "node": self.node, "sequence": self.sequence, "id": self.id,
                           "timestamp": self.timestamp, "attempts": self.attempts}  # fmt: skip
         try:
@@ -57,6 +61,9 @@ class LogMessage:
         except UnicodeDecodeError:
             document["body"] = None
             document["body_base64"] = base64.b64encode(self.body).decode()
+        fields = fields_of(self.body)
+        if fields:
+            document["fields"] = fields
         document["headers"] = self.headers
         return document
 

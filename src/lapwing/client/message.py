@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from lapwing.wire.resp.bodies import pairs_of
+
 Row = tuple[int, int, bytes, bytes]  # timestamp ns, attempts, id, body: as the kernel decodes it
 
 _FRAME: Final = re.compile(r'File "([^"]*)", line (\d+), in (\S+)')
@@ -93,6 +95,11 @@ class Message:
     def body(self) -> bytes:
         """The bytes that were published."""
         return self._row[3]
+
+    @property
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """The fields and values of an entry that a Redis client added; empty if the body is a plain one."""
+        return pairs_of(self._row[3])
 
     @property
     def id(self) -> bytes:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from lapwing import kernel
 from lapwing.errors import LapwingError
+from lapwing.wire.resp.bodies import to_pairs
 
 HEAD: Final = struct.Struct("<4sIQII")
 MESSAGES: Final = b"LWB1"
@@ -47,6 +48,7 @@ _FIELDS: Final = {
     "attempts": pa.int32(),
     "body": pa.binary(),
     "headers": _HEADERS,
+    "fields": _HEADERS,
 }
 
 
@@ -149,6 +151,7 @@ def to_batch(block: RangeBlock, topic: str, node: int, schema: pa.Schema) -> pa.
         "attempts": lambda: _same(1, count),  # a log holds first deliveries only
         "headers": lambda: _headers(block),
     }
+    columns["fields"] = lambda: _fields(columns["body"]())
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
@@ -163,6 +166,7 @@ def join(blocks: Sequence[tuple[RangeBlock, str, int]], schema: pa.Schema) -> pa
         "attempts": lambda: _same(1, count),
         "headers": lambda: pa.concat_arrays([_headers(block) for block, _, _ in blocks]),
     }
+    columns["fields"] = lambda: _fields(columns["body"]())
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
@@ -342,6 +346,19 @@ def _native(positions: bytes) -> "bytes | array[int]":
     swapped = array("i", positions)
     swapped.byteswap()
     return swapped
+
+
+def _fields(bodies: pa.Array) -> pa.Array:
+    """Return the fields of entries that Redis clients added, and of JSON objects of strings; null for other bodies."""
+    rows: list[list[tuple[str, str]] | None] = []
+    for body in bodies.to_pylist():
+        words = to_pairs(body, as_json=True) if body[:1] in (b"*", b"{") else [b"", body]
+        if words[1] is body:  # a plain one
+            rows.append(None)
+            continue
+        texts = [word.decode("utf-8", "replace") for word in words]
+        rows.append(list(dict(zip(texts[::2], texts[1::2], strict=True)).items()))
+    return pa.array(rows, _HEADERS)
 
 
 def _headers(block: RangeBlock) -> pa.Array:

@@ -58,6 +58,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     accept_loss: bool = False  # only what is lost already when the query starts
     headers: bool = False
+    fields: bool = False
     body: bool = True
     local_files: bool = True
     spool: str | None = None
@@ -85,7 +86,7 @@ _SOURCE: Final = (
     "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
     "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
-    "acceptLoss", "includeHeaders", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
+    "acceptLoss", "includeHeaders", "includeFields", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
 )  # fmt: skip
 _SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
@@ -96,8 +97,8 @@ _STREAM_ONLY: Final = (
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 _LOG_ONLY: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
-    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "acceptLoss", "includeHeaders", "localFiles",
-    "topicPattern", "subscribePattern",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "acceptLoss", "includeHeaders", "includeFields",
+    "localFiles", "topicPattern", "subscribePattern",
     "minMessagesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
 )  # fmt: skip
 
@@ -278,6 +279,7 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         accept_loss=given.flag("acceptLoss", False),
         headers=given.flag("includeHeaders", False),
+        fields=given.flag("includeFields", False),
         body=given.flag("includeBody", True),
         local_files=given.flag("localFiles", True),
         spool=spool,

@@ -34,6 +34,7 @@ COLUMNS: Final = (
     StructField("attempts", IntegerType()),
     StructField("body", BinaryType()),
     StructField("headers", MapType(StringType(), StringType())),
+    StructField("fields", MapType(StringType(), StringType())),
 )
 
 
@@ -43,6 +44,8 @@ def columns(raw: "Mapping[str, str]") -> StructType:
     left_out = set()
     if wanted.get("includeheaders", "false") != "true":
         left_out.add("headers")
+    if wanted.get("includefields", "false") != "true":
+        left_out.add("fields")
     if wanted.get("includebody", "true") != "true":
         left_out.add("body")
     return StructType([field for field in COLUMNS if field.name not in left_out])

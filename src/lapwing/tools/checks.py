@@ -6,7 +6,7 @@ from typing import Final
 
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
-from lapwing.client.format import duration
+from lapwing.client.format import duration, messages
 from lapwing.client.pipeline_status import problem
 
 _REASONS: Final = "it is a plain NSQ server, or /metrics is refused"
@@ -29,6 +29,8 @@ class CheckLimits:
     lag_critical: int | None = None
     age_warning: float | None = None  # s that the oldest of them has waited
     age_critical: float | None = None
+    held_warning: float | None = None  # s that a named consumer has held a message
+    held_critical: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,11 @@ def _of_channel(channel: Json, view: ClusterView, limits: CheckLimits, moved: se
     age = view.ages.get(key, 0.0)
     if (verdict := _over(age, limits.age_warning, limits.age_critical)) is not Verdict.OK:
         findings.append(Finding(verdict, f"the oldest message of {name} has waited {duration(age)}"))
+    for each in channel.get("consumers", ()):
+        verdict = _over(each["oldest_seconds"], limits.held_warning, limits.held_critical)
+        if verdict is not Verdict.OK:
+            held = f"consumer {each['name']} of {name} holds {messages(each['in_flight_count'])}"
+            findings.append(Finding(verdict, f"{held}, the oldest for {duration(each['oldest_seconds'])}"))
     return findings
 
 

@@ -8,6 +8,7 @@ from lapwing.client.cluster import Json
 from lapwing.client.format import local_time
 from lapwing.client.log_reader import LogMessage
 from lapwing.tools.terminal import Terminal
+from lapwing.wire.resp.bodies import fields_of
 
 _TOKEN: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?')
 
@@ -25,8 +26,12 @@ class MessagePrinter:
         as_json: bool = False,
         details: bool = False,
         pretty: bool = False,
+        raw: bool = False,
     ) -> None:
-        """`details` puts sequence, time, node and headers before each body; `pretty` indents JSON bodies."""
+        """`details` puts sequence, time, node and headers before each body; `pretty` indents JSON bodies.
+
+        Entries of Redis clients are shown as a JSON object of their fields, unless bodies are wanted `raw`.
+        """
         self._topic = topic
         self._out = out
         self._terminal = terminal
@@ -34,6 +39,7 @@ class MessagePrinter:
         self._as_json = as_json
         self._details = details
         self._pretty = pretty
+        self._raw = raw
 
     def print(self, message: LogMessage) -> None:
         """Print one message."""
@@ -43,9 +49,10 @@ class MessagePrinter:
         """Return what is printed of a message."""
         if self._as_json:
             return json.dumps(message.as_json(self._topic), ensure_ascii=False).encode() + b"\n"
+        shown = message.body if self._raw else shown_body(message.body)
         if not self._is_terminal and not self._pretty:
-            return (self._line_head(message) if self._details else b"") + message.body + b"\n"
-        body = self._body(message.body)
+            return (self._line_head(message) if self._details else b"") + shown + b"\n"
+        body = self._body(shown)
         if not self._details:
             return body + b"\n"
         return self._heading(message).encode() + (b"\n" if self._pretty else b"  ") + body + b"\n"
@@ -92,6 +99,12 @@ class MessagePrinter:
             return self._terminal.paint(match[1], "green")
 
         return _TOKEN.sub(paint, line)
+
+
+def shown_body(body: bytes) -> bytes:
+    """Return the body for people: the fields of a Redis entry as one line of JSON, any other body as it is."""
+    fields = fields_of(body)
+    return json.dumps(fields, ensure_ascii=False).encode() if fields else body
 
 
 def printable(body: bytes) -> bytes:

@@ -92,6 +92,27 @@ def channels_table(
     return table(columns, rows, terminal, title=title)
 
 
+def consumers_table(view: ClusterView, terminal: Terminal, *, topic: str = "", most: int = 1000) -> list[str]:
+    """Return a line for each named consumer, the one that has held a message for longest first."""
+    found = [
+        (channel["topic_name"], channel["channel_name"], consumer)
+        for channel in view.channels(topic)
+        for consumer in channel.get("consumers", ())
+    ]
+    found.sort(key=lambda each: -each[2]["oldest_seconds"])
+    columns = (Column("topic", left=True), Column("channel", left=True), Column("consumer", left=True),
+               Column("holds"), Column("oldest"), Column("idle"), Column("node", left=True))  # fmt: skip
+    rows: list[list[str | Cell]] = [
+        [
+            *place, consumer["name"], short(consumer["in_flight_count"]),
+            duration(consumer["oldest_seconds"]) if consumer["in_flight_count"] else "",
+            duration(consumer["idle_seconds"]), consumer["node"],
+        ]
+        for *place, consumer in found[:most]
+    ]  # fmt: skip
+    return table(columns, rows, terminal, title="Named consumers")
+
+
 def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
     if channel["paused"]:
         return Cell("paused", "yellow")

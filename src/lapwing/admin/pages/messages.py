@@ -1,6 +1,7 @@
 """The page of messages: browse the log of a topic without consuming it, search it, follow it, publish to it."""
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from lapwing.client.format import messages as messages_word
 from lapwing.client.http import CallFailed
 from lapwing.client.log_reader import LogMessage, LogRange, LogSlice, TopicLogs
 from lapwing.names import own
+from lapwing.wire.resp.bodies import fields_of
 
 PAGE: Final = 100
 PREVIEW: Final = 240  # characters of a body in the list
@@ -215,8 +217,9 @@ def preview(body: str, text: str) -> str:
 
 def message_row(message: LogMessage, text: str = "") -> Row:
     """Return the row of one message."""
+    fields = fields_of(message.body)
     try:
-        shown = preview(message.body.decode(), text)
+        shown = preview(json.dumps(fields, ensure_ascii=False) if fields else message.body.decode(), text)
     except UnicodeDecodeError:
         shown = f"binary: {message.body[:40].hex(' ')}"
     headers = [

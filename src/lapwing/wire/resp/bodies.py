@@ -40,6 +40,30 @@ def to_pairs(body: bytes, field: bytes = BODY_FIELD, *, as_json: bool = False) -
     return [field, body]
 
 
+def pairs_of(body: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the fields and values of an entry that is kept as the RESP array of its words; none of another body."""
+    if not body.startswith(b"*") or not kernel.is_pairs(body):
+        return []
+    words, _ = kernel.split_words(body, 0, _WORDS)
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+def fields_of(body: bytes) -> dict[str, str | list[str]]:
+    """Return the fields of such an entry for people and JSON; a field that comes again has the list of its values.
+
+    Bytes that are not UTF-8 are written as `\\xhh`.
+    """
+    found: dict[str, str | list[str]] = {}
+    for name, value in pairs_of(body):
+        field, text = (word.decode("utf-8", "backslashreplace") for word in (name, value))
+        before = found.get(field)
+        if before is None:
+            found[field] = text
+        else:
+            found[field] = [*(before if isinstance(before, list) else [before]), text]
+    return found
+
+
 def _misread(value: bytes, as_json: bool) -> bool:
     return kernel.is_pairs(value) or (as_json and _from_json(value) is not None)
 
