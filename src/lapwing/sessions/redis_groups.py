@@ -27,6 +27,7 @@ from lapwing.wire.resp.parse_groups import (
 from lapwing.wire.resp.parse_writes import References, parse_xackdel, parse_xdelex
 
 if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
     from lapwing.broker.holder import Holder
     from lapwing.sessions.redis import RedisSession
 
@@ -286,12 +287,14 @@ def autoclaim(session: RedisSession, words: list[bytes], now: int) -> Reply:
 def nack(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """XNACK key group mode IDS n id .. [RETRYCOUNT n] [FORCE].
 
-    While NSQ consumers share the channel, entries are requeued for them too; otherwise they wait for a claim.
+    While NSQ consumers share the channel, or its settings say what happens to a failed message, entries are requeued;
+    otherwise they wait for a claim, as in Redis. Where failed messages become dead letters, FATAL makes one at once.
     """
     asked = parse_xnack(words)
     group = _existing(session, words, now)
     channel, held = group.channel, group.pending
-    mixed = asked.mode is not NackMode.FATAL and any(isinstance(each, Window) for each in channel.subscriptions)
+    requeues = asked.mode is not NackMode.FATAL and _requeues(channel)
+    rejects = asked.mode is NackMode.FATAL and channel.effective.max_attempts > 0
     count = 0
     for entry in asked.ids:
         sequence = group.stream.sequence_of(entry)
@@ -309,17 +312,27 @@ def nack(session: RedisSession, words: list[bytes], now: int) -> Reply:
             deliveries = max(deliveries - 1, 0)
         elif asked.mode is NackMode.FATAL:
             deliveries = FATAL
-        if mixed and holder is not None:
-            held.take(sequence, holder)
+        count += 1
+        if rejects and holder is not None:
+            channel.reject(sequence, holder, now=now)
+        elif requeues and holder is not None:
+            held.attempts[sequence] = deliveries
             reason = Reason.RELEASED if asked.mode is NackMode.SILENT else Reason.REQUEUED
-            channel.give_back([sequence], reason, now=now)
+            channel.requeue(sequence, holder, delay=0, now=now, reason=reason)
         else:
             channel.force(sequence, held.named_holder(PARKED), delivered=0)
-        held.attempts[sequence] = deliveries
-        count += 1
+            held.attempts[sequence] = deliveries
     if count:
         session.context.look_again(channel)
     return replies.integer(count)
+
+
+def _requeues(channel: Channel) -> bool:
+    """Return whether entries that are given back are delivered again without a claim."""
+    settings = channel.effective
+    if settings.max_attempts or settings.retry_first:
+        return True
+    return any(isinstance(each, Window) for each in channel.subscriptions)
 
 
 # --- deleting ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,114 @@
+"""Settings of a channel hold for groups: failures, dead letters, limits, rates and lifetimes."""
+
+from typing import Any
+
+import pytest
+from redis_stage import NOW, RedisClient, RedisStage
+
+from play import MINUTE, MS, SECOND
+
+T0 = NOW // MS
+
+
+def stage_with(count: int = 3, **settings: Any) -> RedisStage:
+    stage = RedisStage()
+    client = stage.redis()
+    client.send("XGROUP CREATE s g $ MKSTREAM", *[f"XADD s * data {number}" for number in range(count)]).replies()
+    stage.broker.settings.change_channel(stage.channel("g", "s"), settings, now=stage.now)
+    return stage
+
+
+def read(client: RedisClient, more: str = "") -> list[bytes]:
+    reply = client.ask(f"XREADGROUP GROUP g w {more} STREAMS s >")
+    return [] if reply is None else [entry for entry, _ in reply[0][1]]
+
+
+def letters(stage: RedisStage) -> list[list[bytes]]:
+    topic = stage.broker.topics.get("s.g.dead")
+    return [] if topic is None else [pairs for _, pairs in stage.redis().ask("XRANGE s.g.dead - +")]
+
+
+def test_a_failure_is_counted_and_the_last_one_makes_a_dead_letter() -> None:
+    stage = stage_with(1, max_attempts=2)
+    client = stage.redis()
+    (entry,) = read(client)
+    assert client.ask([b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", entry]) == 1
+
+    assert read(client) == [entry]
+    assert letters(stage) == []
+    assert client.ask([b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", entry]) == 1
+    assert client.ask("XPENDING s g") == [0, None, None, None]
+    assert read(client) == []
+    assert letters(stage) == [[b"data", b"0"]]
+
+
+def test_an_entry_that_is_given_back_without_a_failure_is_none() -> None:
+    stage = stage_with(1, max_attempts=1)
+    client = stage.redis()
+    (entry,) = read(client)
+    for _ in range(3):
+        assert client.ask([b"XNACK", b"s", b"g", b"SILENT", b"IDS", b"1", entry]) == 1
+        assert read(client) == [entry]
+
+    assert letters(stage) == []
+
+
+def test_an_entry_that_nobody_can_handle_is_a_dead_letter_at_once() -> None:
+    stage = stage_with(1, max_attempts=5)
+    client = stage.redis()
+    (entry,) = read(client)
+
+    assert client.ask([b"XNACK", b"s", b"g", b"FATAL", b"IDS", b"1", entry]) == 1
+    assert client.ask("XPENDING s g") == [0, None, None, None]
+    assert letters(stage) == [[b"data", b"0"]]
+
+
+def test_a_failed_entry_waits_for_its_retry() -> None:
+    stage = stage_with(1, retry_first="10s", retry_jitter=0)
+    client = stage.redis()
+    (entry,) = read(client)
+    client.ask([b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", entry])
+
+    assert read(client) == []
+    assert client.ask("XPENDING s g - + 10") == [[entry, b"", -1, 1]]
+    stage.pass_time(10 * SECOND)
+    assert read(client) == [entry]
+
+
+def test_no_more_are_in_flight_than_the_channel_permits() -> None:
+    stage = stage_with(5, max_in_flight=2)
+    client = stage.redis()
+
+    assert len(found := read(client, "COUNT 10")) == 2
+    assert read(client) == []
+    assert client.ask([b"XACK", b"s", b"g", found[0]]) == 1
+    assert len(read(client)) == 1
+
+
+def test_a_rate_holds_for_reads_that_wait_too() -> None:
+    stage = stage_with(5, rate="1/s", burst=2)
+    client = stage.redis()
+    assert len(read(client)) == 2
+
+    client.send("XREADGROUP GROUP g w BLOCK 0 STREAMS s >")
+    assert client.replies() == []
+    stage.pass_time(1100 * MS)
+    ((_, entries),) = client.replies()[0]
+    assert len(entries) == 1
+
+
+def test_expired_entries_are_not_delivered() -> None:
+    stage = stage_with(2, message_ttl="1m")
+    stage.pass_time(2 * MINUTE)
+    client = stage.redis()
+    client.ask("XADD s * data new")
+
+    assert len(read(client)) == 1
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_paused_group_gives_nothing(paused: bool) -> None:
+    stage = stage_with(2)
+    stage.broker.pause_channel("s", "g", paused)
+
+    assert len(read(stage.redis())) == (0 if paused else 2)
