@@ -39,7 +39,7 @@ class Channel(ChannelCore):
         self.changed()
 
     def pass_by(self, start: int, stop: int) -> None:
-        """Never deliver [start, stop), which the topic has dropped before handing it over."""
+        """Pass over [start, stop) without delivering it: the topic has dropped it before handing it over."""
         self.ahead.add(start, stop)
         self.pass_over()
         self.dirty = True
@@ -245,7 +245,7 @@ class Channel(ChannelCore):
         self.changed()
 
     def _passed_over_from(self, sequence: int) -> bool:
-        """Whether the cursor has only jumped over [sequence, cursor): all of it was deferred and never delivered."""
+        """Return whether the cursor has only jumped over [sequence, cursor): all of it was deferred, not delivered."""
         count = self.cursor - sequence
         untried = self.pending.attempts
         return len(untried) >= count and all(untried.get(each) == 0 for each in range(sequence, self.cursor))

@@ -1,4 +1,4 @@
-"""Which dead letters are meant: by origin, reason, error, time, text and JSON fields of the body."""
+"""A filter of dead letters: by origin, reason, error, time, text and JSON fields of the body."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DeadFilter:
         return bool(self.text or self.pattern or self.fields)
 
     def matches(self, sequence: int, headers: Mapping[str, str], body: Callable[[], bytes]) -> bool:
-        """Whether a dead letter is meant; `body` is called if it is needed."""
+        """Return whether a dead letter is meant; `body` is called if it is needed."""
         if self.sequences and sequence not in self.sequences:
             return False
         if not self._matches_headers(headers):

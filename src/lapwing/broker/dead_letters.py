@@ -24,7 +24,7 @@ REASONS: Final = (ATTEMPTS, REJECTED, EXPIRED, OVERFLOW)
 
 @dataclass(slots=True)
 class Cause:
-    """Why a channel gives a message up."""
+    """The reason why a channel gives a message up."""
 
     reason: str
     error: str = ""  # the last that a consumer reported
@@ -37,7 +37,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which channel gave a message up, and in which log its sequence counts."""
+    """The channel that gave a message up, and the log in which its sequence counts."""
 
     topic: str
     channel: str
@@ -73,7 +73,7 @@ def headers_of(
 
 
 def is_dead_letter(headers: Mapping[str, str]) -> bool:
-    """Whether a message with these headers is a dead letter."""
+    """Return whether a message with these headers is a dead letter."""
     return "dead-id" in headers
 
 

@@ -44,5 +44,5 @@ def limits_of(settings: ChannelSettings, *, now: int) -> DeliveryLimits | None:
 
 
 def same_limits(one: ChannelSettings, other: ChannelSettings) -> bool:
-    """Whether two settings have the same limits on deliveries."""
+    """Return whether two settings have the same limits on deliveries."""
     return (one.max_in_flight, one.rate, one.burst) == (other.max_in_flight, other.rate, other.burst)

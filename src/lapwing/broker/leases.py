@@ -124,7 +124,7 @@ class Leases:
 
     @staticmethod
     def _settled(lease: Lease) -> bool:
-        """Whether nothing of a lease is in flight under it any more (an open lease may still grow)."""
+        """Return whether nothing of a lease is in flight under it any more (an open lease may still grow)."""
         held = lease.holder.in_flight
         if lease.holder.lease is lease:
             return False

@@ -15,7 +15,7 @@ _AT_ONCE: Final = 10_000  # messages given up in one turn
 
 
 def sheds(settings: ChannelSettings) -> bool:
-    """Whether settings have a channel drop or give up what is too much."""
+    """Return whether settings have a channel drop or give up what is too much."""
     return settings.overflow != "reject" and bool(settings.max_depth or settings.max_bytes)
 
 

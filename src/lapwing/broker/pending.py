@@ -28,7 +28,7 @@ _FIN: Final = 21  # bytes of one line in a run of FINs: `FIN <id>\n`
 
 
 class Reason(Enum):
-    """Why a message comes back from its holder."""
+    """The reason why a message comes back from its holder."""
 
     REQUEUED = "requeued"  # the consumer failed at it
     RELEASED = "released"  # the consumer did not try it

@@ -69,7 +69,7 @@ def open_all(broker: Broker, *, now: int) -> None:
             broker.unopened[entry.name] = Unopened(entry, str(error), now + RETRY)
             broker.report(
                 f"{error}. Nothing of it was changed, and the other topics are served. It is opened by itself when "
-                "the disk can be read again; to begin it anew, stop nsqd and move its folder elsewhere"
+                "the disk can be read again; to start with an empty one, stop nsqd and move its folder elsewhere"
             )
     for topic in list(broker.topics.values()):
         for channel in topic.channels.values():

@@ -23,7 +23,7 @@ _ANY: Final = "*"
 class Policy:
     """Settings for the channels, or the topics, whose names match.
 
-    A pattern is a name in which `*` stands for any characters and `?` for one.
+    A pattern is a name in which `*` matches any characters and `?` one.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Policy:
     settings: Own = field(default_factory=dict)
 
     def matches_topic(self, topic: str) -> bool:
-        """Whether the policy holds for a topic as a whole: one that names channels does not."""
+        """Return whether the policy holds for a topic as a whole: one that names channels does not."""
         return self.channels == _ANY and fnmatchcase(topic, self.topics)
 
     def matches(self, topic: str, channel: str) -> bool:
-        """Whether the policy holds for a channel."""
+        """Return whether the policy holds for a channel."""
         return fnmatchcase(topic, self.topics) and fnmatchcase(channel, self.channels)
 
     def document(self) -> dict[str, Any]:

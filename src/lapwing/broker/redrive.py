@@ -4,7 +4,7 @@ A redrive is a task of one dead-letter topic, worked off in steps. Its state is 
 journal of that topic, and is written with what the channel has finished: a task continues after a restart where it was.
 
 A step first makes the messages unfinished in their channels, notes there which letters they come from, and writes that
-journal; then it finishes the letters and writes their journal. After a crash in between, the notes tell which letters
+journal; then it finishes the letters and writes their journal. After a crash in between, the notes show which letters
 are still to be finished. So no message is lost, and none is returned twice.
 """
 
@@ -321,7 +321,7 @@ class _Republished:
 def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes | None, now: int) -> list[int]:
     """Make messages that a channel gave up ready again in it; return the sequences of those that were not already.
 
-    Where the log has let go of a message, or its body was edited, the body goes into the side log. Raises
+    Where the log has deleted a message, or its body was edited, the body goes into the side log. Raises
     `WriteFailed`.
     """
     topic, pending = channel.topic, channel.pending

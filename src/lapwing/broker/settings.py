@@ -153,52 +153,55 @@ FLAG: Final = _ranged(BOOLEAN, False, True, "true or false")
 class ChannelSettings:
     """The settings of a channel. Times are ns."""
 
-    max_attempts: int = option(0, "failures after which a message is given up; 0: no limit", kind=COUNT)
+    max_attempts: int = option(0, "give a message up after this many failures; 0: never", kind=COUNT)
     retry_first: int = option(
-        "0s", "delay after the first failure; an explicit delay of the consumer wins; 0: at once", kind=SPAN
+        "0s", "retry this long after the first failure, unless the consumer names a delay; 0: at once", kind=SPAN
     )
-    retry_factor: float = option(2.0, "factor by which the delay grows with each further failure", kind=FACTOR)
-    retry_max: int = option("15m", "longest delay after a failure", kind=SPAN)
-    retry_jitter: float = option(0.1, "fraction of the delay by which it varies at random, both ways", kind=FRACTION)
+    retry_factor: float = option(2.0, "multiply the delay by this with each further failure", kind=FACTOR)
+    retry_max: int = option("15m", "retry at most this long after a failure", kind=SPAN)
+    retry_jitter: float = option(0.1, "vary the delay at random by up to this fraction, both ways", kind=FRACTION)
     dead_topic: str | None = option(
-        None, "topic for messages that are given up; an empty name drops them",
+        None, "move messages that are given up to this topic; an empty name drops them",
         kind=TOPIC, shown="<topic>.<channel>.dead",
     )  # fmt: skip
-    msg_timeout: int = option("1m", "how long a consumer has for a message unless it asked otherwise", kind=SPAN)
-    max_in_flight: int = option(0, "most messages in flight over all consumers; 0: no limit", kind=COUNT)
-    rate: Rate = option(  # noqa: RUF009 - ruff takes it for a call like any other
-        UNLIMITED, "most deliveries per time, such as 100/s or 5/m; empty: no limit", kind=RATE
+    msg_timeout: int = option(
+        "1m", "requeue a message after this time without an answer, unless its consumer asked for another", kind=SPAN
     )
-    burst: int = option(0, "deliveries that may come at once within the rate; 0: one second's worth", kind=COUNT)
-    message_ttl: int = option("0s", "age at which a message is not delivered any more; 0: never", kind=SPAN)
+    max_in_flight: int = option(0, "deliver at most this many at a time to all consumers; 0: no limit", kind=COUNT)
+    rate: Rate = option(  # noqa: RUF009 - ruff takes it for a call like any other
+        UNLIMITED, "deliver at most this often, such as 100/s or 5/m; empty: no limit", kind=RATE
+    )
+    burst: int = option(0, "deliver up to this many at once within the rate; 0: those of one second", kind=COUNT)
+    message_ttl: int = option("0s", "deliver no message that is older than this; 0: deliver all", kind=SPAN)
     expired_to_dead: bool = option(False, "move expired messages to the dead-letter topic; false: drop", kind=FLAG)
-    max_depth: int = option(0, "most messages that may wait; 0: no limit", kind=COUNT)
-    max_bytes: int = option(0, "most bytes of messages that may wait; 0: no limit", kind=COUNT)
+    max_depth: int = option(0, "accept at most this many waiting messages; 0: no limit", kind=COUNT)
+    max_bytes: int = option(0, "accept at most this many bytes of waiting messages; 0: no limit", kind=COUNT)
     overflow: str = option(
-        "reject", "beyond max_depth or max_bytes: reject (the publish fails), drop-oldest, or dead (dead-letter topic)",
+        "reject",
+        "choose what happens beyond max_depth or max_bytes: reject (the publish fails), drop-oldest, or dead",
         kind=OVERFLOW,
-    )  # fmt: skip
-    paused_until: int = option(0, "time until which the channel is paused; empty: not paused", kind=TIME)
+    )
+    paused_until: int = option(0, "keep the channel paused until this time; empty: not paused", kind=TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
     """The settings of a topic. Times are ns."""
 
-    retention_bytes: int = option(0, "bytes to keep for replay although every channel has finished", kind=COUNT)
-    retention_age: int = option("0s", "time to keep messages for replay although every channel has finished", kind=SPAN)
-    retention_count: int = option(0, "messages to keep for replay although every channel has finished", kind=COUNT)
-    message_ttl: int = option("0s", "the same setting of channels that do not set it; 0: never", kind=SPAN)
-    max_msg_size: int = option(1048576, "largest message body in bytes, up to --max-msg-size", kind=COUNT)
+    retention_bytes: int = option(0, "keep this many bytes of finished messages for replay", kind=COUNT)
+    retention_age: int = option("0s", "keep finished messages for replay this long", kind=SPAN)
+    retention_count: int = option(0, "keep this many finished messages for replay", kind=COUNT)
+    message_ttl: int = option("0s", "set message_ttl of channels without one; 0: deliver all", kind=SPAN)
+    max_msg_size: int = option(1048576, "refuse messages with more bytes, up to --max-msg-size", kind=COUNT)
     keep: str = option(
         "finished", "keep messages until every channel has finished them, or trimmed: until a Redis client trims them",
         kind=KEEP,
     )  # fmt: skip
     fields: str = option(
-        "pairs", "bodies of entries with several fields: pairs (a RESP array), or json (an object of strings)",
+        "pairs", "store entries with several fields as pairs (a RESP array) or json (an object of strings)",
         kind=FIELDS,
     )  # fmt: skip
-    body_field: str = option("data", "field that Redis clients see the body of a message as", kind=FIELD)
+    body_field: str = option("data", "show the body of a message to Redis clients as this field", kind=FIELD)
 
 
 Layer = tuple[str, Mapping[str, Any]]  # where values come from (`channel`, `policy x`, ...), and the values as JSON

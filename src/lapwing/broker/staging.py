@@ -72,7 +72,7 @@ class Staging:
         return commit
 
     def settled(self, sink: str, batch: int) -> bool:
-        """Whether the batch is published or about to be, so that nothing more can be staged for it."""
+        """Return whether the batch is published or about to be, so that nothing more can be staged for it."""
         commit = self._commits.get(sink)
         return batch <= self.published(sink) or (commit is not None and commit.batch == batch)
 
@@ -103,7 +103,7 @@ class Staging:
         return commit
 
     def finish(self, sink: str, batch: int) -> None:
-        """The batch is in the logs: from now on it is published."""
+        """Note that the batch is in the logs: from now on it is published."""
         self.files.finish(sink, batch)
         self._published[sink] = batch
         self._commits.pop(sink, None)
@@ -120,7 +120,7 @@ class Staging:
                 batch = self._recover(sink, now)
                 if batch is not None:
                     notes.append(f"sink {sink}: publishing batch {batch} was interrupted, carried on")
-            except (LapwingError, OSError) as error:  # one sink that cannot go on holds up nobody else
+            except (LapwingError, OSError) as error:  # one sink that fails holds up nobody else
                 notes.append(f"sink {sink}: publishing was interrupted, and cannot be carried on: {error}")
         return notes
 
@@ -195,7 +195,7 @@ class Commit:
                 topic.log.sync_again(begun["next"])  # an earlier process may have written it and not synced it
                 return None
         self._missing = range(part.count)
-        stamp = now + topic.skew  # messages tell the machine's time
+        stamp = now + topic.skew  # messages carry the machine's time
         facts = {"topic": part.topic, "log_id": topic.log.identity, "next": topic.log.next, "now": stamp}
         self._intent.begun[self._at] = facts
         return self._files.note(self.sink, self._at, facts)
@@ -231,7 +231,7 @@ class Commit:
         self.finish()
 
     def finish(self) -> None:
-        """Every part is in its log, and synced where that is asked for."""
+        """Note that every part is in its log, and synced where that is asked for."""
         self._staging.finish(self.sink, self.batch)
 
 

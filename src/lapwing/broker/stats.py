@@ -86,7 +86,7 @@ class TopicStats:
 def topic_stats(
     broker: Broker, *, now: int, topic: str | None = None, channel: str | None = None, clients: bool = True
 ) -> list[TopicStats] | None:
-    """Every topic by name, or those that the filters want; None when `topic` names none."""
+    """Return every topic by name, or those that the filters want; None when `topic` names none."""
     if topic:
         if topic not in broker.topics:
             return None

@@ -1,4 +1,4 @@
-"""What a topic keeps, and where: a log with a journal and side logs on disk, or a log in memory and nothing else."""
+"""The storage of topics: a log with a journal and side logs on disk, or a log in memory and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lapwing.log.sidelog import MessageStore, SideLog, side_path
 
 
 class Store(Protocol):
-    """What one topic keeps."""
+    """The storage of one topic."""
 
     log: TopicLog
     journal: Journal | None
@@ -31,7 +31,7 @@ class Store(Protocol):
         """Return the side log of a channel, made if there is none."""
 
     def has_side_log(self, channel: str) -> bool:
-        """Whether the channel has one."""
+        """Return whether the channel has one."""
 
     def forget(self, channel: str) -> None:
         """Drop what is kept of a channel."""
@@ -53,15 +53,15 @@ class Store(Protocol):
 
 
 class Storage(Protocol):
-    """Where all topics are kept."""
+    """The storage of all topics."""
 
     catalog: CatalogLike
 
     def open(self, name: str) -> Store:
-        """What the topic of that name keeps, as it was left, or new."""
+        """Return the storage of the topic of that name, as it was left, or new."""
 
     def names_on_disk(self) -> list[str]:
-        """The topics that something is kept of, whatever the catalog says."""
+        """Return the topics that something is kept of, in the catalog or not."""
 
     def try_writing(self) -> None:
         """Find out whether it takes anything at the moment; raises `OSError`."""
@@ -74,7 +74,7 @@ class Storage(Protocol):
 
 
 class CatalogLike(Protocol):
-    """Which topics, channels and policies there are."""
+    """The list of topics, channels and policies."""
 
     policies: dict[str, Any]  # as `open` found them
     warnings: list[str]  # what `open` had to skip
@@ -102,7 +102,7 @@ class DiskStore:
         self._sides: dict[str, SideLog] = {}
 
     def side_log(self, channel: str) -> SideLog:
-        """The side log of a channel, made if there is none."""
+        """Return the side log of a channel, made if there is none."""
         side = self._sides.get(channel)
         if side is None:
             side = self._sides[channel] = SideLog(self._directory, channel, files=self._files, sync=self._sync)
@@ -192,22 +192,22 @@ class MemoryStore:
         self._sides.pop(channel, None)
 
     def news(self) -> list[str]:
-        """Nothing happens to what is in memory."""
+        """Return nothing: memory cannot be damaged."""
         return []
 
     def begin_sync(self) -> Callable[[], None] | None:
-        """Nothing is written."""
+        """Return without writing anything."""
         return None
 
     def finish_sync(self, error: OSError | None) -> None:
-        """Nothing was synced."""
+        """Do nothing: memory is not synced."""
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: memory keeps nothing."""
         self.log.close()
 
     def destroy(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: memory keeps nothing."""
         self.log.destroy()
 
 
@@ -234,7 +234,7 @@ class DiskStorage:
         self.catalog: CatalogLike = Catalog(self._place.path)
 
     def open(self, name: str) -> Store:
-        """What the topic of that name keeps, as it was left, or new."""
+        """Return the storage of the topic of that name, as it was left, or new."""
         if names.ephemeral(name):
             return MemoryStore(MemoryLog(self._node))
         directory = self._place.topic_dir(name)
@@ -249,7 +249,7 @@ class DiskStorage:
         return store
 
     def names_on_disk(self) -> list[str]:
-        """The topics that have a folder, whatever the catalog says."""
+        """Return the topics that have a folder, in the catalog or not."""
         return self._place.topics_on_disk()
 
     def try_writing(self) -> None:
@@ -283,21 +283,21 @@ class MemoryStorage:
         self.catalog: CatalogLike = _Forgetful()
 
     def open(self, name: str) -> Store:
-        """A new topic."""
+        """Return a new topic."""
         return MemoryStore(MemoryLog(self._node))
 
     def names_on_disk(self) -> list[str]:
-        """None."""
+        """Return none."""
         return []
 
     def try_writing(self) -> None:
-        """It always does."""
+        """Do nothing: writing to memory succeeds."""
 
     def try_reading(self, path: str, offset: int) -> None:
-        """It always can be read."""
+        """Do nothing: memory can always be read."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class _Forgetful:

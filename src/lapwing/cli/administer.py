@@ -1,4 +1,4 @@
-"""What the commands that change a cluster share: the nodes concerned, questions, and a line for each node."""
+"""Shared parts of the commands that change a cluster: the nodes concerned, questions, and a line for each node."""
 
 import json
 import sys

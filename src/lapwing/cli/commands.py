@@ -171,7 +171,7 @@ class Command:
         return [param for param in self.params if not param.on]
 
     def run(self, path: str, words: Sequence[str]) -> None:
-        """Call the function with what `words` say. Raises `UsageError`; `--help` ends the program."""
+        """Call the function with the values of `words`. Raises `UsageError`; `--help` ends the program."""
         if _asks_for_help(words):
             print(self.help_text(path))
             sys.exit(0)

@@ -9,7 +9,7 @@ from lapwing.cli.commands import SHELLS, Argument, command, script
 def app(shell: Annotated[str, Argument(choices=SHELLS, help="bash, zsh or fish.")]) -> None:
     """Print the script that completes commands, options, topics and channels in your shell.
 
-    The first line of the script says where to put it. Topics and channels are those of the cluster that the
+    The first line of the script names its place. Topics and channels are those of the cluster that the
     environment or the current context names.
     """
     print(script(shell), end="")

@@ -10,7 +10,7 @@ from lapwing.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a cluster is, and the secret for it."""
+    """The addresses of a cluster, and the secret for it."""
 
     nsqd_http: list[str] = field(default_factory=list)
     nsqd_tcp: list[str] = field(default_factory=list)

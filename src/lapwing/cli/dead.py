@@ -146,7 +146,7 @@ def redrive(
 ) -> None:  # fmt: skip
     """Return dead letters to the channels that gave them up, and to no other. The letters are counted first.
 
-    It goes on when this command ends: `lapwing dead status` shows how far it is, `lapwing dead cancel` ends it.
+    It continues after this command has ended: `lapwing dead status` shows how far it is, `lapwing dead cancel` ends it.
     """
     if body and len(letters.sequence or ()) != 1:
         raise UsageError("--body: give --sequence to name the one letter whose body it replaces")

@@ -37,7 +37,7 @@ Dead = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LetterFlags:
-    """Which letters are meant; all of them if nothing is given."""
+    """The selection of letters; all of them if nothing is given."""
 
     reason: Annotated[str, Option(choices=_REASONS, help="Letters that were given up for this reason.")] = ""
     error: Annotated[str, Option(help="Letters whose error contains this text.")] = ""

@@ -37,7 +37,7 @@ Limit = Annotated[int, Option(min=0, help="At most so many messages of each node
 
 @dataclass(frozen=True, slots=True)
 class PendingFlags:
-    """Which messages are meant."""
+    """The selection of messages."""
 
     state: Annotated[str, Option(choices=_STATES, help="Only messages in this state.")] = ""
     holder: Annotated[str, Option(metavar="CONSUMER", help="Only messages that this consumer has.")] = ""

@@ -55,7 +55,7 @@ def run(
     conf: Annotated[list[str], Option(metavar="KEY=VALUE", help="A setting of Spark.")] = [],  # noqa: B006
     dry_run: Annotated[bool, Option("--dry-run", help="For replay: only say what would be published.")] = False,
 ) -> None:
-    """Run pipelines until Ctrl-C, which stops them after their current batch; a later run goes on from there."""
+    """Run pipelines until Ctrl-C, which stops them after their current batch; a later run continues there."""
     extra: dict[str, Any] = {}
     if nsqd or lookupd:
         extra.update({"nsqd": nsqd} if nsqd else {"lookupd": lookupd})
@@ -113,7 +113,7 @@ def _run(command: "RunCommand", data: Path) -> None:
 
 @app.command("list", example="lapwing pipeline list")
 def list_(data: Data = DATA, as_json: Json = False) -> None:
-    """The kinds of pipelines there are, and those that have run here."""
+    """List the kinds of pipelines, and those that have run here."""
     from lapwing.spark.pipelines.pipeline_home import homes
     from lapwing.spark.pipelines.pipeline_settings import KINDS
 
@@ -246,7 +246,7 @@ def verify(
 
 @contextmanager
 def spark_needed() -> Iterator[None]:
-    """Say what to install where pyspark or what belongs to it is missing."""
+    """Name the package to install where pyspark or a part of it is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -302,7 +302,7 @@ def _display(*, bounded: bool) -> Iterator[Callable[["PipelineProgress"], None]]
 
 
 def _lines() -> Callable[["PipelineProgress"], None]:
-    """One line when the state changes, and every ten seconds while messages come."""
+    """Print one line when the state changes, and every ten seconds while messages come."""
     shown: dict[str, tuple[str, int, int]] = {}
 
     def show(progress: "PipelineProgress") -> None:

@@ -1,4 +1,4 @@
-"""docs/cli.md, made from what the programs say of themselves: `python -m lapwing.cli.reference > docs/cli.md`."""
+"""The generator of docs/cli.md, from the help of all programs: `python -m lapwing.cli.reference > docs/cli.md`."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -53,7 +53,7 @@ def reference() -> str:
 
 
 def _options_in(module: str) -> type[Any]:
-    """The class of a program's options in its module."""
+    """Return the class of a program's options in its module."""
     found = import_module(module)
     return next(
         kind

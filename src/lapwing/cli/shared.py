@@ -78,7 +78,7 @@ class PublishFlags:
 
 
 def addresses(flags: ClusterFlags | ClientFlags | PublishFlags) -> contexts.Context:
-    """Return what the flags, the context, the environment and the current context say, in this order.
+    """Return the value of the flags, the context, the environment or the current context, in this order.
 
     Raises `ConfigError` if both nsqds and nsqlookupds are given.
     """

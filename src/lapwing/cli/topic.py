@@ -70,7 +70,7 @@ def empty(
 
 @app.command(example="lapwing topic pause orders")
 def pause(topic: shared.Topic, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
-    """Stop handing messages to channels. Publishing goes on; the messages wait in the topic."""
+    """Stop handing messages to channels. Publishing continues; the messages wait in the topic."""
     act("pause", "paused", topic, "", node, cluster, as_json)
 
 

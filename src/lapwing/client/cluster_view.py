@@ -88,26 +88,26 @@ class ClusterView:
         return {topic for state in self.nodes if not state.reachable for topic, _ in state.node.topics}
 
     def users(self) -> "ClusterView":
-        """The same view without lapwing's own topics."""
+        """Return the same view without lapwing's own topics."""
         return replace(self, topics=self.users_topics())
 
     def users_topics(self) -> dict[str, Json]:
-        """The topics without lapwing's own."""
+        """Return the topics without lapwing's own."""
         return {name: topic for name, topic in self.topics.items() if not names.own(name)}
 
     def users_channels(self) -> Iterator[Json]:
-        """The channels of the users' topics, summed over nodes, by topic and name."""
+        """Yield the channels of the users' topics, summed over nodes, by topic and name."""
         for topic in self.users_topics().values():
             yield from topic["channels"]
 
     def channels(self, topic: str = "") -> Iterator[Json]:
-        """Every channel, of one topic or of all, summed over nodes, by topic and name."""
+        """Yield every channel, of one topic or of all, summed over nodes, by topic and name."""
         for name, found in self.topics.items():
             if topic in ("", name):
                 yield from found["channels"]
 
     def channel(self, topic: str, channel: str) -> Json | None:
-        """The channel of that name, summed over nodes."""
+        """Return the channel of that name, summed over nodes."""
         return _channel(self.topics.get(topic), channel)
 
     def pipeline_channels(self) -> set[tuple[str, str]]:
@@ -124,11 +124,11 @@ class ClusterView:
         }
 
     def lost_parts(self, topic: str) -> list[Json]:
-        """The topic as nsqds that do not answer last had it."""
+        """Return the topic as nsqds that do not answer last had it."""
         return [part for parts in self.lost_topics.values() for part in parts if part["topic_name"] == topic]
 
     def node(self, name: str) -> NodeState | None:
-        """The node of that name."""
+        """Return the node of that name."""
         return next((state for state in self.nodes if state.node.name == name), None)
 
 

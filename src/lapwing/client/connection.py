@@ -291,7 +291,7 @@ class Connection(asyncio.Protocol):
         elif granted.snappy and options.snappy:
             await self._compress(SnappyCodec())
         elif options.deflate or options.snappy:
-            log.warning("(%s) nsqd does not compress; going on without", self.address)
+            log.warning("(%s) nsqd does not compress; the connection is not compressed", self.address)
         if granted.auth_required:
             if not options.auth_secret:
                 raise self._refusal("nsqd wants AUTH: set auth_secret")

@@ -88,7 +88,7 @@ class Connections:
 
     @property
     def errors(self) -> list[str]:
-        """Why nsqds are not connected and nsqlookupds do not answer, as texts."""
+        """The reasons why nsqds are not connected and nsqlookupds do not answer."""
         errors = [str(attempt.error) for attempt in self._attempts.values() if attempt.error is not None]
         return errors + (self._discovery.errors if self._discovery is not None else [])
 

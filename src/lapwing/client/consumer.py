@@ -133,7 +133,7 @@ class Consumer:
     # -- start and stop
 
     async def start(self, *, need: Literal["one", "every", "none"] = "one") -> None:
-        """Connect. Raises `Unreachable` when fewer of the given nsqds can be reached than `need` says.
+        """Connect. Raises `Unreachable` when fewer of the given nsqds can be reached than `need`.
 
         Connections that are lost later are made again in the background. Addresses from nsqlookupd never fail a start:
         the topic may be created later.
@@ -321,7 +321,7 @@ class Consumer:
 
     @property
     def errors(self) -> list[str]:
-        """Why nsqds are not connected and nsqlookupds do not answer, as texts."""
+        """The reasons why nsqds are not connected and nsqlookupds do not answer."""
         return self._connections.errors
 
     @property

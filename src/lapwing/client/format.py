@@ -44,7 +44,7 @@ def rate(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The two greatest units: `12.3ms`, `4.5s`, `3m 20s`, `2h 5m`, `3d 4h`."""
+    """Return the two greatest units: `12.3ms`, `4.5s`, `3m 20s`, `2h 5m`, `3d 4h`."""
     if seconds < 0:
         return "-" + duration(-seconds)
     if seconds < 0.001:
@@ -66,7 +66,7 @@ def _two(greater: int, unit: str, lesser: int, small: str) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes: `512 B`, `1.5 KiB`, `12 MiB`."""
+    """Return bytes: `512 B`, `1.5 KiB`, `12 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 10 else f"{number:.1f} {unit}"
@@ -75,7 +75,7 @@ def size(number: float) -> str:
 
 
 def short(number: float) -> str:
-    """A number that fits a column: `812`, `45.2k`, `3.1M`."""
+    """Return a number that fits a column: `812`, `45.2k`, `3.1M`."""
     if number < 0:
         return "-" + short(-number)
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -85,7 +85,7 @@ def short(number: float) -> str:
 
 
 def utc_time(seconds: float) -> str:
-    """A Unix time as `2026-11-15 09:31:44` (UTC)."""
+    """Return a Unix time as `2026-11-15 09:31:44` (UTC)."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") if seconds else ""
 
 
@@ -99,7 +99,7 @@ def quantile(number: float) -> str:
 
 
 def local_time(timestamp: int) -> str:
-    """A Unix time in ns, local, to the millisecond: `2026-11-15 09:31:44.123+01:00`."""
+    """Return a Unix time in ns, local, to the millisecond: `2026-11-15 09:31:44.123+01:00`."""
     return datetime.fromtimestamp(timestamp / SECOND).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 

@@ -127,7 +127,7 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin to read: at a sequence, at a time, or `last` messages before the end."""
+    """The place where reading begins: at a sequence, at a time, or `last` messages before the end."""
 
     sequence: int | None = None
     time: int | None = None  # Unix ns
@@ -462,7 +462,7 @@ class LogReader:
             self._notice(f"{node.contact}: {first - at:,} messages of {self.topic} from {at:,} on are gone")
 
     def _inside(self, found: LogRange, sequence: int) -> int:
-        """Return the sequence, or the nearest one that the log has; a notice says if they differ."""
+        """Return the sequence, or the nearest one that the log has; a notice is shown if they differ."""
         where = f"{found.node.contact}: the log of {self.topic}"
         if sequence < found.first:
             self._notice(f"{where} begins at {found.first:,}; older messages are gone")

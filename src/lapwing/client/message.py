@@ -148,7 +148,7 @@ class Message:
 
     @property
     def error(self) -> str:
-        """What went wrong, for people: sent with `fail` and `reject` unless they are given a text of their own."""
+        """The error, for people: sent with `fail` and `reject` unless they are given a text of their own."""
         return getattr(self, "_error", "")
 
     @error.setter
@@ -201,7 +201,7 @@ class Message:
         source.touch(self)
 
     def answer(self, error: BaseException | None) -> None:
-        """Answer as the end of a handler means: no error finishes, `Requeue`, `Hold` and `Reject` do what they say.
+        """Answer as the end of a handler means: no error finishes, `Requeue`, `Hold` and `Reject` do as they are named.
 
         Any other exception fails the message; cancellation and interrupts release it.
         """
@@ -286,7 +286,7 @@ class DetachedSource:
             what(*arguments)
 
     def deadline(self, message: Message) -> float:
-        """The consumer knows the deadline and touches the message."""
+        """Return nothing: the consumer knows the deadline and touches the message."""
         return math.inf
 
     def now(self) -> float:
@@ -305,7 +305,7 @@ class DetachedSource:
         raise Reject(reason, error)
 
     def touch(self, message: Message) -> None:
-        """The consumer touches."""
+        """Do nothing: the consumer touches."""
 
 
 def _copy(row: Row, topic: str, address: str, received: float) -> Message:

@@ -128,8 +128,8 @@ class ClientOptions:
     skip_lookupd_authorization: bool = _setting(True)  # despite its name, True sends the secret to nsqlookupd
     topology_region: str = _setting("")
     topology_zone: str = _setting("")
-    max_msg_size: int = _setting(1 << 20, 0)  # what nsqd takes in one message, until it says otherwise
-    max_body_size: int = _setting(5 << 20, 0)  # what nsqd takes in one MPUB, until it says otherwise
+    max_msg_size: int = _setting(1 << 20, 0)  # bytes that nsqd takes in one message, until it names its own limit
+    max_body_size: int = _setting(5 << 20, 0)  # bytes that nsqd takes in one MPUB, until it names its own limit
     max_reconnect_delay: float = _seconds(15.0, 0.01)
     publish_timeout: float = _seconds(30.0, 0.001)  # failover included
     confirm_timeout: float = _seconds(5.0, 0.001)  # then, if there is another nsqd, the publish goes there

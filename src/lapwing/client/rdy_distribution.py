@@ -15,7 +15,7 @@ RdyOrders = list[tuple[Key, int]]
 
 
 class Mode(enum.Enum):
-    """How many messages may be in flight."""
+    """The number of messages that may be in flight."""
 
     NORMAL = "normal"  # all of max_in_flight
     HELD = "held"  # nothing: a backoff pause

@@ -130,7 +130,7 @@ class Subscription:
             self.owner.left(self, reason)
 
     def writable(self) -> None:
-        """Nothing waits for the socket: answers are small, and RDY bounds their number."""
+        """Do not wait for the socket: answers are small, and RDY bounds their number."""
 
     # -- called by messages
 

@@ -23,7 +23,7 @@ log: Final = logging.getLogger("lapwing.client")
 RunIn = Literal["auto", "loop", "threads", "processes"]
 Handler = Callable[[Message], Any]
 
-SLICE: Final = 0.005  # s that handlers may run before the event loop goes on
+SLICE: Final = 0.005  # s that handlers may run before the event loop has its turn
 
 
 class Workers(Protocol):
@@ -137,7 +137,7 @@ class LoopWorkers:
             await self._calm
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether `task` is one of the workers."""
+        """Return whether `task` is one of the workers."""
         return task in self._tasks
 
     async def stop(self) -> None:

@@ -395,7 +395,7 @@ class Session:
 
 
 def _nothing() -> None:
-    """There is no connection to close."""
+    """Do nothing: there is no connection to close."""
 
 
 def _failed(word: str, error: LapwingError) -> ProtocolError:

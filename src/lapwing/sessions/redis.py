@@ -97,7 +97,7 @@ class RedisSession:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the client may say anything."""
+        """Whether the client may send commands."""
         return self.authenticate is None or self.grants is not None
 
     @property
@@ -308,7 +308,7 @@ class RedisSession:
 
     @property
     def next_due(self) -> int | None:
-        """When `pass_time` has something to do."""
+        """The time at which `pass_time` has something to do."""
         wait = self.wait
         if wait is None:
             return None
@@ -336,4 +336,4 @@ def _again(first: bytes, rest: Streamed) -> Iterator[bytes]:
 
 
 def _nothing() -> None:
-    """There is no connection any more."""
+    """Do nothing: there is no connection any more."""

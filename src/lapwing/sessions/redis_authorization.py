@@ -1,4 +1,4 @@
-"""What a client needs to be permitted for each command, in the words of NSQ's auth servers."""
+"""The permissions that a client needs for each command, in the words of NSQ's auth servers."""
 
 from __future__ import annotations
 

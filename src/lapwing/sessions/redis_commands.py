@@ -59,7 +59,7 @@ def get_keys(session: RedisSession, words: list[bytes], now: int) -> Reply:
 
 
 def show_help(session: RedisSession, words: list[bytes], now: int) -> Reply:
-    """The HELP of any command with subcommands: a line for each of them, then what it does."""
+    """Return the HELP of any command with subcommands: a line for each of them, then what it does."""
     spec = COMMANDS[words[0].lower()]
     lines = [f"{spec.name.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
     for sub in spec.subcommands:

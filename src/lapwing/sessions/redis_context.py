@@ -1,4 +1,4 @@
-"""What all Redis clients of one broker share: streams by key, connections by number, and who waits for what."""
+"""The state that all Redis clients of a broker share: streams by key, connections by number, and who waits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_KNOWN: Final = 10_000  # streams that are remembered by key
 
 @dataclass(slots=True)
 class ServerFacts:
-    """What INFO shows of the process."""
+    """The facts about the process that INFO shows."""
 
     process_id: int = 0
     port: int = 0
@@ -42,7 +42,7 @@ class ServerFacts:
 
 
 class Grants(Protocol):
-    """What an authenticated client may do."""
+    """The permissions of an authenticated client."""
 
     def allows(self, permission: str, topic: str, channel: str) -> bool:
         """Return whether the permission covers it."""
@@ -59,7 +59,7 @@ class Counts:
 
 
 class RedisContext:
-    """What all Redis clients of one broker share."""
+    """The state that all Redis clients of one broker share."""
 
     def __init__(self, broker: Broker, *, facts: Callable[[], ServerFacts] = ServerFacts) -> None:
         self.broker = broker

@@ -144,7 +144,7 @@ class Group:
 
     @property
     def pending_count(self) -> int:
-        """How many entries are pending."""
+        """The number of pending entries."""
         return self.pending.with_consumers + sum(1 for _ in self._given_back())
 
     def _given_back(self) -> Iterator[int]:
@@ -227,7 +227,7 @@ class Group:
 
     @property
     def entries_read(self) -> int | None:
-        """How many entries of the stream the group has passed; None until that is known."""
+        """The number of entries of the stream that the group has passed; None until that is known."""
         state, cursor = self.channel.door_state, self.channel.cursor
         if state.get("at") == cursor:
             read: int | None = state.get("read")
@@ -236,7 +236,7 @@ class Group:
 
     @property
     def lag(self) -> int:
-        """How many entries wait for the group; where a client has set how many were read, as that says."""
+        """The number of entries that wait for the group, by the number read that a client has set, if one has."""
         stream, state = self.stream, self.channel.door_state
         waiting = stream.count(self.channel.cursor, stream.log.end)
         if state.get("at") != self.channel.cursor or state.get("read") is None or waiting == stream.length:
@@ -276,4 +276,4 @@ def find_channel(stream: Stream, group: bytes) -> Channel | None:
 
 
 def _nothing() -> None:
-    """A read that is over has no connection to close."""
+    """Do nothing: a read that is over has no connection to close."""

@@ -1,4 +1,4 @@
-"""Which function carries out which command."""
+"""The table of the functions that carry out commands."""
 
 from __future__ import annotations
 

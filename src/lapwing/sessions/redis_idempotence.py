@@ -26,12 +26,12 @@ class IdempotenceWindow:
 
     @property
     def producers(self) -> int:
-        """How many producers are remembered."""
+        """The number of producers that are remembered."""
         return len(self._producers)
 
     @property
     def remembered(self) -> int:
-        """How many ids are remembered."""
+        """The number of ids that are remembered."""
         return sum(map(len, self._producers.values()))
 
     def configure(self, *, duration: int | None, max_size: int | None) -> None:

@@ -166,7 +166,7 @@ def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """Return the bytes that a bracket stands for, as a regular expression, and where the pattern goes on."""
+    """Return the bytes that a bracket matches, as a regular expression, and where it ends in the pattern."""
     negated = pattern[at : at + 1] == b"^"
     at += negated
     chosen: set[int] = set()

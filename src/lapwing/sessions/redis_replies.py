@@ -90,7 +90,7 @@ class Transaction(Replies):
 
 
 class Silence(Replies):
-    """Where replies go that the client does not want."""
+    """The sink of replies that the client does not want."""
 
     __slots__ = ()
 
@@ -107,4 +107,4 @@ def write_failed(error: LapwingError) -> str:
 
 
 def _nothing() -> None:
-    """Whoever waits for the replies has them from elsewhere."""
+    """Do nothing: the replies are read from elsewhere."""

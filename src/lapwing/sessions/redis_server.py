@@ -124,7 +124,7 @@ def authenticate(session: RedisSession, words: list[bytes], now: int) -> Reply:
 
 
 def _check_open(user: bytes) -> None:
-    """Where no client needs a password, any one of the default user is right."""
+    """Accept any password of the default user where no client needs one."""
     if user != b"default":
         raise ErrorReply(errors.WRONG_PASS)
 

@@ -135,7 +135,7 @@ class Stream:
 
     @property
     def entries_added(self) -> int:
-        """How many entries were ever added."""
+        """The number of entries that were ever added."""
         count, at = self.state.get("added", (0, 0))
         return int(count) + self.log.next - int(at)
 
@@ -156,7 +156,7 @@ class Stream:
 
     @property
     def length(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return self.log.end - self.log.first - self.topic.deleted.count(self.log.first, self.log.end)
 
     # --- reading ---------------------------------------------------------------------------------------------------

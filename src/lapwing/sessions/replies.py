@@ -61,7 +61,7 @@ class Replies:
         self.ready.append(frames)
 
     def holds(self, slot: Slot) -> bool:
-        """Whether the slot waits here: it is neither sent nor taken back."""
+        """Return whether the slot waits here: it is neither sent nor taken back."""
         return slot in self.slots
 
     def take_back_after(self, slot: Slot) -> bool:
@@ -93,4 +93,4 @@ class Replies:
 
 
 def _nothing() -> None:
-    """There is no connection to send on."""
+    """Do nothing: there is no connection to send on."""

@@ -143,7 +143,7 @@ def _of_channel(channel: Json, view: ClusterView, limits: CheckLimits, moved: se
 
 
 def _of_topic(topic: Json, limits: CheckLimits) -> list[Finding]:
-    """A topic without a channel keeps all messages: the limits of lag apply to it too."""
+    """Check a topic without a channel, which keeps all messages, by the limits of lag."""
     verdict = Verdict.OK if topic["channels"] else _over(topic["depth"], limits.lag_warning, limits.lag_critical)
     text = f"{topic['topic_name']} has no channel and keeps {topic['depth']:,} messages"
     return [Finding(verdict, text)] if verdict is not Verdict.OK else []

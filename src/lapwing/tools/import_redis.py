@@ -15,7 +15,7 @@ BATCH: Final = 500  # entries that are read and written together
 
 @dataclass(slots=True)
 class Imported:
-    """What was copied of one stream."""
+    """The result of copying one stream."""
 
     stream: str
     entries: int = 0
@@ -27,7 +27,7 @@ class Imported:
 
 
 class ImportFailed(LapwingError):
-    """A stream cannot be copied; the text says why."""
+    """A stream cannot be copied; the text names the reason."""
 
 
 Report = Callable[[str, int, int], None]  # stream, entries done, entries in all

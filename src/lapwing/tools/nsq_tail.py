@@ -24,14 +24,14 @@ _LATER: Final = 1.0  # seconds until others get what we did not print: at once w
 class NsqTailOptions:
     """The flags of nsq_tail."""
 
-    channel: str = option("", "NSQ channel", shown="tail<6 digits>#ephemeral")
-    consumer_opt: tuple[str, ...] = option((), "consumer option, `name,value`", kind=CLIENT_OPTIONS)
-    lookupd_http_address: tuple[str, ...] = option((), "lookupd HTTP address")
-    nsqd_tcp_address: tuple[str, ...] = option((), "nsqd TCP address")
-    max_in_flight: int = option(200, "max number of messages to allow in flight")
-    n: int = option(0, "total messages to show (will wait if starved)")
+    channel: str = option("", "consume through this channel", shown="tail<6 digits>#ephemeral")
+    consumer_opt: tuple[str, ...] = option((), "set an option of the consumer: `name,value`", kind=CLIENT_OPTIONS)
+    lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
+    nsqd_tcp_address: tuple[str, ...] = option((), "connect to this nsqd (TCP address)")
+    max_in_flight: int = option(200, "take at most this many messages at a time")
+    n: int = option(0, "end after this many messages; 0: run until stopped")
     print_topic: bool = option(False, "print topic name where message was received")
-    topic: tuple[str, ...] = option((), "NSQ topic")
+    topic: tuple[str, ...] = option((), "consume this topic")
     version: bool = option(False, "print version string")
 
 

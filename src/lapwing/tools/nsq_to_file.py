@@ -43,36 +43,36 @@ _CLIENT_LEVELS: Final = {
 class NsqToFileOptions:
     """The flags of nsq_to_file."""
 
-    channel: str = option("nsq_to_file", "nsq channel")
-    consumer_opt: tuple[str, ...] = option((), "consumer option, `name,value`")
-    datetime_format: str = option("%Y-%m-%d_%H", "strftime compatible format for <DATETIME> in filename format")
+    channel: str = option("nsq_to_file", "consume through this channel")
+    consumer_opt: tuple[str, ...] = option((), "set an option of the consumer: `name,value`")
+    datetime_format: str = option("%Y-%m-%d_%H", "format <DATETIME> in names of files like this (strftime)")
     filename_format: str = option(
         "<TOPIC>.<HOST><REV>.<DATETIME>.log",
-        "output filename format (<TOPIC>, <HOST>, <PID>, <DATETIME>, <REV> are replaced; <REV> is needed for"
+        "name the files like this (<TOPIC>, <HOST>, <PID>, <DATETIME>, <REV> are replaced; <REV> is needed for"
         " gzip, rotation and a work dir)",
     )
-    gzip: bool = option(False, "gzip output files")
-    gzip_level: int = option(6, "gzip compression level, 1 (fastest) to 9 (best)")
+    gzip: bool = option(False, "compress the files with gzip")
+    gzip_level: int = option(6, "compress with this level of gzip: 1 (fastest) to 9 (best)")
     host_identifier: str = option(
-        "", "value for <HOST>; may contain <SHORT_HOST> and <HOSTNAME>", shown="the short host name"
+        "", "use this for <HOST>; it may contain <SHORT_HOST> and <HOSTNAME>", shown="the short host name"
     )
-    http_client_connect_timeout: int = option("2s", "timeout for HTTP connect", kind=DURATION)
-    http_client_request_timeout: int = option("5s", "timeout for HTTP request", kind=DURATION)
+    http_client_connect_timeout: int = option("2s", "wait this long for an HTTP connection", kind=DURATION)
+    http_client_request_timeout: int = option("5s", "wait this long for an HTTP answer", kind=DURATION)
     log_level: str = option("info", "set log verbosity: debug, info, warn, error, or fatal")
     log_prefix: str = option("[nsq_to_file] ", "log message prefix")
-    lookupd_http_address: tuple[str, ...] = option((), "lookupd HTTP address")
-    nsqd_tcp_address: tuple[str, ...] = option((), "nsqd TCP address")
-    max_in_flight: int = option(200, "max number of messages to allow in flight; also the most between two syncs")
-    output_dir: str = option("/tmp", "directory to write output files to")
-    rotate_interval: int = option("0s", "rotate the file every duration", kind=DURATION)
-    rotate_size: int = option(0, "rotate the file when it grows bigger than this many bytes")
+    lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
+    nsqd_tcp_address: tuple[str, ...] = option((), "connect to this nsqd (TCP address)")
+    max_in_flight: int = option(200, "take at most this many messages at a time, and between two syncs")
+    output_dir: str = option("/tmp", "write the files to this directory")
+    rotate_interval: int = option("0s", "start a new file this often", kind=DURATION)
+    rotate_size: int = option(0, "start a new file when one has this many bytes")
     skip_empty_files: bool = option(False, "skip writing empty files")
     sync_interval: int = option("30s", "sync file to disk every duration", kind=DURATION)
-    topic: tuple[str, ...] = option((), "nsq topic")
-    topic_pattern: str = option("", "only log topics matching the following pattern")
-    topic_refresh: int = option("1m", "how frequently the topic list should be refreshed", kind=DURATION)
+    topic: tuple[str, ...] = option((), "consume this topic")
+    topic_pattern: str = option("", "write only topics that match this pattern")
+    topic_refresh: int = option("1m", "look for new topics this often", kind=DURATION)
     version: bool = option(False, "print version string")
-    work_dir: str = option("", "directory for in-progress files before moving to output-dir", shown="the output dir")
+    work_dir: str = option("", "write files here, and move complete ones to --output-dir", shown="the output dir")
 
 
 def archive(options: NsqToFileOptions, rest: list[str] | None = None) -> int:

@@ -30,21 +30,21 @@ from lapwing.tools.status import Status
 class NsqToNsqOptions:
     """The flags of nsq_to_nsq."""
 
-    channel: str = option("nsq_to_nsq", "nsq channel")
-    consumer_opt: tuple[str, ...] = option((), "consumer option, `name,value`", kind=CLIENT_OPTIONS)
-    destination_nsqd_tcp_address: tuple[str, ...] = option((), "destination nsqd TCP address")
-    destination_topic: str = option("", "destination topic for all consumed topics (default: the topic consumed)")
-    lookupd_http_address: tuple[str, ...] = option((), "lookupd HTTP address")
-    nsqd_tcp_address: tuple[str, ...] = option((), "nsqd TCP address")
-    max_in_flight: int = option(200, "max number of messages to allow in flight, per topic")
-    mode: str = option("hostpool", "round-robin, hostpool or epsilon-greedy; anything else: round-robin")
-    producer_opt: tuple[str, ...] = option((), "producer option, `name,value`", kind=CLIENT_OPTIONS)
-    require_json_field: str = option("", "for JSON messages: only pass those that contain this field")
-    require_json_value: str = option("", "for JSON messages: only pass those whose required field has this value")
-    status_every: int = option(250, "the # of requests between logging status; 0: off")
-    topic: tuple[str, ...] = option((), "nsq topic")
+    channel: str = option("nsq_to_nsq", "consume through this channel")
+    consumer_opt: tuple[str, ...] = option((), "set an option of the consumer: `name,value`", kind=CLIENT_OPTIONS)
+    destination_nsqd_tcp_address: tuple[str, ...] = option((), "publish to this nsqd (TCP address)")
+    destination_topic: str = option("", "publish to this topic (default: the topic consumed)")
+    lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
+    nsqd_tcp_address: tuple[str, ...] = option((), "connect to this nsqd (TCP address)")
+    max_in_flight: int = option(200, "take at most this many messages of a topic at a time")
+    mode: str = option("hostpool", "choose by round-robin, hostpool or epsilon-greedy; else round-robin")
+    producer_opt: tuple[str, ...] = option((), "set an option of the producer: `name,value`", kind=CLIENT_OPTIONS)
+    require_json_field: str = option("", "pass only JSON messages that contain this field")
+    require_json_value: str = option("", "pass only JSON messages whose required field has this value")
+    status_every: int = option(250, "log the state after this many requests; 0: never")
+    topic: tuple[str, ...] = option((), "consume this topic")
     version: bool = option(False, "print version string")
-    whitelist_json_field: tuple[str, ...] = option((), "for JSON messages: pass this field")
+    whitelist_json_field: tuple[str, ...] = option((), "pass this field of JSON messages")
 
 
 def republish(options: NsqToNsqOptions) -> int:

@@ -29,11 +29,11 @@ CHUNK: Final = 1 << 16
 class ToNsqOptions:
     """The flags of to_nsq."""
 
-    delimiter: str = option("\n", "character to split input from stdin", shown='"\\n"')
-    nsqd_tcp_address: tuple[str, ...] = option((), "destination nsqd TCP address")
-    producer_opt: tuple[str, ...] = option((), "producer option, `name,value`", kind=CLIENT_OPTIONS)
-    rate: int = option(0, "throttle messages to n/second; 0: no limit")
-    topic: str = option("", "NSQ topic to publish to")
+    delimiter: str = option("\n", "split standard input at this character", shown='"\\n"')
+    nsqd_tcp_address: tuple[str, ...] = option((), "publish to this nsqd (TCP address)")
+    producer_opt: tuple[str, ...] = option((), "set an option of the producer: `name,value`", kind=CLIENT_OPTIONS)
+    rate: int = option(0, "publish at most this many messages a second; 0: no limit")
+    topic: str = option("", "publish to this topic")
 
 
 class Splitter:

@@ -155,7 +155,7 @@ class Up:
 
 
 def _status(children: list[Child], view: ClusterView, before: ClusterView | None) -> dict[str, object]:
-    """One line of `--json`."""
+    """Return one line of `--json`."""
     rates = rates_between(before, view)
     return {
         "at": round(time.time(), 3),
