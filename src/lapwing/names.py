@@ -9,6 +9,8 @@ EPHEMERAL: Final = "#ephemeral"
 LONGEST: Final = 64  # bytes, the suffix included
 OWN: Final = "_lapwing"  # how lapwing's own topics begin
 
+DEAD: Final = "dead"  # how dead-letter topics end unless a setting names another, and their channel
+
 _NAME: Final = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
@@ -30,3 +32,8 @@ def ephemeral(name: str) -> bool:
 def own(topic: str) -> bool:
     """Return whether the topic is one of lapwing's own, which lists leave out unless asked."""
     return topic.startswith(OWN)
+
+
+def dead_letters(topic: str, channel: str) -> bool:
+    """Return whether the channel holds dead letters, which wait for an operator and not for a consumer."""
+    return channel == DEAD and topic.endswith(f".{DEAD}")

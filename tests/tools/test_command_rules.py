@@ -238,6 +238,20 @@ def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
     assert "no consumer" in judge(stale, CheckLimits(lag_warning=1)).findings[0].text
 
 
+def test_dead_letters_and_the_groups_of_redis_clients_do_not_lack_a_consumer() -> None:
+    group = channel(depth=5, client_count=0, requeue_count=0, timeout_count=0, consumers=[{"name": "ann"}])
+    letters = {**channel("dead", depth=5, client_count=0, requeue_count=0, timeout_count=0), "topic_name": "t.c.dead"}
+    seen = picture(110.0, group)
+    dead = replace(seen, topics={"t.c.dead": {**seen.topics["t"], "topic_name": "t.c.dead", "channels": [letters]}})
+
+    assert "no consumer" not in screens.channels_table(seen, None, Terminal())[1]
+    assert judge(seen, CheckLimits(lag_warning=1)).findings[0].text == "t/c is 5 messages behind"
+    assert "dead letters" in screens.channels_table(dead, None, Terminal())[1]
+    assert judge(dead, CheckLimits(lag_warning=1)).findings[0].text == (
+        "t.c.dead/dead is 5 messages behind: dead letters that nobody has dealt with"
+    )
+
+
 def test_a_pipeline_that_failed_or_fell_silent_is_critical_and_shown() -> None:
     def told(name: str, state: str, at: int, **more: object) -> dict[str, object]:
         return {"name": name, "channel": name, "topics": ["t"], "state": state, "updated_ms": at, "lag": 0, **more}

@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from lapwing import names
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.format import duration, messages
@@ -128,7 +129,9 @@ def _of_channel(channel: Json, view: ClusterView, limits: CheckLimits, moved: se
         more = ""
         if channel["paused"]:
             more = ", and it is paused"
-        elif not channel["client_count"] and key not in moved:
+        elif names.dead_letters(*key):
+            more = ": dead letters that nobody has dealt with"
+        elif not channel["client_count"] and not channel.get("consumers") and key not in moved:
             more = ", and it has no consumer"
         findings.append(Finding(verdict, f"{name} is {behind:,} messages behind{more}"))
     age = view.ages.get(key, 0.0)

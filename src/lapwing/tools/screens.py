@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from lapwing import names
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, Rate, Rates
 from lapwing.client.format import duration, short
@@ -120,7 +121,11 @@ def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
         return Cell("")
     if moved or (rate is not None and rate.leaving > 0):
         return Cell("moved by Spark", "dim")
-    return Cell("no consumer", "yellow") if channel["depth"] else Cell("")
+    if not channel["depth"]:
+        return Cell("")
+    if names.dead_letters(channel["topic_name"], channel["channel_name"]):
+        return Cell("dead letters", "yellow")
+    return Cell("no consumer", "yellow")
 
 
 def unknown_ages(view: ClusterView) -> list[str]:

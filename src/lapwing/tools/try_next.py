@@ -21,13 +21,13 @@ def suggestions(plan: Plan) -> list[str]:
     prepare = preparation(plan)
     if prepare:
         lines.append(f"  {prepare}")
-    http = plan.address("nsqd_http")
     port = "" if plan.ports["nsqd_redis"] == PORTS["nsqd_redis"] else f" -p {plan.ports['nsqd_redis']}"
     rows = [
         (f"lapwing tail {ORDERS}", "follow the orders; nothing is consumed"),
         (f"lapwing channels {ORDERS}", "billing and shipping are NSQ consumers, analytics is a Redis group"),
-        (f"lapwing peek {DEAD}", "orders that failed five times, with the error; the first come after 20 s"),
-        (f"curl -d '{{}}' 'http://{http}/dead/redrive?topic={DEAD}'", "send them back to billing; now they are paid"),
+        (f"lapwing pending list {ORDERS}/billing", "orders that failed, and when they are tried again"),
+        (f"lapwing dead show {DEAD}", "orders that failed five times, and why; the first come after 30 s"),
+        (f"lapwing dead redrive {DEAD}", "send them back to billing; after a minute they are paid"),
         (f"redis-cli{port} XREVRANGE {ORDERS} + - COUNT 1", "the same topic for Redis clients"),
         (f"lapwing replay {ORDERS}/shipping --back 1m", "deliver the last minute again"),
         ("lapwing check --lag-warning 1000", "health in one line, with an exit code"),
