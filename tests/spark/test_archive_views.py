@@ -1,8 +1,11 @@
 """SQL over an archive: topics are tables, the fields of JSON bodies are columns."""
 
+import importlib.util
+
 import pytest
 from pipeline_runs import Runs
 
+from documents import ROOT
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines.archive_views import first_rows, select
 
@@ -13,6 +16,11 @@ def test_topics_are_tables_and_the_fields_of_bodies_are_columns(spark, broker, t
     runs = Runs(spark, broker, tmp_path)
     broker.publish("orders.eu", b'{"id": 1, "country": "NL"}', b'{"id": 2, "country": "DE"}', b"no JSON")
     broker.publish("lines", b"hello", b"world")
+    spec = importlib.util.spec_from_file_location("ship_logs", ROOT / "examples" / "ship_logs.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    line = '10.0.0.1 - - [16/Nov/2026:07:00:00 +0000] "GET / HTTP/1.1" 200 512'
+    broker.publish("access", example.parsed(line), example.parsed(line))
     runs.once("archive")
     place = str(runs.data.parent / "archive")
     countries = "select country, count(*) as n from `orders.eu` where country is not null group by country order by 1"
@@ -21,7 +29,8 @@ def test_topics_are_tables_and_the_fields_of_bodies_are_columns(spark, broker, t
     assert first_rows(select(spark, place, "select body, _sequence from lines order by 2"), 1) == [
         {"body": "hello", "_sequence": 0}
     ]
-    with pytest.raises(ConfigError, match=r"the topics are: lines, `orders\.eu`"):
+    assert first_rows(select(spark, place, example.QUERY), 9) == [{"status": 200, "requests": 2, "bytes": 1024}]
+    with pytest.raises(ConfigError, match=r"the topics are: access, lines, `orders\.eu`"):
         select(spark, place, "select * from nothing")
     with pytest.raises(ConfigError, match="no archive is there"):
         select(spark, str(tmp_path / "elsewhere"), "select 1")

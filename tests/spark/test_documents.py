@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from documents import blocks
+
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,6 +47,13 @@ def test_the_examples_of_the_documentation_work_in_order(spark, kept, orders, tm
     assert orders.bodies("reminders") == orders.bodies("invoices") == ['{"id": 1}', '{"id": 2}']
     assert orders.bodies("orders_copy") == orders.bodies("large_orders") == orders.bodies("orders")
     assert orders.depth("orders", "lake") == 0
+
+
+def test_the_snippet_of_the_readme_shows_rows(spark, kept, orders, capsys):
+    (code,) = [each.text for each in blocks("README.md") if "local_session" in each.text]
+    exec(compile(code.replace("127.0.0.1:4151", orders.address), "README.md", "exec"), {})
+
+    assert len(re.findall(r"NL|DE", capsys.readouterr().out)) == len(ORDERS)
 
 
 def run(name, *arguments):

@@ -1,0 +1,43 @@
+"""The code blocks of README.md and docs/, for tests that run them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LANGUAGES = ("sh", "python", "yaml", "json")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page; `first` is its first line, by which tests know it."""
+
+    page: str
+    language: str
+    text: str
+
+    @property
+    def first(self) -> str:
+        return re.split(r"\s+#", self.text.partition("\n")[0])[0].strip()
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.first}"
+
+
+def pages() -> list[str]:
+    """Every page but docs/cli.md, which is made from the programs."""
+    docs = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "cli.md"]
+    return [*sorted(path.name for path in ROOT.glob("README*.md")), *docs]
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page that have a language."""
+    found = _FENCE.findall((ROOT / page).read_text())
+    return [Block(page, language, text) for language, text in found if language]
+
+
+def block(page: str, first: str) -> Block:
+    """The block of a page that begins with this line."""
+    (found,) = [each for each in blocks(page) if each.first == first]
+    return found

@@ -1,0 +1,88 @@
+"""Every program of examples/ does what its first lines promise, and is short. tests/spark runs those for Spark."""
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemons import Daemon, nsqd
+from documents import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with nsqd() as running:
+        yield running
+
+
+def start(name: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-u", EXAMPLES / name, *arguments], stdout=subprocess.PIPE, text=True,
+                            stderr=subprocess.DEVNULL, env=os.environ)  # fmt: skip
+
+
+def output(name: str, *arguments: str) -> list[str]:
+    process = start(name, *arguments)
+    lines = process.communicate(timeout=60)[0].splitlines()
+    assert process.returncode == 0
+    return lines
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60
+
+
+def test_web_hooks_are_confirmed_and_handled(daemon: Daemon) -> None:
+    process = start("webhooks.py", daemon.tcp, "0")
+    try:
+        assert process.stdout is not None
+        port = process.stdout.readline().split()[-1]
+        url = f"http://127.0.0.1:{port}/hooks/payments"
+        with urllib.request.urlopen(url, data=b'{"event": "paid"}', timeout=30) as answer:
+            assert answer.status == 200
+        assert process.stdout.readline() == "payments {'event': 'paid'}\n"
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/elsewhere", data=b"x", timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_orders_are_tried_again_given_up_and_sent_back(daemon: Daemon) -> None:
+    lines = output("orders.py", daemon.tcp, daemon.http)
+
+    assert "order 2 is paid at attempt 2" in lines
+    assert any("given up" in line and "the card of order 3 has expired" in line for line in lines)
+    assert any("given up" in line and "rejected" in line for line in lines)
+    assert lines[-1] == "order 3 is paid at attempt 4"
+
+
+def test_jobs_run_when_they_are_due_and_not_before_they_may(daemon: Daemon) -> None:
+    lines = output("delayed_jobs.py", daemon.tcp)
+
+    assert {line.partition(",")[0] for line in lines} == {"mail ann", "clean up", "report"}
+    assert lines[-1].startswith("report")
+
+
+def test_lines_of_a_log_are_shipped_once(daemon: Daemon, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text('10.0.0.1 - - [16/Nov/2026:07:00:00 +0000] "GET / HTTP/1.1" 200 512\nno log line\nunfinished')
+    code = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import ship_logs; from pathlib import Path; " \
+           f"print(ship_logs.ship(Path({str(log)!r}), {daemon.tcp!r}))"  # fmt: skip
+    shipped = [subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) for _ in range(2)]
+    log.write_text(log.read_text() + " no more\n")
+    shipped.append(subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60))
+
+    assert shipped == ["2\n", "0\n", "1\n"]
+    url = f"{daemon.url}/log/read?topic=access&from=0&format=json"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    assert '\\"status\\": 200' in text
+    assert "no log line" in text
