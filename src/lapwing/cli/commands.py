@@ -25,6 +25,10 @@ class UsageError(ConfigError):
     """The command line is wrong. The text names what is wrong and what is allowed."""
 
 
+class ArgumentMissing(UsageError):
+    """A value that has to be given is not there."""
+
+
 class Option:
     """A value that a flag gives: `Annotated[int, Option("--count", "-n", min=1, help="...")] = 10`."""
 
@@ -230,7 +234,7 @@ class Command:
                 given[param.name] = [param.convert(text) for text in loose[:count]]
                 del loose[:count]
             elif param.required:
-                raise UsageError(f"{param.metavar} is missing")
+                raise ArgumentMissing(f"{param.metavar} is missing")
         if loose:
             raise UsageError(f"{loose[0]!r} is one argument too many")
 
