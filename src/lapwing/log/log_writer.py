@@ -1,0 +1,284 @@
+"""The part of a log that messages come in at: batches are appended, written to the last segment, and synced."""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lapwing.errors import WriteFailed
+from lapwing.log import reservation
+from lapwing.log.attributes import Extra
+from lapwing.log.disk import OpenFiles
+from lapwing.log.options import CHUNK_BYTES, LogOptions
+from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
+from lapwing.log.sync import Sync
+from lapwing.log.topiclog import Frames
+from lapwing.log.window import Window
+
+_SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
+
+
+class LogWriter:
+    """The segments of one topic, the newest of which grows."""
+
+    def __init__(
+        self, directory: str, segments: list[Segment], options: LogOptions, files: OpenFiles, notes: list[str]
+    ) -> None:
+        self.directory = directory
+        self.options = options
+        self.files = files
+        self.notes = notes  # what was mended, for the operator
+        self._lazy = options.durability == "memory"
+        self._segments = segments
+        self._firsts = [segment.first for segment in segments]
+        self.next = self.end = segments[-1].end if segments else 0
+        self.first = self._firsts[0] if self._firsts else self.next
+        self._written = self.next  # with durability "memory", what is beyond it is in the window alone
+        self._window = Window(self.next)
+        self._promised = False  # whether the disk knows that there may be something beyond `_written`
+        self._unwritten_extras: list[Extra] = []
+        self._pending: list[Frames] = []
+        self._pending_counts: list[int] = []
+        self._pending_extras: list[Extra] = []
+        self._pending_bytes = 0
+        self._sync = Sync(directory, files, self.end)
+        self._since_check = _SPACE_CHECK
+        self._noted_bytes = -1  # of the window, when the files were last given its size
+
+    def shed(self) -> None:
+        """Drop from memory what is also on disk."""
+        raise NotImplementedError
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return tuple(self._segments)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something was appended and not yet flushed."""
+        return bool(self._pending)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of frames in all segments, and in memory waiting to be written."""
+        unwritten = sum(len(frames) for _, _, frames in self._window.since(self._written))
+        return sum(segment.size for segment in self._segments) + unwritten
+
+    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
+        """Take a batch of frames that carry the ids from `next` on; the first sequence. Nothing is written yet."""
+        first = self.next
+        self._pending.append(frames)
+        self._pending_counts.append(count)
+        self._pending_bytes += len(frames)
+        if extras:
+            self._pending_extras.extend(extras)
+        self.next = first + count
+        return first
+
+    def flush(self) -> None:
+        """Make everything appended count: one write of frames, one of records. Readers see it from here on.
+
+        With durability "memory" nothing is written while at most `mem_queue_size` messages wait. Raises `WriteFailed`;
+        then what was appended is forgotten, `next` is back at `end`, and the files are as they were.
+        """
+        pending = self._pending
+        if not pending:
+            return
+        window = self._window
+        frames = pending[0] if len(pending) == 1 else b"".join(pending) if self._pending_bytes <= CHUNK_BYTES else b""
+        if self._add_small(frames):
+            window.add(self.next - self.end, frames)
+            self._written = self.next
+        else:
+            batches = self._batches()
+            if self._lazy:
+                self._write_beyond_memory(batches)
+            else:
+                self._write_or_forget(batches, self._pending_extras, atomic=max(self._pending_counts) > 1)
+                self._written = self.next
+            for count, frames, _ in batches:
+                window.add(count, frames)
+        self.end = self.next
+        self._forget_pending()
+        if window.bytes > self.options.tail_bytes:  # less often than with every flush
+            window.shrink(self.options.tail_bytes * 3 // 4, self._written)
+        if not 0 <= window.bytes - self._noted_bytes <= self._noted_bytes >> 3:
+            self._noted_bytes = window.bytes
+            self.files.keep(self, window.bytes)
+
+    def _add_small(self, frames: Frames) -> bool:
+        """Add the pending frames to the last segment, as nearly all are; return False for those that need more care."""
+        if self._lazy or self._pending_extras or not self._segments:
+            return False
+        segment, size = self._segments[-1], len(frames)
+        if not 0 < size <= CHUNK_BYTES:
+            return False
+        if segment.size + size > self.options.segment_bytes or self._since_check + size >= _SPACE_CHECK:
+            return False
+        atomic = max(self._pending_counts) > 1
+        try:
+            if not segment.add(self.next - self.end, frames, time_of(frames), self._sync.boundary, atomic=atomic):
+                return False
+        except WriteFailed:
+            self._give_up_pending()
+            raise
+        self._since_check += size
+        self._sync.wrote(segment)
+        return True
+
+    def _write_beyond_memory(self, batches: list[Batch]) -> None:
+        """Write what the memory queue has no room for, with all that waits in it; or nothing while there is room."""
+        if self.next - self._written > self.options.mem_queue_size:
+            self._write_or_forget(self._unwritten() + batches, self._unwritten_extras + self._pending_extras)
+            self._written = self.next
+            self._unwritten_extras = []
+        else:
+            if not self._promised:
+                self._promise()
+            self._unwritten_extras += self._pending_extras
+
+    def _batches(self) -> list[Batch]:
+        """What is pending, joined or cut to what makes good chunks."""
+        pending = self._pending
+        if self._pending_bytes <= CHUNK_BYTES:
+            return [(self.next - self.end, b"".join(pending), time_of(pending[-1]))]
+        counted = zip(self._pending_counts, pending, strict=True)
+        return joined([(count, frames, time_of(frames)) for count, frames in counted])
+
+    def _unwritten(self) -> list[Batch]:
+        """What with durability "memory" was flushed and is in the window alone."""
+        return joined([(count, frames, last_time(frames)) for _, count, frames in self._window.since(self._written)])
+
+    def _promise(self) -> None:
+        """Have the disk know how far memory may be ahead of it, so that a crash gives no sequence out twice."""
+        try:
+            reservation.reserve(self.directory, self.options.mem_queue_size, self.files)
+        except OSError as error:
+            self._give_up_pending()
+            raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
+        self._promised = True
+
+    def _write_or_forget(self, batches: list[Batch], extras: Sequence[Extra], *, atomic: bool = True) -> None:
+        try:
+            self._write(batches, extras, atomic=atomic)
+        except WriteFailed:
+            self._give_up_pending()
+            raise
+
+    def _give_up_pending(self) -> None:
+        self.next = self.end
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        self._pending.clear()
+        self._pending_counts.clear()
+        if self._pending_extras:
+            self._pending_extras = []
+        self._pending_bytes = 0
+
+    def _write(self, batches: list[Batch], extras: Sequence[Extra], *, atomic: bool = True) -> None:
+        size = 0
+        for _, frames, _ in batches:
+            size += len(frames)
+        if self.options.min_free_bytes:
+            self._check_space(size)
+        else:
+            self._since_check = 0
+        segments = self._segments
+        if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
+            beside = bool(extras) and not segments[-1].extras.size  # a file that is made with this write
+            segments[-1].write(batches, extras, self._sync.boundary, atomic=atomic)
+            self._sync.wrote(segments[-1], created=beside)
+        else:
+            segment = self._roll()
+            try:
+                segment.write(batches, extras)
+            except WriteFailed:
+                self._unroll(segment)
+                raise
+            if segments:
+                segments[-1].give_back()
+            segments.append(segment)
+            self._firsts.append(segment.first)
+            self._sync.wrote(segment, created=True)
+
+    def _check_space(self, size: int) -> None:
+        """Refuse before the disk is so full that nothing else works either."""
+        self._since_check += size
+        if self._since_check < _SPACE_CHECK:
+            return
+        path = self._segments[-1].frames.path if self._segments else self.directory
+        offset = self._segments[-1].size if self._segments else 0
+        try:
+            free = self.files.disk.free(self.directory)
+        except OSError as error:
+            raise WriteFailed(path, offset, error) from error
+        if free - size < self.options.min_free_bytes:
+            shortage = OSError(errno.ENOSPC, f"{free} bytes free, {self.options.min_free_bytes} are to stay free")
+            raise WriteFailed(path, offset, shortage)
+        self._since_check = 0
+
+    def _roll(self) -> Segment:
+        """Return a new segment, empty, that begins where the last one ends."""
+        if self._segments:
+            self._segments[-1].mend()
+            self._segments[-1].write_index()
+        segment = self._segment(self._written)
+        segment.torn = True  # what an earlier attempt left is cut off before the first write
+        return segment
+
+    def _segment(self, first: int) -> Segment:
+        return Segment(self.directory, first, self.files, self.options.merge_bytes, self.options.boot)
+
+    def _unroll(self, segment: Segment) -> None:
+        """Take back a new segment that could not be written to; what stays is swept away or mended later."""
+        try:
+            segment.unlink()
+        except OSError as error:
+            self.notes.append(f"{segment.frames.path}: could not be removed: {error}")
+
+    def write_index(self) -> None:
+        """Write the index records of all frames: what has one is served after a power loss, if its bytes are whole.
+
+        Raises `WriteFailed`, and can be called again.
+        """
+        if self._segments:
+            self._segments[-1].write_index()
+
+    def _keep_promise(self) -> None:
+        try:
+            reservation.clear(self.directory, self.files)
+        except OSError as error:
+            raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
+        self._promised = False
+
+    # --- syncing -----------------------------------------------------------------------------------------------
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something flushed would not survive a power loss."""
+        return self._sync.needed
+
+    @property
+    def synced(self) -> int:
+        """What is below it would survive a power loss, as far as this log's syncs know."""
+        return self._sync.reached
+
+    def begin_sync(self) -> Callable[[], None] | None:
+        """A call that syncs what is flushed by now, to be run in any thread; None when there is nothing to do.
+
+        The log stays usable meanwhile; `finish_sync` must be told how the call ended before another can begin. The
+        call raises `OSError` with the file's name.
+        """
+        return self._sync.begin(self._written)
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Say how the call of `begin_sync` ended; after an error all of it is to be synced again."""
+        self._sync.finish(error)
+
+    def sync_again(self, sequence: int) -> None:
+        """Have the next sync cover everything from `sequence` on, also what an earlier process wrote."""
+        for segment in self._segments:
+            if segment.end > sequence:
+                self._sync.wrote(segment, created=True)
