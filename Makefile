@@ -51,6 +51,7 @@ bench: setup
 	$(BIN)/python benchmarks/log.py
 	$(BIN)/python benchmarks/nsqd.py
 	$(BIN)/python benchmarks/single.py
+	$(BIN)/python benchmarks/turn.py
 	$(BIN)/python benchmarks/lookup.py
 	$(BIN)/python benchmarks/client.py
 	$(BIN)/python benchmarks/spark.py
