@@ -57,6 +57,7 @@ class Channel:
     clients: list[dict[str, Any]] = field(default_factory=list)
     percentiles: list[tuple[float, int]] | None = None
     more: dict[str, Any] = field(default_factory=dict)
+    pending: list[dict[str, Any]] = field(default_factory=list)  # lapwing: entries of `/channel/pending`
 
     def to_json(self, name: str, *, clients: bool) -> dict[str, Any]:
         return {
@@ -84,6 +85,8 @@ class Topic:
     paused: bool = False
     channels: dict[str, Channel] = field(default_factory=dict)
     log: list[dict[str, Any]] = field(default_factory=list)  # lapwing: what can be read without consuming it
+    letters: list[dict[str, Any]] = field(default_factory=list)  # lapwing: dead letters
+    redrive: dict[str, Any] | None = None
 
     def to_json(self, name: str, *, channel: str = "", clients: bool) -> dict[str, Any]:
         shown = {key: each for key, each in sorted(self.channels.items()) if channel in ("", key)}
@@ -252,6 +255,10 @@ class FakeNsqd(Fake):
             return 200, "OK"
         if method == "POST" and path.startswith(("/topic/", "/channel/")):
             return self._change(path, query)
+        if self.lapwing and path == "/channel/pending":
+            return self._pending(query)
+        if self.lapwing and path.startswith("/dead"):
+            return self._dead(path, query)
         if self.lapwing:
             return self._log(path, query)
         return NOT_FOUND
@@ -273,6 +280,37 @@ class FakeNsqd(Fake):
             "topics": None if unknown else shown,
             "producers": None,
         }
+
+    def _pending(self, query: dict[str, str]) -> tuple[int, Any]:
+        topic = self.topics.get(query["topic"])
+        channel = topic.channels.get(query["channel"]) if topic else None
+        if channel is None:
+            return 404, {"message": "CHANNEL_NOT_FOUND"}
+        after, state = int(query.get("after", -1)), query.get("state")
+        shown = [each for each in channel.pending if state in (None, each["state"]) and each["sequence"] > after]
+        states = [each["state"] for each in channel.pending]
+        counts = {name: states.count(name) for name in ("in_flight", "ready", "deferred")}
+        return 200, {"counts": counts, "entries": shown[: int(query["limit"])], "next": None}
+
+    def _dead(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
+        kept = {name: topic for name, topic in self.topics.items() if "dead" in topic.channels}
+        if path == "/dead":
+            found = [{"topic": n, "letters": len(t.letters), "redrive": t.redrive} for n, t in sorted(kept.items())]
+            return 200, {"topics": found}
+        letters = kept[query["topic"]].letters if query["topic"] in kept else []
+        if path == "/dead/letters":
+            wanted = json.loads(query.get("sequences", "null"))
+            return 200, {
+                "letters": [each for each in letters if wanted is None or each["sequence"] in wanted],
+                "next": None,
+            }
+        groups: dict[tuple[str, ...], dict[str, Any]] = {}
+        for each in letters:
+            key = {name: each[name] for name in ("topic", "channel", "reason", "error")}
+            group = groups.setdefault(tuple(key.values()), {**key, "letters": 0, "first": each["at"]})
+            group["letters"] += 1
+            group |= {"last": each["at"], "sample": group.get("sample", each["sequence"])}
+        return 200, {"groups": list(groups.values()), "others": 0}
 
     def _change(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
         _, kind, action = path.split("/")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import httpx
 from admin_fakes import Channel, FakeLookupd, FakeNsqd, Topic, client
 
-from daemons import Daemon, program
+from daemons import Daemon, program, until
 
 
 @dataclass
@@ -72,3 +72,9 @@ def warm_up(daemon: Daemon, base: str = "") -> Daemon:
     """Have the daemon load what its pages need."""
     httpx.get(f"{daemon.url}{base}/counter", timeout=60.0).raise_for_status()
     return daemon
+
+
+def shown_soon(admin: Daemon, topic: str) -> None:
+    """Wait until nsqadmin has seen the topic."""
+    until(lambda: topic in httpx.get(f"{admin.url}/api/topics").json()["topics"], what=topic)
+    httpx.get(f"{admin.url}/api/alarms")

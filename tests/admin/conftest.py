@@ -14,7 +14,7 @@ from admin_fakes import FakeLookupd, FakeNsqd
 from admin_stage import Cluster, fill, start_nsqadmin, warm_up
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from daemons import Daemon
+from daemons import Daemon, nsqd
 
 
 @pytest.fixture(scope="session")
@@ -71,3 +71,32 @@ def page(context: BrowserContext) -> Iterator[Page]:
     yield tab
     tab.close()
     assert complaints == []
+
+
+# ---- a real nsqd, for what the fakes do not have ----
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Daemon]:
+    """One for all tests: each uses topics of its own."""
+    with nsqd() as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def broker_audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broker") / "audit.jsonl"
+
+
+@pytest.fixture(scope="session")
+def broker_admin(broker: Daemon, broker_audit: Path) -> Iterator[Daemon]:
+    """An nsqadmin in front of it."""
+    with start_nsqadmin(f"--nsqd-http-address={broker.http}", f"--audit-file={broker_audit}") as daemon:
+        yield warm_up(daemon)
+
+
+@pytest.fixture(scope="session")
+def broker_reader(broker: Daemon) -> Iterator[Daemon]:
+    """Another one, where nobody may change anything."""
+    with start_nsqadmin(f"--nsqd-http-address={broker.http}", "--read-only") as daemon:
+        yield warm_up(daemon)

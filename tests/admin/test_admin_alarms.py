@@ -1,6 +1,7 @@
 """What is worth a look, in words, and what to do about it."""
 
 from lapwing.admin.alarms import AlarmLimits, alarms
+from lapwing.admin.dead_letters import dead_topics
 from lapwing.admin.history import History
 from lapwing.client.cluster import Node, topics_of_stats
 from lapwing.client.cluster_view import ClusterView, NodeState
@@ -236,3 +237,25 @@ def test_a_channel_whose_named_consumers_ask_has_consumers():
     busy = topics(channel(depth=7, clients=0) | {"consumers": [asking]})
 
     assert found(ClusterView(at=NOW, topics=busy)) == []
+
+
+def dead(letters: int, redrive: dict[str, object] | None = None):
+    return dead_topics({NODE.name: {"topics": [{"topic": "orders.c.dead", "letters": letters, "redrive": redrive}]}})
+
+
+def test_dead_letters_wait_for_somebody_and_need_no_consumer():
+    cluster_view = ClusterView(at=NOW, topics=topics(channel("dead", depth=3, clients=0), name="orders.c.dead"))
+
+    [alarm] = alarms(cluster_view, History(), AlarmLimits(), dead(3))
+    assert alarm.text == "3 dead letters wait in orders.c.dead."
+    assert (alarm.severity, alarm.link) == ("warning", "/dead?topic=orders.c.dead")
+    assert alarms(cluster_view, History(), AlarmLimits(), dead(0)) == []
+
+
+def test_a_redrive_that_failed_is_an_alarm_and_one_that_runs_is_none():
+    cluster_view = ClusterView(at=NOW, topics=topics(channel("dead", depth=3, clients=0), name="orders.c.dead"))
+    task = {"state": "failed", "error": "the disk is full"}
+
+    texts = [alarm.text for alarm in alarms(cluster_view, History(), AlarmLimits(), dead(3, task))]
+    assert "The redrive of orders.c.dead on 10.0.0.1:4151 failed: the disk is full" in texts
+    assert alarms(cluster_view, History(), AlarmLimits(), dead(3, {"state": "running", "error": ""})) == []

@@ -29,6 +29,8 @@ PAGES = {
     "/messages?topic=orders": "Messages",
     "/clients": "Clients",
     "/pipelines": "Pipelines",
+    "/dead": "Dead letters",
+    "/settings": "Settings",
     "/audit": "Audit",
 }
 

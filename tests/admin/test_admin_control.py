@@ -1,41 +1,23 @@
 """Settings, policies and seeks on the pages, carried out by a real nsqd."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 from admin_browser import Ui
-from admin_stage import start_nsqadmin, warm_up
+from admin_stage import shown_soon
 from playwright.sync_api import Page, expect
 
-from daemons import Daemon, nsqd, until
+from daemons import Daemon
 from lapwing.admin.pages.seek import target_of
 from lapwing.admin.pages.settings import parse_pairs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Daemon]:
-    with nsqd() as daemon:
-        yield daemon
-
-
-@pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("control") / "audit.jsonl"
-
-
-@pytest.fixture(scope="module")
-def admin(broker: Daemon, audit: Path) -> Iterator[Daemon]:
-    with start_nsqadmin(f"--nsqd-http-address={broker.http}", f"--audit-file={audit}") as daemon:
-        yield warm_up(daemon)
-
-
 @pytest.fixture
-def ui(page: Page, admin: Daemon) -> Ui:
-    return Ui(page, admin.url)
+def ui(page: Page, broker_admin: Daemon) -> Ui:
+    return Ui(page, broker_admin.url)
 
 
 @pytest.fixture
@@ -47,12 +29,6 @@ def orders(broker: Daemon) -> Iterator[str]:
         httpx.post(f"{broker.url}/pub?topic=orders", content=f"order {number}")
     yield "orders"
     httpx.post(f"{broker.url}/topic/delete?topic=orders")
-
-
-def shown_soon(admin: Daemon, topic: str) -> None:
-    """Wait until nsqadmin has seen the topic."""
-    until(lambda: topic in httpx.get(f"{admin.url}/api/topics").json()["topics"], what=topic)
-    httpx.get(f"{admin.url}/api/alarms")
 
 
 def depth(broker: Daemon) -> int:
@@ -68,8 +44,8 @@ def row(page: Page, table: str, text: str):
     return page.get_by_role("table", name=table).get_by_role("row").filter(has_text=text)
 
 
-def test_a_setting_is_changed_and_removed_again(ui, admin, broker, orders, audit):
-    shown_soon(admin, orders)
+def test_a_setting_is_changed_and_removed_again(ui, broker_admin, broker, orders, broker_audit):
+    shown_soon(broker_admin, orders)
     page = ui.open("/topics/orders/billing")
     page.locator("main").get_by_role("link", name="Settings", exact=True).click()
     table = "Settings of orders/billing"
@@ -91,13 +67,13 @@ def test_a_setting_is_changed_and_removed_again(ui, admin, broker, orders, audit
 
     expect(row(page, table, "max_attempts").locator("[data-label='From']")).to_have_text("default")
     assert settings(broker)["max_attempts"] == {"value": 0, "from": "default"}
-    lines = audit.read_text().splitlines()
+    lines = broker_audit.read_text().splitlines()
     assert sum('"action": "change_settings"' in line and '"channel": "billing"' in line for line in lines) == 3
     assert sum("max_attempts=5" in line and '"outcome": ""' in line for line in lines) == 1
 
 
-def test_a_policy_is_made_changed_and_deleted(ui, admin, broker, orders):
-    shown_soon(admin, orders)
+def test_a_policy_is_made_changed_and_deleted(ui, broker_admin, broker, orders):
+    shown_soon(broker_admin, orders)
     page = ui.open("/settings")
     ui.press("New policy")
     dialog = page.get_by_role("dialog")
@@ -124,8 +100,8 @@ def test_a_policy_is_made_changed_and_deleted(ui, admin, broker, orders):
     assert httpx.get(f"{broker.url}/policies").json() == {"policies": []}
 
 
-def test_a_seek_shows_what_it_would_do_before_it_does_it(ui, admin, broker, orders):
-    shown_soon(admin, orders)
+def test_a_seek_shows_what_it_would_do_before_it_does_it(ui, broker_admin, broker, orders):
+    shown_soon(broker_admin, orders)
     page = ui.open("/topics/orders/billing")
     ui.press("Seek")
     dialog = page.get_by_role("dialog")
@@ -153,16 +129,15 @@ def test_a_seek_shows_what_it_would_do_before_it_does_it(ui, admin, broker, orde
     assert depth(broker) == 2
 
 
-def test_a_reader_sees_settings_and_changes_nothing(page, broker, orders):
-    with warm_up(start_nsqadmin(f"--nsqd-http-address={broker.http}", "--read-only")) as daemon:
-        shown_soon(daemon, orders)
-        ui = Ui(page, daemon.url)
-        ui.open("/settings?topic=orders&channel=billing")
-        expect(row(page, "Settings of orders/billing", "max_attempts")).to_be_visible()
-        expect(page.locator(".lw-pick")).to_have_count(0)
-        expect(page.get_by_role("button", name="New policy")).to_have_count(0)
-        ui.open("/topics/orders/billing")
-        expect(page.get_by_role("button", name="Seek")).to_have_count(0)
+def test_a_reader_sees_settings_and_changes_nothing(page, broker_reader, broker, orders):
+    shown_soon(broker_reader, orders)
+    ui = Ui(page, broker_reader.url)
+    ui.open("/settings?topic=orders&channel=billing")
+    expect(row(page, "Settings of orders/billing", "max_attempts")).to_be_visible()
+    expect(page.locator(".lw-pick")).to_have_count(0)
+    expect(page.get_by_role("button", name="New policy")).to_have_count(0)
+    ui.open("/topics/orders/billing")
+    expect(page.get_by_role("button", name="Seek")).to_have_count(0)
 
 
 @pytest.mark.parametrize(

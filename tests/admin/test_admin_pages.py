@@ -37,6 +37,24 @@ def test_newest_first_holds_inside_a_batch_too(ui, cluster):
     expect(rows(page, "Messages of orders").locator("th")).to_have_text(["4", "3", "2", "1", "0"])
 
 
+def test_an_entry_of_a_redis_client_is_shown_as_its_fields(ui, cluster):
+    cluster.a.topics["orders"].publish(
+        "*4\r\n$4\r\nname\r\n$4\r\nSara\r\n$3\r\nage\r\n$2\r\n41\r\n", headers={"trace": "abc"}
+    )
+    page = ui.open("/messages?topic=orders")
+    expect(rows(page, "Messages of orders").locator("[data-label='Body']")).to_have_text("name=Sara  age=41")
+    rows(page, "Messages of orders").first.click()
+    expect(page.get_by_role("tab", name="Fields")).to_have_attribute("aria-selected", "true")
+    expect(page.locator(".lw-fields")).to_have_text("nameSaraage41")
+    expect(page.locator(".lw-message")).to_contain_text("trace")
+    ui.press("Publish again")
+    expect(page.get_by_role("dialog")).to_contain_text("The body has the fields of a Redis entry")
+    page.get_by_role("dialog").get_by_role("button", name="Publish", exact=True).click()
+    ui.told("Published to orders")
+
+    assert cluster.a.published[-1][1].startswith(b"*4\r\n$4\r\nname\r\n")
+
+
 def test_a_click_anywhere_in_a_row_shows_the_message(ui, cluster):
     cluster.a.topics["orders"].publish("first")
     cluster.a.topics["orders"].publish("second")

@@ -46,7 +46,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def inside(networks: Iterable[Network], address: str) -> bool:
-    """Whether the IP address is in one of the networks. The empty address of a Unix socket is in none."""
+    """Return whether the IP address is in one of the networks. The empty address of a Unix socket is in none."""
     try:
         peer = ipaddress.ip_address(address)
     except ValueError:
@@ -103,7 +103,7 @@ class Logins:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def must_wait(self, address: str) -> bool:
-        """Whether the address has sent too many wrong passwords in the last seconds."""
+        """Return whether the address has sent too many wrong passwords in the last seconds."""
         since = self.clock() - _WAIT_SECONDS
         recent = [at for at in self._failures.get(address, ()) if at > since]
         if recent:

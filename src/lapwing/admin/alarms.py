@@ -1,18 +1,20 @@
 """Alarms: pure rules over a view of the cluster and its history. Each alarm has a text and an advice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
 from lapwing import names
+from lapwing.admin.dead_letters import DEAD_CHANNEL, DeadTopic
 from lapwing.admin.history import Age, History
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, NodeState
-from lapwing.client.format import count, duration, messages, messages_are
+from lapwing.client.format import count, duration, messages, messages_are, several
 
 Severity = Literal["error", "warning", "info"]
 _ORDER: Final = {"error": 0, "warning": 1, "info": 2}
+_NONE: Final[Mapping[str, DeadTopic]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,22 @@ def node_link(name: str) -> str:
     return f"/nodes/{quote(name, safe='[]:')}"
 
 
-def alarms(cluster_view: ClusterView, history: History, limits: AlarmLimits) -> list[Alarm]:
-    """Return all alarms, the worst first."""
+def alarms(
+    cluster_view: ClusterView, history: History, limits: AlarmLimits, dead: Mapping[str, DeadTopic] = _NONE
+) -> list[Alarm]:
+    """Return all alarms, the worst first; `dead` are the dead-letter topics."""
     found = [*_of_daemons(cluster_view), *_of_pipelines(cluster_view, limits)]
     fed = cluster_view.pipeline_channels()
     for topic in cluster_view.topics.values():
         if names.own(topic["topic_name"]):
             continue  # lapwing's own topics need no consumer, and their pipelines have alarms of their own
         found += _of_topic(topic)
+        letters = dead.get(topic["topic_name"])
         for channel in topic["channels"]:
-            found += _of_channel(channel, cluster_view, history, limits, fed)
+            if letters is not None and channel["channel_name"] == DEAD_CHANNEL and not channel["client_count"]:
+                found += _of_dead_letters(letters)
+            else:
+                found += _of_channel(channel, cluster_view, history, limits, fed)
     return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
 
 
@@ -214,7 +222,7 @@ def _of_channel(
 
 
 def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> Iterator[Alarm]:
-    """A named consumer keeps what it holds until it is back, or until another one claims it."""
+    """Yield an alarm for named consumers that hold messages for long: they keep them until another one claims them."""
     late = [each for each in channel.get("consumers", ()) if each["oldest_seconds"] >= limits.held]
     if late:
         worst = max(late, key=lambda each: each["oldest_seconds"])
@@ -225,6 +233,30 @@ def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> I
             f"Consumer {worst['name']} of {name} holds {messages(worst['in_flight_count'])}, the oldest for "
             f"{duration(worst['oldest_seconds'])}{others}.",
             "If it does not come back, claim its messages (XAUTOCLAIM), or delete it (XGROUP DELCONSUMER).",
+            link,
+        )
+
+
+def _of_dead_letters(topic: DeadTopic) -> Iterator[Alarm]:
+    """Yield the alarms of a dead-letter topic, whose letters wait for somebody and need no consumer."""
+    link = f"/dead?topic={quote(topic.name, safe='')}"
+    for node, task in topic.tasks.items():
+        if task["state"] == "failed" or (task["state"] == "running" and task.get("error")):
+            verb = "failed" if task["state"] == "failed" else "waits"
+            yield Alarm(
+                "warning",
+                topic.name,
+                f"The redrive of {topic.name} on {node} {verb}: {first_line(str(task.get('error') or 'no reason'))}",
+                "Repair the cause. Letters that were not redriven are still dead letters.",
+                link,
+            )
+    if topic.letters and not topic.running:
+        verb = "waits" if topic.letters == 1 else "wait"
+        yield Alarm(
+            "warning",
+            topic.name,
+            f"{several(topic.letters, 'dead letter')} {verb} in {topic.name}.",
+            "Look at their errors and repair the cause, then redrive them, or purge what nobody needs.",
             link,
         )
 
@@ -247,8 +279,8 @@ def pipeline_age(pipeline: Json, now: float) -> float:
 
 
 def stale(pipeline: Json, now: float, limits: AlarmLimits) -> bool:
-    """Whether a pipeline should have reported by now."""
-    if pipeline.get("state") == "silent":  # nsqd says so
+    """Return whether a pipeline should have reported by now."""
+    if pipeline.get("state") == "silent":  # as nsqd reports it
         return True
     return pipeline.get("state") not in ("stopped", "finished") and pipeline_age(pipeline, now) > limits.stale
 

@@ -45,7 +45,7 @@ class WebRequest:
 
     @property
     def url(self) -> str:
-        """The URL as the client sees it, as far as the headers tell."""
+        """The URL as the client sees it, as far as the headers show."""
         return full_url(self.scheme, self.headers, self.path, self.raw_query)
 
     async def body(self, limit: int = LARGEST_BODY) -> bytes:
@@ -63,7 +63,7 @@ class WebRequest:
 
 
 def full_url(scheme: str, headers: Mapping[str, str], path: str, raw_query: str) -> str:
-    """Return the URL as the client sees it, as far as the headers tell; their names are in lower case."""
+    """Return the URL as the client sees it, as far as the headers show; their names are in lower case."""
     shown = "https" if "https" in (scheme, headers.get("x-scheme")) else "http"
     query = f"?{raw_query}" if raw_query else ""
     return f"{shown}://{headers.get('host', '')}{path}{query}"

@@ -31,7 +31,7 @@ class Audit:
     """The last changes, newest first. Every change is also appended to `path` as a line of JSON.
 
     A file that cannot be opened at the start is a `ConfigError`. One that cannot be written later does not stop
-    anybody: `trouble` says so, and the page shows it.
+    anybody: `trouble` has the reason, and the page shows it.
     """
 
     def __init__(self, path: str = "") -> None:

@@ -38,6 +38,7 @@ PAGES: Final = (
     "/clients",
     "/pipelines",
     "/settings",
+    "/dead",
     "/audit",
 )
 

@@ -65,7 +65,7 @@ def page_policy(nonce: str) -> str:
 
 
 def host_allowed(host: str, allowed: Iterable[str], own: Iterable[str]) -> bool:
-    """Whether a Host header names this nsqadmin. Another site can only point its own, dotted name at it."""
+    """Return whether a Host header names this nsqadmin. Another site can only point its own, dotted name at it."""
     name = urlsplit(f"//{host}").hostname or ""
     names = {each.lower() for each in allowed}
     if "*" in names or name in names or host.lower() in names or name in {each.lower() for each in own}:
@@ -80,7 +80,7 @@ def host_allowed(host: str, allowed: Iterable[str], own: Iterable[str]) -> bool:
 
 
 def same_origin(headers: Mapping[str, str], hosts: Iterable[str]) -> bool:
-    """Whether a request comes from a page of nsqadmin, or from no page at all (curl sends no Origin)."""
+    """Return whether a request comes from a page of nsqadmin, or from no page at all (curl sends no Origin)."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
@@ -255,7 +255,7 @@ class Firewall:
 
 
 def _is_api(path: str) -> bool:
-    """Whether the path is one for scripts."""
+    """Return whether the path is one for scripts."""
     return path.startswith(("/api/", "/config/", "/render", "/ping"))
 
 

@@ -161,9 +161,7 @@ class FlowHistory:
                 if error.status not in GONE:
                     raise
                 since = begin
-        return await self._logs.page_since(
-            node, int(since * SECOND), limit=PAGE, max_bytes=PAGE_BYTES, headers=False
-        )
+        return await self._logs.page_since(node, int(since * SECOND), limit=PAGE, max_bytes=PAGE_BYTES, headers=False)
 
 
 class Visit:

@@ -1,8 +1,8 @@
 """Turn the windows of the flow pipeline into points of a chart: pure.
 
-A window says what happened to one topic, or to one channel of it, on one node, in some seconds. One that is published
+A window counts what happened to one topic, or to one channel of it, on one node, in some seconds. One that is published
 again takes the place of the one before, however late it comes; nodes are added up; and a long range becomes few
-points, each of which stands for all windows that began in its step.
+points, each of which covers all windows that began in its step.
 """
 
 import json

@@ -309,13 +309,13 @@ class History:
         return depths[-1] - begin
 
     def quiet(self, key: tuple[str, str], now: float, *, over: float) -> bool:
-        """Whether nothing left the channel in the last `over` seconds; False if the history is shorter."""
+        """Return whether nothing left the channel in the last `over` seconds; False if the history is shorter."""
         track = self.channels.get(key)
         if track is None or track.value_at("out", now - over) is None:
             return False
         return not self.moving(key, now, over=over)
 
     def moving(self, key: tuple[str, str], now: float, *, over: float) -> bool:
-        """Whether anything left the channel in the last `over` seconds, also without a consumer (Spark)."""
+        """Return whether anything left the channel in the last `over` seconds, also without a consumer (Spark)."""
         track = self.channels.get(key)
         return track is not None and any(value > 0 for _, value in track.points("out", since=now - over))

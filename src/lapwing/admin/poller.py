@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lapwing import names
 from lapwing.admin.alarms import Alarm, AlarmLimits, alarms
+from lapwing.admin.dead_letters import DEAD_CHANNEL, DeadTopic, dead_topics
 from lapwing.admin.error_texts import failure_reason
 from lapwing.admin.history import History
 from lapwing.client import cluster
@@ -42,11 +43,12 @@ class Watcher:
     clients: str = ""  # a node whose clients are shown, or `EVERYWHERE`
     channel: tuple[str, str] | None = None  # a channel whose clients are shown
     resources: str = ""  # a node whose resources and options are shown
+    dead: bool = False  # whether dead letters and redrives are shown
 
 
 @dataclass(slots=True)
 class _Known:
-    """What a node can do, asked once per start of the node."""
+    """The endpoints that a node has, asked for once per start of the node."""
 
     started: int = -1
     lapwing: bool = False
@@ -64,6 +66,7 @@ class Poller:
     alarms: list[Alarm] = field(default_factory=list)
     channels: dict[tuple[str, str], Json] = field(default_factory=dict)  # channels that pages show, with clients
     resources: dict[str, Json] = field(default_factory=dict)  # of nodes that pages show, by name
+    dead: dict[str, DeadTopic] = field(default_factory=dict)  # dead-letter topics by name
     busy: float = 0.0  # seconds of CPU that the last poll took
     _watchers: set[Watcher] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -174,7 +177,7 @@ class Poller:
             if self._pipelines_kept
             else None,
         )
-        self.alarms = alarms(self.cluster_view, self.history, self.limits)
+        self.alarms = alarms(self.cluster_view, self.history, self.limits, self.dead)
         self.busy += time.process_time() - began
 
     # ---- discovery ----
@@ -277,7 +280,7 @@ class Poller:
         )
 
     def _lost_topics(self, states: list[NodeState]) -> dict[str, tuple[Json, ...]]:
-        """The topics of nodes that do not answer, as they were in the last view with an answer."""
+        """Return the topics of nodes that do not answer, as they were in the last view with an answer."""
         before = self.cluster_view
         lost = [state.node.name for state in states if not state.reachable]
         found = {name: before.lost_topics[name] for name in lost if name in before.lost_topics}
@@ -296,6 +299,21 @@ class Poller:
         found = await asyncio.gather(*(self._channel(key, answers, topics, now) for key in wanted))
         self.channels = {key: channel for key, channel in zip(wanted, found, strict=True) if channel is not None}
         await self._ask_resources()
+        if self._is_due("dead", SLOWLY) or any(watcher.dead for watcher in self._watchers):
+            await self._ask_dead(topics)
+
+    async def _ask_dead(self, topics: dict[str, Json]) -> None:
+        """Ask the nodes that have dead-letter topics for them. Those that do not answer are left out."""
+        named = (channel for topic in topics.values() for channel in topic["channels"])
+        keeping = {part["node"] for each in named if each["channel_name"] == DEAD_CHANNEL for part in each["nodes"]}
+        keepers = {
+            contact: node.name
+            for contact, node in self._nodes.items()
+            if node.name in keeping and self._known.get(contact, _Known()).lapwing
+        }
+        http = self.cluster_client.http
+        asked: Asked[Any] = await http.ask_all(keepers, lambda contact: http.get(contact, "/dead"))
+        self.dead = dead_topics({keepers[contact]: answer for contact, answer in asked.answers.items()})
 
     async def _ask_resources(self) -> None:
         """Ask the nodes that pages show for their memory, disk and options. Those that do not answer keep the last."""

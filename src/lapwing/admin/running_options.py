@@ -56,7 +56,7 @@ class RunningOptions:
 
 
 def _masked(url: str) -> str:
-    """The URL without its password and its query, where a token may be."""
+    """Return the URL without its password and its query, where a token may be."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")

@@ -10,11 +10,13 @@ from lapwing.admin.access import AccessRules, Logins, parse_networks, read_passw
 from lapwing.admin.actions import Actions
 from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.audit import Audit
+from lapwing.admin.dead_letters import DeadLetterControl
 from lapwing.admin.delivery_control import DeliveryControl
 from lapwing.admin.flow_history import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.notifications import Notifier
 from lapwing.admin.options import AdminOptions
+from lapwing.admin.pending import PendingControl
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.client.cluster_changes import ClusterChanges
@@ -42,6 +44,8 @@ class Admin:
     graphite: Graphite
     running_options: RunningOptions
     control: DeliveryControl
+    dead: DeadLetterControl
+    pending: PendingControl
     notifier: Notifier | None
 
     @property
@@ -103,6 +107,8 @@ def build(options: AdminOptions, log: Log) -> Admin:
         graphite,
         RunningOptions(options, cluster_client, on_level=set_level),
         DeliveryControl(cluster_client),
+        DeadLetterControl(http),
+        PendingControl(http),
         notifier,
     )
 
@@ -147,7 +153,7 @@ def auth_secret(options: AdminOptions) -> str:
 
 
 def can_name_users(options: AdminOptions) -> bool:
-    """Whether any user can be known: by the built-in login, or by a proxy."""
+    """Return whether any user can be known: by the built-in login, or by a proxy."""
     return bool(options.password_file or options.trusted_proxies)
 
 

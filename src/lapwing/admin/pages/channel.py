@@ -11,6 +11,7 @@ from lapwing.admin.pages.clients import Finishing, client_table_rows
 from lapwing.admin.pages.dialogs import ask_act
 from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, set_text
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.pending import PendingPanel
 from lapwing.admin.pages.seek import ask_seek
 from lapwing.admin.pages.settings import href as settings_href
 from lapwing.admin.pages.table_rows import (
@@ -58,6 +59,8 @@ def install(admin: Admin) -> None:
             _nodes(view, topic, channel)
             _clients(view, topic, channel)
             _consumers(view, topic, channel)
+            if view.cluster_view.lapwing:
+                PendingPanel(view, topic, channel)
             ago = LongAgo(topic, channel, PAST)
             with element("div", None, "lw-stack") as drawn:
                 charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS, ago=ago)

@@ -34,7 +34,7 @@ class Finishing:
 
 
 def is_slow(client: Json, rate: float | None) -> bool:
-    """Whether a consumer holds all that it asked for and finishes less than one message per second."""
+    """Return whether a consumer holds all that it asked for and finishes less than one message per second."""
     full = client["ready_count"] > 0 and client["in_flight_count"] >= client["ready_count"]
     return full and rate is not None and rate < 1.0
 

@@ -16,7 +16,7 @@ Click = Callable[[], Awaitable[None] | None]
 
 
 def element(tag: str, text: str | None = None, classes: str = "", **attributes: Any) -> Element:
-    """Add a plain element. In attributes `_` stands for `-`, and a trailing `_` is dropped."""
+    """Add a plain element. In names of attributes `_` becomes `-`, and a trailing `_` is dropped."""
     made = Element(tag)
     made._text = text
     if classes:

@@ -1,9 +1,10 @@
 """Dialogs with fields, whose change is carried out on several nodes. Enter submits; an error stays in the dialog."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from nicegui import background_tasks
 from nicegui.element import Element
 
 from lapwing.admin.actions import Action
@@ -33,20 +34,24 @@ class FormDialog:
         if self.on_enter is not None:
             await self.on_enter()
 
-    def buttons(self, *wanted: FormButton | None) -> list[Element]:
-        """Add the row of buttons, *Cancel* first, and the place for errors above it; return the others."""
+    def buttons(self, *wanted: FormButton | None, leave: str = "Cancel") -> list[Element]:
+        """Add the row of buttons, `leave` first, and the place for errors above it; return the others."""
         self._problem = element("p", "", role="alert")
         shown = [each for each in wanted if each is not None]
         if self.on_enter is None and shown:
             self.on_enter = shown[-1][1]
         with element("div", None, "lw-buttons"):
-            button("Cancel", self.close)
+            button(leave, self.close)
             return [button(text, press, tone=tone) for text, press, tone in shown]
 
     def complain(self, text: str) -> None:
         """Show an error, or none."""
         if self._problem is not None:
             set_text(self._problem, text)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work beside the open dialog, such as counting."""
+        background_tasks.create(work)
 
     def close(self) -> None:
         """Take the dialog away."""
@@ -71,11 +76,14 @@ async def submit(
     action: Action,
     detail: str,
     change: Callable[[], Awaitable[Results]],
-    done: str,
+    done: str | Callable[[Results], str],
     *,
     then: Callable[[], None] | None = None,
 ) -> None:
-    """Carry out an audited change. If every node refuses it, the dialog stays open with the reasons."""
+    """Carry out an audited change. If every node refuses it, the dialog stays open with the reasons.
+
+    `done` is the text that is shown then, or a function that makes it of the results.
+    """
     form.complain("")
     try:
         results = await view.admin.actions.apply(view.visitor, action, detail, change)
@@ -87,7 +95,8 @@ async def submit(
         form.complain("; ".join(dict.fromkeys(reason.partition(": ")[2] for reason in refused)) or "No nsqd has it.")
         return
     form.close()
-    view.notify(f"{done}, but not everywhere: {'; '.join(refused)}" if refused else done, bad=bool(refused))
+    text = done if isinstance(done, str) else done(results)
+    view.notify(f"{text}, but not everywhere: {'; '.join(refused)}" if refused else text, bad=bool(refused))
     view.admin.poller.soon()
     if then is not None:
         then()

@@ -35,7 +35,14 @@ NAVIGATION: Final = (
             ("Counter", "/counter", "k", "speed"),
         ),
     ),
-    ("Data", (("Messages", "/messages", "m", "mail_outline"), ("Pipelines", "/pipelines", "p", "account_tree"))),
+    (
+        "Data",
+        (
+            ("Messages", "/messages", "m", "mail_outline"),
+            ("Dead letters", "/dead", "d", "unsubscribe"),
+            ("Pipelines", "/pipelines", "p", "account_tree"),
+        ),
+    ),
     (
         "Cluster",
         (
@@ -46,7 +53,7 @@ NAVIGATION: Final = (
         ),
     ),
 )
-LAPWING_ONLY: Final = frozenset({"/settings"})  # pages that need lapwing's nsqd
+LAPWING_ONLY: Final = frozenset({"/settings", "/dead"})  # pages that need lapwing's nsqd
 FOUND_AT_MOST: Final = 12
 PATIENCE: Final = 20.0  # seconds until a page that cannot be drawn fails
 THEMES: Final = {"light": False, "dark": True, "auto": None}
@@ -93,6 +100,7 @@ class PageView:
         clients: str = "",
         channel: tuple[str, str] | None = None,
         resources: str = "",
+        dead: bool = False,
     ) -> None:
         """Call `refresh` now and with every new view of the cluster, which then contains the named details."""
         self._refreshes.append(refresh)
@@ -102,6 +110,7 @@ class PageView:
             self._watcher.channel = channel
         if resources:
             self._watcher.resources = resources
+        self._watcher.dead = self._watcher.dead or dead
         refresh()
 
     def refresh(self) -> None:

@@ -97,7 +97,7 @@ class LiveTail:
         end = grown.next if grown is not None else after
         if end <= after:
             return []
-        if self._paused:  # nothing is read while paused: the end of the log tells how many are new
+        if self._paused:  # nothing is read while paused: the end of the log shows how many are new
             set_text(self._status, f"paused, {count(end - after)} new")
             return []
         page = await self._logs.page(found.node, max(after, end - KEPT), end, limit=KEPT)

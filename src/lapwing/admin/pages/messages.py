@@ -1,7 +1,6 @@
 """The page of messages: browse the log of a topic without consuming it, search it, follow it, publish to it."""
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,30 +24,17 @@ from lapwing.admin.pages.elements import (
 )
 from lapwing.admin.pages.frame import PATIENCE, PageView, frame
 from lapwing.admin.pages.live_tail import KEPT, LiveTail
+from lapwing.admin.pages.message_rows import MESSAGE_COLUMNS, message_row, parse_edges, shortened
 from lapwing.admin.pages.publish import Draft, ask_publish
-from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
+from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.services import Admin
-from lapwing.client.cluster import Json
 from lapwing.client.format import count, size, utc_time
 from lapwing.client.format import messages as messages_word
 from lapwing.client.http import CallFailed
 from lapwing.client.log_reader import LogMessage, LogRange, LogSlice, TopicLogs
 from lapwing.names import own
-from lapwing.wire.resp.bodies import fields_of
 
 PAGE: Final = 100
-PREVIEW: Final = 240  # characters of a body in the list
-BEFORE_MATCH: Final = 24  # of them before the text that was searched for
-WHOLE: Final = 262_144  # characters of a body in the view
-
-COLUMNS: Final = (
-    TableColumn("sequence", "Sequence", "text"),
-    TableColumn("published", "Published", "stamp", "In UTC"),
-    TableColumn("node", "Node", "text"),
-    TableColumn("size", "Size", "bytes"),
-    TableColumn("body", "Body", "code"),
-    TableColumn("headers", "Headers", "labels"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +70,6 @@ class MessageQuery:
         return links.page(
             "/messages?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
         )
-
-
-def parse_edges(text: str) -> dict[str, int]:
-    """Parse `node=sequence,...`; malformed parts are left out."""
-    pairs = (part.rpartition("=") for part in text.split(","))
-    return {node: int(sequence) for node, _, sequence in pairs if node and sequence.isdecimal()}
 
 
 def install(admin: Admin) -> None:
@@ -207,35 +187,6 @@ def searched(query: MessageQuery, found: LogSlice) -> str:
     return f"{hits}, {way} {utc_time(found.reached / 1e9)} UTC."
 
 
-def preview(body: str, text: str) -> str:
-    """Return the part of a body that the list shows: the beginning, or the place where `text` is."""
-    at = body.lower().find(text.lower()) if text else -1
-    if at > 2 * BEFORE_MATCH:
-        return "…" + body[at - BEFORE_MATCH : at - BEFORE_MATCH + PREVIEW]
-    return body[:PREVIEW]
-
-
-def message_row(message: LogMessage, text: str = "") -> Row:
-    """Return the row of one message."""
-    fields = fields_of(message.body)
-    try:
-        shown = preview(json.dumps(fields, ensure_ascii=False) if fields else message.body.decode(), text)
-    except UnicodeDecodeError:
-        shown = f"binary: {message.body[:40].hex(' ')}"
-    headers = [
-        [f"{len(message.headers)}", "info", "\n".join(f"{key}: {value}" for key, value in message.headers.items())]
-    ]
-    return [
-        f"{message.node}|{message.sequence}",
-        str(message.sequence),
-        message.timestamp / 1e9,
-        message.node,
-        len(message.body),
-        shown,
-        headers if message.headers else [],
-    ]
-
-
 class MessageList:
     """The list of messages beside the chosen message. On a phone the message opens over the list."""
 
@@ -258,7 +209,7 @@ class MessageList:
                 self._table = Table(
                     "messages",
                     f"Messages of {query.topic}",
-                    COLUMNS,
+                    MESSAGE_COLUMNS,
                     on_pick=self.pick,
                     empty="No message contains this text." if query.text else "No messages here.",
                 )
@@ -337,11 +288,3 @@ class MessageList:
         if self._chosen is not None:
             draft = Draft(self._query.topic, self._chosen.node, self._chosen.body, dict(self._chosen.headers))
             ask_publish(self._view, draft)
-
-
-def shortened(message: Json) -> Json:
-    """Return the message with at most `WHOLE` characters of its body."""
-    body = message.get("body")
-    if body is not None and len(body) > WHOLE:
-        return {**message, "body": body[:WHOLE] + f"\n… {count(len(body) - WHOLE)} characters more"}
-    return message

@@ -71,7 +71,7 @@ def install(admin: Admin) -> None:
 
 
 def parts_of(view: PageView, own: OwnTopics | None, node: str) -> list[Json]:
-    """The topics of a node as it has them, or as it last had them if it does not answer."""
+    """Return the topics of a node as it has them, or as it last had them if it does not answer."""
     topics = own.topics() if own is not None else view.cluster_view.topics
     lost = view.cluster_view.lost_topics.get(node)
     if lost is not None:

@@ -28,7 +28,7 @@ class OwnTopics:
         return cluster_view.topics if self.shown else cluster_view.users_topics()
 
     def is_shown(self, topic: str) -> bool:
-        """Whether to list a topic of that name."""
+        """Return whether to list a topic of that name."""
         return self.shown or not names.own(topic)
 
     def _press(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from lapwing.admin.pages.dialogs import carry_out
 from lapwing.admin.pages.elements import Dialog, Field, button, element, set_text
 from lapwing.admin.pages.frame import PageView
-from lapwing.client.format import size
+from lapwing.admin.pages.message_rows import editable, fixed_body
 from lapwing.names import valid
 
 
@@ -52,10 +52,7 @@ def ask_publish(view: PageView, draft: Draft) -> None:
         if state.reachable
     ]
     chosen = draft.node if any(name == draft.node for name, _ in nodes) else nodes[0][0] if nodes else ""
-    try:
-        text: str | None = draft.body.decode()
-    except UnicodeDecodeError:
-        text = None
+    text = editable(draft.body)
     with view.client.content:
         dialog = Dialog(title)
     with dialog, element("div", None, "lw-dialog lw-wide-dialog"):
@@ -65,7 +62,7 @@ def ask_publish(view: PageView, draft: Draft) -> None:
             node = Field("Node", kind="select", options=nodes, value=chosen, on_enter=lambda: go())
             delay = Field("Delay in seconds", kind="number", placeholder="0", on_enter=lambda: go())
         if text is None:
-            element("p", f"The body is binary ({size(len(draft.body))}) and is published as it is.")
+            element("p", f"{fixed_body(draft.body)} and is published as it is.")
         body = Field(
             "Body", kind="textarea", value=text or "", focus=bool(draft.topic), hint="Ctrl+Enter publishes",
             on_enter=lambda: go(),

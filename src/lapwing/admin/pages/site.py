@@ -15,6 +15,7 @@ from lapwing.admin.pages import (
     channel,
     clients,
     counter,
+    dead,
     lookup,
     messages,
     node,
@@ -30,7 +31,7 @@ from lapwing.admin.static import PACKAGED
 
 INSTALLED: Final = (
     *(overview, topics, topic, channel, nodes, node, counter, lookup),
-    *(messages, clients, pipelines, settings, audit),
+    *(messages, dead, clients, pipelines, settings, audit),
 )
 
 

@@ -374,7 +374,7 @@ def client_row(
 
 
 def consumer_columns() -> list[TableColumn]:
-    """The consumers of a channel that have a name, connected or not."""
+    """Return the columns of consumers that have a name, connected or not."""
     return [
         TableColumn("name", "Consumer", "text", wide=True),
         TableColumn("node", "NSQd host", "link"),
@@ -385,7 +385,7 @@ def consumer_columns() -> list[TableColumn]:
 
 
 def consumer_row(consumer: Json, links: PageLinks) -> Row:
-    """One named consumer."""
+    """Return the row of one named consumer."""
     return [
         f"{consumer['node']} {consumer['name']}",
         consumer["name"],
@@ -426,7 +426,7 @@ def client_attributes(client: Json) -> list[Label]:
 
 
 def is_placed(cluster_view: ClusterView) -> bool:
-    """Whether any node has a region or zone."""
+    """Return whether any node has a region or zone."""
     return any(state.node.region or state.node.zone for state in cluster_view.nodes)
 
 

@@ -59,7 +59,7 @@ def install(admin: Admin) -> None:
 
 
 def is_known(view: PageView, topic: str) -> bool:
-    """Whether any nsqd or nsqlookupd has the topic, also one that does not answer at the moment."""
+    """Return whether any nsqd or nsqlookupd has the topic, also one that does not answer at the moment."""
     cluster_view = view.cluster_view
     return (
         topic in cluster_view.topics
@@ -174,7 +174,7 @@ def _nodes(view: PageView, topic: str) -> None:
 
 
 def lost_rows(view: PageView, parts: list[Json], rows_of: Callable[[list[Json]], list[Row]]) -> list[Row]:
-    """Return the rows of nsqds that do not answer, with a label that says since when."""
+    """Return the rows of nsqds that do not answer, with a label that shows since when."""
     rows = rows_of(parts)
     for row in rows:
         row[1][3] = [lost_label(view.cluster_view.node(row[0]))]

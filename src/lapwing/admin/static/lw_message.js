@@ -1,8 +1,8 @@
-// One message with its headers and its body as text, as a JSON tree or as hex. Everything becomes text nodes.
+// One message with its headers and its body as text, as a JSON tree, as hex, or as the fields of a Redis entry. Everything becomes text nodes.
 import { bytes, marked, moment } from "lapwing-ui";
 
 const h = (...args) => Vue.h(...args);
-const WAYS = [["text", "Text"], ["json", "JSON"], ["hex", "Hex"]];
+const WAYS = [["fields", "Fields"], ["text", "Text"], ["json", "JSON"], ["hex", "Hex"]];
 const MOST = 200;
 
 function raw(message) {
@@ -47,23 +47,26 @@ function hex(data) {
 }
 
 export default {
-  props: { message: Object, mark: String, title: String },
+  props: { message: Object, mark: String, empty: String },
   data: () => ({ way: null }),
   render() {
     const m = this.message;
-    if (!m) return h("p", { class: "lw-empty" }, "Choose a message to see all of it.");
+    if (!m) return h("p", { class: "lw-empty" }, this.empty || "Choose a message to see all of it.");
     const json = parsed(m);
-    const way = this.way && (this.way !== "json" || json) ? this.way : json ? "json" : m.body === null || m.body === undefined ? "hex" : "text";
-    const facts = [["Sequence", m.sequence], ["Id", m.id], ["Published", moment(m.timestamp / 1e9, true) + " UTC"], ["Attempts", m.attempts], ["Size", bytes(raw(m).length)]];
-    if (m.node) facts.push(["Node", m.node]);
+    const has = { fields: Boolean(m.pairs), json: Boolean(json), text: true, hex: true };
+    const way = this.way && has[this.way] ? this.way : m.pairs ? "fields" : json ? "json" : m.body === null || m.body === undefined ? "hex" : "text";
+    const facts = m.facts || [["Sequence", m.sequence], ["Id", m.id], ["Published", moment(m.timestamp / 1e9, true) + " UTC"], ["Attempts", m.attempts], ["Size", bytes(m.size ?? raw(m).length)]];
+    if (m.node && !m.facts) facts.push(["Node", m.node]);
     const headers = Object.entries(m.headers || {});
     return h("div", { class: "lw-message" }, [
       h("dl", { class: "lw-facts" }, facts.map(([k, v]) => h("div", [h("dt", k), h("dd", String(v))]))),
       headers.length ? h("div", [h("h3", "Headers"), h("dl", { class: "lw-facts" }, headers.map(([k, v]) => h("div", [h("dt", k), h("dd", marked(String(v), this.mark))])))]) : null,
-      h("div", { class: "lw-tabs", role: "tablist", "aria-label": "Show the body as" }, WAYS.map(([key, label]) =>
-        h("button", { type: "button", role: "tab", "aria-selected": String(way === key), disabled: key === "json" && !json,
+      m.error ? h("div", [h("h3", "Error"), h("pre", { class: "lw-body lw-error-text", tabindex: 0 }, m.error)]) : null,
+      h("div", { class: "lw-tabs", role: "tablist", "aria-label": "Show the body as" }, WAYS.filter(([key]) => key !== "fields" || has.fields).map(([key, label]) =>
+        h("button", { type: "button", role: "tab", "aria-selected": String(way === key), disabled: !has[key],
           onClick: () => (this.way = key) }, label))),
-      way === "json" ? h("ul", { class: "lw-json", role: "tabpanel" }, tree(null, json.value, 0, this.mark))
+      way === "fields" ? h("dl", { class: "lw-fields", role: "tabpanel" }, m.pairs.map(([k, v]) => [h("dt", marked(k, this.mark)), h("dd", marked(v, this.mark))]))
+        : way === "json" ? h("ul", { class: "lw-json", role: "tabpanel" }, tree(null, json.value, 0, this.mark))
         : h("pre", { class: "lw-body", role: "tabpanel", tabindex: 0 }, way === "hex" ? hex(raw(m)) : marked(m.body ?? new TextDecoder().decode(raw(m)), this.mark)),
     ]);
   },

@@ -1,0 +1,189 @@
+"""Dead letters on several nsqds: list them, group them, redrive and purge them on the nodes concerned."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from lapwing.client.cluster import Json, Node
+from lapwing.client.cluster_changes import NodeResult, on_each
+from lapwing.client.http import Asked, DaemonHttp
+
+DEAD_CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds the letters
+REASONS: Final = ("attempts", "rejected", "expired", "overflow")
+PAGE: Final = 50  # letters of one page
+
+Results = list[NodeResult[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """A condition for dead letters, as the page's address has it. An empty filter means all of them."""
+
+    source: str = ""  # the topic that a letter comes from
+    channel: str = ""
+    reason: str = ""
+    error: str = ""  # contained in the error
+    text: str = ""  # contained in the body
+    pattern: str = ""  # an RE2 expression found in the body
+    field: str = ""  # `/customer/id=17`: a JSON pointer into the body, and its value
+    since: str = ""
+    until: str = ""
+
+    def given(self) -> dict[str, str]:
+        """Return the conditions that are not empty."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+    def to_document(self) -> Json:
+        """Return the filter as nsqd expects it in a body. Raises `ValueError` with a sentence for the user."""
+        document: Json = {key: value for key, value in self.given().items() if key not in ("source", "field")}
+        if self.source:
+            document["topic"] = self.source
+        if self.field:
+            document["fields"] = parse_field(self.field)
+        return document
+
+    def to_query(self) -> dict[str, str]:
+        """Return the filter as nsqd expects it in a query. Raises `ValueError` with a sentence for the user."""
+        query = {key: value for key, value in self.given().items() if key != "field"}
+        if self.field:
+            query["fields"] = json.dumps(parse_field(self.field))
+        return query
+
+
+def parse_field(text: str) -> Json:
+    """Parse `/pointer=value`; the value is JSON where it is JSON. Raises `ValueError` with a sentence for the user."""
+    pointer, equals, value = text.partition("=")
+    if not equals or not pointer.strip().startswith("/"):
+        raise ValueError(f"A JSON field looks like /customer/id=17, not {text[:80]!r}.")
+    try:
+        return {pointer.strip(): json.loads(value)}
+    except ValueError:
+        return {pointer.strip(): value.strip()}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTopic:
+    """A dead-letter topic over all nodes that have it."""
+
+    name: str
+    letters: int
+    by_node: dict[str, int]
+    tasks: dict[str, Json]  # the last redrive of each node that had one
+
+    @property
+    def running(self) -> dict[str, Json]:
+        """The redrives that are not finished."""
+        return {node: task for node, task in self.tasks.items() if task["state"] == "running"}
+
+
+def dead_topics(answers: Mapping[str, Json]) -> dict[str, DeadTopic]:
+    """Join the `/dead` answers of nodes, by topic."""
+    counts: dict[str, dict[str, int]] = {}
+    tasks: dict[str, dict[str, Json]] = {}
+    for node, answer in answers.items():
+        for each in answer.get("topics") or ():
+            counts.setdefault(each["topic"], {})[node] = each["letters"]
+            if each.get("redrive"):
+                tasks.setdefault(each["topic"], {})[node] = each["redrive"]
+    return {
+        name: DeadTopic(name, sum(by_node.values()), by_node, tasks.get(name, {}))
+        for name, by_node in sorted(counts.items())
+    }
+
+
+def merge_groups(answers: Mapping[str, Json]) -> tuple[list[Json], int]:
+    """Join the groups of nodes by origin, reason and error, the largest first; and count the letters in no group.
+
+    A group's `sample` is `node|sequence`.
+    """
+    found: dict[tuple[str, str, str, str], Json] = {}
+    for node, answer in answers.items():
+        for each in answer["groups"]:
+            key = each["topic"], each["channel"], each["reason"], each["error"]
+            group = found.get(key)
+            if group is None:
+                found[key] = {**each, "sample": f"{node}|{each['sample']}"}
+                continue
+            group["letters"] += each["letters"]
+            group["first"] = min(group["first"], each["first"])
+            group["last"] = max(group["last"], each["last"])
+    groups = sorted(found.values(), key=lambda group: -group["letters"])
+    return groups, sum(answer.get("others", 0) for answer in answers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """Some letters of several nodes, the oldest first, each with its `in` node; and where the next page starts."""
+
+    letters: list[Json] = field(default_factory=list)
+    edges: dict[str, int] = field(default_factory=dict)  # by node: the last letter shown
+    complete: bool = True
+    errors: list[str] = field(default_factory=list)
+
+
+def merge_letters(answers: Mapping[str, Json], *, after: Mapping[str, int], limit: int) -> LetterPage:
+    """Join the `/dead/letters` answers of nodes to one page of at most `limit` letters."""
+    letters = [{**letter, "in": node} for node, answer in answers.items() for letter in answer["letters"]]
+    letters.sort(key=lambda letter: (letter["at"] or "", letter["in"], letter["sequence"]))
+    shown = letters[:limit]
+    edges = dict(after)
+    for letter in shown:
+        edges[letter["in"]] = max(letter["sequence"], edges.get(letter["in"], -1))
+    more = len(letters) > limit or any(answer.get("next") is not None for answer in answers.values())
+    return LetterPage(shown, edges, complete=not more)
+
+
+class DeadLetterControl:
+    """Calls about dead letters. A change returns one result per node; a refusal is a result too."""
+
+    def __init__(self, http: DaemonHttp) -> None:
+        self._http = http
+
+    async def groups(self, nodes: Iterable[Node], topic: str, wanted: LetterFilter) -> Asked[Any]:
+        """Count the letters of a topic by origin, reason and error, by contact of the node."""
+        return await self._ask(nodes, "/dead/groups", {"topic": topic, **wanted.to_query()})
+
+    async def letters(
+        self, nodes: Iterable[Node], topic: str, wanted: LetterFilter, *, after: Mapping[str, int], limit: int = PAGE
+    ) -> LetterPage:
+        """Read one page of letters that match; `after` has the last letter of the page before, by node."""
+        by_contact = {node.contact: node.name for node in nodes}
+        query = {"topic": topic, "limit": str(limit), **wanted.to_query()}
+
+        async def read(contact: str) -> Any:
+            edge = after.get(by_contact[contact])
+            return await self._http.get(
+                contact, "/dead/letters", query if edge is None else {**query, "after": str(edge)}
+            )
+
+        asked: Asked[Any] = await self._http.ask_all(by_contact, read)
+        found = {by_contact[contact]: answer for contact, answer in asked.answers.items()}
+        page = merge_letters(found, after=after, limit=limit)
+        page.errors.extend(asked.named_errors)
+        return page
+
+    async def letter(self, node: Node, topic: str, sequence: int) -> Json | None:
+        """Read one letter; None when it has been dealt with. Raises `CallFailed`."""
+        query = {"topic": topic, "sequences": f"[{sequence}]", "limit": "1"}
+        found = (await self._http.get(node.contact, "/dead/letters", query))["letters"]
+        return {**found[0], "in": node.name} if found else None
+
+    async def redrive(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
+        """Start a redrive on these nodes, or with `dry_run` only read what it would take."""
+        return await self._post(nodes, "/dead/redrive", {**document, "topic": topic})
+
+    async def purge(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
+        """Drop letters on these nodes for good, or with `dry_run` only read how many."""
+        return await self._post(nodes, "/dead/purge", {**document, "topic": topic})
+
+    async def cancel(self, nodes: Iterable[Node], topic: str) -> Results:
+        """End the redrives of these nodes."""
+        return await self._post(nodes, "/dead/cancel", {"topic": topic})
+
+    async def _ask(self, nodes: Iterable[Node], path: str, query: dict[str, str]) -> Asked[Any]:
+        contacts = [node.contact for node in nodes]
+        return await self._http.ask_all(contacts, lambda contact: self._http.get(contact, path, query))
+
+    async def _post(self, nodes: Iterable[Node], path: str, document: Json) -> Results:
+        return await on_each(nodes, lambda node: self._http.call("POST", node.contact, path, document=document))

@@ -1,0 +1,325 @@
+"""The page of dead letters: which there are and why, one with its error, and what is done with them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from nicegui import background_tasks, ui
+
+from lapwing.admin.dead_letters import REASONS, LetterFilter, LetterPage, merge_groups
+from lapwing.admin.error_texts import error_text
+from lapwing.admin.pages.dead_actions import ask_cancel, ask_purge, ask_redrive, ask_redrive_one
+from lapwing.admin.pages.dead_rows import (
+    GROUP_COLUMNS,
+    LETTER_COLUMNS,
+    TASK_COLUMNS,
+    TOPIC_COLUMNS,
+    group_row,
+    letter_message,
+    letter_row,
+    task_row,
+    topic_row,
+)
+from lapwing.admin.pages.elements import (
+    Field,
+    MessageView,
+    Table,
+    button,
+    element,
+    link_button,
+    notice,
+    panel,
+    set_attributes,
+    set_text,
+)
+from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.message_rows import parse_edges
+from lapwing.admin.pages.table_rows import PageLinks
+from lapwing.admin.services import Admin
+from lapwing.client.cluster import Json, Node
+from lapwing.client.format import several
+from lapwing.client.http import CallFailed
+
+_FILTER: Final = tuple(each.name for each in fields(LetterFilter))
+
+
+@dataclass(frozen=True, slots=True)
+class LetterQuery:
+    """The view that the address asks for, so that every view has its link."""
+
+    topic: str = ""
+    wanted: LetterFilter = field(default_factory=LetterFilter)
+    edges: Mapping[str, int] = field(default_factory=dict)  # by node: the last letter of the page before
+    letter: str = ""  # `node|sequence`
+
+    @classmethod
+    def of(cls, view: PageView) -> "LetterQuery":
+        """Read the parameters of the page."""
+        wanted = LetterFilter(**{name: view.asked(name).strip() for name in _FILTER})
+        return cls(view.asked("topic"), wanted, parse_edges(view.asked("edges")), view.asked("letter"))
+
+    def href(self, links: PageLinks) -> str:
+        """Return the link to exactly this view."""
+        given = {"topic": self.topic, **self.wanted.given()}
+        if self.edges:
+            given["edges"] = ",".join(f"{node}={sequence}" for node, sequence in sorted(self.edges.items()))
+        if self.letter:
+            given["letter"] = self.letter
+        asked = urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
+        return links.page(f"/dead?{asked}" if asked else "/dead")
+
+
+def href(links: PageLinks, topic: str) -> str:
+    """Return the link to the dead letters of a topic."""
+    return LetterQuery(topic).href(links)
+
+
+def install(admin: Admin) -> None:
+    """`/dead`"""
+
+    @ui.page("/dead", response_timeout=PATIENCE)
+    async def page(request: Request) -> None:
+        await admin.poller.fresh()
+        above = "Messages that a channel has given up. A redrive returns them to that channel, and to no other."
+        with frame(admin, request, "Dead letters", "/dead", above=above) as view:
+            if not view.cluster_view.lapwing:
+                notice("These nsqds keep no dead letters: they are plain NSQ, or do not answer.")
+                return
+            query = LetterQuery.of(view)
+            if not query.topic:
+                _topics(view)
+                return
+            _tasks(view, query.topic)
+            _form(view, query)
+            DeadLetters(view, query)
+
+
+def _topics(view: PageView) -> None:
+    with panel("Dead-letter topics"):
+        table = Table(
+            "topics",
+            "Dead-letter topics",
+            TOPIC_COLUMNS,
+            order="letters:down",
+            empty="No channel has given up a message. A channel gives up after max_attempts failures: see Settings.",
+        )
+    view.live(
+        lambda: table.show([topic_row(each, href(view.links, each.name)) for each in view.admin.poller.dead.values()]),
+        dead=True,
+    )
+
+
+def _tasks(view: PageView, topic: str) -> None:
+    """Show the last redrive of each node, with its progress; the panel appears with the first of them."""
+    with panel("Redrives and purges", "the last one of each nsqd") as box:
+        with element("div", None, "lw-buttons lw-pad") as buttons:
+            button("Cancel", lambda: ask_cancel(view, topic), tone="danger", sign="stop")
+        table = Table("tasks", f"Redrives of {topic}", TASK_COLUMNS, plain=True)
+
+    def refresh() -> None:
+        found = view.admin.poller.dead.get(topic)
+        tasks = found.tasks if found is not None else {}
+        box.set_visibility(bool(tasks))
+        buttons.set_visibility(found is not None and bool(found.running) and view.visitor.may_change)
+        table.show([task_row(node, task) for node, task in tasks.items()])
+
+    view.live(refresh, dead=True)
+
+
+def _form(view: PageView, query: LetterQuery) -> None:
+    topics = sorted({query.topic, *view.admin.poller.dead})
+    wanted = query.wanted
+
+    def go() -> None:
+        given = {name: shown.value.strip() for name, shown in shown_fields.items()}
+        view.go(LetterQuery(topic.value, LetterFilter(**given)).href(view.links))
+
+    with panel(), element("div", None, "lw-form lw-pad"):
+        topic = Field(
+            "Dead-letter topic",
+            kind="select",
+            options=[(name, name) for name in topics],
+            value=query.topic,
+            on_change=lambda name: view.go(href(view.links, name)),
+        )
+        reasons = [("", "any reason"), *((reason, reason) for reason in REASONS)]
+        shown_fields = {
+            "source": Field("From topic", value=wanted.source, width="130px", on_enter=go),
+            "channel": Field("Channel", value=wanted.channel, width="130px", on_enter=go),
+            "reason": Field("Reason", kind="select", options=reasons, value=wanted.reason, on_enter=go),
+            "error": Field("Error contains", value=wanted.error, width="150px", on_enter=go),
+            "text": Field("Body contains", value=wanted.text, width="150px", on_enter=go),
+            "pattern": Field("Body matches", value=wanted.pattern, placeholder="RE2", width="120px", on_enter=go),
+            "field": Field("JSON field", value=wanted.field, placeholder="/customer/id=17", width="140px", on_enter=go),
+            "since": Field("Since", value=wanted.since, placeholder="2h, or a time", width="130px", on_enter=go),
+            "until": Field("Until", value=wanted.until, placeholder="10m, or a time", width="130px", on_enter=go),
+        }
+        button("Show", go, tone="main", sign="search")
+        if wanted.given():
+            link_button("All letters", href(view.links, query.topic), sign="clear")
+
+
+class DeadLetters:
+    """The groups and the letters of a topic, with the chosen letter beside them. They follow the number of letters."""
+
+    def __init__(self, view: PageView, query: LetterQuery) -> None:
+        self._view = view
+        self._query = query
+        self._page = LetterPage()
+        self._groups: list[Json] = []
+        self._chosen: Json | None = None
+        self._seen: tuple[object, ...] = ()
+        self._heading_buttons()
+        self._problem = notice("", "warning", role="alert")
+        self._problem.set_visibility(False)
+        with panel("Why", "letters by channel, reason and error; choose a row to see only these"):
+            self._group_table = Table(
+                "groups", "Groups of dead letters", GROUP_COLUMNS, on_pick=self._pick_group, empty="No dead letters."
+            )
+        with element("div", None, "lw-two"):
+            with panel("Letters", "the oldest first"):
+                self._table = Table(
+                    "letters", f"Letters of {query.topic}", LETTER_COLUMNS, on_pick=self.pick, empty="No dead letters."
+                )
+                with element("div", None, "lw-buttons lw-pad"):
+                    if query.edges:
+                        link_button("Oldest", replace(query, edges={}, letter="").href(view.links), sign="first_page")
+                    self._next = link_button("Newer", "#", sign="chevron_right")
+                    self._next.set_visibility(False)
+            with panel("Letter") as self._side:
+                self._side.classes("lw-sticky lw-sheet")
+                self._letter_buttons()
+                self._whole = MessageView()
+                set_attributes(self._whole, mark=query.wanted.text, empty="Choose a letter to see all of it.")
+        view.live(self._refresh, dead=True)
+        if query.letter:
+            background_tasks.create(self.pick(query.letter))
+
+    def _heading_buttons(self) -> None:
+        if not self._view.visitor.may_change:
+            return
+        which = "matching letters" if self._query.wanted.given() else "all letters"
+        with self._view.buttons:
+            button(f"Redrive {which} …", lambda: self._ask_many(ask_redrive), tone="main", sign="replay")
+            button(f"Purge {which} …", lambda: self._ask_many(ask_purge), tone="danger", sign="delete_sweep")
+
+    def _letter_buttons(self) -> None:
+        with element("div", None, "lw-buttons lw-sheet-buttons"):
+            if self._view.visitor.may_change:
+                made = [
+                    button("Redrive …", lambda: self._ask_one(edit=False), sign="replay"),
+                    button("Edit and redrive …", lambda: self._ask_one(edit=True), sign="edit"),
+                    button("Purge …", self._ask_purge_one, tone="danger", sign="delete_outline"),
+                ]
+            else:
+                made = []
+            self._link = link_button("Link", "#", sign="link")
+            self._chosen_only = [*made, self._link]
+            for shown in self._chosen_only:
+                shown.set_visibility(False)
+            button("Close", self._close, sign="close").classes("lw-sheet-close")
+
+    # ---- reading ----
+
+    def _refresh(self) -> None:
+        """Read groups and letters again when their number has changed, or a redrive has moved on."""
+        found = self._view.admin.poller.dead.get(self._query.topic)
+        moved = sum(task["redriven"] for task in found.tasks.values()) if found is not None else 0
+        seen = (found.by_node if found is not None else None, moved)
+        if seen != self._seen:
+            self._seen = seen
+            background_tasks.create(self._load())
+
+    def _nodes(self) -> list[Node]:
+        found = self._view.admin.poller.dead.get(self._query.topic)
+        names = found.by_node if found is not None else ()
+        return [state.node for state in self._view.cluster_view.nodes if state.reachable and state.node.name in names]
+
+    async def _load(self) -> None:
+        query, control = self._query, self._view.admin.dead
+        nodes = self._nodes()
+        by_contact = {node.contact: node.name for node in nodes}
+        try:
+            groups = await control.groups(nodes, query.topic, query.wanted)
+            page = await control.letters(nodes, query.topic, query.wanted, after=query.edges)
+        except ValueError as error:
+            self._complain(str(error))
+            return
+        answers = {by_contact[contact]: answer for contact, answer in groups.answers.items()}
+        self._groups, others = merge_groups(answers)
+        self._page = page
+        lost = [failure.code or failure.reason for failure in groups.failures.values()]
+        if others:
+            lost.append(f"{several(others, 'letter')} of further groups are not counted below")
+        if not nodes:
+            lost.append(f"No nsqd that answers has dead letters in {query.topic}.")
+        self._complain("; ".join(dict.fromkeys(lost)))
+        self._group_table.show([group_row(str(number), each) for number, each in enumerate(self._groups)])
+        self._table.show([letter_row(letter, query.wanted.text) for letter in page.letters])
+        self._next.set_visibility(not page.complete)
+        set_attributes(self._next, href=replace(query, edges=page.edges, letter="").href(self._view.links))
+
+    def _complain(self, text: str) -> None:
+        set_text(self._problem, text)
+        self._problem.set_visibility(bool(text))
+
+    def _pick_group(self, row: str) -> None:
+        group = self._groups[int(row)]
+        wanted = replace(
+            self._query.wanted,
+            source=group["topic"],
+            channel=group["channel"],
+            reason=group["reason"],
+            error=group["error"],
+        )
+        self._view.go(LetterQuery(self._query.topic, wanted, letter=group["sample"]).href(self._view.links))
+
+    async def pick(self, row: str) -> None:
+        """Show the letter of a row."""
+        self._table.choose(row)
+        node, _, sequence = row.rpartition("|")
+        known = self._view.cluster_view.node(node)
+        letter = None
+        if known is not None and sequence.isdecimal():
+            try:
+                letter = await self._view.admin.dead.letter(known.node, self._query.topic, int(sequence))
+            except CallFailed as error:
+                self._view.notify(error_text(error), bad=True)
+                return
+        self._chosen = letter
+        for shown in self._chosen_only:
+            shown.set_visibility(letter is not None)
+        if letter is None:
+            self._whole.show(None)
+            self._view.notify("This letter has been dealt with.", bad=True)
+            return
+        self._whole.show(letter_message(letter))
+        self._side.classes(add="lw-open")
+        set_attributes(self._link, href=replace(self._query, letter=row).href(self._view.links))
+
+    def _close(self) -> None:
+        self._side.classes(remove="lw-open")
+        self._table.choose("")
+
+    # ---- dealing with them ----
+
+    def _ask_many(self, ask: Callable[[PageView, str, list[Node], LetterFilter], None]) -> None:
+        nodes = self._nodes()
+        if not nodes:
+            self._view.notify(f"No nsqd that answers has dead letters in {self._query.topic}.", bad=True)
+            return
+        ask(self._view, self._query.topic, nodes, self._query.wanted)
+
+    def _ask_one(self, *, edit: bool) -> None:
+        letter = self._chosen
+        node = self._view.cluster_view.node(letter["in"]) if letter is not None else None
+        if letter is not None and node is not None:
+            ask_redrive_one(self._view, self._query.topic, node.node, letter, edit=edit, then=self._close)
+
+    def _ask_purge_one(self) -> None:
+        letter = self._chosen
+        node = self._view.cluster_view.node(letter["in"]) if letter is not None else None
+        if letter is not None and node is not None:
+            ask_purge(self._view, self._query.topic, [node.node], self._query.wanted, letter=letter)

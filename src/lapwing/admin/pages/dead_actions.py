@@ -1,0 +1,230 @@
+"""The dialogs that redrive, purge and cancel. What takes many letters shows first how many, with a sample."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from lapwing.admin.actions import Action
+from lapwing.admin.dead_letters import LetterFilter, Results
+from lapwing.admin.error_texts import error_text
+from lapwing.admin.pages.dead_rows import LETTER_COLUMNS, letter_row
+from lapwing.admin.pages.elements import Table, element, set_attributes, set_text
+from lapwing.admin.pages.forms import form_dialog, submit
+from lapwing.admin.pages.frame import PageView
+from lapwing.admin.pages.message_rows import body_of, editable, fixed_body
+from lapwing.client.cluster import Json, Node
+from lapwing.client.format import count, several
+from lapwing.errors import LapwingError
+
+TARGETS: Final = (
+    ("channel", "the channel that gave them up"),
+    ("topic", "their topic: every channel of it gets them"),
+)
+SAMPLE: Final = 5
+
+
+def parse_limit(text: str) -> int:
+    """Parse the most letters to take; empty means all. Raises `ValueError` with a sentence for the user."""
+    if text.strip() and not text.strip().isdecimal():
+        raise ValueError("The most letters is a whole number, or empty for all.")
+    return int(text or 0)
+
+
+def counted(results: Results) -> int:
+    """Return how many letters a dry run found, over all nodes."""
+    return sum(result.answer["letters"] for result in results if result.answer is not None)
+
+
+def sampled(results: Results) -> list[Json]:
+    """Return some of the letters that a dry run found."""
+    letters = [
+        {**letter, "in": result.node}
+        for result in results
+        if result.answer is not None
+        for letter in result.answer["sample"]
+    ]
+    return sorted(letters, key=lambda letter: str(letter["at"]))[:SAMPLE]
+
+
+def _described(wanted: LetterFilter) -> str:
+    return ", ".join(f"{key} {value}" for key, value in wanted.given().items()) or "all letters"
+
+
+def ask_redrive(view: PageView, topic: str, nodes: Sequence[Node], wanted: LetterFilter) -> None:
+    """Ask how many letters to redrive, where to and how fast; a preview comes first."""
+    control = view.admin.dead
+    previewed: list[Json | None] = [None]
+
+    with form_dialog(view, f"Redrive dead letters of {topic}", wide=True) as form:
+        element("p", f"Which: {_described(wanted)}. Letters that die later are not part of it.")
+        to = form.field("To", kind="select", options=TARGETS, value="channel", on_change=lambda _: forget())
+        with element("div", None, "lw-form"):
+            rate = form.field(
+                "Rate on each nsqd", placeholder="no limit, or 100/s", on_change=lambda _: forget(), focus=True
+            )
+            limit = form.field("At most, on each nsqd", placeholder="all", on_change=lambda _: forget())
+        verdict = element("p", "", role="status")
+        table = Table("sample", "Sample of the letters", LETTER_COLUMNS, plain=True)
+        table.set_visibility(False)
+
+        def forget() -> None:
+            previewed[0] = None
+            set_attributes(redrive_button, disabled=True)
+
+        async def preview() -> None:
+            form.complain("")
+            try:
+                document: Json = {
+                    "filter": wanted.to_document(),
+                    "to": to.value,
+                    "rate": rate.value.strip(),
+                    "limit": parse_limit(limit.value),
+                }
+                results = await control.redrive(nodes, topic, {**document, "dry_run": True})
+            except ValueError as error:
+                form.complain(str(error))
+                return
+            except LapwingError as error:
+                form.complain(error_text(error))
+                return
+            form.complain("; ".join(dict.fromkeys(result.error for result in results if not result.done)))
+            found = counted(results)
+            set_text(verdict, f"{several(found, 'letter')} would be redriven." if found else "No letter matches.")
+            table.show([letter_row(letter) for letter in sampled(results)])
+            table.set_visibility(found > 0)
+            previewed[0] = document if found else None
+            set_attributes(redrive_button, disabled=not found)
+
+        async def redrive() -> None:
+            document = previewed[0]
+            if document is None:
+                await preview()
+                return
+            await submit(
+                view,
+                form,
+                Action("redrive_dead_letters", topic),
+                json.dumps({key: value for key, value in document.items() if value}),
+                lambda: control.redrive(nodes, topic, document),
+                f"Redriving dead letters of {topic}",
+            )
+
+        form.on_enter = preview
+        _, redrive_button = form.buttons(("Preview", preview, ""), ("Redrive", redrive, "main"))
+        set_attributes(redrive_button, disabled=True)
+
+
+def ask_redrive_one(
+    view: PageView, topic: str, node: Node, letter: Json, *, edit: bool, then: Callable[[], None]
+) -> None:
+    """Ask where to redrive one letter; with `edit` its body can be changed first."""
+    body = body_of(letter)
+    text = editable(body)
+    place = f"{letter['topic']}/{letter['channel']}"
+    title = "Edit and redrive the letter" if edit else "Redrive the letter"
+    with form_dialog(view, title, wide=edit) as form:
+        targets = (("channel", f"the channel {place}"), TARGETS[1])
+        to = form.field("To", kind="select", options=targets, value="channel")
+        edited = None
+        if letter["error"]:
+            element("p", f"Its error: {str(letter['error']).partition(chr(10))[0][:300]}")
+        if edit and text is not None:
+            edited = form.field("Body", kind="textarea", value=text, hint="Ctrl+Enter redrives", focus=True)
+        elif edit:
+            element("p", f"{fixed_body(body)} and cannot be edited here: it is redriven as it is.")
+
+        async def redrive() -> None:
+            document: Json = {"filter": {"sequences": [letter["sequence"]]}, "to": to.value}
+            changed = edited is not None and edited.value != text
+            if changed and edited is not None:
+                if not edited.value:
+                    form.complain("A message needs a body.")
+                    return
+                document["body"] = edited.value
+            done = f"Redriving the letter to {place if to.value == 'channel' else letter['topic']}"
+            await submit(
+                view,
+                form,
+                Action("redrive_dead_letters", topic, node=node.name),
+                f"letter {letter['sequence']} to {to.value}" + (", body edited" if changed else ""),
+                lambda: view.admin.dead.redrive([node], topic, document),
+                done,
+                then=then,
+            )
+
+        form.buttons(("Redrive", redrive, "main"))
+
+
+def ask_purge(
+    view: PageView, topic: str, nodes: Sequence[Node], wanted: LetterFilter, *, letter: Json | None = None
+) -> None:
+    """Ask before letters are dropped for good: those that match, or the one given."""
+    control = view.admin.dead
+    title = f"Purge the letter {letter['sequence']}?" if letter is not None else f"Purge dead letters of {topic}?"
+    with form_dialog(view, title) as form:
+        if letter is None:
+            element("p", f"Which: {_described(wanted)}.")
+        verdict = element("p", "The letter is lost for good." if letter is not None else "Counting …", role="status")
+        typed = None
+        if letter is None:
+            typed = form.field(f"Type the name to confirm: {topic}", focus=True, on_change=lambda _: check())
+
+        def check() -> None:
+            set_attributes(purge_button, disabled=typed is not None and typed.value != topic)
+
+        async def purge() -> None:
+            if typed is not None and typed.value != topic:
+                form.complain(f"Type {topic} to confirm.")
+                return
+            try:
+                meant = {"sequences": [letter["sequence"]]} if letter is not None else wanted.to_document()
+            except ValueError as error:
+                form.complain(str(error))
+                return
+            node = nodes[0].name if letter is not None else ""
+            await submit(
+                view,
+                form,
+                Action("purge_dead_letters", topic, node=node),
+                json.dumps(meant),
+                lambda: control.purge(nodes, topic, {"filter": meant}),
+                f"Purging dead letters of {topic}",
+            )
+
+        (purge_button,) = form.buttons(("Purge", purge, "kill"))
+        check()
+
+    async def look() -> None:
+        try:
+            results: list[Any] = await control.purge(nodes, topic, {"filter": wanted.to_document(), "dry_run": True})
+        except ValueError as error:
+            form.complain(str(error))
+            return
+        refused = "; ".join(dict.fromkeys(result.error for result in results if not result.done))
+        form.complain(refused)
+        set_text(verdict, f"{several(counted(results), 'letter')} would be lost for good.")
+
+    if letter is None:
+        form.later(look())
+
+
+def ask_cancel(view: PageView, topic: str) -> None:
+    """Ask before the redrives of a topic are ended."""
+    found = view.admin.poller.dead.get(topic)
+    running = found.running if found is not None else {}
+    nodes = [state.node for state in view.cluster_view.nodes if state.node.name in running]
+    with form_dialog(view, f"Cancel the redrive of {topic}?") as form:
+        left = sum(task["left"] for task in running.values())
+        element("p", f"{count(left)} letters that it has not looked at stay dead letters. Nothing is lost.")
+
+        async def cancel() -> None:
+            await submit(
+                view,
+                form,
+                Action("cancel_redrive", topic),
+                "",
+                lambda: view.admin.dead.cancel(nodes, topic),
+                f"Cancelled the redrive of {topic}",
+            )
+
+        form.buttons(("Cancel the redrive", cancel, "kill"))

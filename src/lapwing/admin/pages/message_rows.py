@@ -1,0 +1,109 @@
+"""The list of messages and the view of one, from messages of a log or of nsqd's HTTP API: pure."""
+
+import base64
+import binascii
+from typing import Final
+
+from lapwing import kernel
+from lapwing.admin.pages.table_rows import Row, TableColumn
+from lapwing.client.cluster import Json
+from lapwing.client.format import count, size
+from lapwing.client.log_reader import LogMessage
+from lapwing.wire.resp import bodies
+
+PREVIEW: Final = 240  # characters of a body in the list
+BEFORE_MATCH: Final = 24  # of them before the text that was searched for
+WHOLE: Final = 262_144  # characters of a body in the view
+MOST_PAIRS: Final = 500  # pairs of a Redis entry in the view
+
+MESSAGE_COLUMNS: Final = (
+    TableColumn("sequence", "Sequence", "text"),
+    TableColumn("published", "Published", "stamp", "In UTC"),
+    TableColumn("node", "Node", "text"),
+    TableColumn("size", "Size", "bytes"),
+    TableColumn("body", "Body", "code"),
+    TableColumn("headers", "Headers", "labels"),
+)
+
+
+def parse_edges(text: str) -> dict[str, int]:
+    """Parse `node=sequence,...`; malformed parts are left out."""
+    pairs = (part.rpartition("=") for part in text.split(","))
+    return {node: int(sequence) for node, _, sequence in pairs if node and sequence.isdecimal()}
+
+
+def preview(body: str, text: str) -> str:
+    """Return the part of a body that the list shows: the beginning, or the place where `text` is."""
+    at = body.lower().find(text.lower()) if text else -1
+    if at > 2 * BEFORE_MATCH:
+        return "…" + body[at - BEFORE_MATCH : at - BEFORE_MATCH + PREVIEW]
+    return body[:PREVIEW]
+
+
+def pairs_of(body: bytes) -> list[list[str]] | None:
+    """Return the pairs of an entry that a Redis client has written with several fields; None for any other body."""
+    found = bodies.pairs_of(body)[:MOST_PAIRS]
+    return [[word.decode("utf-8", "backslashreplace") for word in pair] for pair in found] or None
+
+
+def shown_body(body: bytes, text: str = "") -> str:
+    """Return the part of a body that the list shows: pairs as pairs, a binary body as hex."""
+    if (pairs := pairs_of(body)) is not None:
+        return preview("  ".join(f"{name}={value}" for name, value in pairs), text)
+    try:
+        return preview(body.decode(), text)
+    except UnicodeDecodeError:
+        return f"binary: {body[:40].hex(' ')}"
+
+
+def message_row(message: LogMessage, text: str = "") -> Row:
+    """Return the row of one message."""
+    headers = [
+        [f"{len(message.headers)}", "info", "\n".join(f"{key}: {value}" for key, value in message.headers.items())]
+    ]
+    return [
+        f"{message.node}|{message.sequence}",
+        str(message.sequence),
+        message.timestamp / 1e9,
+        message.node,
+        len(message.body),
+        shown_body(message.body, text),
+        headers if message.headers else [],
+    ]
+
+
+def shortened(message: Json) -> Json:
+    """Return the message for the view: with the pairs of a Redis entry, and at most `WHOLE` characters of its body."""
+    whole = body_of(message)
+    pairs = pairs_of(whole)
+    shown = {**message, "size": len(whole)} | ({} if pairs is None else {"pairs": pairs})
+    body = message.get("body")
+    if body is not None and len(body) > WHOLE:
+        return {**shown, "body": body[:WHOLE] + f"\n… {count(len(body) - WHOLE)} characters more"}
+    return shown
+
+
+def body_of(message: Json) -> bytes:
+    """Return the body of a message of nsqd's HTTP API."""
+    if message.get("body") is not None:
+        return str(message["body"]).encode()
+    try:
+        return base64.b64decode(message.get("body_base64") or "")
+    except binascii.Error:
+        return b""
+
+
+def editable(body: bytes) -> str | None:
+    """Return a body as text that a form can change; None for a binary one, and for pairs, whose lengths must fit."""
+    if kernel.is_pairs(body):
+        return None
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def fixed_body(body: bytes) -> str:
+    """Return the beginning of a sentence about a body that a form cannot change."""
+    kind = "has the fields of a Redis entry" if kernel.is_pairs(body) else "is binary"
+    return f"The body {kind} ({size(len(body))})"

@@ -1,0 +1,392 @@
+"""The panel of a channel's page that shows pending messages: who holds them, and how they are taken back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nicegui import background_tasks
+
+from lapwing.admin.actions import Action
+from lapwing.admin.error_texts import error_text, failure_reason
+from lapwing.admin.pages.dead_rows import seconds_of
+from lapwing.admin.pages.elements import MessageView, Table, button, element, notice, panel, set_attributes, set_text
+from lapwing.admin.pages.forms import FormDialog, form_dialog, submit
+from lapwing.admin.pages.frame import PageView
+from lapwing.admin.pages.message_rows import shortened
+from lapwing.admin.pages.table_rows import Row, TableColumn
+from lapwing.admin.pending import DEFERRED, IN_FLIGHT, READY, Results
+from lapwing.client.cluster import Json, Node
+from lapwing.client.format import count, messages, parse_span, utc_time
+from lapwing.client.http import CallFailed
+from lapwing.errors import ConfigError
+
+PAGE: Final = 100  # messages of each node
+MOST: Final = 10_000  # messages that one claim may take on each node
+TABS: Final = ((IN_FLIGHT, "In flight"), (READY, "To be delivered again"), (DEFERRED, "Deferred"))
+COLUMNS: Final = (
+    TableColumn("sequence", "Sequence", "text"),
+    TableColumn("node", "NSQd host", "link"),
+    TableColumn("holder", "Holder", "text", wide=True),
+    TableColumn("idle", "Idle", "dur", "Time since it was delivered, or touched"),
+    TableColumn("deadline", "Deadline", "stamp", "When it is given to another consumer, in UTC"),
+    TableColumn("deliveries", "Deliveries"),
+    TableColumn("failures", "Failures"),
+    TableColumn("error", "Last error", "code"),
+    TableColumn("size", "Size", "bytes"),
+    TableColumn("actions", "Actions", "actions"),
+)
+DEFERRED_COLUMNS: Final = tuple(
+    TableColumn("deadline", "Due", "stamp", "When it is delivered, in UTC") if each.key == "deadline" else each
+    for each in COLUMNS
+    if each.key not in ("holder", "idle")
+)
+READY_COLUMNS: Final = tuple(each for each in COLUMNS if each.key not in ("holder", "idle", "deadline"))
+_COLUMNS: Final = {IN_FLIGHT: COLUMNS, READY: READY_COLUMNS, DEFERRED: DEFERRED_COLUMNS}
+_EMPTY: Final = {
+    IN_FLIGHT: "No consumer holds a message.",
+    READY: "No message waits to be delivered again.",
+    DEFERRED: "No message is deferred.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAction:
+    """One thing that a claim can do with messages, in the words of the page."""
+
+    name: str  # as nsqd calls it
+    label: str
+    question: str
+    past: str
+    tone: str = "main"
+
+
+ACTIONS: Final = (
+    ClaimAction("ready", "Make ready", "Other consumers get it at once.", "Made ready"),
+    ClaimAction("finish", "Finish", "It counts as done, and nobody gets it again.", "Finished", "kill"),
+    ClaimAction("reject", "Reject", "It becomes a dead letter, or is dropped where none are kept.", "Rejected", "kill"),
+    ClaimAction("defer", "Defer", "It is delivered after the delay.", "Deferred"),
+)
+_LABELS: Final = {(DEFERRED, "ready"): "Deliver now", (DEFERRED, "finish"): "Cancel the message"}
+
+
+def actions_for(state: str) -> list[ClaimAction]:
+    """Return what can be done with a message in this state."""
+    return [action for action in ACTIONS if (state, action.name) != (READY, "ready")]
+
+
+def label_of(action: ClaimAction, state: str) -> str:
+    """Return the label of an action for messages in this state."""
+    return _LABELS.get((state, action.name), action.label)
+
+
+def entry_row(entry: Json, node: str, node_href: str, state: str, *, may_change: bool) -> Row:
+    """Return the row of one pending message."""
+    cells: Json = {
+        "sequence": str(entry["sequence"]),
+        "node": [node, node_href, "", []],
+        "holder": entry["holder"] or "",
+        "idle": entry["idle"] / 1000 if entry["idle"] is not None else None,
+        "deadline": seconds_of(entry["deadline"]),
+        "deliveries": entry["deliveries"],
+        "failures": entry["failures"],
+        "error": str(entry["error"] or "").partition("\n")[0][:240],
+        "size": entry["size"],
+        "actions": [
+            [action.name, f"{label_of(action, state)} …", "danger" if action.tone == "kill" else ""]
+            for action in actions_for(state)
+        ]
+        if may_change
+        else [],
+    }
+    return [f"{node}|{entry['sequence']}", *(cells[column.key] for column in _COLUMNS[state])]
+
+
+def claimed(results: Results, past: str) -> str:
+    """Return a sentence about how many messages a claim took, and whether more are left."""
+    answers = [result.answer for result in results if result.answer is not None]
+    taken = sum(answer["claimed"] for answer in answers)
+    if not taken:
+        return "No message fits: nothing was changed"
+    more = any(answer["next"] is not None for answer in answers)
+    return f"{past} {messages(taken)}" + ("; there are more" if more else "")
+
+
+def entry_message(entry: Json, state_words: str) -> Json:
+    """Return a pending message for the message view."""
+    deadline = seconds_of(entry["deadline"])
+    facts = [
+        ["Sequence", entry["sequence"]],
+        ["Id", entry["id"]],
+        ["State", state_words],
+        ["Holder", entry["holder"]],
+        ["Deliveries", entry["deliveries"]],
+        ["Failures", entry["failures"]],
+        ["Deadline", f"{utc_time(deadline)} UTC" if deadline else None],
+        ["Node", entry["in"]],
+    ]
+    shown = {key: entry[key] for key in ("body", "body_base64") if entry.get(key) is not None}
+    shown["facts"] = [[name, str(value)] for name, value in facts if value not in (None, "")]
+    shown["error"] = entry["error"] or ""
+    return shortened(shown)
+
+
+class PendingPanel:
+    """The tabs of pending messages. The open tab is read again with every new view of the cluster."""
+
+    def __init__(self, view: PageView, topic: str, channel: str) -> None:
+        self._view = view
+        self._topic = topic
+        self._channel = channel
+        self._state = view.asked("pending") if view.asked("pending") in _COLUMNS else IN_FLIGHT
+        self._edges: dict[str, int] = {}
+        self._following: dict[str, int] = {}
+        self._busy = False
+        with panel("Pending messages", "who holds them, and what waits to be delivered") as self._box:
+            with element("div", None, "lw-buttons lw-pad"):
+                with element("div", None, "lw-tabs", role="tablist", aria_label="Pending messages"):
+                    self._tabs = {state: self._tab(state, text) for state, text in TABS}
+                if view.visitor.may_change:
+                    button("Claim …", self._ask_many, sign="pan_tool", title="Take many messages from their holders")
+                self._first = button("First", self._turn_to_first, sign="first_page")
+                self._next = button("Next", self._turn, sign="chevron_right")
+            self._problem = notice("", "warning", role="alert")
+            self._table = Table(
+                "pending",
+                f"Pending messages of {topic}/{channel}",
+                COLUMNS,
+                plain=True,
+                on_act=self._act,
+                on_pick=self._pick,
+            )
+        self._problem.set_visibility(False)
+        self._choose(self._state)
+        view.live(self._refresh)
+
+    def _tab(self, state: str, text: str) -> Any:
+        made = element("button", text, type="button", role="tab", aria_selected="false")
+        made.on("click", lambda: self._choose(state), args=[])
+        return made
+
+    def _choose(self, state: str) -> None:
+        self._state = state
+        self._edges = {}
+        for name, tab in self._tabs.items():
+            set_attributes(tab, aria_selected="true" if name == state else "false")
+        self._table.set_columns(_COLUMNS[state])
+        self._table.show([])
+        set_attributes(self._table, empty="Reading …")
+        self._first.set_visibility(False)
+        self._next.set_visibility(False)
+        background_tasks.create(self._load())
+
+    def _turn(self) -> None:
+        self._edges = dict(self._following)
+        background_tasks.create(self._load())
+
+    def _turn_to_first(self) -> None:
+        self._edges = {}
+        background_tasks.create(self._load())
+
+    # ---- reading ----
+
+    def _nodes(self) -> list[Node]:
+        found = self._view.cluster_view.channel(self._topic, self._channel)
+        names = {part["node"] for part in found["nodes"]} if found is not None else set()
+        return [
+            state.node
+            for state in self._view.cluster_view.nodes
+            if state.lapwing and state.reachable and state.node.name in names
+        ]
+
+    def _refresh(self) -> None:
+        shown = bool(self._nodes())
+        self._box.set_visibility(shown)
+        if shown and not self._busy:
+            background_tasks.create(self._load())
+
+    async def _load(self) -> None:
+        self._busy = True
+        try:
+            state, nodes, edges = self._state, self._nodes(), dict(self._edges)
+            asked = await self._view.admin.pending.entries(
+                nodes, self._topic, self._channel, state, after=edges, limit=PAGE
+            )
+        finally:
+            self._busy = False
+        if state == self._state and edges == self._edges:
+            by_contact = {node.contact: node.name for node in nodes}
+            answers = {by_contact[contact]: answer for contact, answer in asked.answers.items()}
+            failed = [
+                f"{by_contact[contact]}: {failure_reason(failure)}" for contact, failure in asked.failures.items()
+            ]
+            self._show(answers, edges, failed)
+
+    def _show(self, answers: dict[str, Json], edges: dict[str, int], failed: list[str]) -> None:
+        may_change = self._view.visitor.may_change
+        rows = [
+            entry_row(entry, node, self._view.links.node(node), self._state, may_change=may_change)
+            for node, answer in answers.items()
+            for entry in answer["entries"]
+        ]
+        set_attributes(self._table, empty=_EMPTY[self._state])
+        self._table.show(rows)
+        for state, text in TABS:
+            waiting = sum(answer["counts"][state] for answer in answers.values())
+            set_text(self._tabs[state], f"{text} {count(waiting)}" if waiting else text)
+        self._following = edges | {
+            node: answer["next"] for node, answer in answers.items() if answer["next"] is not None
+        }
+        self._first.set_visibility(bool(edges))
+        self._next.set_visibility(any(answer["next"] is not None for answer in answers.values()))
+        set_text(self._problem, f"Not all can be read: {'; '.join(failed)}." if failed else "")
+        self._problem.set_visibility(bool(failed))
+
+    def _find(self, row: str) -> tuple[Node, int] | None:
+        node, _, sequence = row.rpartition("|")
+        known = self._view.cluster_view.node(node)
+        return (known.node, int(sequence)) if known is not None and sequence.isdecimal() else None
+
+    async def _pick(self, row: str) -> None:
+        """Show one message whole in a dialog."""
+        found = self._find(row)
+        if found is None:
+            return
+        node, sequence = found
+        state = self._state
+        try:
+            entry = await self._view.admin.pending.entry(node, self._topic, self._channel, sequence)
+        except CallFailed as error:
+            self._view.notify(error_text(error), bad=True)
+            return
+        if entry is None:
+            self._view.notify("This message is not pending any more.", bad=True)
+            return
+        with form_dialog(self._view, f"Message {sequence} of {self._topic}/{self._channel}", wide=True) as form:
+            MessageView().show(entry_message(entry, dict(TABS)[entry["state"]].lower()))
+
+            def then(action: ClaimAction) -> Any:
+                async def go() -> None:
+                    form.close()
+                    self._ask([node], action, state, sequence)
+
+                return go
+
+            may_change = self._view.visitor.may_change
+            shown = actions_for(entry["state"]) if may_change else []
+            form.buttons(*((f"{label_of(each, entry['state'])} …", then(each), "") for each in shown), leave="Close")
+
+    # ---- claiming ----
+
+    def _act(self, name: str, row: str) -> None:
+        found = self._find(row)
+        action = next(each for each in ACTIONS if each.name == name)
+        if found is not None:
+            self._ask([found[0]], action, self._state, found[1])
+
+    def _ask(self, nodes: Sequence[Node], action: ClaimAction, state: str, sequence: int) -> None:
+        """Ask before one message is claimed."""
+        label = label_of(action, state)
+        with form_dialog(self._view, f"{label}: message {sequence} of {self._topic}/{self._channel}?") as form:
+            element("p", action.question)
+            if state == IN_FLIGHT:
+                element("p", "Its holder loses it: a late answer of that consumer is refused.")
+            extra = _ExtraFields(form, action.name)
+
+            async def claim() -> None:
+                await self._submit(form, nodes, action, {"sequences": [sequence]}, extra)
+
+            form.buttons((label, claim, action.tone))
+
+    def _ask_many(self) -> None:
+        """Ask which messages of the open tab to claim, and what for."""
+        state = self._state
+        words = dict(TABS)[state].lower()
+        with form_dialog(self._view, f"Claim messages of {self._topic}/{self._channel}") as form:
+            element("p", f"Takes messages that are {words}, on every nsqd. A claim does not count as a failure.")
+            choices = [(each.name, f"{label_of(each, state)}: {each.question}") for each in actions_for(state)]
+            kind = form.field("Then", kind="select", options=choices, value=choices[0][0], on_change=lambda _: adapt())
+            holder = form.field("Held by", placeholder="any consumer", focus=True)
+            idle = form.field("Idle for at least", placeholder="0s, or 5m")
+            for shown in (holder, idle):
+                shown.set_visibility(state == IN_FLIGHT)
+            limit = form.field("At most, on each nsqd", kind="number", value="100")
+            extra = _ExtraFields(form, kind.value, many=True)
+
+            def adapt() -> None:
+                extra.show_for(kind.value)
+
+            async def claim() -> None:
+                action = next(each for each in ACTIONS if each.name == kind.value)
+                try:
+                    document = claim_document(state, holder.value, idle.value, limit.value)
+                except ValueError as error:
+                    form.complain(str(error))
+                    return
+                await self._submit(form, self._nodes(), action, document, extra)
+
+            form.buttons(("Claim", claim, "kill"))
+
+    async def _submit(
+        self, form: FormDialog, nodes: Sequence[Node], action: ClaimAction, document: Json, extra: "_ExtraFields"
+    ) -> None:
+        try:
+            wanted = {**document, "action": action.name, **extra.document(action.name)}
+        except ValueError as error:
+            form.complain(str(error))
+            return
+        node = nodes[0].name if len(nodes) == 1 else ""
+        await submit(
+            self._view,
+            form,
+            Action("claim_messages", self._topic, self._channel, node),
+            ", ".join(f"{key} {value}" for key, value in wanted.items()),
+            lambda: self._view.admin.pending.claim(nodes, self._topic, self._channel, wanted),
+            lambda results: claimed(results, action.past),
+            then=self._refresh,
+        )
+
+
+class _ExtraFields:
+    """The fields that one action alone needs: a delay, a reason, the consumer that gets the messages."""
+
+    def __init__(self, form: FormDialog, action: str, *, many: bool = False) -> None:
+        self._to = form.field("To the consumer", placeholder="any; a name as Holder shows it")
+        self._delay = form.field("Delay", placeholder="10m", focus=not many and action == "defer")
+        self._reason = form.field("Reason", placeholder="for the dead letter", focus=not many and action == "reject")
+        self.show_for(action)
+
+    def show_for(self, action: str) -> None:
+        """Show the fields of an action."""
+        self._to.set_visibility(action == "ready")
+        self._delay.set_visibility(action == "defer")
+        self._reason.set_visibility(action == "reject")
+
+    def document(self, action: str) -> Json:
+        """Return the members of the claim. Raises `ValueError` with a sentence for the user."""
+        if action == "ready" and self._to.value.strip():
+            return {"to": self._to.value.strip()}
+        if action == "defer":
+            return {"delay": milliseconds(self._delay.value, "delay")}
+        if action == "reject" and self._reason.value.strip():
+            return {"reason": self._reason.value.strip()}
+        return {}
+
+
+def milliseconds(text: str, what: str) -> int:
+    """Parse a duration such as 90s or 10m. Raises `ValueError` with a sentence for the user."""
+    try:
+        return parse_span(text, what) // 1_000_000
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def claim_document(state: str, holder: str, idle: str, limit: str) -> Json:
+    """Return which messages a claim means. Raises `ValueError` with a sentence for the user."""
+    if not limit.strip().isdecimal() or not 1 <= int(limit) <= MOST:
+        raise ValueError(f"A claim takes 1 to {count(MOST)} messages at a time.")
+    document: Json = {"state": state, "limit": int(limit)}
+    if holder.strip():
+        document["holder"] = holder.strip()
+    if idle.strip() and (least := milliseconds(idle, "idle time")):
+        document["min_idle"] = least
+    return document
