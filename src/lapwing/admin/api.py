@@ -13,6 +13,7 @@ from lapwing.admin.asgi import BodyTooBig, WebRequest, WebRoute, json_body
 from lapwing.admin.flow_history import FlowHistory, hint
 from lapwing.admin.flow_windows import RANGES
 from lapwing.admin.graphite import Graphite, GraphiteFailed
+from lapwing.admin.metrics import CONTENT_TYPE, exposition
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.client.cluster_changes import ACTIONS
@@ -82,6 +83,7 @@ class Api:
             ("GET", "/api/counter", self.counter),
             ("GET", "/api/graphite", self.rate),
             ("GET", "/api/alarms", self.alarms),
+            ("GET", "/metrics", self.metrics),
             ("GET", "/api/flow/<topic>", self.past),
             ("GET", "/api/flow/<topic>/<channel>", self.past),
             ("GET", "/config/<option>", self.read_config),
@@ -131,6 +133,12 @@ class Api:
             for alarm in self.poller.alarms
         ]
         return value({"alarms": shown, "message": ""})
+
+    async def metrics(self, request: WebRequest) -> Answer:
+        """Answer with the metrics of pipelines, alarms and daemons (not in NSQ)."""
+        cluster_view = await self.poller.fresh()
+        shown = exposition(cluster_view, self.poller.alarms, now=self.cluster_client.clock())
+        return Answer(200, shown.encode(), CONTENT_TYPE, nsq=False)
 
     async def past(self, request: WebRequest) -> Answer:
         """Answer with the windows of the flow pipeline, as the charts show them (not in NSQ)."""

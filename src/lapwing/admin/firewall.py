@@ -256,7 +256,7 @@ class Firewall:
 
 def _is_api(path: str) -> bool:
     """Return whether the path is one for scripts."""
-    return path.startswith(("/api/", "/config/", "/render", "/ping"))
+    return path.startswith(("/api/", "/config/", "/render", "/ping", "/metrics"))
 
 
 def _peer(scope: Scope) -> tuple[str, int]:

@@ -1,0 +1,112 @@
+"""`/metrics` in Prometheus' text format: pipelines as they report themselves, alarms, and the daemons of the cluster.
+
+The names of pipelines' metrics are those of nsqd's `/metrics`: nsqadmin has every pipeline of the cluster once.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from lapwing.admin.alarms import Alarm
+from lapwing.client.cluster import Json
+from lapwing.client.cluster_view import ClusterView
+from lapwing.client.pipeline_status import problem
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+Sample = tuple[dict[str, str], float]  # labels and a number
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _seconds(ms: Any) -> float | None:
+    """Return the seconds of a number of ms; None where it is none."""
+    number = _number(ms)
+    return None if number is None else max(number, 0) / 1000
+
+
+def _age(ms: Any, now: float) -> float | None:
+    """Return the seconds since a time in ms; None where it is not known."""
+    number = _number(ms)
+    return max(now - number / 1000, 0.0) if number else None
+
+
+def _silent(status: Json, value: Any) -> float | None:
+    """Return a figure of a living pipeline: what a silent one last reported is not known to hold."""
+    return None if status.get("state") == "silent" else _number(value)
+
+
+# name, type, help, and the number of a status; a status that does not have it has no sample
+PIPELINE: Final[tuple[tuple[str, str, str, Callable[[Json, float], float | None]], ...]] = (
+    (
+        "rows_in_total",
+        "counter",
+        "Messages read since the run began.",
+        lambda status, _: _number(status.get("rows_in")),
+    ),
+    (
+        "rows_out_total",
+        "counter",
+        "Rows written since the run began.",
+        lambda status, _: _number(status.get("rows_out")),
+    ),
+    ("rejected_total", "counter", "Messages rejected since then.", lambda status, _: _number(status.get("rejected"))),
+    ("late_total", "counter", "Rows that came after the watermark.", lambda status, _: _number(status.get("late"))),
+    ("lag", "gauge", "Messages that are published and not read.", lambda status, _: _silent(status, status.get("lag"))),
+    ("input_rate", "gauge", "Messages read per second.", lambda status, _: _silent(status, status.get("input_rate"))),
+    ("batch_seconds", "gauge", "Duration of the last batch.", lambda status, _: _seconds(status.get("batch_ms"))),
+    (
+        "batch_age_seconds",
+        "gauge",
+        "Time since the last batch.",
+        lambda status, now: _age(status.get("batch_at_ms"), now),
+    ),
+    (
+        "report_age_seconds",
+        "gauge",
+        "Time since the last report.",
+        lambda status, now: _age(status.get("updated_ms"), now),
+    ),
+    (
+        "failed",
+        "gauge",
+        "1 if it has failed or fallen silent.",
+        lambda status, now: float(bool(problem(status, now=now))),
+    ),
+)
+
+
+def exposition(cluster_view: ClusterView, alarms: Iterable[Alarm], *, now: float) -> str:
+    """Return all metrics as text; `now` is in Unix seconds."""
+    return "".join(_lines(cluster_view, alarms, now))
+
+
+def _lines(cluster_view: ClusterView, alarms: Iterable[Alarm], now: float) -> Iterator[str]:
+    severities = Counter(alarm.severity for alarm in alarms)
+    found = [({"severity": severity}, severities[severity]) for severity in ("error", "warning", "info")]
+    yield from _family("lapwing_alarms", "gauge", "Alarms by severity.", found)
+    answering = [({"node": state.node.name}, float(state.reachable)) for state in cluster_view.nodes]
+    yield from _family("lapwing_nsqd_up", "gauge", "1 if the nsqd answers nsqadmin.", answering)
+    lookupds = [({"address": address}, float(not error)) for address, error in cluster_view.lookupds]
+    yield from _family("lapwing_nsqlookupd_up", "gauge", "1 if the nsqlookupd answers nsqadmin.", lookupds)
+    pipelines = [
+        ({"pipeline": str(each.get("name", "")), "kind": str(each.get("kind") or "")}, each)
+        for each in cluster_view.pipelines or ()
+    ]
+    for name, kind, text, figure in PIPELINE:
+        samples = [(labels, figure(each, now)) for labels, each in pipelines]
+        known = [(labels, number) for labels, number in samples if number is not None]
+        yield from _family(f"lapwing_pipeline_{name}", kind, text, known)
+
+
+def _family(name: str, kind: str, text: str, samples: Sequence[Sample]) -> Iterator[str]:
+    if samples:
+        yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    for labels, number in samples:
+        inside = ",".join(f'{key}="{_escape(value)}"' for key, value in labels.items())
+        yield f"{name}{{{inside}}} {float(number)!r}\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
