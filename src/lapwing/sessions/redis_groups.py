@@ -287,7 +287,7 @@ def autoclaim(session: RedisSession, words: list[bytes], now: int) -> Reply:
 def nack(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """XNACK key group mode IDS n id .. [RETRYCOUNT n] [FORCE].
 
-    While NSQ consumers share the channel, or its settings say what happens to a failed message, entries are requeued;
+    While NSQ consumers share the channel, or its settings rule over failed messages, entries are requeued;
     otherwise they wait for a claim, as in Redis. Where failed messages become dead letters, FATAL makes one at once.
     """
     asked = parse_xnack(words)
