@@ -31,6 +31,7 @@ ELSEWHERE = {
     ("docs/spark.md", "python"): "tests/spark/test_documents.py",
     ("docs/pipelines.md", "from lapwing.spark.pipelines import archive"): "tests/spark/test_pipeline_archive.py",
     ("docs/security.md", "json"): "tests/nsqd/test_auth.py",
+    ("docs/monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
     ("docs/failure.md", "lapwing dead list"): "tests/cli/test_lapwing_dead.py",
     ("docs/failure.md", "lapwing pending list orders/billing --min-idle 1m"): "tests/cli/test_lapwing_dead.py",
     ("docs/protocol.md", "json"): "tests/nsqd/test_log_api.py",

@@ -31,6 +31,30 @@ def parsed(text: str) -> dict[str, float]:
     return found
 
 
+# of the panels and alert rules of Grafana's mixin for NSQ
+MIXIN = (
+    *("nsq_topic_message_count", "nsq_topic_depth", "nsq_topic_backend_depth", "nsq_topic_channel_clients"),
+    *("nsq_topic_channel_message_count", "nsq_topic_channel_depth", "nsq_topic_channel_backend_depth"),
+    *("nsq_topic_channel_in_flight_count", "nsq_topic_channel_requeue_count", "nsq_topic_channel_timeout_count"),
+    *("nsq_topic_channel_deferred_count", "nsq_mem_heap_in_use_bytes", "nsq_mem_heap_idle_bytes"),
+    *("nsq_mem_heap_released_bytes", "nsq_mem_heap_objects", "nsq_mem_next_gc_bytes"),
+    *("nsq_mem_gc_pause_usec_100", "nsq_mem_gc_pause_usec_99", "nsq_mem_gc_pause_usec_95"),
+)
+
+
+async def test_the_names_of_nsq_are_there_on_demand() -> None:
+    node = Node()
+    await node.ask("POST", "/mpub?topic=t", b"aa\nbbb")
+    await node.ask("POST", "/channel/create?topic=t&channel=c")
+    found = parsed((await node.ask("GET", "/metrics?names=nsq"))[1])
+
+    assert {name.partition("{")[0] for name in found} >= set(MIXIN)
+    assert found['nsq_topic_message_count{topic="t"}'] == 2
+    assert found['nsq_topic_channel_depth{topic="t",channel="c"}'] == 2
+    assert not any(name.startswith("lapwing") for name in found)
+    assert (await node.ask("GET", "/metrics?names=go"))[0] == 400
+
+
 async def test_topics_and_channels_are_counted() -> None:
     node = Node()
     await node.ask("POST", "/mpub?topic=t", b"aa\nbbb")
@@ -54,6 +78,7 @@ async def test_topics_and_channels_are_counted() -> None:
     assert found["lapwing_topics"] == 2
     assert found["lapwing_channels"] == 1
     assert found["lapwing_healthy"] == 1
+    assert found["lapwing_disk_free_bytes"] > 0
     assert found["process_cpu_seconds_total"] > 0
     assert found["process_resident_memory_bytes"] > 1e6
 

@@ -1,4 +1,4 @@
-"""Memory, processor time and files of the process, in the figures that NSQ reports of Go."""
+"""Memory, processor time, files and disk of the process, in the figures that NSQ reports of Go."""
 
 from __future__ import annotations
 
@@ -118,6 +118,15 @@ def open_files() -> int:
 def most_files() -> int:
     """Return how many file descriptors the process may hold; -1 for no limit."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def free_disk(path: str) -> int | None:
+    """Return the bytes that are free where `path` is, or None if that cannot be found out."""
+    try:
+        facts = os.statvfs(path)
+    except OSError:
+        return None
+    return facts.f_bavail * facts.f_frsize
 
 
 def figures(pauses: GcPauses) -> dict[str, int]:

@@ -16,9 +16,9 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.stats import ChannelStats, HolderStats, TopicStats
 from lapwing.errors import LogError
 from lapwing.net.answers import Answer, StreamedAnswer
-from lapwing.net.requests import Request
+from lapwing.net.requests import Refused, Request
 from lapwing.net.routes import OPEN, Route
-from lapwing.nsqd import memory
+from lapwing.nsqd import memory, nsq_metrics
 from lapwing.nsqd.permissions import METRICS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -185,8 +185,31 @@ class Metrics:
         return [Route("GET", "/metrics", self.respond, logged=False, access=access)]
 
     def respond(self, request: Request) -> Answer:
-        """Return every metric, as a stream, so that others get their turn."""
-        return StreamedAnswer(200, content_type=CONTENT_TYPE, pieces=self.pieces(), nsq=False)
+        """Return every metric, as a stream, so that others get their turn; with `names=nsq` under NSQ's names."""
+        names = request.query.get("names", "lapwing")
+        if names not in ("lapwing", "nsq"):
+            raise Refused(400, "INVALID_NAMES")
+        pieces = self.nsq_pieces() if names == "nsq" else self.pieces()
+        return StreamedAnswer(200, content_type=CONTENT_TYPE, pieces=pieces, nsq=False)
+
+    async def nsq_pieces(self) -> AsyncIterator[bytes]:
+        """Yield the figures that NSQ has, under the names that statsd_exporter makes of NSQ's keys."""
+        for name, number in memory.figures(self._pauses).items():
+            kind = "counter" if name == "gc_total_runs" else "gauge"
+            yield _single(f"nsq_mem_{name}", kind, "As in NSQ's statsd figures.", number).render().encode()
+        topics = Columns("nsq_topic_", nsq_metrics.TOPIC)
+        channels = Columns("nsq_topic_channel_", nsq_metrics.CHANNEL)
+        names = sorted(self._broker.topics)
+        for start in range(0, len(names), _AT_ONCE):
+            for name in names[start : start + _AT_ONCE]:
+                for topic in stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False) or ():
+                    topics.add({"topic": topic.name}, topic)
+                    for channel in topic.channels:
+                        channels.add({"topic": topic.name, "channel": channel.name}, channel)
+            await asyncio.sleep(0)  # others get their turn
+        for lines in chain(topics.render(), channels.render()):
+            yield lines.encode()
+            await asyncio.sleep(0)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the text, a few lines at a time.
@@ -243,6 +266,9 @@ class Metrics:
         fsync = Family("lapwing_fsync_seconds", "histogram", "How long an fsync of a log took.")
         for suffix, labels, number in self._times.samples():
             fsync.add(number, labels, suffix)
+        free = memory.free_disk(broker.options.data_path or ".")
+        if free is not None:
+            families.append(_single("lapwing_disk_free_bytes", "gauge", "Free space for the data path.", free))
         families += [
             fsync,
             _single("process_cpu_seconds_total", "counter", "Processor time used.", memory.cpu_seconds()),
