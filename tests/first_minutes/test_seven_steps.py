@@ -77,6 +77,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     place = tmp_path_factory.mktemp("machine")
     source = place / "clone"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.so", "*.c", "*.egg-info"))
+    shutil.copytree(ROOT / "packaging", source / "packaging")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = [sys.executable, "-c", WITHOUT_CYTHON.format(str(place))]
@@ -97,6 +98,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 def test_1_the_wheel_is_installed_without_a_compiler(machine: Machine) -> None:
     assert "pure Python kernel" in machine.run("lapwing", "--version")
+    assert (machine.bin.parent / "share" / "man" / "man1" / "nsqd.1").exists()
+    assert (machine.bin.parent / "share" / "bash-completion" / "completions" / "lapwing").exists()
     assert str(machine.place) in machine.run("python", "-c", "import lapwing; print(lapwing.__file__)")
 
 

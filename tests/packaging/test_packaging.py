@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 import daemons
+from lapwing.cli import manpages
+from lapwing.cli.commands import script
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGING = ROOT / "packaging"
@@ -108,3 +110,26 @@ def test_the_image_is_built_from_files_that_are_there() -> None:
     for source in [source for sources in copied for source in sources]:
         assert (ROOT / source).exists(), source
     check_command(json.loads(lines[-1].removeprefix("CMD ")))
+
+
+def test_the_man_pages_are_those_of_the_programs() -> None:
+    again = "run `python -m lapwing.cli.reference > docs/cli.md`, which writes them too"
+    kept = {path.name: path.read_text() for path in (PACKAGING / "man").glob("*.1")}
+
+    assert {f"{program}.1" for program in PROGRAMS} == kept.keys()
+    assert manpages.pages() == kept, again
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed here")
+@pytest.mark.parametrize("program", sorted(PROGRAMS))
+def test_groff_formats_a_man_page_without_a_warning(program: str) -> None:
+    page = PACKAGING / "man" / f"{program}.1"
+    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, check=False)
+
+    assert done.stderr == ""
+    assert f"{program.upper()}(1)" in done.stdout
+
+
+@pytest.mark.parametrize(("shell", "name"), [("bash", "lapwing"), ("zsh", "_lapwing"), ("fish", "lapwing.fish")])
+def test_the_completions_are_those_that_the_command_prints(shell: str, name: str) -> None:
+    assert (PACKAGING / "completion" / name).read_text() == script(shell)

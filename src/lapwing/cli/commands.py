@@ -253,6 +253,11 @@ class Command:
             words.append(text if param.required else f"[{text}]")
         return " ".join(words)
 
+    def rows(self) -> list[tuple[str, str]]:
+        """Return each argument and option with what it means."""
+        arguments = [(param.metavar, _described(param)) for param in self.arguments if param.spec.help]
+        return [*arguments, *((_heading(param), _described(param)) for param in self.options)]
+
     def help_text(self, path: str, width: int | None = None) -> str:
         """Return the whole help."""
         width = width or terminal_width()

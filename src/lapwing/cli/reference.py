@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from lapwing.cli import main
@@ -48,11 +49,11 @@ def reference() -> str:
                  "them. Flags may be written with one dash or two.\n")
     for name, (module, what) in PROGRAMS.items():
         if find_spec(module) is not None:
-            parts.append(f"\n### {name}\n\n{what}\n\n{table(_options_in(module))}")
+            parts.append(f"\n### {name}\n\n{what}\n\n{table(options_in(module))}")
     return "".join(parts)
 
 
-def _options_in(module: str) -> type[Any]:
+def options_in(module: str) -> type[Any]:
     """Return the class of a program's options in its module."""
     found = import_module(module)
     return next(
@@ -70,4 +71,8 @@ def _of_command(path: str, found: Command | Group, level: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    from lapwing.cli import manpages
+
     print(reference(), end="")
+    if (folder := Path("packaging/man")).is_dir():  # the man pages are made from the same help
+        manpages.write(folder)
