@@ -15,8 +15,8 @@ from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.stats import ChannelStats, HolderStats, TopicStats
 from lapwing.errors import LogError
-from lapwing.net.answers import Answer, StreamedAnswer
-from lapwing.net.requests import Refused, Request
+from lapwing.net.answers import Answer, Refused, StreamedAnswer
+from lapwing.net.requests import Request
 from lapwing.net.routes import OPEN, Route
 from lapwing.nsqd import memory, nsq_metrics
 from lapwing.nsqd.permissions import METRICS
