@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from failing import configure, failures, letters, reject
-from lapwing.broker import dead_filter, redrive_task
+from lapwing.broker import claims, dead_filter, redrive_task
 from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings import UNLIMITED, Rate
 from lapwing.errors import SettingRefused, WriteFailed
@@ -209,6 +209,21 @@ def test_a_body_may_be_edited(stage: Stage):
     assert consumer.take()[0] == [(1, 3, b"mended")]
     consumer.finish(1)
     assert stage.channel().pending.sequences() == [3]
+
+
+def test_an_edited_body_stays_when_the_message_dies_and_is_redriven_again(stage: Stage):
+    if stage.path is None:
+        pytest.skip("a topic in memory has no side log for it")
+    consumer = buried(stage)
+    start(stage, sequences=[1], edited=b"mended")
+    run(stage)
+    consumer.take()
+    claims.claim(stage.channel(), [1], "reject", now=stage.now)
+    stage.commit()
+    start(stage, text="mended")
+    run(stage)
+
+    assert [body for _, _, body in consumer.take()[0]] == [b"mended"]
 
 
 def test_a_message_that_the_cursor_will_reach_anyway_is_not_doubled(stage: Stage):

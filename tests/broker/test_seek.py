@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lapwing.broker import seek, times
+from lapwing.broker import claims, seek, times
 from lapwing.errors import OutOfRange, SettingRefused
 from play import SECOND, Stage, numbered
 
@@ -111,6 +111,51 @@ def test_a_seek_forward_skips_and_the_bookmark_undoes_it(stage: Stage):
     move(stage, "bookmark")
     others = stage.consumer(ready=100)
     assert sorted(consumer.received() + others.received()) == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+
+
+def test_the_bookmark_keeps_what_is_deferred_deferred(stage: Stage):
+    stage.consumer().leave()
+    stage.client().publish(*numbered(1), delay=5_000)
+    stage.client().publish(*numbered(2))
+    move(stage, "earliest")
+    move(stage, "bookmark")
+    consumer = stage.consumer(ready=10)
+    early = consumer.received()
+    stage.pass_time(6 * SECOND)
+
+    assert early == [1, 2]
+    assert consumer.received() == [0]
+
+
+def test_the_bookmark_brings_nothing_back_that_was_finished_before_its_turn(stage: Stage):
+    stage.consumer().leave()
+    stage.client().publish(*numbered(2))
+    stage.client().publish(*numbered(1), delay=5_000)
+    move(stage, {"sequence": 1})
+    claims.claim(stage.channel(), [2], "finish", now=stage.now)
+    move(stage, "bookmark")
+    stage.pass_time(6 * SECOND)
+
+    assert stage.consumer(ready=10).received() == [0, 1]
+
+
+def test_the_bookmark_brings_back_what_only_the_side_log_has(tmp_path: Path):
+    stage = Stage(tmp_path, max_bytes_per_file=300)
+    consumer = stage.consumer(ready=3)
+    for _ in range(6):
+        stage.client().publish(b"x" * 200)
+    assert consumer.received() == [0, 1, 2]
+    move(stage, {"sequence": 1})
+    assert consumer.received() == [1, 2, 3]
+    consumer.finish(3)
+    for _ in range(2):
+        stage.broker.checkpoint(now=stage.now)
+        stage.broker.trim(now=stage.now, everywhere=True)
+    first = stage.channel().topic.log.first
+    move(stage, "bookmark")
+
+    assert first > 2
+    assert sorted(stage.consumer(ready=10).received() + consumer.received()) == [1, 2, 4, 5]
 
 
 @pytest.mark.parametrize("way", ["restart", "kill"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lapwing.broker import checkpoint, delivery, overflow, way_back
@@ -250,12 +251,18 @@ class Channel(ChannelCore):
         untried = self.pending.attempts
         return len(untried) >= count and all(untried.get(each) == 0 for each in range(sequence, self.cursor))
 
-    def take_back(self, sequences: Iterable[int], *, now: int) -> None:
-        """Make finished messages below the cursor ready again, as far as they can still be read."""
+    def take_back(self, sequences: Iterable[int], *, now: int, dues: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Make finished messages below the cursor ready again, as far as they can still be read.
+
+        The messages in `dues` are deferred until then.
+        """
         unfinished, copied = set(self.pending.sequences()), self.side_logged.sequences
         first = self.topic.log.first
         there = [each for each in sequences if each not in unfinished and (each >= first or each in copied)]
-        self.give_back(there, Reason.RETURNED, now=now)
+        early = [each for each in there if dues.get(each, 0) > now]
+        self.give_back([each for each in there if dues.get(each, 0) <= now], Reason.RETURNED, now=now)
+        for sequence in early:
+            self.give_back([sequence], Reason.RETURNED, now=now, delay=dues[sequence] - now)
 
     def close(self) -> None:
         """Refuse further calls, and hang up on all consumers."""

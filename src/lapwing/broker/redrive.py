@@ -321,8 +321,8 @@ class _Republished:
 def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes | None, now: int) -> list[int]:
     """Make messages that a channel gave up ready again in it; return the sequences of those that were not already.
 
-    Where the log has deleted a message, or its body was edited, the body goes into the side log. Raises
-    `WriteFailed`.
+    Where the log no longer has a message, or its body was edited, now or before an earlier redrive, the body goes into
+    the side log. Raises `WriteFailed`.
     """
     topic, pending = channel.topic, channel.pending
     unfinished = set(pending.sequences())
@@ -334,7 +334,7 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
         if not 0 <= sequence < topic.log.end or sequence in unfinished or ahead:
             continue  # it is there
         wanted[sequence] = letter.headers
-        if edited is not None or not _readable(topic, sequence):
+        if edited is not None or not _in_log(topic, sequence, letter.body):
             kept.append((sequence, _frame(topic, sequence, letter, edited)))
     if kept:
         channel.side_logged.keep(kept)
@@ -347,12 +347,12 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
     return list(wanted)
 
 
-def _readable(topic: Topic, sequence: int) -> bool:
+def _in_log(topic: Topic, sequence: int, body: bytes) -> bool:
+    """Return whether the log has the message with that body."""
     try:
-        topic.log.frame(sequence)
+        return topic.log.frame(sequence)[kernel.HEAD :] == body
     except (OutOfRange, CorruptChunk):
         return False
-    return True
 
 
 def _frame(topic: Topic, sequence: int, letter: DeadLetter, edited: bytes | None) -> bytes:

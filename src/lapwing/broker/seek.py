@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing.broker import times
+from lapwing.broker import checkpoint, times
 from lapwing.broker.skips import Bookmark, Runs, gaps, runs_of
 from lapwing.errors import OutOfRange, SettingRefused
 from lapwing.net import durations
@@ -91,17 +91,38 @@ def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
 
 
 def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
-    """Undo the last seek: what was finished before it, or since, stays finished. Raises `SettingRefused`."""
+    """Undo the last seek: what was finished before it, or since, stays finished. Raises `SettingRefused`.
+
+    Messages that were deferred wait as long as they would have.
+    """
     bookmark = channel.bookmark
     if bookmark is None:
         raise SettingRefused("to: the channel has no bookmark: it was never moved by a seek")
     channel.pass_over()
     cursor = channel.cursor
-    since = Runs(gaps(bookmark.target, cursor, runs_of(channel.pending.sequences())))  # finished
+    finished = gaps(bookmark.target, cursor, runs_of(channel.pending.sequences()))
+    since = Runs([*finished, *channel.finished_ahead.runs])
     back = [each for run in bookmark.unfinished for each in range(*run) if each not in since]
+    dues = _dues(channel, back)
+    copied = channel.side_logged.sequences
+    frames = [(each, frame) for each in back if each in copied and (frame := channel.frame(each)) is not None]
     found = seek(channel, bookmark.cursor, now=now)
+    for each in channel.pending.sequences():
+        if each in since:  # it was published deferred, and the seek found it in the log again
+            channel.pending.drop(each)
     since.drop_below(channel.cursor)
     channel.finish_ahead(since.runs)
-    channel.take_back([each for each in back if each < channel.cursor], now=now)
+    if lost := [(each, frame) for each, frame in frames if each not in copied]:
+        channel.side_logged.keep(lost)  # the log no longer has them, and the seek dropped the copies
+    channel.take_back([each for each in back if each < channel.cursor], now=now, dues=dues)
     channel.pass_over()
     return found
+
+
+def _dues(channel: Channel, sequences: list[int]) -> dict[int, int]:
+    """Return when messages that are deferred, or were published so, are due. Raises `ReadFailed`."""
+    if not sequences:
+        return {}
+    skips = checkpoint.find_skips(channel, max(sequences[0], channel.topic.log.first))
+    dues = {start: due for start, _, due in skips if due is not None}
+    return dues | {each: due for each in sequences if (due := channel.pending.deferred.due(each)) is not None}
