@@ -1,5 +1,7 @@
 """What is worth a look, in words, and what to do about it."""
 
+from dataclasses import replace
+
 from lapwing.admin.alarms import AlarmLimits, alarms
 from lapwing.admin.dead_letters import dead_topics
 from lapwing.admin.history import History
@@ -248,7 +250,9 @@ def test_dead_letters_wait_for_somebody_and_need_no_consumer():
 
     [alarm] = alarms(cluster_view, History(), AlarmLimits(), dead(3))
     assert alarm.text == "3 dead letters wait in orders.c.dead."
-    assert (alarm.severity, alarm.link) == ("warning", "/dead?topic=orders.c.dead")
+    assert (alarm.severity, alarm.link) == ("info", "/dead?topic=orders.c.dead")
+    [late] = alarms(replace(cluster_view, ages={("orders.c.dead", "dead"): 300.0}), History(), AlarmLimits(), dead(3))
+    assert (late.severity, late.text) == ("warning", alarm.text)
     assert alarms(cluster_view, History(), AlarmLimits(), dead(0)) == []
 
 

@@ -65,7 +65,8 @@ def alarms(
         letters = dead.get(topic["topic_name"])
         for channel in topic["channels"]:
             if letters is not None and channel["channel_name"] == DEAD_CHANNEL and not channel["client_count"]:
-                found += _of_dead_letters(letters)
+                age = cluster_view.ages.get((letters.name, DEAD_CHANNEL), 0.0)
+                found += _of_dead_letters(letters, late=age >= limits.age)
             else:
                 found += _of_channel(channel, cluster_view, history, limits, fed)
     return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
@@ -237,8 +238,11 @@ def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> I
         )
 
 
-def _of_dead_letters(topic: DeadTopic) -> Iterator[Alarm]:
-    """Yield the alarms of a dead-letter topic, whose letters wait for somebody and need no consumer."""
+def _of_dead_letters(topic: DeadTopic, *, late: bool) -> Iterator[Alarm]:
+    """Yield the alarms of a dead-letter topic, whose letters wait for somebody and need no consumer.
+
+    Letters are a note, and a warning once nobody has dealt with the oldest for long (`late`).
+    """
     link = f"/dead?topic={quote(topic.name, safe='')}"
     for node, task in topic.tasks.items():
         if task["state"] == "failed" or (task["state"] == "running" and task.get("error")):
@@ -253,7 +257,7 @@ def _of_dead_letters(topic: DeadTopic) -> Iterator[Alarm]:
     if topic.letters and not topic.running:
         verb = "waits" if topic.letters == 1 else "wait"
         yield Alarm(
-            "warning",
+            "warning" if late else "info",
             topic.name,
             f"{several(topic.letters, 'dead letter')} {verb} in {topic.name}.",
             "Look at their errors and repair the cause, then redrive them, or purge what nobody needs.",

@@ -16,7 +16,7 @@ def suggestions(plan: Plan) -> list[str]:
     """Return lines to print: the page, and commands that show what lapwing can do."""
     lines = []
     if plan.admin:
-        lines += [f"Open http://{plan.address('admin')}/ : topics, rates, messages, alarms.", ""]
+        lines += [f"Open http://{plan.address('admin')}/ : topics, rates, messages, dead letters, alarms.", ""]
     lines.append("Try in another terminal:")
     prepare = preparation(plan)
     if prepare:
