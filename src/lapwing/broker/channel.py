@@ -117,6 +117,7 @@ class Channel(ChannelCore):
         if limit > 0 and len(self.subscriptions) >= limit:
             raise TooManyConsumers(f"consumers for {self.topic.name}:{self.name} exceeds limit of {limit}")
         self.subscriptions[subscription] = None
+        self.window_count += isinstance(subscription, Window)
         self.pending.attach(subscription.holder)
         if PARKED in self.pending.named and isinstance(subscription, Window):
             self._unpark(self.pending.named[PARKED])
@@ -140,6 +141,7 @@ class Channel(ChannelCore):
         """
         if self.subscriptions.pop(subscription, self) is self:
             return
+        self.window_count -= isinstance(subscription, Window)
         holder = subscription.holder
         self.pending.detach(holder)
         if not (holder.named or holder.attached or (keep_in_flight and not self.exiting)):

@@ -104,6 +104,7 @@ class ChannelCore:
         self.paused = False
         self.exiting = False
         self.subscriptions: dict[Subscription, None] = {}  # the oldest first
+        self.window_count = 0  # how many of them are windows
         self.reader = topic.log.reader(cursor)
         self.ahead = SkippedRuns()
         self.finished_ahead = Runs()  # of those that it skips, the ones that are finished

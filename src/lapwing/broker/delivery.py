@@ -29,7 +29,7 @@ def deliver(channel: ChannelCore, now: int) -> None:
     waiting = channel.depth - held_back
     if waiting <= 0:
         return
-    ready = [subscription for subscription in channel.subscriptions if subscription.room > 0]
+    ready = _with_room(channel, waiting)
     if not ready:
         return
     near_first = channel.topology_aware
@@ -85,6 +85,24 @@ def hand_over(channel: ChannelCore, sequences: Sequence[int], subscription: Subs
 def _delivered(channel: ChannelCore) -> None:
     channel.dirty = True
     channel.schedule(channel.pending.leases.soonest)
+
+
+def _with_room(channel: ChannelCore, waiting: int) -> list[Subscription]:
+    """Return the subscriptions with room, the oldest first.
+
+    Where thousands of reads wait and there are no windows, these are only as many as can take all that is waiting.
+    """
+    if channel.window_count or channel.topology_aware:
+        return [subscription for subscription in channel.subscriptions if subscription.room > 0]
+    ready: list[Subscription] = []
+    for subscription in channel.subscriptions:
+        room = subscription.room
+        if room > 0:
+            ready.append(subscription)
+            waiting -= room
+            if waiting <= 0:
+                break
+    return ready
 
 
 def _in_turn(channel: ChannelCore, ready: list[Subscription]) -> list[Subscription]:

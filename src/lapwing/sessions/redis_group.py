@@ -14,12 +14,14 @@ from lapwing.broker.holder import PARKED
 from lapwing.broker.subscription import Credit
 from lapwing.sessions.redis_stream import MS, Stream
 from lapwing.wire.resp import ids, keys
+from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.broker.holder import Holder
 
+LONGEST_CONSUMER: Final = 1024  # bytes of a consumer's name: the journal keeps it
 _MOST_BYTES: Final = 16 << 20  # of frames that one XREADGROUP delivers, whatever its COUNT is
 _MOST_TIMES: Final = 1 << 16  # delivered entries whose times are remembered, so that XACK need not read the log
 
@@ -54,7 +56,9 @@ class Group:
         return [named[name] for name in sorted(named) if name != PARKED]
 
     def consumer(self, name: bytes, *, now: int) -> Holder:
-        """Return the consumer of that name, created if there is none; it has been seen now."""
+        """Return the consumer of that name, created if there is none; it has been seen now. Raises `ErrorReply`."""
+        if len(name) > LONGEST_CONSUMER:
+            raise ErrorReply(f"ERR the name of a consumer may have {LONGEST_CONSUMER} bytes, this one has {len(name)}")
         holder = self.pending.named_holder(name.decode("latin-1"))
         holder.seen = now
         self.channel.dirty = True

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing.broker.holder import FATAL, PARKED
 from lapwing.broker.pending import Reason
-from lapwing.broker.subscription import Window
 from lapwing.sessions.redis_group import Group, PendingEntry, find_channel
 from lapwing.sessions.redis_replies import Reply, SavedSlot
 from lapwing.sessions.redis_stream import MS, Stream
@@ -330,9 +329,7 @@ def nack(session: RedisSession, words: list[bytes], now: int) -> Reply:
 def _requeues(channel: Channel) -> bool:
     """Return whether entries that are given back are delivered again without a claim."""
     settings = channel.effective
-    if settings.max_attempts or settings.retry_first:
-        return True
-    return any(isinstance(each, Window) for each in channel.subscriptions)
+    return bool(settings.max_attempts or settings.retry_first or channel.window_count)
 
 
 # --- deleting ------------------------------------------------------------------------------------------------------

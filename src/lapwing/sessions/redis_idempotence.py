@@ -9,6 +9,7 @@ from typing import Final
 from lapwing.wire.resp.ids import EntryId
 
 _SECOND: Final = 1_000_000_000  # ns
+_LONGEST_NAME: Final = 64  # bytes of a producer or an id that are kept as they are
 _MOST_PRODUCERS: Final = 10_000  # of one stream; the one that was silent for longest is forgotten first
 
 
@@ -42,6 +43,7 @@ class IdempotenceWindow:
 
     def find(self, producer: bytes, name: bytes, *, now: int) -> EntryId | None:
         """Return the entry that a producer has added under an id; None if it has not, or long ago."""
+        producer, name = _short(producer), _short(name)
         used = self._producers.get(producer)
         if used is None:
             return None
@@ -56,6 +58,7 @@ class IdempotenceWindow:
 
     def add(self, producer: bytes, name: bytes, entry: EntryId, *, now: int) -> None:
         """Remember the entry that a producer has added under an id."""
+        producer, name = _short(producer), _short(name)
         used = self._producers.setdefault(producer, OrderedDict())
         self._producers.move_to_end(producer)
         used[name] = entry, now
@@ -67,7 +70,12 @@ class IdempotenceWindow:
 
     def forget(self, producer: bytes, name: bytes) -> None:
         """Forget an id whose entry could not be written."""
-        self._producers.get(producer, OrderedDict()).pop(name, None)
+        self._producers.get(_short(producer), OrderedDict()).pop(_short(name), None)
+
+
+def _short(name: bytes) -> bytes:
+    """Return the name, or what takes its place where it is long: windows take little memory, whatever clients send."""
+    return name if len(name) <= _LONGEST_NAME else b"#" + hashlib.blake2b(name, digest_size=32).digest()
 
 
 def name_of(pairs: list[bytes]) -> bytes:

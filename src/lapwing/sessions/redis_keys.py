@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lapwing.sessions.redis import RedisSession
 
 _WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
+_MOST_WATCHED: Final = 1024  # keys of one client
+_LONGEST_PATTERN: Final = 1024  # bytes
 _NO_END: Final = (
     "ERR a stream has no end: it is a topic, which stays until it is deleted; set retention_age or message_ttl of the "
     "topic instead"
@@ -143,15 +145,21 @@ def matching(session: RedisSession, pattern: bytes | None) -> list[bytes]:
 
 
 def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
-    """Return a pattern of KEYS as a regular expression: `*`, `?`, `[a-z]`, `[^a]` and `\\` before a plain byte."""
-    parts: list[bytes] = []
+    """Return a pattern of KEYS as a regular expression: `*`, `?`, `[a-z]`, `[^a]` and `\\` before a plain byte.
+
+    The part behind a `*` is matched where it comes first and never tried elsewhere: that suffices, and no pattern takes
+    long. Raises `ErrorReply`.
+    """
+    if len(pattern) > _LONGEST_PATTERN:
+        raise ErrorReply(f"ERR a pattern may have {_LONGEST_PATTERN} bytes, this one has {len(pattern)}")
+    segments: list[list[bytes]] = [[]]  # between the stars
     at = 0
     while at < len(pattern):
         byte = pattern[at : at + 1]
         at += 1
+        parts = segments[-1]
         if byte == b"*":
-            if parts[-1:] != [b".*"]:
-                parts.append(b".*")
+            segments.append([])
         elif byte == b"?":
             parts.append(b".")
         elif byte == b"[":
@@ -162,7 +170,11 @@ def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
             at += 1
         else:
             parts.append(re.escape(byte))
-    return re.compile(b"".join(parts), re.DOTALL)
+    first, *rest = [b"".join(parts) for parts in segments]
+    if not rest:
+        return re.compile(first, re.DOTALL)
+    middle = b"".join([b"(?>.*?%b)" % segment for segment in rest[:-1] if segment])
+    return re.compile(b"%b%b.*%b" % (first, middle, rest[-1]), re.DOTALL)
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
@@ -224,6 +236,8 @@ def watch(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """WATCH key .."""
     if session.queue is not None:
         raise ErrorReply("ERR WATCH inside MULTI is not allowed")
+    if len(session.watched) + len(words) - 1 > _MOST_WATCHED:
+        raise ErrorReply(f"ERR a client may watch {_MOST_WATCHED} keys at a time")
     for key in words[1:]:
         session.watched.setdefault((session.database, key), state(session, session.database, key))
     return replies.OK

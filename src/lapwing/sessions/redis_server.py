@@ -26,6 +26,7 @@ from lapwing.wire.resp.requests import LONGEST_WORD
 if TYPE_CHECKING:
     from lapwing.sessions.redis import RedisSession
 
+_MOST_PATTERNS: Final = 66  # words of CONFIG GET
 _MS: Final = 1_000_000  # ns
 _SECOND: Final = 1_000_000_000  # ns
 
@@ -315,6 +316,8 @@ def wait_aof(session: RedisSession, words: list[bytes], now: int) -> Reply:
 def config_get(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """CONFIG GET pattern .."""
     known = settings(session)
+    if len(words) > _MOST_PATTERNS:
+        raise ErrorReply(f"ERR CONFIG GET takes {_MOST_PATTERNS - 2} patterns at a time")
     patterns = [compile_pattern(word.lower()) for word in words[2:]]
     found = [(name, value) for name, value in known.items() if any(each.fullmatch(name.encode()) for each in patterns)]
     return replies.mapping([(replies.text(name), replies.text(value)) for name, value in found], session.protocol)

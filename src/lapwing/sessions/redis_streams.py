@@ -67,6 +67,7 @@ def _add_once(session: RedisSession, stream: Stream, asked: Xadd, producer: byte
     entry = stream.add(asked.pairs, asked.id, slot, now=now)
     slot.expect(entry)
     window.add(producer, name, entry, now=now)
+    slot.on_failure = lambda: window.forget(producer, name)
     if asked.trim is not None:
         stream.topic.write_pending(now=now)
         trim(stream, asked.trim, unread=session.broker.options.redis_trim_unread, now=now)
