@@ -374,3 +374,25 @@ def test_the_note_of_a_task_is_understood_again():
     import json
 
     assert redrive_task.decode(json.loads(redrive_task.encode(task))) == task
+
+
+def test_a_message_given_up_before_its_delivery_was_saved_is_not_delivered_again_after_a_kill(tmp_path: Path):
+    stage = Stage(tmp_path)
+    consumer = buried(stage, 1)
+    consumer.finish(1)
+    stage.pass_time(SECOND)
+    stage.checkpoint()
+    stage.client().publish(*numbered(3))
+    reject(consumer, 3)
+    assert len(letters(stage, DEAD)) == 2
+    stage.kill()
+    consumer = stage.consumer()
+    assert consumer.received() == [2, 4]
+    consumer.finish(2, 4)
+    start(stage)
+    run(stage)
+
+    assert consumer.received() == [0, 3]
+    consumer.finish(0, 3)
+    stage.restart()
+    assert stage.consumer().received() == []

@@ -179,6 +179,9 @@ class DeadLetterMover:
         for sequence in self._copied(channel):
             if channel.finish([sequence], now=now):
                 channel.counts.dead += 1
+            elif channel.cursor <= sequence < channel.topic.fanned_out:  # its delivery was not saved either
+                channel.finish_ahead([(sequence, sequence + 1)])
+                channel.counts.dead += 1
         pending = channel.pending
         doomed = [each for each in pending.failures.doomed() if pending.requeued.remove(each)]
         if doomed:
