@@ -673,3 +673,17 @@ def test_a_paused_channel_sheds_too_and_deferred_messages_are_left_alone(stage: 
 
     channel = stage.channel()
     assert (channel.depth, len(channel.pending.deferred), channel.counts.overflowed) == (1, 1, 2)
+
+
+def test_a_message_delivered_alone_times_out_although_nothing_else_has_a_deadline(stage: Stage):
+    consumer = stage.consumer()
+    configure(stage, max_attempts=1)
+    stage.client().publish(*numbered(2))
+    consumer.leave()
+    stage.pass_time(2 * MINUTE)
+    consumer = stage.consumer()
+    assert consumer.received() == [0]
+    stage.pass_time(2 * MINUTE)
+
+    assert consumer.received() == [1]
+    assert len(letters(stage)) == 1

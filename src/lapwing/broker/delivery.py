@@ -25,6 +25,7 @@ def deliver(channel: ChannelCore, now: int) -> None:
     alone = channel.pending.alone
     if alone or channel.reserved:
         deliver_alone(channel, lambda subscription, sequence: _redeliver_alone(channel, sequence, subscription, now))
+        _delivered(channel)
     held_back = len(alone)
     waiting = channel.depth - held_back
     if waiting <= 0:
