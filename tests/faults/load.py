@@ -18,6 +18,7 @@ MESSAGE = np.dtype(
     [("size", ">u4"), ("type", ">u4"), ("time", ">i8"), ("attempts", ">u2"), ("id", "S16"),
      ("publisher", ">u4"), ("number", ">u8"), ("check", ">u8")]
 )  # fmt: skip
+FIN = np.dtype([("word", "S4"), ("id", "S16"), ("end", "S1")])
 BODY = np.dtype([("size", ">u4"), ("publisher", ">u4"), ("number", ">u8"), ("check", ">u8")])
 FRAME = MESSAGE.itemsize
 SIZE = FRAME - 4
@@ -189,7 +190,9 @@ class Channel:
         fresh = run["id"][run["attempts"] == 1]
         if len(fresh):
             if fresh[0] <= last or np.any(fresh[1:] <= fresh[:-1]):
-                self.broken.append(f"{self.name!r}: first deliveries out of order near {fresh[0]!r}")
+                at = int(np.argmax(fresh <= np.concatenate(([last], fresh[:-1]))))
+                before = bytes(fresh[at - 1]) if at else last
+                self.broken.append(f"{self.name!r}: first delivery of {bytes(fresh[at])!r} after that of {before!r}")
             last = bytes(fresh[-1])
         answers = []
         for name in np.unique(run["publisher"]):
@@ -217,9 +220,9 @@ class Channel:
         abandoned = first & (numbers % self.abandon_every == 1)
         done = ~(given_back | abandoned)
         finished[numbers[done]] = min(int(self._received) + 1, 65535)
-        return b"".join([b"FIN %b\n" % each for each in part["id"][done].tolist()]) + b"".join(
-            [b"REQ %b 0\n" % each for each in part["id"][given_back].tolist()]
-        )
+        lines = np.empty(int(np.count_nonzero(done)), FIN)
+        lines["word"], lines["id"], lines["end"] = b"FIN ", part["id"][done], b"\n"
+        return lines.tobytes() + b"".join([b"REQ %b 0\n" % each for each in part["id"][given_back].tolist()])
 
     def missing(self) -> int:
         """How many acknowledged messages have not come."""

@@ -24,7 +24,8 @@ import daemons
 REQUESTS = int(os.environ.get("LAPWING_REQUESTS", "4"))  # per endpoint
 SLOW = {"/debug/pprof/profile"}  # take as long as they are asked to
 ELSEWHERE = {502, 503, 504}  # upstream or disk; with a reason
-NAMES = """topic channel node from to limit after count sink batch key part keys filter rate body dry_run action min_idle
+NAMES = """topic channel node from to
+    limit after count sink batch key part keys filter rate body dry_run action min_idle
     sequence defer binary format setting name metric target range include_clients start stop message at n ids
     max_attempts retry_first"""
 KEYS = NAMES.split()
