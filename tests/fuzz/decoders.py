@@ -32,7 +32,7 @@ from lapwing.net.http_message import AnswerParser, HttpFailed
 from lapwing.net.incoming import Incoming
 from lapwing.net.routes import Route, Router
 from lapwing.wire.nsq import identify, lookup
-from lapwing.wire.nsq.commands import Mpub
+from lapwing.wire.nsq.commands import MAGIC, Mpub, bodies
 from lapwing.wire.nsq.compression import CompressionError, DeflateCodec, SnappyCodec
 from lapwing.wire.nsq.connection import BrokerConnection, ClientConnection, Limits
 from lapwing.wire.resp import commands as resp_commands
@@ -42,7 +42,7 @@ from lapwing.wire.resp.reply_reader import ReplyReader
 from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun, split_run
 
 try:
-    from lapwing.net._sockets import SocketSet
+    from lapwing.net._sockets import Publishes, SocketSet
 except ImportError:  # not Linux, or no compiler where this was installed
     SocketSet = None
 
@@ -356,13 +356,16 @@ class _Receiver:
     def __init__(self) -> None:
         assert SocketSet is not None
         self._set = SocketSet()
+        most: dict[str, int] = {"max_count": 1000, "max_size": LIMITS.max_message, "max_body": LIMITS.max_body}
+        self._publishes = [Publishes(line, None, **most) for line in (b"PUB t\n", b"MPUB t\n")]
         self._pairs: list[tuple[socket.socket, socket.socket, SimpleNamespace]] = [self._pair() for _ in range(4)]
 
     def _pair(self) -> tuple[socket.socket, socket.socket, SimpleNamespace]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        owner = SimpleNamespace(fd=ours.fileno())
+        expected = [*self._publishes, None][ours.fileno() % 3]
+        owner = SimpleNamespace(fd=ours.fileno(), publishes=expected)
         self._set.add(ours.fileno(), owner)
         return ours, theirs, owner
 
@@ -381,7 +384,12 @@ class _Receiver:
             self._set.watch(owner.fd, reading=True, writing=True)
         elif action == 5:
             assert self._set.send(owner.fd, data) in (len(data), -errno.EPIPE)
-        got = b"".join(what for who, what in self._set.receive() if who is owner and type(what) is bytes)
+        found, ran = self._set.receive()
+        got = b"".join(what for who, what in found if who is owner and type(what) is bytes)
+        for publishes in ran:
+            for piece, (who, messages, commands) in zip(*publishes.take(), strict=True):
+                _check_publishes(piece, messages, commands)
+                got += piece if who is owner else b""
         if action not in (2, 3):
             assert got == data[:sent], f"{len(got)} bytes of {sent} came"
         if action in (1, 2, 3, 4, 5):
@@ -389,6 +397,15 @@ class _Receiver:
             ours.close()
             theirs.close()
             self._pairs[number] = self._pair()
+
+
+def _check_publishes(piece: bytes, messages: int, commands: int) -> None:
+    """Compare what the receiver took for whole publishes with what the parser makes of it."""
+    connection = BrokerConnection(LIMITS)
+    connection.receive(MAGIC + piece)
+    found = list(connection.commands())
+    assert len(found) == commands, f"{len(found)} commands of {commands}"
+    assert sum(len(bodies(each.body)) if type(each) is Mpub else 1 for each in found) == messages
 
 
 _receivers: list[_Receiver] = []
