@@ -55,7 +55,7 @@ def running(command: Callable[[str, int], list[str]]) -> Iterator[Target]:
         arguments = command(folder, port)
         with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                _await_port(process, arguments[0], port)
+                await_port(process, arguments[0], port)
                 yield Target(Address("127.0.0.1", port), "", process.pid)
             finally:
                 process.terminate()
@@ -65,7 +65,7 @@ def running(command: Callable[[str, int], list[str]]) -> Iterator[Target]:
                     process.kill()
 
 
-def _await_port(process: "subprocess.Popen[bytes]", name: str, port: int) -> None:
+def await_port(process: "subprocess.Popen[bytes]", name: str, port: int) -> None:
     deadline = time.monotonic() + _START
     while True:
         try:
@@ -79,14 +79,14 @@ def _await_port(process: "subprocess.Popen[bytes]", name: str, port: int) -> Non
 
 def redis(ours: Result, settings: LoadSettings) -> Result:
     """Streams in redis, written to its append-only file without waiting for the disk, as `durability os` does."""
-    with running(_redis_command) as target:
+    with running(redis_command) as target:
         watch = Watch(target.pid)
         if ours.load == "pub":
             with watch:
-                _redis_fill(target.tcp.port, settings, ours.messages, settings.publishers)
+                redis_fill(target.tcp.port, settings, ours.messages, settings.publishers)
             shown = {"connections": settings.publishers, "pipeline": _PIPELINE}
         elif ours.load == "sub":
-            _redis_fill(target.tcp.port, settings, ours.messages, 2)
+            redis_fill(target.tcp.port, settings, ours.messages, 2)
             with watch:
                 _redis_drain(target.tcp.port, ours.messages)
             shown = {"consumers": 1, "count": _PIPELINE}
@@ -96,12 +96,12 @@ def redis(ours: Result, settings: LoadSettings) -> Result:
         return replace(result, server="redis", durability="os: appendonly, appendfsync no")
 
 
-def _redis_command(folder: str, port: int) -> list[str]:
+def redis_command(folder: str, port: int) -> list[str]:
     return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "",
             "--appendonly", "yes", "--appendfsync", "no"]
 
 
-def _redis_fill(port: int, settings: LoadSettings, messages: int, connections: int) -> None:
+def redis_fill(port: int, settings: LoadSettings, messages: int, connections: int) -> None:
     command = ["redis-benchmark", "-p", str(port), "-n", str(messages), "-P", str(_PIPELINE), "-c", str(connections),
                "-q", "XADD", "bench", "*", "body", "x" * settings.size]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -22,9 +22,9 @@ def nats(ours: Result, settings: LoadSettings) -> Result:
     """The same load on a nats-server with JetStream."""
     if ours.load not in ("pub", "sub"):
         raise ConfigError("nats can be measured with the loads pub and sub")
-    with running(_command) as target:
+    with running(server_command) as target:
         watch = Watch(target.pid)
-        line = _Line(target.tcp.port)
+        line = NatsLine(target.tcp.port)
         try:
             line.create_stream()
             if ours.load == "pub":
@@ -43,11 +43,11 @@ def nats(ours: Result, settings: LoadSettings) -> Result:
         return replace(result, server="nats", durability="os: file storage")
 
 
-def _command(folder: str, port: int) -> list[str]:
+def server_command(folder: str, port: int) -> list[str]:
     return ["nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", folder]
 
 
-class _Line:
+class NatsLine:
     """One blocking connection."""
 
     def __init__(self, port: int) -> None:
