@@ -254,6 +254,7 @@ def test_dead_letters_wait_for_somebody_and_need_no_consumer():
     [late] = alarms(replace(cluster_view, ages={("orders.c.dead", "dead"): 300.0}), History(), AlarmLimits(), dead(3))
     assert (late.severity, late.text) == ("warning", alarm.text)
     assert alarms(cluster_view, History(), AlarmLimits(), dead(0)) == []
+    assert alarms(cluster_view, History(), AlarmLimits(), {}) == []  # a new topic, before its letters are known
 
 
 def test_a_redrive_that_failed_is_an_alarm_and_one_that_runs_is_none():

@@ -64,9 +64,11 @@ def alarms(
         found += _of_topic(topic)
         letters = dead.get(topic["topic_name"])
         for channel in topic["channels"]:
-            if letters is not None and channel["channel_name"] == DEAD_CHANNEL and not channel["client_count"]:
-                age = cluster_view.ages.get((letters.name, DEAD_CHANNEL), 0.0)
-                found += _of_dead_letters(letters, late=age >= limits.age)
+            key = (topic["topic_name"], channel["channel_name"])
+            holds_letters = letters is not None and key[1] == DEAD_CHANNEL
+            if (holds_letters or names.dead_letters(*key)) and not channel["client_count"]:
+                if letters is not None:  # None: the topic is so new that its letters were not asked for yet
+                    found += _of_dead_letters(letters, late=cluster_view.ages.get(key, 0.0) >= limits.age)
             else:
                 found += _of_channel(channel, cluster_view, history, limits, fed)
     return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
