@@ -102,20 +102,25 @@ async def swapped(nodes: list[Node], lookupd: str) -> None:
         traffic = asyncio.create_task(publish(producer))
         async with Consumer("orders", "billing", handle, lookupd=lookupd, max_in_flight=100, **options):
             for node in nodes:
-                await until_true(lambda goal=len(sent) + 400: len(sent) >= goal)
+                await grown(sent, by=400)
                 await asyncio.to_thread(node.stop)
                 command = [BESIDE_PYTHON / "lapwing", "import-nsqd", node.path]
                 imported = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True)
                 assert b"orders" in imported.stdout
                 node.start(program("nsqd"))
                 await node.answers()
-            await until_true(lambda goal=len(sent) + 400: len(sent) >= goal)
+            await grown(sent, by=400)
             over.set()
             await traffic
             await until_true(lambda: sent <= received)
     received.clear()
     async with Consumer("orders", "archive", handle, lookupd=lookupd, max_in_flight=500, **options):
         await until_true(lambda: sent <= received)
+
+
+async def grown(sent: set[bytes], *, by: int) -> None:
+    goal = len(sent) + by
+    await until_true(lambda: len(sent) >= goal)
 
 
 async def until_true(claim: Callable[[], bool]) -> None:
