@@ -18,7 +18,7 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -28,11 +28,12 @@ from lapwing.broker.channel import Channel
 from lapwing.broker.options import Options as BrokerOptions
 from lapwing.broker.settings import default_dead_topic
 from lapwing.broker.storage import MemoryStorage
+from lapwing.client.headers import encode, headers_of_each
 from lapwing.client.message import Message, Row
 from lapwing.client.publish_batches import checked
 from lapwing.errors import NoSuchChannel, NoSuchTopic
 from lapwing.sessions.nsq import Session, limits_of
-from lapwing.wire.nsq.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Rej, Req, Sub, Touch
+from lapwing.wire.nsq.commands import Command, Dpub, Fins, Hpub, Mpub, Pub, Rdy, Rej, Req, Sub, Touch
 
 SECOND: Final = 1_000_000_000  # ns
 _NODE: Final = 1
@@ -70,10 +71,15 @@ class Broker:
 
     # ---- the test's side ----
 
-    def publish(self, topic: str, *bodies: bytes, defer: float = 0.0) -> None:
-        """Publish messages; with `defer` they are delivered after so many seconds."""
+    def publish(
+        self, topic: str, *bodies: bytes, headers: Mapping[str, str] | None = None, defer: float = 0.0
+    ) -> None:
+        """Publish messages, with the same headers each; with `defer` they are delivered after so many seconds."""
         found = [checked(topic, body) for body in bodies]
-        if defer > 0:
+        if headers:
+            text, delay = encode(headers), round(max(defer, 0.0) * SECOND)
+            self._publisher.send(*(Hpub.of(topic, text, body, delay=delay) for body in found))
+        elif defer > 0:
             self._publisher.send(*(Dpub(topic, round(defer * SECOND), body) for body in found))
         else:
             self._publisher.send(Pub(topic, found[0]) if len(found) == 1 else Mpub.of(topic, found))
@@ -195,23 +201,44 @@ class TestProducer:
         return
 
     async def publish(
-        self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish one message."""
-        self._broker.publish(topic, body, defer=defer or 0.0)
+        self._broker.publish(topic, body, headers=headers, defer=defer or 0.0)
 
     async def publish_many(
-        self, topic: str, bodies: Sequence[bytes], *, defer: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish several messages."""
-        if bodies:
+        if headers:
+            for own, body in zip(headers_of_each(topic, headers, len(bodies)), bodies, strict=True):
+                self._broker.publish(topic, body, headers=own, defer=defer or 0.0)
+        elif bodies:
             self._broker.publish(topic, *bodies, defer=defer or 0.0)
 
     def submit(
-        self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
     ) -> "asyncio.Future[None]":
         """Publish one message; the future is done."""
-        self._broker.publish(topic, body, defer=defer or 0.0)
+        self._broker.publish(topic, body, headers=headers, defer=defer or 0.0)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
@@ -224,6 +251,7 @@ class _Connection:
         self._broker = broker
         core = broker._core
         self._session = Session(core, limits_of(broker._options), on_ready=lambda: None, hang_up=lambda: None)
+        self._session.headers = True
 
     def send(self, *commands: Command) -> None:
         for command in commands:
@@ -254,7 +282,8 @@ class _Connection:
         at = 0
         while at < len(data):
             found, end = kernel.decode_messages(data, at, len(data))
-            rows += found
+            headed, end = kernel.decode_headed(data, end, len(data))
+            rows += [*found, *headed]
             at = end if end > at else at + 4 + int.from_bytes(data[at : at + 4], "big")
         return rows
 

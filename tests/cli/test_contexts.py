@@ -125,20 +125,10 @@ def test_the_secret_is_sent_with_every_call(guarded: type[Guarded], monkeypatch:
     lapwing("topics", *address, "--auth-secret", "s3cret")
     monkeypatch.setenv("LAPWING_AUTH_SECRET", "s3cret")
     lapwing("channels", *address)
-    lapwing("pub", "t", "body", "--header", "a=b", *address)
 
     assert "give the secret with --auth-secret or LAPWING_AUTH_SECRET" in refused
     assert {secret for path, secret in guarded.seen} == {None, "Bearer s3cret"}
-    assert ("/pub", "Bearer s3cret") in guarded.seen
     assert "--auth-secret" in lapwing("topics", *address, "--auth-secret", "a\nb", code=2).stderr
-
-
-def test_headers_for_a_plain_server_are_an_error_and_publish_nothing(guarded: type[Guarded]) -> None:
-    guarded.plain = True
-    said = lapwing("pub", "t", "body", "-H", "a=b", "--nsqd-http-address", guarded.address, code=1).stderr
-
-    assert "is a plain NSQ server, which has no headers: publish without --header" in said
-    assert "/pub" not in [path for path, _ in guarded.seen]
 
 
 def test_check_of_ages_on_a_plain_server_is_unknown(guarded: type[Guarded]) -> None:

@@ -79,6 +79,9 @@ def test_headers_travel_with_a_message(daemon: Daemon, topic: str) -> None:
     lapwing("pub", topic, "body", "--header", "kind=test", "-H", "empty=", daemon=daemon)
 
     assert lapwing_json("peek", topic, daemon=daemon)[0]["headers"] == {"kind": "test", "empty": ""}
+    message = lapwing("sub", topic, "c", "--count", "1", "--json", daemon=daemon).stdout
+    assert json.loads(message)["headers"] == {"kind": "test", "empty": ""}
+    assert "lower-case" in lapwing("pub", topic, "x", "--header", "Kind=x", daemon=daemon, code=2).stderr
 
 
 def test_a_deferred_message_is_not_delivered_yet(daemon: Daemon, topic: str) -> None:

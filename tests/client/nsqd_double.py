@@ -52,6 +52,7 @@ class Peer(asyncio.Protocol):
         self._record(command)
         if isinstance(command, c.Identify):
             self.identity = json.loads(command.body)
+            self.wire.headers = bool(self.nsqd.granted.get("headers"))
             self.write(frames.response(json.dumps(GRANTED | self.nsqd.granted).encode()))
         elif isinstance(command, c.Sub):
             self.write(self.nsqd.on_sub(command))
@@ -60,7 +61,7 @@ class Peer(asyncio.Protocol):
             self.rdys.append(command.count)
         elif isinstance(command, c.Cls):
             self.write(frames.CLOSE_WAIT)
-        elif isinstance(command, c.Pub | c.Mpub | c.Dpub):
+        elif isinstance(command, c.Pub | c.Mpub | c.Dpub | c.Hpub | c.Hmpub):
             answer = self.nsqd.on_publish(command)
             if answer is not None:
                 self.write(answer)

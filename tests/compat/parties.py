@@ -33,6 +33,7 @@ class Job:
     requeue: int = 100  # ms that "again" is requeued for, the first time it comes
     touches: int = 0  # how often "slow" is touched before it is finished
     touch_every: int = 400  # ms
+    published: bool = False  # everything is in the topic already
     modules: str = ""  # where nsqjs is installed
 
 

@@ -1,5 +1,6 @@
 """Other people's clients, unchanged, on our nsqd: each publishes, consumes, requeues and touches as its users do."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -13,6 +14,7 @@ import pytest
 from parties import Job, Party, command
 
 import daemons
+from lapwing import Producer
 
 CLIENTS = ["pynsq", "gnsq", "ansq", "nsqjs"]
 UPGRADING = ["pynsq", "gnsq", "nsqjs"]  # ansq knows neither TLS nor compression
@@ -81,6 +83,28 @@ def test_a_client_publishes_consumes_requeues_and_touches(
         assert channel["message_count"] == channel["topic_message_count"] == len(job.singles) + len(job.batch) + 4
         [consumer] = channel["clients"]
         assert client in consumer["user_agent"].lower()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_sees_plain_bodies_where_every_message_has_headers(
+    client: str, nsqd: daemons.Daemon, make_job: MakeJob
+) -> None:
+    job = make_job(client, nsqd, published=True, delay=0, touches=2)
+    big = b"".join(b"%d," % number for number in range(20_000))[: job.big]  # as `reporting` knows it
+    bodies = [*(body.encode() for body in [*job.singles, *job.batch]), big, b"later", b"again", b"slow"]
+
+    async def publish() -> None:
+        async with Producer(f"127.0.0.1:{nsqd.tcp_port}") as producer:
+            await producer.publish_many(job.topic, bodies, headers={"key": "a", "traceparent": "00-1-2-01"})
+
+    asyncio.run(publish())
+    with Party(command(client), job) as party:
+        assert "error" not in party.report, party.report
+        seen = [(body, attempts) for body, attempts, _ in party.report["deliveries"]]
+        channel_of(nsqd, job)
+
+    names = [*job.singles, *job.batch, "BIG", "later", "again", "slow"]
+    assert sorted(seen) == sorted([*((name, 1) for name in names), ("again", 2)])
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from lapwing.wire.nsq.commands import (
     Cls,
     Dpub,
     Fins,
+    Hmpub,
+    Hpub,
     Identify,
     Mpub,
     Nop,
@@ -578,3 +580,67 @@ def test_reason_and_error_of_a_reject():
     for body in (b"[]", b"{", b'{"reason": 5}'):
         with pytest.raises(ProtocolError, match=r"^E_BAD_BODY REJ failed to decode JSON body$"):
             rejection(body)
+
+
+# --- HPUB and HMPUB, once they are negotiated -------------------------------------------------------------------
+
+
+def with_headers(limits=SMALL):
+    connection = BrokerConnection(limits)
+    connection.headers = True
+    return connection
+
+
+@every_way
+@pytest.mark.parametrize("before", [MAGIC, SUBSCRIBED, CLOSING])
+@pytest.mark.parametrize("behind", [b"", b"NOP\n"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        Hpub.of("t", b'{"a":"1"}', b"body"),
+        Hpub.of("t", b"", b"x", delay=5 * SECOND),
+        Hpub.of("t", b'{"a":"' + b"x" * 16000 + b'"}', b"x" * 10),
+        Hmpub.of("t", [(b'{"a":"1"}', b"one"), (b"", b"two")]),
+    ],
+)
+def test_a_granted_publish_with_headers_is_understood(way, before, behind, command):
+    heard = hear(way(before + command.encode() + behind), connection=with_headers())
+
+    expected = [command, Nop()] if behind else [command]
+    assert heard.said[-len(expected) :] == expected
+
+
+@every_way
+@pytest.mark.parametrize("word", [b"HPUB", b"HMPUB"])
+def test_a_publish_with_headers_that_was_not_granted_is_no_command(way, word):
+    heard = hear(way(MAGIC + word + b" t\n" + size(5) + b"xxxxx"), SMALL)
+
+    assert heard.error == b"E_INVALID invalid command " + word
+
+
+@every_way
+def test_headers_are_granted_behind_tls_only_where_that_is_required(way):
+    connection = with_headers(Limits(tls_required=True))
+
+    heard = hear(way(MAGIC + b"HPUB t\n"), connection=connection)
+
+    assert heard.error == b"E_INVALID cannot HPUB in current state (TLS required)"
+
+
+@pytest.mark.parametrize(
+    ("stream", "payload"),
+    [
+        (b"HPUB t\n" + size(10 + 4 + 16384 + 1), b"E_BAD_MESSAGE HPUB message too big 16399 > 10"),
+        (b"HMPUB t\n" + size(65), b"E_BAD_BODY HMPUB body too big 65 > 64"),
+        (b"HMPUB t\n" + size(-1), b"E_BAD_BODY HMPUB invalid body size -1"),
+    ],
+)
+def test_a_publish_with_headers_is_limited_before_it_is_read(stream, payload):
+    assert hear([MAGIC + stream], connection=with_headers()).error == payload
+
+
+def test_the_end_inside_a_publish_with_headers_is_answered():
+    connection = with_headers()
+    hear([MAGIC + b"HMPUB t\n" + size(9) + b"xx"], connection=connection)
+
+    assert connection.eof().payload == b"E_BAD_BODY HMPUB failed to read body"

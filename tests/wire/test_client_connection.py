@@ -75,7 +75,8 @@ def test_a_run_of_messages_is_one_thing():
         (b"\0\0\0\3abc", "E_BAD_PROTOCOL frame of 3 bytes, at least 4 needed"),
         (b"\0\0\0\0", "E_BAD_PROTOCOL frame of 0 bytes, at least 4 needed"),
         (b"\xff\xff\xff\xff", "E_BAD_PROTOCOL frame of 4294967295 bytes, at most 67108864 accepted"),
-        (b"\0\0\0\4\0\0\0\3", "E_BAD_PROTOCOL frame type 3, expected 0, 1 or 2"),
+        (b"\0\0\0\4\0\0\0\3", "E_BAD_PROTOCOL message frame of 4 bytes whose headers do not fit"),
+        (b"\0\0\0\4\0\0\0\4", "E_BAD_PROTOCOL frame type 4, expected 0 to 3"),
         (b"\0\0\0\5\0\0\0\2x", "E_BAD_PROTOCOL message frame of 5 bytes, at least 30 needed"),
     ],
 )
@@ -121,3 +122,17 @@ FRAMES = st.one_of(
 @given(st.lists(FRAMES, max_size=8).map(b"".join), st.lists(st.integers(0, 10_000), max_size=12))
 def test_how_frames_are_cut_never_changes_what_is_heard(stream, places):
     assert hear(cut(stream, places)) == hear([stream])
+
+
+@every_way
+@pytest.mark.parametrize("behind", [b"", frames.OK])
+def test_messages_with_headers_come_with_them(way, behind):
+    bodies = kernel.frame_bodies([b"one", b"two"], 0, 7)
+    stream = kernel.with_headers(bodies, b'[0,0,{"a":"1"}],[1,0,{"b":"2"}]')
+
+    said, error = hear(way(stream + behind))
+
+    rows = [row for each in said if isinstance(each, Messages) for row in each.messages]
+    assert rows == [(7, 1, b"%016x" % 0, b"one", b'{"a":"1"}'), (7, 1, b"%016x" % 1, b"two", b'{"b":"2"}')]
+    assert error is None
+    assert (said[-1] == Response(b"OK")) is bool(behind)

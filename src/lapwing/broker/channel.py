@@ -277,5 +277,5 @@ class Channel(ChannelCore):
         copied = self.side_logged.sequences
         moving = sorted(each for each in self.pending.sequences() if each < below and each not in copied)
         if moving:
-            found = ((sequence, self.frame(sequence)) for sequence in moving)
+            found = ((sequence, self.headed_frame(sequence)) for sequence in moving)
             self.side_logged.keep((sequence, frame) for sequence, frame in found if frame is not None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lapwing import names
+from lapwing import kernel, names
 from lapwing.broker.dead_letter_link import DeadLetterLink
 from lapwing.broker.failures import FailureCounts
 from lapwing.broker.holder import Holder
@@ -228,6 +228,17 @@ class ChannelCore:
         except (OutOfRange, CorruptChunk) as error:
             self.topic.report(f"channel {self.name}: message {sequence} cannot be delivered again: {error}")
             return None
+
+    def headed_frame(self, sequence: int) -> bytes | None:
+        """Return the same with the headers of the message, if it has some. Raises `ReadFailed`."""
+        if sequence in self.side_logged.sequences:
+            try:
+                return self.side_logged.headed_frame(sequence)
+            except (OutOfRange, CorruptChunk):
+                return self.frame(sequence)  # which reports it
+        frame = self.frame(sequence)
+        rows = self.topic.log.rows(sequence, sequence + 1) if frame is not None else b""
+        return kernel.with_headers(frame, rows) if frame is not None and rows else frame
 
     # --- finishes, claims and holders -------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from lapwing.broker.holder import FATAL
 from lapwing.broker.skips import runs_of
 from lapwing.broker.subscription import Credit, Subscription
 from lapwing.broker.way_back import expire
-from lapwing.errors import OutOfRange
+from lapwing.errors import OutOfRange, ReadFailed
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
@@ -159,6 +159,12 @@ def _deliver_fresh(channel: ChannelCore, subscription: Subscription, stop: int, 
         frames, runs = _inspect(channel, frames, run, subscription.sample_rate, now)
     else:
         runs = [run]
+    if subscription.headers:
+        try:
+            frames = _with_headers(channel, frames, run)
+        except ReadFailed:
+            reader.seek(run.start)
+            raise
     holder, leases = subscription.holder, channel.pending.leases
     for run in runs:
         if run.start < channel.overlap:
@@ -170,6 +176,12 @@ def _deliver_fresh(channel: ChannelCore, subscription: Subscription, stop: int, 
     if frames:
         subscription.give(frames, given)
     return taken
+
+
+def _with_headers(channel: ChannelCore, frames: bytes, run: range) -> bytes:
+    """Return frames of the log with the headers of the messages that have some. Raises `ReadFailed`."""
+    rows = channel.topic.log.rows(run.start, run.stop)
+    return kernel.with_headers(frames, rows) if rows else frames
 
 
 def _inspect(channel: ChannelCore, frames: bytes, run: range, sample_rate: int, now: int) -> tuple[bytes, list[range]]:
@@ -209,7 +221,8 @@ def _redeliver_alone(channel: ChannelCore, sequence: int, subscription: Subscrip
 def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, now: int) -> int:
     """Deliver one message again, rebuilt with its attempts; return 1, or 0 when it is gone for good."""
     pending, holder = channel.pending, subscription.holder
-    frame = channel.frame(sequence) if sequence not in channel.topic.deleted else None
+    find = channel.headed_frame if subscription.headers else channel.frame
+    frame = find(sequence) if sequence not in channel.topic.deleted else None
     if frame is None:
         pending.drop(sequence)
         return 0

@@ -23,6 +23,7 @@ from lapwing.broker.redrive_task import CANCELLED, DONE, NOWHERE, RUNNING, TOPIC
 from lapwing.broker.settings import Rate
 from lapwing.broker.skips import runs_of
 from lapwing.errors import CorruptChunk, LapwingError, LogError, OutOfRange, SettingRefused
+from lapwing.log.attributes import Rows
 from lapwing.log.log import Extra
 
 if TYPE_CHECKING:
@@ -361,7 +362,9 @@ def _frame(topic: Topic, sequence: int, letter: DeadLetter, edited: bytes | None
     except ValueError:
         published = 0
     body = letter.body if edited is None else edited
-    return kernel.frame_one(body, topic.id_base + sequence, published)
+    frame = kernel.frame_one(body, topic.id_base + sequence, published)
+    headers = dead_letters.original(letter.headers)
+    return kernel.with_headers(frame, Rows.of([Extra(sequence, headers=headers)]).text) if headers else frame
 
 
 def _number(headers: Mapping[str, str], name: str) -> int:

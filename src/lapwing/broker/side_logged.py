@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from lapwing import kernel
+from lapwing.log.attributes import decode_headers
+
 if TYPE_CHECKING:
     from lapwing.log.log import TopicLog
     from lapwing.log.sidelog import MessageStore
@@ -45,7 +48,7 @@ class SideLogged:
             self.sequences.update(self._side.sequences())
 
     def keep(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Copy messages, each with its frame. Raises `WriteFailed`: they then still need their segment."""
+        """Copy messages, each with its frame, which has its headers. Raises `WriteFailed`: the segment stays."""
         if self._side is None:
             self._side = self._topic.side_log(self._channel)
         kept = []
@@ -57,8 +60,17 @@ class SideLogged:
 
     def frame(self, sequence: int) -> bytes:
         """Return the frame of one of `sequences`. Raises `CorruptChunk` or `ReadFailed`."""
+        return kernel.strip_headers(self.headed_frame(sequence))[0]
+
+    def headed_frame(self, sequence: int) -> bytes:
+        """Return the same with the headers of the message, if it has some."""
         assert self._side is not None
         return self._side.frame(sequence)
+
+    def headers(self, sequence: int) -> dict[str, str]:
+        """Return the headers of one of `sequences`."""
+        text = kernel.strip_headers(self.headed_frame(sequence))[1]
+        return decode_headers(text) if text else {}
 
     def leave(self, sequences: Iterable[int]) -> None:
         """Drop messages that are finished."""

@@ -17,7 +17,8 @@ class Subscription:
     """A holder's demand at one outlet. `Window` and `Credit` are the two kinds of demand."""
 
     __slots__ = (
-        "_hang_up", "_send", "client", "default_timeout", "holder", "locality", "reserved", "sample_rate", "timeout",
+        "_hang_up", "_send", "client", "default_timeout", "headers", "holder", "locality", "reserved",
+        "sample_rate", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -28,6 +29,7 @@ class Subscription:
         *,
         timeout: int | None,
         sample_rate: int = 0,
+        headers: bool = False,
         locality: int = 0,
         client: Client | None = None,
         default_timeout: bool = False,
@@ -35,6 +37,7 @@ class Subscription:
         self.holder = holder
         self.timeout = timeout  # ns that a message may stay with the holder; None: for ever
         self.sample_rate = sample_rate  # percent; 0 means all
+        self.headers = headers  # messages come in frames with their headers
         self.locality = locality  # 2 same zone as the server, 1 same region, 0 elsewhere
         self.client = client  # for statistics
         self.default_timeout = default_timeout  # the timeout is that of the channel, and changes with it
@@ -69,6 +72,7 @@ class Window(Subscription):
         *,
         timeout: int | None,
         sample_rate: int = 0,
+        headers: bool = False,
         locality: int = 0,
         client: Client | None = None,
         default_timeout: bool = False,
@@ -79,6 +83,7 @@ class Window(Subscription):
             hang_up,
             timeout=timeout,
             sample_rate=sample_rate,
+            headers=headers,
             locality=locality,
             client=client,
             default_timeout=default_timeout,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import ids, kernel, names
 from lapwing.errors import Exiting, LapwingError, PublishRefused
+from lapwing.log.attributes import Rows
 from lapwing.log.log import Extra
 
 if TYPE_CHECKING:
@@ -116,6 +117,30 @@ class TopicWriter:
         self._append(frames, count, size, receipt, (), now)
         return count
 
+    def publish_headed(self, body: bytes, receipt: Receipt, *, now: int, defer: int = 0) -> int:
+        """Take the messages of an HMPUB body, all or none, and return their number. Raises `PublishRefused`.
+
+        `defer` is for a batch of one.
+        """
+        options, first = self.options, self.log.next
+        largest = options.max_msg_size if self.admission is None else self.admission.max_msg_size
+        try:
+            frames, rows, count = kernel.frame_headed(
+                body, self.id_base + first, now + self.skew, options.max_batch_count, largest, kernel.MAX_HEADERS
+            )
+        except PublishRefused as error:
+            if self.admission is not None and error.code == kernel.TOO_BIG and error.value <= options.max_msg_size:
+                self.admission.check(0, 0, error.value)  # it is the topic's own limit
+            raise
+        size = len(frames) - kernel.HEAD * count
+        if self.admission is not None:
+            self.admission.check(count, size, 0)
+        if defer:
+            plain = b"[%d,0," % first
+            rows = b"[%d,%d,%b" % (first, self._lawful(defer), rows[len(plain) :] if rows else b"{}]")
+        self._append(frames, count, size, receipt, (), now, rows=rows, deferred=bool(defer))
+        return count
+
     def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
         """Take the messages of whole PUBs or MPUBs that begin with `line`; return how many messages and commands.
 
@@ -179,7 +204,16 @@ class TopicWriter:
             self.commit(now)
 
     def _append(
-        self, frames: bytes, count: int, size: int, receipt: Receipt, extras: Sequence[Extra], now: int
+        self,
+        frames: bytes,
+        count: int,
+        size: int,
+        receipt: Receipt,
+        extras: Sequence[Extra],
+        now: int,
+        *,
+        rows: bytes = b"",
+        deferred: bool = False,
     ) -> None:
         if self.exiting:
             raise Exiting
@@ -196,9 +230,10 @@ class TopicWriter:
                 count, end = kernel.take_frames(frames, 0, len(frames), room, len(frames))
                 frames = frames[:end]
                 extras = [extra for extra in extras if extra.sequence < self.log.next + count]
+                rows = Rows(self.log.next, 1 << 62, rows).between(self.log.next, self.log.next + count)
         if count:
-            self.log.append(frames, count, now=now, extras=extras)
-        if extras and any(extra.defer for extra in extras):
+            self.log.append(frames, count, now=now, extras=extras, rows=rows)
+        if deferred or (extras and any(extra.defer for extra in extras)):
             self.has_extras = True
 
     def _lawful(self, defer: int) -> int:

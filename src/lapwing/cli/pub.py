@@ -41,11 +41,8 @@ def app(
         texts = [_all_of(file)]
     if not all(texts):
         raise ConfigError("an empty message, which nsqd does not take")
-    if header:
-        count = _with_headers(topic, texts, header, shared.addresses(cluster), delay)
-    else:
-        where = shared.addresses(cluster)
-        count = shared.run(lambda: _publish(topic, texts, file, where, delay / 1e9, timeout))
+    where, headers = shared.addresses(cluster), _headers(header or [])
+    count = shared.run(lambda: _publish(topic, texts, headers, file, where, delay / 1e9, timeout))
     if as_json:
         print(json.dumps({"topic": topic, "published": count}))
     elif sys.stderr.isatty():
@@ -63,7 +60,7 @@ def _all_of(file: str) -> bytes:
 
 
 async def _publish(
-    topic: str, texts: list[bytes], file: str, where: Context, defer: float, timeout: float
+    topic: str, texts: list[bytes], headers: dict[str, str], file: str, where: Context, defer: float, timeout: float
 ) -> int:
     from lapwing import Producer
     from lapwing.tools.publishing import publish_lines
@@ -73,16 +70,17 @@ async def _publish(
         nsqds, lookupd=lookupds, user_agent="lapwing-pub", publish_timeout=timeout, **shared.client_options(where)
     ) as producer:
         if texts:
-            await producer.publish_many(topic, texts, defer=defer or None)
+            await producer.publish_many(topic, texts, headers=headers, defer=defer or None)
             return len(texts)
         if not file:
-            return await publish_lines(producer, topic, sys.stdin.buffer, defer=defer or None, report=_report)
+            source = sys.stdin.buffer
+            return await publish_lines(producer, topic, source, headers=headers, defer=defer or None, report=_report)
         try:
-            source = open(file, "rb")  # noqa: SIM115, ASYNC230  closed below; opening is all that may fail here
+            lines = open(file, "rb")  # noqa: SIM115, ASYNC230  closed below; opening is all that may fail here
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror or error}") from error
-        with source:
-            return await publish_lines(producer, topic, source, defer=defer or None, report=_report)
+        with lines:
+            return await publish_lines(producer, topic, lines, headers=headers, defer=defer or None, report=_report)
 
 
 def _report(count: int) -> None:
@@ -90,28 +88,17 @@ def _report(count: int) -> None:
         sys.stderr.write(f"\r{count:,} published ")
 
 
-def _with_headers(topic: str, texts: list[bytes], pairs: list[str], where: Context, delay: int) -> int:
-    from lapwing.tools.publishing import publish_with_headers
+def _headers(pairs: list[str]) -> dict[str, str]:
+    from lapwing.client.headers import encode
 
-    if not texts:
-        raise ConfigError("--header needs the message as an argument, or --whole")
     headers = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise ConfigError(f"--header {pair!r}: expected NAME=VALUE")
         headers[name] = value
-    if where.lookupd_http and not where.nsqd_http:
-        raise ConfigError("--header publishes over HTTP: give --nsqd-http-address")
-    address = (where.nsqd_http or [shared.NSQD_HTTP])[0]
-    defer = delay // 1_000_000 or None
-
-    async def publish() -> int:
-        http = shared.daemon_http(where)
-        try:
-            with shared.explained():
-                return await publish_with_headers(http, address, topic, texts, headers, defer=defer)
-        finally:
-            await http.aclose()
-
-    return shared.run(publish)
+    try:
+        encode(headers)
+    except ValueError as error:
+        raise ConfigError(f"--header: {error}") from error
+    return headers

@@ -9,7 +9,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol, cast
@@ -20,7 +20,7 @@ from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError, ProtocolError
 from lapwing.wire.nsq.commands import MAGIC, Auth, Identify
 from lapwing.wire.nsq.compression import Codec, DeflateCodec, SnappyCodec
-from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, Messages, Response
+from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, MessageRow, Messages, Response
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -43,6 +43,7 @@ class IdentifyAnswer:
     snappy: bool = False
     auth_required: bool = False
     reject: bool = False  # REJ is understood
+    headers: bool = False  # HPUB and HMPUB are understood, and messages come with their headers
     max_attempts: int = 0  # failures after which the broker gives a message up; 0: it does not
 
     @classmethod
@@ -58,6 +59,7 @@ class IdentifyAnswer:
             snappy=bool(answer.get("snappy")),
             auth_required=bool(answer.get("auth_required")),
             reject=bool(answer.get("reject")),
+            headers=bool(answer.get("headers")),
             max_attempts=int(answer.get("max_attempts") or 0),
         )
 
@@ -65,7 +67,7 @@ class IdentifyAnswer:
 class ConnectionOwner(Protocol):
     """The user of a connection. Its methods are called on the event loop and must not block."""
 
-    def messages(self, rows: list[tuple[int, int, bytes, bytes]]) -> None: ...
+    def messages(self, rows: Sequence[MessageRow]) -> None: ...
     def answered(self, payload: bytes) -> None: ...
     def refused(self, reason: str) -> None: ...
     def lost(self, reason: str) -> None: ...

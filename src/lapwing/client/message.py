@@ -8,9 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from lapwing.client import headers as message_headers
+from lapwing.wire.nsq.connection import MessageRow
 from lapwing.wire.resp.bodies import pairs_of
 
-Row = tuple[int, int, bytes, bytes]  # timestamp ns, attempts, id, body: as the kernel decodes it
+Row = MessageRow  # timestamp ns, attempts, id, body, and headers if there are some: as the kernel decodes it
 
 _FRAME: Final = re.compile(r'File "([^"]*)", line (\d+), in (\S+)')
 _LONGEST_ERROR: Final = 4096  # characters; the broker keeps 4 KiB
@@ -115,6 +117,12 @@ class Message:
     def timestamp(self) -> int:
         """Time of publishing, in ns since 1970 by the clock of the nsqd."""
         return self._row[0]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that were published with it; none on a plain NSQ server."""
+        row = self._row
+        return message_headers.decode(row[4]) if len(row) > 4 else {}
 
     @property
     def topic(self) -> str:

@@ -76,6 +76,7 @@ class ClientSettings(TypedDict, total=False):
     confirm_timeout: float
     stop_timeout: float
     auto_touch: bool
+    headers: bool
 
 
 def _setting(default: Any, low: float | None = None, high: float | None = None, *, time: bool = False) -> Any:
@@ -135,6 +136,7 @@ class ClientOptions:
     confirm_timeout: float = _seconds(5.0, 0.001)  # then, if there is another nsqd, the publish goes there
     stop_timeout: float = _seconds(30.0, 0)  # how long a stop waits for handlers
     auto_touch: bool = _setting(True)
+    headers: bool = _setting(True)  # ask for headers and send them; off: plain NSQ
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):
@@ -194,6 +196,8 @@ class ClientOptions:
             "output_buffer_timeout": _milliseconds(self.output_buffer_timeout),
             "msg_timeout": _milliseconds(self.msg_timeout),
         }
+        if self.headers:
+            identity["headers"] = True
         if self.topology_region or self.topology_zone:
             identity |= {"topology_region": self.topology_region, "topology_zone": self.topology_zone}
         return identity

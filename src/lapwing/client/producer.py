@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Unpack
 
@@ -12,6 +12,7 @@ from lapwing.client.address import Address
 from lapwing.client.connection import connect
 from lapwing.client.connections import Connections
 from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Stopped
+from lapwing.client.headers import encode, headers_of_each
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
 from lapwing.client.publish_batches import PublishBatch, PublishLimits, checked, elsewhere, pack
 from lapwing.client.publish_connection import PublishConnection
@@ -139,46 +140,70 @@ class Producer:
     # -- publishing
 
     async def publish(
-        self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish `body` and return when nsqd has confirmed it; with `defer`, it is delivered after so many seconds.
 
-        Raises `PublishFailed` when nsqd refuses, `PublishTimeout` when there is no confirmation within `timeout`
-        seconds (default: `publish_timeout`).
+        Raises `PublishFailed` when nsqd refuses, or takes no `headers`, and `PublishTimeout` when there is no
+        confirmation within `timeout` seconds (default: `publish_timeout`).
         """
         if self._starting is None or not self._starting.done():
             await self._begin_within(timeout)
-        await self.submit(topic, body, defer=defer, timeout=timeout)
+        await self.submit(topic, body, headers=headers, defer=defer, timeout=timeout)
 
     def submit(
-        self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
     ) -> asyncio.Future[None]:
         """Publish without waiting; the future is done when nsqd has confirmed. The producer must be started."""
         self._check(topic)
         body = checked(topic, body)
+        text = encode(headers) if headers else b""
+        needed = bool(headers)
         future: asyncio.Future[None] = self._loop.create_future()
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
         if defer is not None and defer > 0:
-            batch = PublishBatch(topic, deadline, delay=max(1, round(defer * 1000)) * MILLISECOND)
+            delay = max(1, round(defer * 1000)) * MILLISECOND
+            batch = PublishBatch(topic, deadline, delay=delay, needs_headers=needed)
             self._queue.append(batch)
             self._open.pop(topic, None)  # later publishes must not overtake it
         else:
             known = self._open.get(topic)
-            if known is not None and known.fits(body, deadline, self._limits):
+            if known is not None and known.fits(
+                body, deadline, self._limits, headers=text, needs_headers=needed
+            ):
                 batch = known
             else:
-                batch = self._open[topic] = PublishBatch(topic, deadline)
+                batch = self._open[topic] = PublishBatch(topic, deadline, needs_headers=needed)
                 self._queue.append(batch)
-        batch.add(body, future)
+        batch.add(body, future, text)
         self._wake(deadline)
         return future
 
     async def publish_many(
-        self, topic: str, bodies: Sequence[bytes], *, defer: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish all `bodies` as one MPUB, all or nothing, and return when nsqd has confirmed it.
 
-        Bodies that are larger together than `max_body_size` go as several MPUBs, each all or nothing.
+        `headers` are those of every message, or a list with those of each. Bodies that are larger together than
+        `max_body_size` go as several MPUBs, each all or nothing.
         """
         if self._starting is None or not self._starting.done():
             await self._begin_within(timeout)
@@ -187,13 +212,16 @@ class Producer:
         if not bodies:
             return
         if defer is not None and defer > 0:
-            await self._all([self.submit(topic, body, defer=defer, timeout=timeout) for body in bodies])
+            each = headers_of_each(topic, headers, len(bodies))
+            pairs = zip(each, bodies, strict=True)
+            await self._all([self.submit(topic, b, headers=h, defer=defer, timeout=timeout) for h, b in pairs])
             return
         self._check(topic)
+        texts = [encode(own) if own else b"" for own in headers_of_each(topic, headers, len(bodies))]
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
-        rest = [checked(topic, body) for body in bodies]
+        rest = [(text, checked(topic, body)) for text, body in zip(texts, bodies, strict=True)]
         while rest:
-            batches = self._packed(topic, rest, deadline)
+            batches = self._packed(topic, rest, deadline, needs_headers=bool(headers))
             results = await asyncio.gather(*(batch.futures[0] for batch in batches), return_exceptions=True)
             rest = []
             for batch, result in zip(batches, results, strict=True):
@@ -202,11 +230,14 @@ class Producer:
                 smaller = self._limits.body and batch.size > self._limits.body and len(batch.bodies) > 1
                 if not (isinstance(result, PublishFailed) and smaller):
                     raise result
-                rest += batch.bodies  # the limit of nsqd is lower than assumed, and known now
+                # the limit of nsqd is lower than assumed, and known now
+                rest += zip(batch.headers or [b""] * len(batch.bodies), batch.bodies, strict=True)
 
-    def _packed(self, topic: str, bodies: list[bytes], deadline: float) -> list[PublishBatch]:
-        """Queue `bodies` as few whole batches."""
-        batches = pack(topic, bodies, deadline, self._limits)
+    def _packed(
+        self, topic: str, messages: list[tuple[bytes, bytes]], deadline: float, *, needs_headers: bool
+    ) -> list[PublishBatch]:
+        """Queue messages, each as (headers, body), as few whole batches."""
+        batches = pack(topic, messages, deadline, self._limits, needs_headers=needs_headers)
         for batch in batches:
             batch.futures.append(self._loop.create_future())
         self._queue.extend(batches)
@@ -249,7 +280,7 @@ class Producer:
         while self._queue:
             batch = self._queue[0]
             target = self._choose(batch) if batch.awaited else None
-            if target is None and batch.awaited:
+            if target is None and batch.awaited and not self._fails_without_headers(batch):
                 break
             self._queue.popleft()
             if self._open.get(batch.topic) is batch:
@@ -266,10 +297,22 @@ class Producer:
         targets = self._targets
         for step in range(len(targets)):
             target = targets[(self._turn + step) % len(targets)]
+            if batch.needs_headers and not target.headers:
+                continue
             if target.open and target.address not in batch.refused_by:
                 self._turn = (self._turn + step + 1) % len(targets)
                 return target
         return None
+
+    def _fails_without_headers(self, batch: PublishBatch) -> bool:
+        """Fail a batch that needs headers where every nsqd that is connected is a plain NSQ server."""
+        targets = self._targets
+        if not (batch.needs_headers and targets) or any(target.headers for target in targets):
+            return False
+        what = f"a plain NSQ server, which has no headers: publish to {batch.topic} without them, or to lapwing's nsqd"
+        address = targets[0].address
+        batch.fail(lambda: PublishFailed(address, what))
+        return True
 
     def refused(self, target: PublishConnection, batch: PublishBatch, reason: str) -> None:
         """Handle a refusal: nsqd closes the connection after it, and the rest is sent again."""

@@ -2,19 +2,19 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from lapwing.wire.nsq.commands import Dpub, Mpub, Pub
+from lapwing.wire.nsq.commands import Dpub, Hmpub, Hpub, Mpub, Pub
 
 BATCH_BYTES: Final = 1 << 20  # a batch larger than this gains nothing and delays its neighbours
 BATCH_COUNT: Final = 10_000
 TOGETHER: Final = 0.1  # s; publishes whose deadlines lie further apart travel apart
 
 _MESSAGE_TOO_BIG: Final = re.compile(r"^E_BAD_MESSAGE \w+ message too big \d+ > (\d+)$")
-_BODY_TOO_BIG: Final = re.compile(r"^E_BAD_BODY MPUB body too big \d+ > (\d+)$")
-_TRY_ELSEWHERE: Final = ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED")
+_BODY_TOO_BIG: Final = re.compile(r"^E_BAD_BODY H?MPUB body too big \d+ > (\d+)$")
+_TRY_ELSEWHERE: Final = ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED", "E_HPUB_FAILED", "E_HMPUB_FAILED")
 
 
 @dataclass(slots=True)
@@ -43,28 +43,48 @@ class PublishBatch:
     deadline: float  # s, by the event loop's clock
     delay: int = 0  # ns; for one body only
     whole: bool = False  # a batch that its caller made: all or nothing
+    needs_headers: bool = False  # a server without headers must not get it
     bodies: list[bytes] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)  # JSON, one per body; empty: none has headers
     futures: list[asyncio.Future[None]] = field(default_factory=list)  # one per body; one in all of a whole
     size: int = 4  # of the MPUB body
     sent: float = 0.0
     refused_by: set[str] = field(default_factory=set)
 
-    def fits(self, body: bytes, deadline: float, limits: PublishLimits) -> bool:
+    def fits(
+        self, body: bytes, deadline: float, limits: PublishLimits, *, headers: bytes = b"", needs_headers: bool = False
+    ) -> bool:
         """Return whether one more body may join."""
         return (
             deadline - self.deadline <= TOGETHER
+            and needs_headers == self.needs_headers
             and len(self.bodies) < BATCH_COUNT
-            and self.size + len(body) + 4 <= min(limits.body or BATCH_BYTES, BATCH_BYTES)
+            and self.size + len(headers) + len(body) + 8 <= min(limits.body or BATCH_BYTES, BATCH_BYTES)
             and len(body) <= (limits.message or BATCH_BYTES)
         )
 
-    def add(self, body: bytes, future: asyncio.Future[None]) -> None:
-        self.bodies.append(body)
+    def add(self, body: bytes, future: asyncio.Future[None], headers: bytes = b"") -> None:
+        """Add a message and the future that waits for it."""
         self.futures.append(future)
+        self.add_body(body, headers)
+
+    def add_body(self, body: bytes, headers: bytes = b"") -> None:
+        """Add a message."""
+        if headers or self.headers:
+            if not self.headers:
+                self.headers = [b""] * len(self.bodies)
+                self.size += 4 * len(self.bodies)
+            self.headers.append(headers)
+            self.size += 4 + len(headers)
+        self.bodies.append(body)
         self.size += len(body) + 4
 
-    def encode(self) -> bytes:
-        """Return the command that publishes the batch."""
+    def encode(self, *, headers: bool = False) -> bytes:
+        """Return the command that publishes the batch; without headers for a server that knows none."""
+        if headers and self.headers:
+            if len(self.bodies) == 1:
+                return Hpub.of(self.topic, self.headers[0], self.bodies[0], delay=self.delay).encode()
+            return Hmpub.of(self.topic, zip(self.headers, self.bodies, strict=True)).encode()
         if self.delay:
             return Dpub(self.topic, self.delay, self.bodies[0]).encode()
         if len(self.bodies) == 1:
@@ -88,23 +108,30 @@ class PublishBatch:
 
     def without_larger(self, limit: int) -> "tuple[PublishBatch, list[asyncio.Future[None]]]":
         """Return the batch without bodies larger than `limit`, and the futures of those."""
-        rest = PublishBatch(self.topic, self.deadline)
+        rest = self._empty()
         large: list[asyncio.Future[None]] = []
-        for body, future in zip(self.bodies, self.futures, strict=True):
+        for body, headers, future in self._messages(slice(None)):
             if len(body) > limit:
                 large.append(future)
             elif not future.done():
-                rest.add(body, future)
+                rest.add(body, future, headers)
         return rest, large
+
+    def _empty(self) -> "PublishBatch":
+        return PublishBatch(self.topic, self.deadline, needs_headers=self.needs_headers)
+
+    def _messages(self, part: slice) -> "Iterator[tuple[bytes, bytes, asyncio.Future[None]]]":
+        headers = self.headers or [b""] * len(self.bodies)
+        return zip(self.bodies[part], headers[part], self.futures[part], strict=True)
 
     def halves(self) -> "Iterator[PublishBatch]":
         """Yield the batch in two halves."""
         middle = len(self.bodies) // 2
         for part in (slice(None, middle), slice(middle, None)):
-            batch = PublishBatch(self.topic, self.deadline)
-            for body, future in zip(self.bodies[part], self.futures[part], strict=True):
+            batch = self._empty()
+            for body, headers, future in self._messages(part):
                 if not future.done():
-                    batch.add(body, future)
+                    batch.add(body, future, headers)
             if batch.bodies:
                 yield batch
 
@@ -114,17 +141,23 @@ def elsewhere(reason: str) -> bool:
     return reason.startswith(_TRY_ELSEWHERE)
 
 
-def pack(topic: str, bodies: list[bytes], deadline: float, limits: PublishLimits) -> list[PublishBatch]:
-    """Return `bodies` as few batches, each all or nothing, without futures yet."""
+def pack(
+    topic: str,
+    messages: Iterable[tuple[bytes, bytes]],
+    deadline: float,
+    limits: PublishLimits,
+    *,
+    needs_headers: bool = False,
+) -> list[PublishBatch]:
+    """Return messages, each as (headers, body), as few batches, each all or nothing, without futures yet."""
     limit = limits.body or 1 << 31
-    batch = PublishBatch(topic, deadline, whole=True)
+    batch = PublishBatch(topic, deadline, whole=True, needs_headers=needs_headers)
     batches = [batch]
-    for body in bodies:
-        if batch.bodies and batch.size + len(body) + 4 > limit:
-            batch = PublishBatch(topic, deadline, whole=True)
+    for headers, body in messages:
+        if batch.bodies and batch.size + len(headers) + len(body) + (8 if headers or batch.headers else 4) > limit:
+            batch = PublishBatch(topic, deadline, whole=True, needs_headers=needs_headers)
             batches.append(batch)
-        batch.bodies.append(body)
-        batch.size += len(body) + 4
+        batch.add_body(body, headers)
     return batches
 
 

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from lapwing.client.connection import Connection
 from lapwing.client.publish_batches import PublishBatch
+from lapwing.wire.nsq.connection import MessageRow
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -32,6 +34,11 @@ class PublishConnection:
         self._owner = owner
 
     @property
+    def headers(self) -> bool:
+        """Whether nsqd takes headers."""
+        return self.connection.granted.headers
+
+    @property
     def open(self) -> bool:
         """Whether one more command can be sent now."""
         return len(self.unanswered) < WINDOW and not self.connection.full and not self.connection.closed
@@ -40,9 +47,9 @@ class PublishConnection:
         """Send a batch; it is written with the next flush."""
         batch.sent = now
         self.unanswered.append(batch)
-        self.connection.send(batch.encode())
+        self.connection.send(batch.encode(headers=self.headers))
 
-    def messages(self, rows: list[tuple[int, int, bytes, bytes]]) -> None:
+    def messages(self, rows: Sequence[MessageRow]) -> None:
         self.connection.abort("a message arrived on a connection that never subscribed")
 
     def answered(self, payload: bytes) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from lapwing.client.backoff import Signal
@@ -79,7 +79,7 @@ class Subscription:
 
     # -- called by the connection
 
-    def messages(self, rows: list[Row]) -> None:
+    def messages(self, rows: Sequence[Row]) -> None:
         now = self.connection.heard
         if self.share is not None:
             self.share.last_message = now

@@ -6,7 +6,7 @@ Each object runs the asyncio client in a thread of its own; all methods may be c
 import asyncio
 import queue
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar, Unpack
 
@@ -84,15 +84,29 @@ class SyncProducer:
             self.close()
             raise
 
-    def publish(self, topic: str, body: bytes, *, defer: float | None = None, timeout: float | None = None) -> None:
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Publish `body` and return when nsqd has confirmed it; see `Producer.publish`."""
-        self._thread.call(self._producer.publish(topic, body, defer=defer, timeout=timeout))
+        self._thread.call(self._producer.publish(topic, body, headers=headers, defer=defer, timeout=timeout))
 
     def publish_many(
-        self, topic: str, bodies: Sequence[bytes], *, defer: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish `bodies` and return when nsqd has confirmed them; see `Producer.publish_many`."""
-        self._thread.call(self._producer.publish_many(topic, bodies, defer=defer, timeout=timeout))
+        self._thread.call(self._producer.publish_many(topic, bodies, headers=headers, defer=defer, timeout=timeout))
 
     def close(self) -> None:
         """Wait for unconfirmed publishes, then close. Twice is harmless."""

@@ -4,19 +4,24 @@ import os
 
 from lapwing.kernel import pure
 from lapwing.kernel.pure import BAD_COUNT, BAD_SIZE, HEAD, MESSAGE, SHORT, SURPLUS, TOO_BIG, Buffer, crc32c
+from lapwing.kernel.pure_headers import BAD_HEADERS, HEADED, HEADERS_TOO_BIG, MAX_HEADERS, strip_headers
 
 try:
     if os.environ.get("LAPWING_PURE"):
         raise ImportError("the pure twin was asked for")
     from lapwing.kernel._speed import (
+        count_headers,
         decode_columns,
+        decode_headed,
         decode_messages,
         entry_replies,
         fin_run,
+        find_rows,
         finish,
         finish_sequences,
         fins_of,
         frame_bodies,
+        frame_headed,
         frame_mpub,
         frame_one,
         frame_pubs,
@@ -24,12 +29,15 @@ try:
         id_replies,
         is_pairs,
         known_sequences,
+        message_ids,
         mpub_run,
         publish_times,
+        row_places,
         scan_frames,
         split_words,
         take_frames,
         with_attempts,
+        with_headers,
         xadd_run,
     )
 
@@ -50,6 +58,15 @@ except ImportError:
         take_frames,
         with_attempts,
     )
+    from lapwing.kernel.pure_headers import (
+        count_headers,
+        decode_headed,
+        find_rows,
+        frame_headed,
+        message_ids,
+        row_places,
+        with_headers,
+    )
     from lapwing.kernel.pure_resp import (
         entry_replies,
         finish_sequences,
@@ -66,23 +83,31 @@ except ImportError:
 
 __all__ = [
     "BAD_COUNT",
+    "BAD_HEADERS",
     "BAD_SIZE",
     "COMPILED",
     "HEAD",
+    "HEADED",
+    "HEADERS_TOO_BIG",
+    "MAX_HEADERS",
     "MESSAGE",
     "SHORT",
     "SURPLUS",
     "TOO_BIG",
     "Buffer",
+    "count_headers",
     "crc32c",
     "decode_columns",
+    "decode_headed",
     "decode_messages",
     "entry_replies",
     "fin_run",
+    "find_rows",
     "finish",
     "finish_sequences",
     "fins_of",
     "frame_bodies",
+    "frame_headed",
     "frame_mpub",
     "frame_one",
     "frame_pubs",
@@ -90,12 +115,16 @@ __all__ = [
     "id_replies",
     "is_pairs",
     "known_sequences",
+    "message_ids",
     "mpub_run",
     "publish_times",
     "pure",
+    "row_places",
     "scan_frames",
     "split_words",
+    "strip_headers",
     "take_frames",
     "with_attempts",
+    "with_headers",
     "xadd_run",
 ]

@@ -11,6 +11,13 @@ from lapwing.kernel.pure import mpub_run as mpub_run
 from lapwing.kernel.pure import scan_frames as scan_frames
 from lapwing.kernel.pure import take_frames as take_frames
 from lapwing.kernel.pure import with_attempts as with_attempts
+from lapwing.kernel.pure_headers import count_headers as count_headers
+from lapwing.kernel.pure_headers import decode_headed as decode_headed
+from lapwing.kernel.pure_headers import find_rows as find_rows
+from lapwing.kernel.pure_headers import frame_headed as frame_headed
+from lapwing.kernel.pure_headers import message_ids as message_ids
+from lapwing.kernel.pure_headers import row_places as row_places
+from lapwing.kernel.pure_headers import with_headers as with_headers
 from lapwing.kernel.pure_resp import entry_replies as entry_replies
 from lapwing.kernel.pure_resp import finish_sequences as finish_sequences
 from lapwing.kernel.pure_resp import frame_xadds as frame_xadds

@@ -8,16 +8,18 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.dict cimport PyDict_Contains, PyDict_DelItem
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
 from lapwing.errors import PublishRefused
+from lapwing.kernel.pure_headers import _plain
 
 cdef enum:
     HEAD = 34
     MESSAGE = 2
+    HEADED = 3
     FIN = 21
     BAD_COUNT = 1
     BAD_SIZE = 2
@@ -359,7 +361,7 @@ def fins_of(data, start, stop):
         end = before(min(view.len, LARGEST), stop)
         while end - at >= HEAD:
             size = get32(p + at)
-            if size < 30 or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
+            if size < 30 or size > end - at - 4 or (get32(p + at + 4) != MESSAGE and get32(p + at + 4) != HEADED):
                 break
             at += 4 + <Py_ssize_t>size
             count += 1
@@ -530,3 +532,4 @@ def with_attempts(frame, attempts):
 
 
 include "_resp.pxi"
+include "_headers.pxi"

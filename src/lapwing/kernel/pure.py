@@ -19,6 +19,16 @@ from typing import Any, Final
 import google_crc32c
 
 from lapwing.errors import PublishRefused
+from lapwing.kernel.pure_headers import (  # noqa: F401 - this module is one whole twin
+    HEADED,
+    count_headers,
+    decode_headed,
+    find_rows,
+    frame_headed,
+    message_ids,
+    row_places,
+    with_headers,
+)
 from lapwing.kernel.pure_resp import (  # noqa: F401 - this module is one whole twin
     entry_replies,
     finish_sequences,
@@ -250,14 +260,21 @@ def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: 
 
 
 def fins_of(data: Buffer, start: int, stop: int) -> tuple[bytes, int, int]:
-    """Return the FINs that answer the run of whole message frames at `start`; how many, and where it ends.
+    """Return the FINs that answer the run of whole message frames at `start`, with headers or without.
 
-    Stops before the first bytes that are no whole message frame, as `scan_frames` does.
+    Return also how many there are, and the end of the run: the first bytes that are no whole message frame.
     """
     start, data = _place(start), _flat(data)
-    positions, end = scan_frames(data, start, stop)
-    count = len(positions) - 1
-    return b"".join([b"FIN %b\n" % bytes(data[at + 18 : at + HEAD]) for at in positions[:count]]), count, end
+    stop = min(stop, len(data), _LARGEST)
+    fins = []
+    at = start
+    while stop - at >= HEAD:
+        size, kind = _PREFIX.unpack_from(data, at)
+        if size < 30 or kind not in (MESSAGE, HEADED) or size > stop - at - 4:
+            break
+        fins.append(b"FIN %b\n" % bytes(data[at + 18 : at + HEAD]))
+        at += 4 + size
+    return b"".join(fins), len(fins), at
 
 
 def scan_frames(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]:

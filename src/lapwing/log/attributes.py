@@ -1,59 +1,167 @@
-"""What few messages have beside their body: a deferral, and headers; kept beside the segment, checksummed.
+"""The deferral and the headers of messages that have some; kept beside the segment, checksummed.
 
 One record (see `records`) for all of one write:
     last sequence u64 | JSON [[sequence, defer ns, {headers}], ...]
+
+The rows of that JSON stay text wherever nobody needs a single header: `Rows` is a run of them.
 """
 
 import contextlib
 import json
 import struct
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from lapwing import kernel
 from lapwing.log import records
 from lapwing.log.disk import File
 
 _LAST: Final = struct.Struct("<Q")
 _STEP: Final = 64 << 10  # bytes between two places remembered
+_AHEAD: Final = 64 << 10  # bytes of rows that are read at least, for those who ask for one message after the other
 
+RowText = bytes  # `[sequence,defer ns,{headers}],...`
 OnDamage = Callable[[str, int, int], None]  # path, offset, length
 
 
 @dataclass(slots=True)
 class Extra:
-    """What one message carries beside its body."""
+    """The deferral and the headers of one message."""
 
     sequence: int
     defer: int = 0  # ns
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def encode(extras: Sequence[Extra]) -> bytes:
-    """One record for extras in order of their sequence."""
-    rows = [[extra.sequence, extra.defer, extra.headers] for extra in extras]
-    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
-    return records.encode(_LAST.pack(extras[-1].sequence) + text)
+class Rows:
+    """The extras of messages among [first, last], as text: `[sequence,defer ns,{headers}],...`."""
+
+    __slots__ = ("_places", "_sequences", "first", "last", "text")
+
+    def __init__(self, first: int, last: int, text: bytes) -> None:
+        self.first = first
+        self.last = last
+        self.text = text
+        self._sequences: Sequence[int] = ()
+        self._places: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, extras: Sequence[Extra]) -> "Rows":
+        """Return extras, in order of their sequence, as text."""
+        text = b",".join([b"[%d,%d,%b]" % (each.sequence, each.defer, encode_headers(each.headers)) for each in extras])
+        return cls(extras[0].sequence, extras[-1].sequence, text)
+
+    def between(self, start: int, stop: int) -> bytes:
+        """Return the rows of [start, stop). Raises `ValueError` when the text is damaged."""
+        if start <= self.first and self.last < stop:
+            return self.text
+        if not self._places:
+            self._sequences, self._places = kernel.row_places(self.text)
+        begin, end = bisect_left(self._sequences, start), bisect_left(self._sequences, stop)
+        return self.text[self._places[begin] : max(self._places[end] - 1, 0)] if begin < end else b""
+
+    def extras(self, start: int, stop: int) -> list[Extra]:
+        """Return the extras of [start, stop). Raises `ValueError` when the text is damaged."""
+        found = kernel.find_rows(self.text, start, stop)
+        return [Extra(sequence, defer, decode_headers(headers)) for sequence, defer, headers in found]
 
 
-def decode(payload: bytes) -> list[Extra]:
-    """The extras of one record; raises `ValueError` when it is of another form."""
-    rows = json.loads(payload[_LAST.size :].decode("utf-8", "surrogatepass"))
+def encode_headers(headers: dict[str, str]) -> bytes:
+    """Return headers as JSON; what UTF-8 cannot hold is escaped."""
     try:
-        return [Extra(int(sequence), int(defer), dict(headers)) for sequence, defer, headers in rows]
-    except TypeError as error:
-        raise ValueError(f"not understood: {error}") from error
+        return json.dumps(headers, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(headers, separators=(",", ":")).encode()
+
+
+def decode_headers(text: bytes) -> dict[str, str]:
+    """Return headers from JSON; raises `ValueError` when it is none."""
+    found = json.loads(text.decode("utf-8", "surrogatepass"))
+    if not isinstance(found, dict):
+        raise ValueError(f"headers that are no object: {text[:40]!r}")
+    return found
+
+
+def encode(rows: Sequence[Rows]) -> bytes:
+    """Return one record of rows in order of their sequence."""
+    text = rows[0].text if len(rows) == 1 else b",".join([each.text for each in rows])
+    return records.encode(b"%b[%b]" % (_LAST.pack(rows[-1].last), text))
+
+
+def decode(payload: bytes) -> Rows:
+    """Return the rows of one record; raises `ValueError` when it is of another form."""
+    if len(payload) < _LAST.size + 2 or payload[_LAST.size] != 0x5B or payload[-1] != 0x5D:
+        raise ValueError("no list of rows")
+    last = _last_sequence(payload)
+    return Rows(-1, last, payload[_LAST.size + 1 : -1])
 
 
 def _last_sequence(payload: bytes) -> int:
     return int.from_bytes(payload[: _LAST.size], "little")
 
 
+def join(runs: Iterable[Rows], start: int, stop: int) -> bytes:
+    """Return the rows of [start, stop) as one text. Raises `ValueError` when one is damaged."""
+    texts = [each.between(start, stop) for each in runs if each.last >= start and each.first < stop]
+    return texts[0] if len(texts) == 1 else b",".join([text for text in texts if text])
+
+
+class RecentRows:
+    """The newest rows of a log, in memory, found by sequence: all from `start` on."""
+
+    __slots__ = ("_lasts", "_runs", "bytes", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.bytes = 0
+        self._runs: list[Rows] = []
+        self._lasts: list[int] = []
+
+    def add(self, runs: Sequence[Rows]) -> None:
+        """Take rows of later messages than all before."""
+        for run in runs:
+            self._runs.append(run)
+            self._lasts.append(run.last)
+            self.bytes += len(run.text)
+
+    def text(self, start: int, stop: int) -> bytes:
+        """Return the rows of [start, stop)."""
+        at = bisect_left(self._lasts, start)
+        return join(self._until(at, stop), start, stop)
+
+    def extras(self, start: int, stop: int) -> list[Extra]:
+        """Return the extras of [start, stop)."""
+        at = bisect_left(self._lasts, start)
+        return [extra for run in self._until(at, stop) for extra in run.extras(start, stop)]
+
+    def _until(self, at: int, stop: int) -> Iterator[Rows]:
+        while at < len(self._runs) and self._runs[at].first < stop:
+            yield self._runs[at]
+            at += 1
+
+    def shrink(self, limit: int) -> None:
+        """Drop the oldest rows while there are more bytes than `limit`."""
+        gone = 0
+        while self.bytes > limit:
+            self.bytes -= len(self._runs[gone].text)
+            self.start = self._lasts[gone] + 1
+            gone += 1
+        del self._runs[:gone], self._lasts[:gone]
+
+    def drop_below(self, sequence: int) -> None:
+        """Drop rows of messages below `sequence`, as far as whole runs are below it."""
+        gone = bisect_left(self._lasts, sequence)
+        self.bytes -= sum(len(run.text) for run in self._runs[:gone])
+        del self._runs[:gone], self._lasts[:gone]
+        self.start = max(self.start, sequence)
+
+
 class ExtrasFile:
     """The extras of one segment, found by sequence.
 
-    While nobody asks, nothing is read. Places are remembered as they are passed (one every 64 KiB), so that going on
+    Nothing is read until somebody asks. Places are remembered as they are passed (one every 64 KiB), so that reading on
     is cheap and memory stays small whatever the file holds.
     """
 
@@ -66,14 +174,42 @@ class ExtrasFile:
         self._places: list[int] = [0]
 
     def read(self, start: int, stop: int, on_damage: OnDamage) -> list[Extra]:
-        """The extras of [start, stop), in order. Damage is told of, and skipped."""
+        """Return the extras of [start, stop), in order. Damage is reported, and skipped."""
         found: list[Extra] = []
+        for at, end, rows in self._records(start, stop):
+            try:
+                if rows is None:
+                    raise ValueError("a damaged record")
+                found += rows.extras(start, stop)
+            except ValueError:
+                on_damage(self.file.path, at, end - at)
+        return found
+
+    def runs(self, start: int, stop: int, on_damage: OnDamage) -> tuple[int, list[Rows]]:
+        """Return the rows of [start, stop) and some more, and before which sequence they end. Damage is skipped."""
+        runs, size = [], 0
+        for at, after, rows in self._records(start, 1 << 62):
+            try:
+                if rows is None:
+                    raise ValueError("a damaged record")
+                rows.between(start, start)  # which reads all of it
+            except ValueError:
+                on_damage(self.file.path, at, after - at)
+                continue
+            runs.append(rows)
+            size += len(rows.text)
+            if size >= _AHEAD and rows.last >= stop - 1:
+                return rows.last + 1, runs
+        return stop, runs
+
+    def _records(self, start: int, stop: int) -> Iterator[tuple[int, int, Rows | None]]:
+        """Yield where each record with rows of [start, stop) begins and ends, and the rows; None if it is damaged."""
         if not self.size:
-            return found
+            return
         begin = self._places[bisect_right(self._lasts, start - 1) - 1]
         for at, payload, end in records.stream(self.file, begin, self.size):
             if payload is None:
-                on_damage(self.file.path, at, end - at)
+                yield at, end, None
                 continue
             last = _last_sequence(payload)
             if end - self._places[-1] >= _STEP:
@@ -81,16 +217,14 @@ class ExtrasFile:
                 self._lasts.append(last)
             if last >= start:
                 try:
-                    found += [extra for extra in decode(payload) if start <= extra.sequence < stop]
+                    yield at, end, decode(payload)
                 except ValueError:
-                    on_damage(self.file.path, at, end - at)
-                    continue
+                    yield at, end, None
                 if last >= stop - 1:
                     break
-        return found
 
     def cut(self, end: int) -> int:
-        """Cut off a torn tail, and what is said of sequences from `end` on, which no message has; how many bytes."""
+        """Cut off a torn tail, and the extras of sequences from `end` on, which no message has; return the bytes."""
         size = self.file.size()
         good = 0
         kept: list[Extra] = []
@@ -100,13 +234,13 @@ class ExtrasFile:
                     if _last_sequence(payload) >= end:
                         # of a write that was torn: its first messages may be there, and need what they carry
                         with contextlib.suppress(ValueError):  # else it is of another file, and needed by nobody
-                            kept = [extra for extra in decode(payload) if extra.sequence < end]
+                            kept = decode(payload).extras(0, end)
                         break
                     good = after
             if good < size:
                 self.file.truncate(good)
             if kept:
-                record = encode(kept)
+                record = encode([Rows.of(kept)])
                 self.file.write(record, good)
                 good += len(record)
         self.size = good

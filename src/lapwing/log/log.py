@@ -10,7 +10,7 @@ from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
 from lapwing.log import opening, recovery, retention
 from lapwing.log import reader as reading
-from lapwing.log.attributes import Extra
+from lapwing.log.attributes import Extra, Rows, RowText, join
 from lapwing.log.disk import OpenFiles
 from lapwing.log.index import QUARANTINED, BadRecord
 from lapwing.log.log_writer import LogWriter
@@ -25,6 +25,7 @@ __all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLi
 T = TypeVar("T")
 OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence, count
 
+_COLD_READERS: Final = 8  # readers of old rows that are remembered
 GONE: Final = "gone-"  # what a topic's directory is called while it is removed
 
 
@@ -66,6 +67,7 @@ class DiskLog(LogWriter):
         self.unserved: list[tuple[int, int]] = []  # runs that could not be served when they were read
         self._told: set[tuple[str, int]] = set()
         self._memo: tuple[int, int, Frames] = (0, 0, b"")
+        self._cold_rows: list[tuple[Segment, int, int, list[Rows]]] = []  # that were read last: from, and to before
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -142,7 +144,7 @@ class DiskLog(LogWriter):
                 raise CorruptChunk(path, offset, f"messages {first} to {end - 1} are not served")
             frames = loaded
             self._memo = (first, end, frames)
-            self.files.keep(self, self._window.bytes + len(frames))
+            self.files.keep(self, self._window.bytes + self._recent_rows.bytes + len(frames))
         _, at = kernel.take_frames(frames, 0, len(frames), sequence - first, EVERYTHING)
         _, after = kernel.take_frames(frames, at, len(frames), 1, EVERYTHING)
         return frames[at:after]
@@ -160,6 +162,8 @@ class DiskLog(LogWriter):
         self._memo = (0, 0, b"")
         self._noted_bytes = -1
         self._window.shrink(0, self._written)
+        self._recent_rows.shrink(0)
+        self._cold_rows = []
 
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames (empty: a quarantined range)."""
@@ -187,15 +191,42 @@ class DiskLog(LogWriter):
         """Return what messages of [start, stop) carry beside their bodies, in order. Raises `ReadFailed`."""
         found: list[Extra] = []
         stop = min(stop, self.end)
+        if start >= self._recent_rows.start:
+            return self._recent_rows.extras(start, stop)
         at = max(bisect_right(self._firsts, start) - 1, 0)
         for segment in self._segments[at:]:
             if segment.first >= stop:
                 break
             if segment.extras.size:
                 found += segment.extras.read(start, stop, self._tell_extras)
-        if self._unwritten_extras:
-            found += [extra for extra in self._unwritten_extras if start <= extra.sequence < stop]
+        for rows in self._unwritten_rows:
+            found += rows.extras(start, stop)
         return found
+
+    def rows(self, start: int, stop: int) -> RowText:
+        """Return the rows of the extras of [start, stop) as text. Raises `ReadFailed`."""
+        if start >= self._rows_end:
+            return b""
+        if start >= self._recent_rows.start:
+            return self._recent_rows.text(start, stop)
+        texts = []
+        at = max(bisect_right(self._firsts, start) - 1, 0)
+        for segment in self._segments[at:]:
+            if segment.first >= stop:
+                break
+            if segment.extras.size:
+                texts.append(self._rows_of(segment, start, min(stop, segment.end)))
+        texts += [rows.between(start, stop) for rows in self._unwritten_rows]
+        return b",".join([text for text in texts if text])
+
+    def _rows_of(self, segment: Segment, start: int, stop: int) -> RowText:
+        """Return the rows of a segment, read in larger pieces: most readers ask for the next ones soon."""
+        for known, begin, end, runs in self._cold_rows:
+            if known is segment and begin <= start and stop <= end:
+                return join(runs, start, stop)
+        end, runs = self._sure(segment, lambda: segment.extras.runs(start, stop, self._tell_extras))
+        self._cold_rows = [(segment, start, end, runs), *self._cold_rows[: _COLD_READERS - 1]]
+        return join(runs, start, stop)
 
     def _tell_extras(self, path: str, offset: int, length: int) -> None:
         self._tell(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
@@ -309,7 +340,11 @@ class DiskLog(LogWriter):
         self._firsts.append(target)
         self._written = target
         self._window.shrink(0, target)
-        self._unwritten_extras = [extra for extra in self._unwritten_extras if extra.sequence >= target]
+        self._unwritten_rows = [
+            Rows(max(rows.first, target), rows.last, rows.between(target, rows.last + 1))
+            for rows in self._unwritten_rows
+            if rows.last >= target
+        ]
         self.first = self._firsts[0]
 
     def close(self) -> None:
@@ -318,9 +353,9 @@ class DiskLog(LogWriter):
             self.flush()
             waiting = self._unwritten()
             if waiting:
-                self._write(waiting, self._unwritten_extras)
+                self._write(waiting, self._unwritten_rows)
                 self._written = self.end
-                self._unwritten_extras = []
+                self._unwritten_rows = []
             self.write_index()
             if self._promised:
                 self._keep_promise()

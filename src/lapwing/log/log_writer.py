@@ -7,7 +7,7 @@ from typing import Final
 
 from lapwing.errors import WriteFailed
 from lapwing.log import reservation
-from lapwing.log.attributes import Extra
+from lapwing.log.attributes import Extra, RecentRows, Rows, RowText
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import CHUNK_BYTES, LogOptions
 from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
@@ -36,10 +36,12 @@ class LogWriter:
         self._written = self.next  # with durability "memory", what is beyond it is in the window alone
         self._window = Window(self.next)
         self._promised = False  # whether the disk knows that there may be something beyond `_written`
-        self._unwritten_extras: list[Extra] = []
+        self._unwritten_rows: list[Rows] = []
         self._pending: list[Frames] = []
         self._pending_counts: list[int] = []
-        self._pending_extras: list[Extra] = []
+        self._pending_rows: list[Rows] = []
+        self._recent_rows = RecentRows(self.next)
+        self._rows_end = self.next if any(segment.extras.size for segment in segments) else 0  # there are none beyond
         self._pending_bytes = 0
         self._sync = Sync(directory, files, self.end)
         self._since_check = _SPACE_CHECK
@@ -65,14 +67,21 @@ class LogWriter:
         unwritten = sum(len(frames) for _, _, frames in self._window.since(self._written))
         return sum(segment.size for segment in self._segments) + unwritten
 
-    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
-        """Take a batch of frames that carry the ids from `next` on; the first sequence. Nothing is written yet."""
+    def append(
+        self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = (), rows: RowText = b""
+    ) -> int:
+        """Take a batch of frames that carry the ids from `next` on; the first sequence. Nothing is written yet.
+
+        Extras come as they are, or as the text of their `rows`.
+        """
         first = self.next
         self._pending.append(frames)
         self._pending_counts.append(count)
         self._pending_bytes += len(frames)
-        if extras:
-            self._pending_extras.extend(extras)
+        if rows:
+            self._pending_rows.append(Rows(first, first + count - 1, rows))
+        elif extras:
+            self._pending_rows.append(Rows.of(extras))
         self.next = first + count
         return first
 
@@ -95,21 +104,32 @@ class LogWriter:
             if self._lazy:
                 self._write_beyond_memory(batches)
             else:
-                self._write_or_forget(batches, self._pending_extras, atomic=max(self._pending_counts) > 1)
+                self._write_or_forget(batches, self._pending_rows, atomic=max(self._pending_counts) > 1)
                 self._written = self.next
             for count, frames, _ in batches:
                 window.add(count, frames)
         self.end = self.next
+        if self._pending_rows:
+            self._keep_rows()
         self._forget_pending()
         if window.bytes > self.options.tail_bytes:  # less often than with every flush
             window.shrink(self.options.tail_bytes * 3 // 4, self._written)
         if not 0 <= window.bytes - self._noted_bytes <= self._noted_bytes >> 3:
             self._noted_bytes = window.bytes
-            self.files.keep(self, window.bytes)
+            self.files.keep(self, window.bytes + self._recent_rows.bytes)
+
+    def _keep_rows(self) -> None:
+        """Keep the rows that were flushed in memory, for the readers at the tail."""
+        rows = self._recent_rows
+        rows.add(self._pending_rows)
+        self._rows_end = self.end
+        if rows.bytes > self.options.tail_bytes:
+            rows.shrink(self.options.tail_bytes * 3 // 4)
+            self._noted_bytes = -1
 
     def _add_small(self, frames: Frames) -> bool:
         """Add the pending frames to the last segment, as nearly all are; return False for those that need more care."""
-        if self._lazy or self._pending_extras or not self._segments:
+        if self._lazy or self._pending_rows or not self._segments:
             return False
         segment, size = self._segments[-1], len(frames)
         if not 0 < size <= CHUNK_BYTES:
@@ -130,13 +150,13 @@ class LogWriter:
     def _write_beyond_memory(self, batches: list[Batch]) -> None:
         """Write what the memory queue has no room for, with all that waits in it; or nothing while there is room."""
         if self.next - self._written > self.options.mem_queue_size:
-            self._write_or_forget(self._unwritten() + batches, self._unwritten_extras + self._pending_extras)
+            self._write_or_forget(self._unwritten() + batches, self._unwritten_rows + self._pending_rows)
             self._written = self.next
-            self._unwritten_extras = []
+            self._unwritten_rows = []
         else:
             if not self._promised:
                 self._promise()
-            self._unwritten_extras += self._pending_extras
+            self._unwritten_rows += self._pending_rows
 
     def _batches(self) -> list[Batch]:
         """What is pending, joined or cut to what makes good chunks."""
@@ -159,7 +179,7 @@ class LogWriter:
             raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
         self._promised = True
 
-    def _write_or_forget(self, batches: list[Batch], extras: Sequence[Extra], *, atomic: bool = True) -> None:
+    def _write_or_forget(self, batches: list[Batch], extras: Sequence[Rows], *, atomic: bool = True) -> None:
         try:
             self._write(batches, extras, atomic=atomic)
         except WriteFailed:
@@ -173,11 +193,11 @@ class LogWriter:
     def _forget_pending(self) -> None:
         self._pending.clear()
         self._pending_counts.clear()
-        if self._pending_extras:
-            self._pending_extras = []
+        if self._pending_rows:
+            self._pending_rows = []
         self._pending_bytes = 0
 
-    def _write(self, batches: list[Batch], extras: Sequence[Extra], *, atomic: bool = True) -> None:
+    def _write(self, batches: list[Batch], extras: Sequence[Rows], *, atomic: bool = True) -> None:
         size = 0
         for _, frames, _ in batches:
             size += len(frames)

@@ -1,23 +1,19 @@
 """The same log without a disk: ephemeral topics, and tests."""
 
 import os
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
 from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import OutOfRange
 from lapwing.log import reader as reading
-from lapwing.log.attributes import Extra
+from lapwing.log.attributes import Extra, RecentRows, Rows, RowText
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import time_of
 from lapwing.log.topiclog import Frames
 from lapwing.log.window import Window
-
-_sequence = attrgetter("sequence")
 
 _WORTH: Final = 16 << 20  # bytes; as long as fewer are held, no message is copied so that others can be dropped
 
@@ -36,8 +32,8 @@ class MemoryLog:
         self.max_count = max_count
         self._window = Window(0)
         self._pending: list[tuple[int, Frames]] = []
-        self._pending_extras: list[Extra] = []
-        self._extras: list[Extra] = []
+        self._pending_rows: list[Rows] = []
+        self._rows = RecentRows(0)
 
     @property
     def pending(self) -> bool:
@@ -54,12 +50,16 @@ class MemoryLog:
         """Never: there is nothing to sync."""
         return False
 
-    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
+    def append(
+        self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = (), rows: RowText = b""
+    ) -> int:
         """Take a batch of frames that carry the ids from `next` on; the first sequence."""
         first = self.next
         self._pending.append((count, frames))
-        if extras:
-            self._pending_extras.extend(extras)
+        if rows:
+            self._pending_rows.append(Rows(first, first + count - 1, rows))
+        elif extras:
+            self._pending_rows.append(Rows.of(extras))
         self.next = first + count
         return first
 
@@ -72,9 +72,9 @@ class MemoryLog:
         else:
             self._window.add(self.next - self.end, b"".join([frames for _, frames in self._pending]))
         self._pending.clear()
-        if self._pending_extras:
-            self._extras += self._pending_extras
-            self._pending_extras = []
+        if self._pending_rows:
+            self._rows.add(self._pending_rows)
+            self._pending_rows = []
         self.end = self.next
         if self.max_count and self.end - self.first > self.max_count:
             self._drop(self.end - self.max_count)
@@ -122,9 +122,11 @@ class MemoryLog:
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """What messages of [start, stop) carry beside their bodies, in order."""
-        extras = self._extras
-        begin = bisect_left(extras, start, key=_sequence)
-        return extras[begin : bisect_left(extras, stop, begin, key=_sequence)]
+        return self._rows.extras(max(start, self.first), stop)
+
+    def rows(self, start: int, stop: int) -> RowText:
+        """Return the rows of the extras of [start, stop) as text."""
+        return self._rows.text(start, stop)
 
     def bytes_from(self, sequence: int) -> int:
         """Return about how many bytes of frames lie from `sequence` on: exact between batches."""
@@ -159,8 +161,7 @@ class MemoryLog:
     def _drop(self, below: int) -> None:
         self._window.shrink(0, below)
         self.first = self._window.start
-        if self._extras and self._extras[0].sequence < self.first:
-            self._extras = [extra for extra in self._extras if extra.sequence >= self.first]
+        self._rows.drop_below(self.first)
 
     def close(self) -> None:
         """Flush; what is in memory goes with the process."""
@@ -170,7 +171,7 @@ class MemoryLog:
         """Hold nothing any more."""
         self._window.clear(self.end)
         self.first = self.end
-        self._extras = []
+        self._rows.drop_below(self.end)
 
 
 class MemorySideLog:

@@ -10,7 +10,7 @@ from typing import Final
 from lapwing import kernel
 from lapwing.errors import ReadFailed, WriteFailed
 from lapwing.log import attributes as extras_file
-from lapwing.log.attributes import Extra, ExtrasFile
+from lapwing.log.attributes import ExtrasFile, Rows
 from lapwing.log.disk import File, OpenFiles
 from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, BadRecord, Chunk, Index
 from lapwing.log.options import CHUNK_BYTES
@@ -96,7 +96,7 @@ class Segment:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def write(
-        self, batches: Sequence[Batch], extras: Sequence[Extra], synced: int = 0, *, atomic: bool = True
+        self, batches: Sequence[Batch], extras: Sequence[Rows], synced: int = 0, *, atomic: bool = True
     ) -> None:
         """Append batches, each as a chunk, and their extras; all of it or, raising `WriteFailed`, nothing.
 
@@ -181,7 +181,7 @@ class Segment:
         self.last = chunk
         self.size, self.end, self.newest = after, chunk.end, newest
 
-    def _write(self, batches: Sequence[Batch], extras: Sequence[Extra], synced: int, atomic: bool) -> None:
+    def _write(self, batches: Sequence[Batch], extras: Sequence[Rows], synced: int, atomic: bool) -> None:
         index, beside = self.index, extras_file.encode(extras) if extras else b""
         attributes = self.extras.size + len(beside)
         chunks, grown = self._chunks(batches, synced, attributes)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from lapwing.log.attributes import Extra
+from lapwing.log.attributes import Extra, RowText
 from lapwing.log.reader import InFile, Reader
 from lapwing.log.retention import RetentionLimits
 
@@ -36,7 +36,9 @@ class TopicLog(Protocol):
     def unsynced(self) -> bool:
         """Whether something flushed would not survive a power loss."""
 
-    def append(self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = ()) -> int:
+    def append(
+        self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = (), rows: RowText = b""
+    ) -> int:
         """Take a batch of frames that carry the ids from `next` on; the first sequence."""
 
     def flush(self) -> None:
@@ -67,7 +69,10 @@ class TopicLog(Protocol):
         """Where messages from `start` on lie in a file, whole chunks of them; None when they have to be asked for."""
 
     def extras(self, start: int, stop: int) -> list[Extra]:
-        """What messages of [start, stop) carry beside their bodies, in order."""
+        """Return the extras of the messages [start, stop), in order."""
+
+    def rows(self, start: int, stop: int) -> RowText:
+        """Return the same as text, as `kernel.with_headers` takes it. Raises `ReadFailed`."""
 
     def bytes_from(self, sequence: int) -> int:
         """Return about how many bytes of frames lie from `sequence` on: exact between chunks."""

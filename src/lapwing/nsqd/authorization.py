@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Final
 from lapwing.errors import ProtocolError
 from lapwing.net.logs import Log
 from lapwing.sessions.nsq import About
-from lapwing.wire.nsq.commands import Dpub, Mpub, Pub, Sub
+from lapwing.wire.nsq.commands import Dpub, Hmpub, Hpub, Mpub, Pub, Sub
 from lapwing.wire.nsq.json import compact_json
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator, Authorizations
 
-Guarded = Pub | Dpub | Mpub | Sub
+Guarded = Pub | Dpub | Mpub | Hpub | Hmpub | Sub
 
-WORDS: Final[dict[type, str]] = {Pub: "PUB", Dpub: "DPUB", Mpub: "MPUB", Sub: "SUB"}  # what needs a permission
+WORDS: Final[dict[type, str]] = {  # the commands that need a permission
+    Pub: "PUB", Dpub: "DPUB", Mpub: "MPUB", Hpub: "HPUB", Hmpub: "HMPUB", Sub: "SUB",
+}  # fmt: skip
 
 
 class Gate:

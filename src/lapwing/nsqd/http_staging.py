@@ -22,7 +22,7 @@ from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.permissions import KNOWN, PUBLISH
-from lapwing.nsqd.publishing import MOST_HEADERS, named
+from lapwing.nsqd.publishing import named
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.turn import Turn
 
@@ -218,7 +218,7 @@ class Staged:
                 raise Refused(400, "INVALID_DEFER", index=index)
             if not isinstance(headers, dict) or not all(isinstance(entry, str) for entry in headers.values()):
                 raise Refused(400, "INVALID_HEADERS", index=index)
-            if sum(len(name) + len(entry) for name, entry in headers.items()) > MOST_HEADERS:
+            if sum(len(name) + len(entry) for name, entry in headers.items()) > kernel.MAX_HEADERS:
                 raise Refused(400, "INVALID_HEADERS", index=index)
         return extras
 

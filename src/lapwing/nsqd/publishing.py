@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
@@ -21,7 +21,7 @@ from lapwing.nsqd.turn import Turn
 from lapwing.wire.nsq.commands import bodies
 
 HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of strings
-MOST_HEADERS: Final = 16 * 1024  # bytes of them
+_UNASKED_TYPES: Final = (b"", b"application/x-www-form-urlencoded", b"application/octet-stream")  # of any client
 
 MSG_EMPTY: Final = failure(400, "MSG_EMPTY")
 MSG_TOO_BIG: Final = failure(413, "MSG_TOO_BIG")
@@ -92,7 +92,7 @@ class Publishing:
         head = request.head
         query = head.query
         raw_headers = head.header(HEADERS)
-        headers = None if raw_headers is None else message_headers(raw_headers)
+        headers = None if raw_headers is None else message_headers(raw_headers, head.header(b"content-type"))
         topic = self._topics.get(query.get("topic", ""))
         made = topic is None
         if topic is None:
@@ -109,7 +109,7 @@ class Publishing:
         """Publish each line of the body, or each message of a binary one; all or none."""
         head, body = request.head, request.body
         raw_headers = head.header(HEADERS)
-        headers = None if raw_headers is None else message_headers(raw_headers)
+        headers = None if raw_headers is None else message_headers(raw_headers, head.header(b"content-type"))
         made = head.query.get("topic", "") not in self._topics
         topic = self.topic(head)
         later = Settled()
@@ -211,16 +211,13 @@ def named(head: Head, parameter: str, refusal: str) -> str:
     return name
 
 
-def message_headers(raw: bytes) -> dict[str, str]:
-    """Parse the headers of a message; raise `Refused`."""
-    if len(raw) > MOST_HEADERS:
+def message_headers(raw: bytes, content_type: bytes | None) -> dict[str, str]:
+    """Parse the headers of a message; raise `Refused`. The type of the body becomes one of them."""
+    if len(raw) > kernel.MAX_HEADERS or kernel.count_headers(raw) < 0:
         raise Refused(400, "INVALID_HEADERS")
-    try:
-        found: Any = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, "INVALID_HEADERS") from error
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise Refused(400, "INVALID_HEADERS")
+    found: dict[str, str] = json.loads(raw)
+    if content_type is not None and content_type.partition(b";")[0].strip().lower() not in _UNASKED_TYPES:
+        found.setdefault("content-type", content_type.decode("latin-1"))
     return found
 
 

@@ -212,6 +212,7 @@ class Connection(Stream):
         about.topology_region, about.topology_zone = settings.topology_region, settings.topology_zone
         self._wire.heartbeats = settings.heartbeat_interval > 0
         self._wire.reject = settings.reject
+        self._wire.headers = session.headers = settings.headers
         if identity.msg_timeout:
             session.touch_timeout = settings.msg_timeout
         if not self._identified:  # deliveries and heartbeats go by the first one

@@ -26,11 +26,12 @@ from lapwing.errors import (
     PublishRefused,
 )
 from lapwing.sessions.replies import Replies, Slot
-from lapwing.wire.nsq import frames, parse_mpub
-from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Mpub, Nop, Pub, Rdy, Rej, Req, Sub, Touch
+from lapwing.wire.nsq import frames, parse_headed, parse_mpub
+from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Hmpub, Hpub, Mpub, Nop, Pub, Rdy, Rej, Req, Sub, Touch
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.parse_line import rejection
 
+_ONE: Final = b"\x00\x00\x00\x01"  # the count of a batch of one message
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # as NSQ's stats number them
 
 
@@ -127,6 +128,7 @@ class Session:
         self.msg_timeout: int | None = None  # ns that a delivery gives; None: as the channel is set
         self.touch_timeout: int | None = None  # ns that a TOUCH gives; None: as the channel is set
         self.sample_rate = 0
+        self.headers = False  # whether messages come with their headers
         self.locality = 0
         self.about = About()
         self._subscribed: Slot | None = None  # where the answer to SUB waits; messages wait behind it
@@ -180,6 +182,26 @@ class Session:
         self._published(topic, slot, count)
         if self._run_topic is not topic:
             self._run_topic, self._run_line, self._run_word = topic, b"MPUB %s\n" % topic.name.encode(), "MPUB"
+
+    def _hpub(self, command: Hpub, now: int) -> None:
+        one = b"".join((_ONE, len(command.body).to_bytes(4, "big"), command.body))
+        self._publish_headed("HPUB", command.topic, one, now, size=len(command.body), defer=command.delay)
+
+    def _hmpub(self, command: Hmpub, now: int) -> None:
+        self._publish_headed("HMPUB", command.topic, command.body, now, size=len(command.body))
+
+    def _publish_headed(self, word: str, name: str, body: bytes, now: int, *, size: int, defer: int = 0) -> None:
+        limits = self.limits
+        try:
+            if name not in self.broker.topics:  # a refused batch creates no topic
+                kernel.frame_headed(body, 0, 0, limits.max_count, limits.max_message, kernel.MAX_HEADERS)
+            topic, slot = self._topic(name, word), PublishSlot(self, word)
+            count = topic.publish_headed(body, slot, now=now, defer=defer)
+        except PublishRefused as error:
+            raise parse_headed.refusal(word, error, size, limits) from error
+        except BrokerError as error:
+            raise _failed(word, error) from error
+        self._published(topic, slot, count)
 
     def publish_run(self, data: bytes, *, now: int) -> bool:
         """Carry out whole publishes like the last one: the same command, the same topic, and nothing else in `data`.
@@ -285,6 +307,7 @@ class Session:
                 timeout=channel.effective.msg_timeout if self.msg_timeout is None else self.msg_timeout,
                 default_timeout=self.msg_timeout is None,
                 sample_rate=self.sample_rate,
+                headers=self.headers,
                 locality=self.locality,
                 client=self,
             )
@@ -406,6 +429,8 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     Pub: Session._pub,
     Mpub: Session._mpub,
     Dpub: Session._dpub,
+    Hpub: Session._hpub,
+    Hmpub: Session._hmpub,
     Sub: Session._sub,
     Rdy: Session._rdy,
     Fins: Session._fins,

@@ -295,7 +295,7 @@ class SpoolSubscription:
                 break
             for frame in self._wire.frames():
                 if isinstance(frame, Messages):
-                    rows += frame.messages
+                    rows += [row[:4] for row in frame.messages]
                 elif isinstance(frame, ErrorFrame):
                     raise ProtocolError(frame.payload.decode("latin-1"))
                 elif isinstance(frame, Response):

@@ -117,7 +117,10 @@ def printable(body: bytes) -> bytes:
 def delivered_json(message: Any) -> Json:
     """Return a delivered message (of the client library) as a JSON object."""
     name = message.id.decode("ascii", "replace")
-    found = LogMessage(message.timestamp, message.address, -1, name, message.attempts, message.body, {})
+    headers = message.headers
+    found = LogMessage(message.timestamp, message.address, -1, name, message.attempts, message.body, headers)
     document = found.as_json(message.topic)
-    del document["sequence"], document["headers"]
+    del document["sequence"]
+    if not headers:
+        del document["headers"]
     return document

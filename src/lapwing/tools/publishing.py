@@ -1,13 +1,10 @@
 """Publish messages from files, pipes and the command line."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import BinaryIO, Final
 
 from lapwing import Producer
-from lapwing.client.http import CallFailed, DaemonHttp
-from lapwing.errors import LapwingError
 from lapwing.tools.to_nsq import Input
 
 _READ: Final = 1 << 18
@@ -26,13 +23,19 @@ async def lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
 
 
 async def publish_lines(
-    producer: Producer, topic: str, source: BinaryIO, *, defer: float | None, report: Callable[[int], None]
+    producer: Producer,
+    topic: str,
+    source: BinaryIO,
+    *,
+    headers: Mapping[str, str] | None = None,
+    defer: float | None,
+    report: Callable[[int], None],
 ) -> int:
     """Publish each line and return how many were confirmed. Raises `ClientError` at the first that is not."""
     confirmed = 0
     under_way: set[asyncio.Future[None]] = set()
     async for batch in lines(source):
-        sent = [producer.submit(topic, body, defer=defer) for body in batch]
+        sent = [producer.submit(topic, body, headers=headers, defer=defer) for body in batch]
         for future in sent:
             future.add_done_callback(_seen)
         under_way.update(sent)
@@ -60,22 +63,3 @@ def _confirmed(futures: set[asyncio.Future[None]]) -> int:
     if failures:
         raise failures[0]
     return len(futures)
-
-
-async def publish_with_headers(
-    http: DaemonHttp, address: str, topic: str, bodies: Sequence[bytes], headers: dict[str, str], *, defer: int | None
-) -> int:
-    """Publish over HTTP with headers; `defer` in ms. Raises `CallFailed`, and `LapwingError` for a plain NSQ server."""
-    try:
-        await http.get(address, "/log/offsets", {"topic": topic, "times": "false"})
-    except CallFailed as error:
-        if error.status == 404:
-            raise LapwingError(
-                f"{address} is a plain NSQ server, which has no headers: publish without --header, or to lapwing's nsqd"
-            ) from error
-        if error.status not in (401, 403):  # a secret for publishing need not be one for reading
-            raise
-    for body in bodies:
-        parameters = {"topic": topic, **({"defer": str(defer)} if defer else {})}
-        await http.post(address, "/pub", parameters, body=body, headers={"X-Lapwing-Headers": json.dumps(headers)})
-    return len(bodies)

@@ -61,6 +61,7 @@ writer.on(Writer.READY, async () => {
   const publish = promisify(writer.publish.bind(writer))
   const defer = promisify(writer.deferPublish.bind(writer))
   began = Date.now()
+  if (job.published) return consume()
   try {
     for (const body of job.singles) await publish(job.topic, body)
     await publish(job.topic, job.batch)

@@ -57,16 +57,17 @@ def main() -> None:
     publisher = Upgraded(job, settings) if job["tls"] or job["compression"] else Pooled(address, settings)
     report.begin()
     try:
-        for body in job["singles"]:
-            publisher.publish(topic, body.encode())
-        publisher.multipublish(topic, [body.encode() for body in job["batch"]])
-        publisher.publish(topic, report.big)
-        publisher.publish(topic, b"later", defer=job["delay"])
-        publisher.publish(topic, b"again")
-        publisher.publish(topic, b"slow")
+        if not job["published"]:
+            for body in job["singles"]:
+                publisher.publish(topic, body.encode())
+            publisher.multipublish(topic, [body.encode() for body in job["batch"]])
+            publisher.publish(topic, report.big)
+            publisher.publish(topic, b"later", defer=job["delay"])
+            publisher.publish(topic, b"again")
+            publisher.publish(topic, b"slow")
+            report.answers = 5 + len(job["singles"])
     except gnsq.errors.NSQException as error:
         report.fail(error)
-    report.answers = 5 + len(job["singles"])
     done = gevent.event.Event()
     place = {"lookupd_http_addresses": [job["lookupd"]]} if job["lookupd"] else {"nsqd_tcp_addresses": [address]}
     consumer = gnsq.Consumer(topic, "gnsq", max_in_flight=20, lookupd_poll_interval=1, **place, **settings)

@@ -38,6 +38,9 @@ def main() -> None:
             loop.call_later(0.01, publish)
             return
         report.begin()
+        if job["published"]:
+            read()
+            return
         for body in job["singles"]:
             writer.pub(topic, body.encode(), callback=answered)
         writer.mpub(topic, [body.encode() for body in job["batch"]], callback=answered)

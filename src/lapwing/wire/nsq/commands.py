@@ -111,6 +111,44 @@ class Dpub:
 
 
 @dataclass(slots=True)
+class Hpub:
+    """Publish one message with headers, perhaps delivered only after a while; lawful once IDENTIFY grants `headers`."""
+
+    topic: str
+    delay: int  # ns; 0: none
+    body: bytes  # length of the headers, the headers as JSON, and the bytes of the message
+
+    @classmethod
+    def of(cls, topic: str, headers: bytes, body: bytes, *, delay: int = 0) -> "Hpub":
+        """Return the command that publishes `body` with `headers`, which are JSON or nothing."""
+        return cls(topic, delay, b"".join((_INT32.pack(len(headers)), headers, body)))
+
+    def encode(self) -> bytes:
+        delay = f" {self.delay // _MILLISECOND}" if self.delay else ""
+        return _with_body(f"HPUB {self.topic}{delay}\n".encode("ascii"), self.body)
+
+
+@dataclass(slots=True)
+class Hmpub:
+    """Publish many messages with headers, all or none; lawful once IDENTIFY grants `headers`."""
+
+    topic: str
+    body: bytes  # their count, then the size and the body, as that of an HPUB, of each
+
+    @classmethod
+    def of(cls, topic: str, messages: Iterable[tuple[bytes, bytes]]) -> "Hmpub":
+        """Return the command that publishes messages, each as (headers, body), in this order."""
+        pieces = [b""]
+        for headers, body in messages:
+            pieces += (_INT32.pack(4 + len(headers) + len(body)), _INT32.pack(len(headers)), headers, body)
+        pieces[0] = _INT32.pack(len(pieces) // 4)
+        return cls(topic, b"".join(pieces))
+
+    def encode(self) -> bytes:
+        return _with_body(f"HMPUB {self.topic}\n".encode("ascii"), self.body)
+
+
+@dataclass(slots=True)
 class Rdy:
     """Set how many messages may be in flight to the client at once."""
 
@@ -215,9 +253,9 @@ class Nop:
         return b"NOP\n"
 
 
-Command = Identify | Auth | Sub | Pub | Mpub | Dpub | Rdy | Fins | Fin | Req | Rej | Touch | Cls | Nop
+Command = Identify | Auth | Sub | Pub | Mpub | Dpub | Hpub | Hmpub | Rdy | Fins | Fin | Req | Rej | Touch | Cls | Nop
 
 WORDS: Final[dict[bytes, type[Command]]] = {
     b"IDENTIFY": Identify, b"AUTH": Auth, b"SUB": Sub, b"PUB": Pub, b"MPUB": Mpub, b"DPUB": Dpub, b"RDY": Rdy,
     b"FIN": Fin, b"REQ": Req, b"TOUCH": Touch, b"CLS": Cls, b"NOP": Nop,
-}  # fmt: skip  # REJ is no word unless it was negotiated
+}  # fmt: skip  # REJ, HPUB and HMPUB are no words unless they were negotiated

@@ -1,6 +1,6 @@
 """Both ends of a connection: bytes in, commands or frames out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -11,9 +11,9 @@ from lapwing.wire.nsq import frames, parse_mpub
 from lapwing.wire.nsq.commands import MAGIC, WORDS, Command, Fins, Nop, Pub
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.parse_line import (
+    EXTRA_WORDS,
     KNOWN_PUBS,
-    LAWFUL,
-    LAWFUL_WITH_REJECT,
+    LAWFUL_WITH,
     LAWFUL_WITHOUT_TLS,
     MPUB,
     NO_PUBS,
@@ -24,7 +24,9 @@ from lapwing.wire.nsq.parse_line import (
 from lapwing.wire.nsq.quoting import raw
 from lapwing.wire.nsq.state import NEXT, State
 
-__all__ = ["BrokerConnection", "ClientConnection", "ErrorFrame", "HangUp", "Limits", "Messages", "Response"]
+__all__ = [
+    "BrokerConnection", "ClientConnection", "ErrorFrame", "HangUp", "Limits", "MessageRow", "Messages", "Response",
+]  # fmt: skip
 
 _SIZE: Final = Struct(">i").unpack_from
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
@@ -39,8 +41,8 @@ class BrokerConnection:
     """
 
     __slots__ = (
-        "_at", "_command", "_content", "_data", "_finishes", "_gathered", "_lawful", "_missing", "_over", "_publishes",
-        "_reject", "_rule", "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
+        "_at", "_command", "_content", "_data", "_finishes", "_gathered", "_headers", "_lawful", "_missing", "_over",
+        "_publishes", "_reject", "_rule", "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
@@ -58,6 +60,7 @@ class BrokerConnection:
         self._over = False
         self._tls = False
         self._reject = False
+        self._headers = False
         self.state = State.MAGIC
 
     @property
@@ -69,7 +72,7 @@ class BrokerConnection:
     def state(self, state: State) -> None:
         self._state = state
         insecure = self.limits.tls_required and not self._tls
-        self._lawful = LAWFUL_WITHOUT_TLS if insecure else (LAWFUL_WITH_REJECT if self._reject else LAWFUL)[state]
+        self._lawful = LAWFUL_WITHOUT_TLS if insecure else LAWFUL_WITH[self._reject, self._headers][state]
         self._publishes = NO_PUBS if insecure else KNOWN_PUBS
         self._finishes = b"FIN" in self._lawful
 
@@ -91,6 +94,16 @@ class BrokerConnection:
     @reject.setter
     def reject(self, reject: bool) -> None:
         self._reject = reject
+        self.state = self._state
+
+    @property
+    def headers(self) -> bool:
+        """Whether the client may send HPUB and HMPUB, as IDENTIFY has granted."""
+        return self._headers
+
+    @headers.setter
+    def headers(self, headers: bool) -> None:
+        self._headers = headers
         self.state = self._state
 
     def receive(self, data: bytes) -> None:
@@ -210,7 +223,8 @@ class BrokerConnection:
     def _unlawful(self, word: bytes) -> ProtocolError:
         if self.limits.tls_required and not self._tls and word != b"IDENTIFY":
             return ProtocolError("E_INVALID", f"cannot {raw(word)} in current state (TLS required)")
-        if word in WORDS or (word == b"REJ" and self._reject):
+        granted = (self._reject and word == b"REJ") or (self._headers and EXTRA_WORDS.get(word) == "headers")
+        if word in WORDS or granted:
             return ProtocolError("E_INVALID", f"cannot {raw(word)} in current state")
         return ProtocolError("E_INVALID", f"invalid command {raw(word)}")
 
@@ -302,11 +316,14 @@ class ErrorFrame:
     payload: bytes
 
 
+MessageRow = tuple[int, int, bytes, bytes] | tuple[int, int, bytes, bytes, bytes]
+
+
 @dataclass(slots=True)
 class Messages:
-    """A run of messages, each as (timestamp in ns, attempts, id, body)."""
+    """A run of messages, each as (timestamp in ns, attempts, id, body), then its headers as JSON if it has some."""
 
-    messages: list[tuple[int, int, bytes, bytes]]
+    messages: Sequence[MessageRow]
 
 
 Frame = Response | ErrorFrame | Messages
@@ -373,13 +390,20 @@ class ClientConnection:
                 raise ProtocolError("E_BAD_PROTOCOL", text)
             self._at = end
             return Messages(messages)
+        if kind == frames.HEADED:
+            headed, end = kernel.decode_headed(data, at, len(data))
+            if end == at:
+                text = f"message frame of {size} bytes whose headers do not fit"
+                raise ProtocolError("E_BAD_PROTOCOL", text)
+            self._at = end
+            return Messages(headed)
         payload = data[at + 8 : at + 4 + size]
         self._at = at + 4 + size
         if kind == frames.RESPONSE:
             return Response(payload)
         if kind == frames.ERROR:
             return ErrorFrame(payload)
-        raise ProtocolError("E_BAD_PROTOCOL", f"frame type {kind}, expected 0, 1 or 2")
+        raise ProtocolError("E_BAD_PROTOCOL", f"frame type {kind}, expected 0 to 3")
 
     def _check(self, size: int) -> None:
         if size == _HTTP:

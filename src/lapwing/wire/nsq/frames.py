@@ -6,6 +6,7 @@ from typing import Final
 RESPONSE: Final = 0
 ERROR: Final = 1
 MESSAGE: Final = 2
+HEADED: Final = 3  # a message with its headers
 
 _HEAD: Final = struct.Struct(">II")
 

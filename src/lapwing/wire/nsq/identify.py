@@ -31,6 +31,7 @@ class Identity:
     deflate: bool = False
     deflate_level: int = 0
     reject: bool = False  # the client wants to send REJ
+    headers: bool = False  # the client wants headers of messages, and to send HPUB and HMPUB
     topic: str = ""  # of the channel that it will subscribe to, so that the answer can hold what is set there
     channel: str = ""
 
@@ -40,7 +41,8 @@ class Identity:
 
 
 _KIND_OF: Final[dict[Any, JsonKind]] = {str: JsonKind.TEXT, bool: JsonKind.FLAG, int: JsonKind.INT64}
-_OWN: Final = frozenset({"reject", "topic", "channel"})  # not NSQ's: a client that means something else is not refused
+# members that are not NSQ's: a client that means something else by them is not refused
+_OWN: Final = frozenset({"reject", "headers", "topic", "channel"})
 _MEMBERS: Final = {field.name: _KIND_OF[field.type] for field in fields(Identity)} | {"sample_rate": JsonKind.INT32}
 
 
@@ -99,6 +101,7 @@ class ClientSettings:
     deflate: bool = False
     deflate_level: int = _DEFAULT_LEVEL
     reject: bool = False
+    headers: bool = False
 
 
 class IdentityReader:
@@ -179,6 +182,7 @@ def negotiate(
         deflate=deflate,
         deflate_level=min(level, terms.max_deflate_level),
         reject=negotiated and identity.reject,
+        headers=negotiated and identity.headers,
     )
     if not negotiated:
         return settings, b"OK"
@@ -222,6 +226,8 @@ def _answer(settings: ClientSettings, terms: Terms, max_attempts: int | None) ->
     }
     if settings.reject:
         answer["reject"] = True
+    if settings.headers:
+        answer["headers"] = True
     if max_attempts is not None:
         answer["max_attempts"] = max_attempts
     return compact_json(answer)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
-from lapwing import names
+from lapwing import kernel, names
 from lapwing.errors import ProtocolError
 from lapwing.ids import LENGTH as ID_LENGTH
 from lapwing.wire.nsq.commands import (
@@ -15,6 +15,8 @@ from lapwing.wire.nsq.commands import (
     Command,
     Dpub,
     Fins,
+    Hmpub,
+    Hpub,
     Identify,
     Mpub,
     Nop,
@@ -61,14 +63,16 @@ class Body:
     big: str = "body"
     message: bool = False  # a single message: the smaller limit holds
     most: int = 1 << 31  # bytes, if that is less than the limit
+    beside: int = 0  # bytes that a message may have beside its body
 
     def limit(self, limits: Limits) -> int:
-        return min(limits.max_message if self.message else limits.max_body, self.most)
+        return min(limits.max_message + self.beside if self.message else limits.max_body, self.most)
 
     def refusal(self, size: int, limits: Limits) -> ProtocolError:
         if size <= 0:
             return ProtocolError(self.code, f"{self.word} invalid {self.noun} size {size}")
-        return ProtocolError(self.code, f"{self.word} {self.big} too big {size} > {self.limit(limits)}")
+        most = self.limit(limits) - self.beside
+        return ProtocolError(self.code, f"{self.word} {self.big} too big {size} > {most}")
 
     def unread_size(self) -> ProtocolError:
         return ProtocolError(self.code, f"{self.word} failed to read {self.noun} size")
@@ -166,13 +170,26 @@ def _mpub(on: Circumstances, words: list[bytes]) -> Command:
 
 def _dpub(on: Circumstances, words: list[bytes]) -> Command:
     topic = _topic("DPUB", words, needed=2)
-    milliseconds = _delay("DPUB", words[2])
+    return Dpub(topic, _deferral(on, "DPUB", words[2]), b"")
+
+
+def _deferral(on: Circumstances, word: str, digits: bytes) -> int:
+    milliseconds = _delay(word, digits)
     delay = nanoseconds(milliseconds)
     longest = on.limits.max_defer or on.limits.max_req_timeout
     if not 0 <= delay <= longest:
-        text = f"DPUB timeout {milliseconds} out of range 0-{longest // _MILLISECOND}"
+        text = f"{word} timeout {milliseconds} out of range 0-{longest // _MILLISECOND}"
         raise ProtocolError("E_INVALID", text)
-    return Dpub(topic, delay, b"")
+    return delay
+
+
+def _hpub(on: Circumstances, words: list[bytes]) -> Command:
+    topic = _topic("HPUB", words)
+    return Hpub(topic, _deferral(on, "HPUB", words[2]) if len(words) > 2 else 0, b"")
+
+
+def _hmpub(on: Circumstances, words: list[bytes]) -> Command:
+    return Hmpub(_topic("HMPUB", words), b"")
 
 
 def _rdy(on: Circumstances, words: list[bytes]) -> Command:
@@ -241,7 +258,24 @@ LAWFUL: Final[dict[State, Lawful]] = {
     for state, legal in LEGAL.items()
 }
 _REJ: Final = _rej, Body("REJ", most=64 * 1024)
-LAWFUL_WITH_REJECT: Final[dict[State, Lawful]] = {  # once IDENTIFY has granted it
-    state: lawful | ({b"REJ": _REJ} if Req in LEGAL[state] else {}) for state, lawful in LAWFUL.items()
+_HPUB_BODY: Final = Body(
+    "HPUB", code="E_BAD_MESSAGE", noun="message body", big="message", message=True, beside=4 + kernel.MAX_HEADERS
+)
+_HEADED: Final[Lawful] = {b"HPUB": (_hpub, _HPUB_BODY), b"HMPUB": (_hmpub, Body("HMPUB"))}
+EXTRA_WORDS: Final = {b"REJ": "reject", b"HPUB": "headers", b"HMPUB": "headers"}  # and what has to be granted first
+
+
+def _granted(state: State, *, reject: bool, headers: bool) -> Lawful:
+    """Return the commands that are lawful in a state once IDENTIFY has granted features."""
+    lawful = LAWFUL[state]
+    if reject and Req in LEGAL[state]:
+        lawful = lawful | {b"REJ": _REJ}
+    return lawful | _HEADED if headers and Pub in LEGAL[state] else lawful
+
+
+LAWFUL_WITH: Final[dict[tuple[bool, bool], dict[State, Lawful]]] = {  # by whether `reject` and `headers` are granted
+    (reject, headers): {state: _granted(state, reject=reject, headers=headers) for state in State}
+    for reject in (False, True)
+    for headers in (False, True)
 }
 LAWFUL_WITHOUT_TLS: Final[Lawful] = {b"IDENTIFY": (_identify, _BODIES[b"IDENTIFY"])}  # where TLS is required

@@ -1,0 +1,459 @@
+# The byte loops of headers, compiled: `pure_headers.py` is the meaning.
+
+cdef enum:
+    BAD_HEADERS = 6
+    HEADERS_TOO_BIG = 7
+    LONGEST_NAME = 64
+    LONGEST_MESSAGE_ID = 128
+
+cdef extern from "Python.h":
+    PyObject *PyBytes_FromStringAndSize_raw "PyBytes_FromStringAndSize" (const char *data, Py_ssize_t size)
+    int _PyBytes_Resize(PyObject **made, Py_ssize_t size) except -1
+    void Py_DECREF_raw "Py_DECREF" (PyObject *made)
+
+cdef uint64_t SEQUENCE = (<uint64_t>1 << 54) - 1
+cdef uint8_t IN_NAME[256]
+cdef uint8_t IN_TEXT[256]  # 1: as it is, 0: not at all or with a meaning
+cdef uint8_t DIGIT[256]  # the value of a hex digit, or 255
+cdef uint64_t ONES = 0x0101010101010101
+cdef uint64_t HIGH = 0x8080808080808080
+
+
+cdef void fill_tables() noexcept:
+    cdef int place
+    cdef const char *others = b"!#$%&'*+.^_`|~-"
+    for place in range(256):
+        IN_NAME[place] = 48 <= place <= 57 or 97 <= place <= 122
+        IN_TEXT[place] = 32 <= place and place != 34 and place != 92
+        DIGIT[place] = 255 if digit(<uint8_t>place) < 0 else digit(<uint8_t>place)
+    for place in range(15):
+        IN_NAME[<uint8_t>others[place]] = 1
+
+fill_tables()
+
+
+cdef bytes flat(object data):
+    """The same bytes, which nobody can change."""
+    cdef Py_buffer view
+    if PyBytes_CheckExact(data):
+        return data
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return PyBytes_FromStringAndSize(<const char *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline Py_ssize_t past_space(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    while at < end and (p[at] == 32 or p[at] == 10 or p[at] == 13 or p[at] == 9):
+        at += 1
+    return at
+
+
+cdef inline bint is_hex(uint8_t c) noexcept nogil:
+    return 48 <= c <= 57 or 97 <= c <= 102 or 65 <= c <= 70
+
+
+cdef inline uint64_t has_byte(uint64_t eight, uint64_t byte) noexcept nogil:
+    """Not zero if one of eight bytes is `byte`."""
+    eight ^= ONES * byte
+    return (eight - ONES) & ~eight & HIGH
+
+
+cdef inline Py_ssize_t past_text(const uint8_t *p, Py_ssize_t at, Py_ssize_t end, uint8_t *seen) noexcept nogil:
+    """Where the string of JSON whose inside begins at `at` ends, at its quote; -1 if it is not lawful."""
+    cdef uint8_t c
+    cdef uint64_t eight
+    while at < end:
+        if end - at >= 8:
+            memcpy(&eight, p + at, 8)
+            if not ((eight & HIGH) | ((eight - ONES * 32) & ~eight & HIGH) | has_byte(eight, 34) | has_byte(eight, 92)):
+                at += 8
+                continue
+        c = p[at]
+        if IN_TEXT[c]:
+            seen[0] |= c
+            at += 1
+        elif c == 34:
+            return at
+        elif c == 92 and end - at >= 2:
+            c = p[at + 1]
+            if c == 117:
+                if end - at < 6 or not (
+                    is_hex(p[at + 2]) and is_hex(p[at + 3]) and is_hex(p[at + 4]) and is_hex(p[at + 5])
+                ):
+                    return -1
+                at += 6
+            elif c in (34, 92, 47, 98, 102, 110, 114, 116):
+                at += 2
+            else:
+                return -1
+        else:
+            return -1
+    return -1
+
+
+cdef Py_ssize_t object_of(const uint8_t *p, Py_ssize_t end, Py_ssize_t *begin, Py_ssize_t *stop) except -2:
+    """How many headers a lawful text has, and where its braces begin and end; -1 if it is not lawful."""
+    cdef Py_ssize_t at = past_space(p, 0, end), count = 0, first, last
+    cdef uint8_t seen = 0
+    begin[0] = stop[0] = 0
+    if at >= end or p[at] != 123:
+        return -1
+    begin[0] = at
+    at = past_space(p, at + 1, end)
+    if at < end and p[at] == 125:
+        begin[0] = 0
+        return 0 if past_space(p, at + 1, end) == end else -1
+    while True:
+        at = past_space(p, at, end)
+        if at >= end or p[at] != 34:
+            return -1
+        first = at + 1
+        last = first
+        while last < end and IN_NAME[p[last]]:
+            last += 1
+        if last >= end or p[last] != 34 or last == first or last - first > LONGEST_NAME:
+            return -1
+        at = past_space(p, last + 1, end)
+        if at >= end or p[at] != 58:
+            return -1
+        at = past_space(p, at + 1, end)
+        if at >= end or p[at] != 34:
+            return -1
+        at += 1
+        if last - first == 10 and memcmp(p + first, b"message-id", 10) == 0:
+            first = at
+            at = past_text(p, at, end, &seen)
+            if at < 0 or at - first > LONGEST_MESSAGE_ID:
+                return -1
+        else:
+            at = past_text(p, at, end, &seen)
+            if at < 0:
+                return -1
+        count += 1
+        at = past_space(p, at + 1, end)
+        if at >= end:
+            return -1
+        if p[at] == 44:
+            at += 1
+            continue
+        if p[at] != 125:
+            return -1
+        stop[0] = at + 1
+        if past_space(p, at + 1, end) != end:
+            return -1
+        break
+    if seen & 128:
+        try:
+            (<const char *>p)[:end].decode("utf-8")
+        except UnicodeDecodeError:
+            return -1
+    return count
+
+
+def count_headers(text):
+    cdef bytes data = flat(text)
+    cdef Py_ssize_t begin, stop
+    return object_of(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &begin, &stop)
+
+
+cdef inline Py_ssize_t put_decimal(uint8_t *p, uint64_t value) noexcept nogil:
+    cdef uint8_t digits[20]
+    cdef int count = 0, place
+    while True:
+        digits[count] = 48 + <uint8_t>(value % 10)
+        count += 1
+        value //= 10
+        if value == 0:
+            break
+    for place in range(count):
+        p[place] = digits[count - 1 - place]
+    return count
+
+
+def frame_headed(body, first_id, int64_t timestamp, max_count, max_size, max_headers):
+    cdef bytes data = flat(body)
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 4, most = near(max_count)
+    cdef Py_ssize_t largest = min(near(max_size), ROOM), longest = near(max_headers), total = 0, beside = 0
+    cdef Py_ssize_t begin, stop, number, written = 0
+    cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
+    cdef int64_t size, length, rest
+    cdef int32_t count, index
+    cdef bytes out
+    cdef uint8_t *q
+    cdef uint8_t *rows
+    if end < 4:
+        raise PublishRefused(SHORT, -1, end)
+    count = <int32_t>get32(p)
+    if count <= 0 or count > most:
+        raise PublishRefused(BAD_COUNT, -1, count)
+    for index in range(count):
+        if end - at < 8:
+            raise PublishRefused(SHORT, index, end)
+        size = <int32_t>get32(p + at)
+        length = get32(p + at + 4)
+        if size < 4:
+            raise PublishRefused(BAD_SIZE, index, size)
+        if length > longest:
+            raise PublishRefused(HEADERS_TOO_BIG, index, length)
+        rest = size - 4 - length
+        if rest <= 0:
+            raise PublishRefused(BAD_SIZE, index, rest)
+        if rest > largest:
+            raise PublishRefused(TOO_BIG, index, rest)
+        if end - at - 4 < size:
+            raise PublishRefused(SHORT, index, end)
+        at += 4 + size
+        total += HEAD + rest
+        if length:
+            beside += length + 24  # brackets, commas, a sequence of at most 17 digits and a zero
+    if at != end:
+        raise PublishRefused(SURPLUS, count, at)
+    out = PyBytes_FromStringAndSize(NULL, total)
+    q = <uint8_t *>PyBytes_AS_STRING(out)
+    rows = <uint8_t *>PyMem_Malloc(beside + 1)
+    if rows == NULL:
+        raise MemoryError()
+    try:
+        at = 4
+        for index in range(count):
+            size = <int32_t>get32(p + at)
+            length = get32(p + at + 4)
+            rest = size - 4 - length
+            if length:
+                number = object_of(p + at + 8, length, &begin, &stop)
+                if number < 0:
+                    raise PublishRefused(BAD_HEADERS, index, length)
+                if number:
+                    if written:
+                        rows[written] = 44
+                        written += 1
+                    rows[written] = 91
+                    written += 1
+                    written += put_decimal(rows + written, identity & SEQUENCE)
+                    memcpy(rows + written, b",0,", 3)
+                    written += 3
+                    memcpy(rows + written, p + at + 8 + begin, stop - begin)
+                    written += stop - begin
+                    rows[written] = 93
+                    written += 1
+            put_head(q, <uint32_t>rest, <uint64_t>timestamp, identity)
+            memcpy(q + HEAD, p + at + 8 + length, rest)
+            q += HEAD + rest
+            identity += 1
+            at += 4 + size
+        return out, PyBytes_FromStringAndSize(<const char *>rows, written), count
+    finally:
+        PyMem_Free(rows)
+
+
+cdef inline Py_ssize_t past_string(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Where the string whose quote is at `at` ends, behind its other quote; -1 if it does not end."""
+    cdef uint64_t eight
+    at += 1
+    while at < end:
+        if end - at >= 8:
+            memcpy(&eight, p + at, 8)
+            if not (has_byte(eight, 34) | has_byte(eight, 92)):
+                at += 8
+                continue
+        if p[at] == 34:
+            return at + 1
+        at += 2 if p[at] == 92 else 1
+    return -1
+
+
+cdef inline Py_ssize_t decimal_at(const uint8_t *p, Py_ssize_t at, Py_ssize_t end, int64_t *value) noexcept nogil:
+    """Where the number at `at` ends; -1 unless it has 1 to 18 digits and no leading zero."""
+    cdef Py_ssize_t begin = at
+    cdef int64_t number = 0
+    while at < end and 48 <= p[at] <= 57 and at - begin < 19:
+        number = number * 10 + (p[at] - 48)
+        at += 1
+    if at == begin or at - begin > 18 or (p[begin] == 48 and at - begin > 1):
+        return -1
+    value[0] = number
+    return at
+
+
+cdef Py_ssize_t next_row(
+    const uint8_t *p, Py_ssize_t at, Py_ssize_t end, int64_t *sequence, int64_t *deferral,
+    Py_ssize_t *begin, Py_ssize_t *stop,
+) except -1:
+    """Where the row behind the one at `at` begins."""
+    cdef Py_ssize_t start = at
+    if p[at] != 91:
+        raise ValueError(f"no row of headers at {start}")
+    at = decimal_at(p, at + 1, end, sequence)
+    if at < 0 or at >= end or p[at] != 44:
+        raise ValueError(f"no row of headers at {start}")
+    at = decimal_at(p, at + 1, end, deferral)
+    if at < 0 or at + 1 >= end or p[at] != 44 or p[at + 1] != 123:
+        raise ValueError(f"no row of headers at {start}")
+    begin[0] = at + 1
+    at += 2
+    while True:
+        if at >= end:
+            raise ValueError("headers without an end")
+        if p[at] == 34:
+            at = past_string(p, at, end)
+            if at < 0:
+                raise ValueError("headers without an end")
+        elif p[at] == 125:
+            break
+        else:
+            at += 1
+    stop[0] = at + 1
+    at += 1
+    if at >= end or p[at] != 93 or (at + 1 < end and p[at + 1] != 44):
+        raise ValueError(f"a row of headers does not end at {at}")
+    return at + 2
+
+
+def find_rows(rows, start, stop):
+    cdef bytes data = flat(rows)
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0
+    cdef int64_t sequence = 0, deferral = 0
+    cdef Py_ssize_t first = near(start), last = near(stop)
+    cdef list found = []
+    while at < end:
+        at = next_row(p, at, end, &sequence, &deferral, &begin, &after)
+        if first <= sequence < last:
+            found.append((sequence, deferral, PyBytes_FromStringAndSize(<const char *>(p + begin), after - begin)))
+    return found
+
+
+def row_places(rows):
+    cdef bytes data = flat(rows)
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0
+    cdef int64_t sequence = 0, deferral = 0
+    cdef list sequences = [], places = [0]
+    while at < end:
+        at = next_row(p, at, end, &sequence, &deferral, &begin, &after)
+        sequences.append(sequence)
+        places.append(at)
+    return array("q", sequences), array("q", places)
+
+
+def message_ids(rows):
+    cdef bytes data = flat(rows)
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0, place, first, name, length
+    cdef int64_t sequence = 0, deferral = 0
+    cdef list found = []
+    cdef bint naming, wanted
+    while at < end:
+        at = next_row(p, at, end, &sequence, &deferral, &begin, &after)
+        place, naming, wanted, name, length = begin, True, False, -1, 0
+        while place < after:
+            if p[place] != 34:
+                place += 1
+                continue
+            first = place + 1
+            place = past_string(p, place, after)
+            if naming:
+                wanted = place - 1 - first == 10 and memcmp(p + first, b"message-id", 10) == 0
+            elif wanted:
+                name, length = first, place - 1 - first
+            naming = not naming
+        if name >= 0:
+            found.append((sequence, _plain(PyBytes_FromStringAndSize(<const char *>(p + name), length))))
+    return found
+
+
+def with_headers(frames, rows):
+    cdef bytes data = flat(frames), beside = flat(rows)
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const uint8_t *r = <const uint8_t *>PyBytes_AS_STRING(beside)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), full = PyBytes_GET_SIZE(beside), at = 0, row = 0
+    cdef Py_ssize_t begin = 0, after = 0, length
+    cdef int64_t carried = -1, deferral = 0, sequence
+    cdef uint64_t value
+    cdef uint32_t size
+    cdef int place
+    cdef uint8_t nibble, bad
+    cdef PyObject *made = PyBytes_FromStringAndSize_raw(NULL, end + full)  # a row is longer than its headers and length
+    cdef uint8_t *out
+    cdef uint8_t *q
+    if made == NULL:
+        raise MemoryError()
+    out = q = <uint8_t *>PyBytes_AS_STRING(<object>made)
+    try:
+        if row < full:
+            row = next_row(r, row, full, &carried, &deferral, &begin, &after)
+        while end - at >= HEAD:
+            size = get32(p + at)
+            if size < 30 or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
+                break
+            value = 0
+            bad = 0
+            for place in range(16):
+                nibble = DIGIT[p[at + 18 + place]]
+                bad |= nibble
+                value = (value << 4) | nibble
+            sequence = -1 if bad & 128 else <int64_t>(value & SEQUENCE)
+            while carried >= 0 and carried < sequence:
+                carried = -1
+                if row < full:
+                    row = next_row(r, row, full, &carried, &deferral, &begin, &after)
+            length = after - begin
+            if carried >= 0 and carried == sequence and length > 2 and <int64_t>size + 4 + length <= LARGEST:
+                put32(q, size + 4 + <uint32_t>length)
+                put32(q + 4, HEADED)
+                memcpy(q + 8, p + at + 8, 26)
+                put32(q + HEAD, <uint32_t>length)
+                memcpy(q + HEAD + 4, r + begin, length)
+                q += HEAD + 4 + length
+                memcpy(q, p + at + HEAD, size - 30)
+                q += size - 30
+                carried = -1  # once: there is room for each row once
+                if row < full:
+                    row = next_row(r, row, full, &carried, &deferral, &begin, &after)
+            else:
+                memcpy(q, p + at, size + 4)
+                q += size + 4
+            at += 4 + <Py_ssize_t>size
+    except BaseException:
+        Py_DECREF_raw(made)
+        raise
+    _PyBytes_Resize(&made, q - out)
+    if made == NULL:
+        raise MemoryError()
+    frames = <object>made
+    Py_DECREF_raw(made)
+    return frames
+
+
+def decode_headed(data, start, stop):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef Py_ssize_t at = place_of(start), end, after
+    cdef uint32_t size, length
+    cdef list messages = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *>view.buf
+        end = before(min(view.len, LARGEST), stop)
+        while end - at >= HEAD + 4:
+            size = get32(p + at)
+            if size < 34 or size > end - at - 4 or get32(p + at + 4) != HEADED:
+                break
+            length = get32(p + at + HEAD)
+            if length > size - 34:
+                break
+            after = at + 4 + <Py_ssize_t>size
+            messages.append((
+                <int64_t>get64(p + at + 8),
+                (<int>p[at + 16] << 8) | p[at + 17],
+                PyBytes_FromStringAndSize(<const char *>(p + at + 18), 16),
+                PyBytes_FromStringAndSize(<const char *>(p + at + HEAD + 4 + length), after - at - HEAD - 4 - length),
+                PyBytes_FromStringAndSize(<const char *>(p + at + HEAD + 4), length),
+            ))
+            at = after
+        return messages, (at if messages else start)
+    finally:
+        PyBuffer_Release(&view)
