@@ -26,7 +26,7 @@ class Refusing:
             self.log._forget_pending()
         elif isinstance(self.log, MemoryLog):
             self.log._pending.clear()
-            self.log._pending_extras.clear()
+            self.log._pending_rows.clear()
         self.log.next = self.log.end
         raise WriteFailed("00000.log", 17, OSError(errno.ENOSPC, "No space left on device"))
 

@@ -11,6 +11,7 @@ from lapwing.errors import LogError, ReadFailed
 from lapwing.log import records
 from lapwing.log.attributes import Extra
 from lapwing.log.disk import Disk
+from lapwing.log.log import DiskLog
 from lapwing.wire.nsq.commands import Pub, Sub
 from play import MINUTE, SECOND, Client, Stage, numbered
 
@@ -188,6 +189,7 @@ def test_a_message_whose_deferral_cannot_be_read_is_not_delivered_early(
 ) -> None:
     stage = Stage(tmp_path)
     stage.client().publish(b"before", delay=MINUTE)
+    stage.restart()  # which leaves nothing of it in memory
     sectors = BadSectors(monkeypatch, ".aux")
     consumer = stage.consumer()
     publisher = stage.client().publish(b"deferred", delay=MINUTE).publish(b"plain")
@@ -354,6 +356,9 @@ def test_seeking_back_over_deferrals_that_cannot_be_read_changes_nothing(
     consumer = stage.consumer()
     stage.client().publish(b"a").publish(b"later", delay=MINUTE)
     consumer.take()
+    log = stage.broker.topics["t"].log
+    assert isinstance(log, DiskLog)
+    log.shed()  # nothing of it is in memory
     BadSectors(monkeypatch, ".aux")
     with pytest.raises(ReadFailed):
         stage.channel().seek(0, back=True)

@@ -151,6 +151,7 @@ def test_rows_are_found_by_their_sequence(kernel: ModuleType) -> None:
     rows = b'[3,0,{"a":"]["}],[5,77,{}],[9,0,{"b":"\\\\"}]'
 
     assert kernel.find_rows(rows, 0, 100) == [(3, 0, b'{"a":"]["}'), (5, 77, b"{}"), (9, 0, b'{"b":"\\\\"}')]
+    assert kernel.find_rows(b"[1,9223372036854775807,{}]", 0, 9) == [(1, 2**63 - 1, b"{}")]
     assert kernel.find_rows(rows, 4, 9) == [(5, 77, b"{}")]
     sequences, places = kernel.row_places(rows)
     assert list(sequences) == [3, 5, 9]
@@ -159,7 +160,8 @@ def test_rows_are_found_by_their_sequence(kernel: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "rows", [b"x", b"[1,2]", b"[1,2,{}", b"[1,2,{]", b'[1,2,{"]', b"[-1,2,{}]", b"[01,2,{}]", b"[1,2,{}],,"]
+    "rows", [b"x", b"[1,2]", b"[1,2,{}", b"[1,2,{]", b'[1,2,{"]', b"[-1,2,{}]", b"[01,2,{}]", b"[1,2,{}],,",
+             b"[1,9223372036854775808,{}]"]
 )
 def test_what_is_no_row_is_refused(kernel: ModuleType, rows: bytes) -> None:
     with pytest.raises(ValueError):

@@ -96,6 +96,7 @@ class Broker:
             topic = Topic(name, self, self.storage.open(name))
             topic.effective = self.settings.of_topic(topic)  # a policy may hold for it
             topic.set_admission()
+            topic.set_dedup(now=self.now)
             self.topics[name] = topic
             self.changed("topic", name, None, created=True)
             self.on_new_topic(topic)

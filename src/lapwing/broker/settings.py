@@ -134,6 +134,10 @@ SPAN: Final = _ranged(
     options.DURATION, 0, 100 * 365 * 24 * 3600 * _SECOND, 'a duration such as "500ms", "30s", "15m" or "72h"',
     show=durations.show,
 )  # fmt: skip
+DEDUP: Final = _ranged(
+    options.DURATION, 0, 24 * 3600 * _SECOND, 'a duration such as "30s" or "10m", at most "24h"', show=durations.show
+)
+IDS: Final = _ranged(INTEGER, 1, 10_000_000, "an integer from 1 to 10000000")
 FACTOR: Final = _ranged(_FLOAT, 1, 1000, "a number from 1 to 1000")
 FRACTION: Final = _ranged(_FLOAT, 0, 1, "a number from 0 to 1")
 RATE: Final = Kind("rate", _read_rate, _rate_from_json, _show_rate, _show_rate)
@@ -193,6 +197,10 @@ class TopicSettings:
     retention_count: int = option(0, "keep this many finished messages for replay", kind=COUNT)
     message_ttl: int = option("0s", "set message_ttl of channels without one; 0: deliver all", kind=SPAN)
     max_msg_size: int = option(1048576, "refuse messages with more bytes, up to --max-msg-size", kind=COUNT)
+    dedup_window: int = option(
+        "0s", "store a message with a known message-id once within this time, up to 24h; 0: store all", kind=DEDUP
+    )
+    dedup_max: int = option(100_000, "remember this many message-ids, the newest ones", kind=IDS)
     keep: str = option(
         "finished", "keep messages until every channel has finished them, or trimmed: until a Redis client trims them",
         kind=KEEP,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _CHANNEL_FLAGS: Final = ("msg_timeout",)
 _TOPIC_FLAGS: Final = ("retention_bytes", "retention_age", "retention_count", "max_msg_size")
+_MOST_DEDUP_TOPICS: Final = 100  # whose names a client gets
 _FROM_TOPIC: Final = ("message_ttl",)  # settings of a topic that its channels take over
 
 
@@ -63,6 +64,14 @@ class SettingsStore:
             return found.effective
         matching = policies.layers(self.policies.of_channel(topic, channel))
         return settings.resolve(ChannelSettings, [*matching, self._channel_flags])
+
+    def dedup_topics(self) -> list[str]:
+        """Return names and patterns of the topics that recognise a repeated message-id, `*` if they are very many."""
+        found = [topic.name for topic in self._topics.values() if topic.dedup is not None]
+        for policy in self.policies.all():
+            if policy.settings.get("dedup_window", "0s") != "0s" and policy.topics not in found:
+                found.append(policy.topics)
+        return found if len(found) <= _MOST_DEDUP_TOPICS else ["*"]
 
     def longest_wait(self, entry: TopicEntry | None = None) -> int:
         """Return the longest time, ns, that a message of a topic of the catalog may be deferred."""
@@ -206,6 +215,7 @@ class SettingsStore:
         """Put the settings of a topic and its channels in force."""
         topic.effective = self.of_topic(topic)
         topic.set_admission()
+        topic.set_dedup(now=now)
         for channel in topic.channels.values():
             self.apply_channel(channel, now=now)
 

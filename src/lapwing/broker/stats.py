@@ -81,6 +81,8 @@ class TopicStats:
     log_next: int
     settings: dict[str, Any] = field(default_factory=dict)  # those that are not the defaults
     dropped_count: int = 0  # did not fit an ephemeral topic
+    duplicates: int = 0  # had a message-id that was known, and were not stored
+    forgotten_ids: int = 0  # ids that were forgotten before their time, as there were too many
 
 
 def topic_stats(
@@ -133,6 +135,8 @@ def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients:
         log_next=topic.log.next,
         settings=broker.settings.given_to_topic(topic),
         dropped_count=topic.dropped_count,
+        duplicates=topic.dedup.duplicates if topic.dedup is not None else 0,
+        forgotten_ids=topic.dedup.forgotten if topic.dedup is not None else 0,
     )
 
 

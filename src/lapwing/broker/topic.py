@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lapwing.broker import checkpoint
 from lapwing.broker.admission import admission_of
 from lapwing.broker.channel import Channel
+from lapwing.broker.dedup import DedupWindow
 from lapwing.broker.deleted import DeletedRuns
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.skips import EmptiedRuns
@@ -141,9 +142,13 @@ class Topic(TopicWriter):
                 self.log.flush()
         except WriteFailed as error:
             self.message_count, self.message_bytes = self.counted
+            if self.dedup is not None:
+                self.dedup.take_back()
             for receipt, sequence in waiting:
                 receipt.settle(sequence, error)
             raise
+        if self.dedup is not None:
+            self.dedup.written()
         if self._broker.grown is not None:
             self._broker.grown[self.name] = None
         if self.options.durability == "fsync" and not self.ephemeral:
@@ -262,6 +267,20 @@ class Topic(TopicWriter):
             memory_problem=self._broker.memory_problem,
             max_msg_size=self.options.max_msg_size,
         )
+
+    def set_dedup(self, *, now: int) -> None:
+        """Recognise repeated ids as the settings demand; a new window is read back from the log."""
+        span, most = self.effective.dedup_window, self.effective.dedup_max
+        if not span:
+            self.dedup = None
+        elif self.dedup is None or (self.dedup.span, self.dedup.most) != (span, most):
+            before, self.dedup = self.dedup, DedupWindow(span, most)
+            if before is not None:
+                self.dedup.duplicates = before.duplicates
+            try:
+                self.dedup.read_back(self.log, now=now + self.skew)
+            except ReadFailed as error:
+                self.report(f"topic {self.name}: ids of earlier messages are not known, repeats may be stored: {error}")
 
     def empty(self) -> None:
         """Drop the messages that wait in the topic; channels keep theirs."""

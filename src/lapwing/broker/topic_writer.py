@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import ids, kernel, names
+from lapwing.broker import dedup
 from lapwing.errors import Exiting, LapwingError, PublishRefused
-from lapwing.log.attributes import Rows
+from lapwing.log.attributes import Rows, encode_headers
 from lapwing.log.log import Extra
 
 if TYPE_CHECKING:
+    from lapwing.broker.dedup import DedupWindow
     from lapwing.broker.options import Options
     from lapwing.log.log import TopicLog
 
@@ -41,6 +43,10 @@ class PublishLimits(Protocol):
         """Raise a `BrokerError` that names the reason if `count` messages of `size` bytes cannot be taken."""
 
 
+def _id_of(headers: Mapping[str, str]) -> bytes:
+    return headers[dedup.HEADER].encode("utf-8", "surrogatepass")
+
+
 class TopicWriter:
     """The part of a topic that messages come in at."""
 
@@ -53,6 +59,7 @@ class TopicWriter:
         self.id_base = ids.base(log.node)
         self.fanned_out = log.first  # messages below were handed to the channels
         self.admission: PublishLimits | None = None  # limits on publishes, if there are any
+        self.dedup: DedupWindow | None = None  # recognises repeated ids, where the topic is set to
         self.message_count = 0
         self.message_bytes = 0
         self.dropped_count = 0  # messages that did not fit an ephemeral topic
@@ -88,6 +95,8 @@ class TopicWriter:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Take one message; `receipt` is settled when the turn's batch is written."""
+        if headers and dedup.HEADER in headers and self._is_repeat(headers, receipt, now=now):
+            return
         if self.admission is not None:
             self.admission.check(1, len(body), len(body))
         log = self.log
@@ -97,6 +106,8 @@ class TopicWriter:
             extras = [Extra(sequence, defer=self._lawful(defer), headers=dict(headers or {}))]
         frames = kernel.frame_one(body, self.id_base + sequence, now + self.skew)
         self._append(frames, 1, len(body), receipt, extras, now)
+        if headers and self.dedup is not None and dedup.HEADER in headers:
+            self.dedup.add([(sequence, _id_of(headers))], now=now + self.skew)
 
     def publish_batch(self, body: bytes, receipt: Receipt, *, now: int) -> int:
         """Take the messages of an MPUB body, all or none, and return their number. Raises `PublishRefused`."""
@@ -120,26 +131,63 @@ class TopicWriter:
     def publish_headed(self, body: bytes, receipt: Receipt, *, now: int, defer: int = 0) -> int:
         """Take the messages of an HMPUB body, all or none, and return their number. Raises `PublishRefused`.
 
-        `defer` is for a batch of one.
+        Messages that repeat an id are not taken, and count all the same. `defer` is for a batch of one.
         """
-        options, first = self.options, self.log.next
-        largest = options.max_msg_size if self.admission is None else self.admission.max_msg_size
-        try:
-            frames, rows, count = kernel.frame_headed(
-                body, self.id_base + first, now + self.skew, options.max_batch_count, largest, kernel.MAX_HEADERS
-            )
-        except PublishRefused as error:
-            if self.admission is not None and error.code == kernel.TOO_BIG and error.value <= options.max_msg_size:
-                self.admission.check(0, 0, error.value)  # it is the topic's own limit
-            raise
+        first, window = self.log.next, self.dedup
+        frames, rows, count = self._frame_headed(body, now)
+        whole = count
+        ids = kernel.message_ids(rows) if window is not None and rows else []
+        if window is not None and ids:
+            repeats = window.repeats(ids, now=now + self.skew)
+            if repeats:
+                window.duplicates += len(repeats)
+                if len(repeats) == count:
+                    self._wait_for(max(repeats.values()), receipt)
+                    return whole
+                body = dedup.without(body, {sequence - first for sequence in repeats})
+                frames, rows, count = self._frame_headed(body, now)
+                ids = kernel.message_ids(rows)
         size = len(frames) - kernel.HEAD * count
         if self.admission is not None:
             self.admission.check(count, size, 0)
+        if window is not None and ids:
+            window.add(ids, now=now + self.skew)
         if defer:
             plain = b"[%d,0," % first
             rows = b"[%d,%d,%b" % (first, self._lawful(defer), rows[len(plain) :] if rows else b"{}]")
         self._append(frames, count, size, receipt, (), now, rows=rows, deferred=bool(defer))
-        return count
+        return whole
+
+    def _frame_headed(self, body: bytes, now: int) -> tuple[bytes, bytes, int]:
+        options = self.options
+        largest = options.max_msg_size if self.admission is None else self.admission.max_msg_size
+        first_id, stamp = self.id_base + self.log.next, now + self.skew
+        try:
+            return kernel.frame_headed(body, first_id, stamp, options.max_batch_count, largest, kernel.MAX_HEADERS)
+        except PublishRefused as error:
+            if self.admission is not None and error.code == kernel.TOO_BIG and error.value <= options.max_msg_size:
+                self.admission.check(0, 0, error.value)  # it is the topic's own limit
+            raise
+
+    def _is_repeat(self, headers: Mapping[str, str], receipt: Receipt, *, now: int) -> bool:
+        """Return whether a message with this id is there already; then the receipt is settled with that message."""
+        if self.dedup is None:
+            return False
+        known = self.dedup.find(_id_of(headers), now=now + self.skew)
+        if known is None:
+            return False
+        self.dedup.duplicates += 1
+        self._wait_for(known, receipt)
+        return True
+
+    def _wait_for(self, sequence: int, receipt: Receipt) -> None:
+        """Settle a receipt with a message that is in the log, when that is written, or synced with `fsync`."""
+        if self.exiting:
+            raise Exiting
+        if not self.waiting:
+            self.mark_dirty()
+            self.counted = (self.message_count, self.message_bytes)
+        self.waiting.append((receipt, sequence))
 
     def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
         """Take the messages of whole PUBs or MPUBs that begin with `line`; return how many messages and commands.
@@ -173,9 +221,26 @@ class TopicWriter:
         first = self.log.next
         frames = kernel.frame_bodies(bodies, self.id_base + first, now + self.skew)
         extras: list[Extra] = []
+        if headers and self.dedup is not None and dedup.HEADER in headers:
+            self._publish_each(bodies, headers, receipt, now)
+            return
         if headers:
             extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
         self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)
+
+    def _publish_each(
+        self, bodies: Sequence[bytes], headers: Mapping[str, str], receipt: Receipt, now: int
+    ) -> None:
+        """Take several messages that share an id: those behind the first get it with their number."""
+        own = headers[dedup.HEADER]
+        pairs = [
+            (encode_headers({**headers, dedup.HEADER: f"{own}/{index}" if index else own}), body)
+            for index, body in enumerate(bodies)
+        ]
+        parts = [len(pairs).to_bytes(4, "big")]
+        for text, body in pairs:
+            parts += ((4 + len(text) + len(body)).to_bytes(4, "big"), len(text).to_bytes(4, "big"), text, body)
+        self.publish_headed(b"".join(parts), receipt, now=now)
 
     def publish_framed(
         self, frames: bytes, count: int, size: int, receipt: Receipt, *, now: int, extras: Sequence[Extra] = ()

@@ -44,6 +44,7 @@ class IdentifyAnswer:
     auth_required: bool = False
     reject: bool = False  # REJ is understood
     headers: bool = False  # HPUB and HMPUB are understood, and messages come with their headers
+    message_ids: tuple[str, ...] = ()  # names and patterns of topics that recognise a repeated message-id
     max_attempts: int = 0  # failures after which the broker gives a message up; 0: it does not
 
     @classmethod
@@ -60,6 +61,7 @@ class IdentifyAnswer:
             auth_required=bool(answer.get("auth_required")),
             reject=bool(answer.get("reject")),
             headers=bool(answer.get("headers")),
+            message_ids=tuple(str(name) for name in answer.get("message_ids") or ()),
             max_attempts=int(answer.get("max_attempts") or 0),
         )
 

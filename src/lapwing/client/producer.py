@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import itertools
 import logging
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -34,7 +36,8 @@ class Producer:
     `publish` returns when nsqd has confirmed the message. Concurrent publishes are sent as one MPUB, in the order of
     the calls; with several nsqds, batches go to the connected ones in turn. When a connection breaks before
     the answer, the batch is sent again, to another nsqd if possible, until its deadline: at least once, never
-    silently lost.
+    silently lost. Where the topic has a `dedup_window`, each message has a `message-id`, so the same nsqd stores it
+    once; another nsqd may store it too.
 
     `nsqd` are TCP addresses or Unix socket paths; `lookupd` HTTP addresses of nsqlookupd, whose every nsqd is used.
     """
@@ -62,6 +65,8 @@ class Producer:
         self._starting: asyncio.Task[None] | None = None
         self._stopping = False
         self._stopped = False
+        self._ids = itertools.count()
+        self._id_prefix = secrets.token_hex(10).encode()
 
     # -- start and stop
 
@@ -271,6 +276,10 @@ class Producer:
             raise ClientError("the producer was started on another event loop; SyncProducer serves every thread")
 
     # -- sending
+
+    def next_id(self) -> bytes:
+        """Return an id for a message that no other message has."""
+        return b"%b-%x" % (self._id_prefix, next(self._ids))
 
     def flush(self) -> None:
         """Send queued batches over connections that can take them."""

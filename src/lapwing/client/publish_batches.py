@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from lapwing.kernel import MAX_HEADERS
 from lapwing.wire.nsq.commands import Dpub, Hmpub, Hpub, Mpub, Pub
 
 BATCH_BYTES: Final = 1 << 20  # a batch larger than this gains nothing and delays its neighbours
@@ -14,6 +15,7 @@ TOGETHER: Final = 0.1  # s; publishes whose deadlines lie further apart travel a
 
 _MESSAGE_TOO_BIG: Final = re.compile(r"^E_BAD_MESSAGE \w+ message too big \d+ > (\d+)$")
 _BODY_TOO_BIG: Final = re.compile(r"^E_BAD_BODY H?MPUB body too big \d+ > (\d+)$")
+_LONGEST_WITHOUT_ID: Final = MAX_HEADERS - 64  # bytes of headers that leave room for an id
 _TRY_ELSEWHERE: Final = ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED", "E_HPUB_FAILED", "E_HMPUB_FAILED")
 
 
@@ -48,6 +50,7 @@ class PublishBatch:
     headers: list[bytes] = field(default_factory=list)  # JSON, one per body; empty: none has headers
     futures: list[asyncio.Future[None]] = field(default_factory=list)  # one per body; one in all of a whole
     size: int = 4  # of the MPUB body
+    has_ids: bool = False
     sent: float = 0.0
     refused_by: set[str] = field(default_factory=set)
 
@@ -78,6 +81,17 @@ class PublishBatch:
             self.size += 4 + len(headers)
         self.bodies.append(body)
         self.size += len(body) + 4
+
+    def make_ids(self, next_id: Callable[[], bytes]) -> None:
+        """Give each message a message-id that has none, so that nsqd recognises the batch when it is sent again."""
+        if self.has_ids:
+            return
+        self.has_ids = True
+        texts = self.headers or [b""] * len(self.bodies)
+        self.headers = [
+            text if b'"message-id"' in text or len(text) > _LONGEST_WITHOUT_ID else with_id(text, next_id())
+            for text in texts
+        ]
 
     def encode(self, *, headers: bool = False) -> bytes:
         """Return the command that publishes the batch; without headers for a server that knows none."""
@@ -134,6 +148,11 @@ class PublishBatch:
                     batch.add(body, future, headers)
             if batch.bodies:
                 yield batch
+
+
+def with_id(headers: bytes, message_id: bytes) -> bytes:
+    """Return headers, which are JSON or nothing, with a message-id."""
+    return b'{"message-id":"%b"%b' % (message_id, b"," + headers[1:] if len(headers) > 2 else b"}")
 
 
 def elsewhere(reason: str) -> bool:

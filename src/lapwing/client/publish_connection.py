@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
 from lapwing.client.connection import Connection
@@ -12,6 +13,7 @@ from lapwing.wire.nsq.connection import MessageRow
 
 log: Final = logging.getLogger("lapwing.client")
 
+_OK_MESSAGE_ID: Final = b"OK message-id"  # the topic recognises a repeated message-id
 WINDOW: Final = 16  # unanswered commands of one connection; later publishes are batched meanwhile
 
 
@@ -19,6 +21,7 @@ class PublishOwner(Protocol):
     """The producer, as its connections see it."""
 
     def flush(self) -> None: ...
+    def next_id(self) -> bytes: ...
     def refused(self, target: "PublishConnection", batch: PublishBatch, reason: str) -> None: ...
     def lost(self, target: "PublishConnection", reason: str) -> None: ...
 
@@ -32,6 +35,7 @@ class PublishConnection:
         self.unanswered: deque[PublishBatch] = deque()
         self.gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._owner = owner
+        self._recognises: dict[str, bool] = {}  # by topic: whether it recognises a repeated message-id
 
     @property
     def headers(self) -> bool:
@@ -45,18 +49,30 @@ class PublishConnection:
 
     def publish(self, batch: PublishBatch, now: float) -> None:
         """Send a batch; it is written with the next flush."""
+        if self.headers and self._takes_ids(batch.topic):
+            batch.make_ids(self._owner.next_id)
         batch.sent = now
         self.unanswered.append(batch)
         self.connection.send(batch.encode(headers=self.headers))
+
+    def _takes_ids(self, topic: str) -> bool:
+        """Whether the topic recognises a repeated message, by its last answer, or as nsqd said at first."""
+        known = self._recognises.get(topic)
+        if known is None:
+            return any(fnmatchcase(topic, pattern) for pattern in self.connection.granted.message_ids)
+        return known
 
     def messages(self, rows: Sequence[MessageRow]) -> None:
         self.connection.abort("a message arrived on a connection that never subscribed")
 
     def answered(self, payload: bytes) -> None:
-        if payload != b"OK" or not self.unanswered:
+        if payload not in (b"OK", _OK_MESSAGE_ID) or not self.unanswered:
             self.connection.abort(f"unexpected answer {payload[:80]!r}")
             return
-        self.unanswered.popleft().confirm()
+        batch = self.unanswered.popleft()
+        if self.headers:
+            self._recognises[batch.topic] = payload == _OK_MESSAGE_ID
+        batch.confirm()
         self._owner.flush()
 
     def refused(self, reason: str) -> None:

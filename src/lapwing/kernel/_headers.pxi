@@ -266,15 +266,15 @@ cdef inline Py_ssize_t past_string(const uint8_t *p, Py_ssize_t at, Py_ssize_t e
 
 
 cdef inline Py_ssize_t decimal_at(const uint8_t *p, Py_ssize_t at, Py_ssize_t end, int64_t *value) noexcept nogil:
-    """Where the number at `at` ends; -1 unless it has 1 to 18 digits and no leading zero."""
+    """Where the number at `at` ends; -1 unless it fits 63 bits and has no leading zero."""
     cdef Py_ssize_t begin = at
-    cdef int64_t number = 0
-    while at < end and 48 <= p[at] <= 57 and at - begin < 19:
+    cdef uint64_t number = 0
+    while at < end and 48 <= p[at] <= 57 and at - begin < 20:
         number = number * 10 + (p[at] - 48)
         at += 1
-    if at == begin or at - begin > 18 or (p[begin] == 48 and at - begin > 1):
+    if at == begin or at - begin > 19 or (p[begin] == 48 and at - begin > 1) or number >> 63:
         return -1
-    value[0] = number
+    value[0] = <int64_t>number
     return at
 
 

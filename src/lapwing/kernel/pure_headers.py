@@ -55,7 +55,7 @@ _OPEN: Final = re.compile(rb"[ \t\r\n]*\{")
 _NEXT: Final = re.compile(rb"[ \t\r\n]*([,}])")
 _NOTHING: Final = re.compile(rb"[ \t\r\n]*\}[ \t\r\n]*")
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
-_ROW: Final = re.compile(rb"\[(0|[1-9][0-9]{0,17}),(0|[1-9][0-9]{0,17}),(?=\{)")
+_ROW: Final = re.compile(rb"\[(0|[1-9][0-9]{0,18}),(0|[1-9][0-9]{0,18}),(?=\{)")
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -164,7 +164,7 @@ def _rows(text: bytes) -> Iterator[tuple[int, int, bytes]]:
     at = 0
     while at < len(text):
         row = _ROW.match(text, at)
-        if row is None:
+        if row is None or max(int(row[1]), int(row[2])) >> 63:
             raise ValueError(f"no row of headers at {at}")
         end = _end_of(text, row.end())
         if text[end : end + 1] != b"]" or text[end + 1 : end + 2] not in (b"", b","):

@@ -128,6 +128,8 @@ _TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], int]], ...]] = (
     ("messages_total", "counter", "Messages published since start.", lambda topic: topic.message_count),
     ("bytes_total", "counter", "Bytes of message bodies published since start.", lambda topic: topic.message_bytes),
     ("dropped_total", "counter", "Messages that did not fit an ephemeral topic.", lambda topic: topic.dropped_count),
+    ("duplicates_total", "counter", "Messages with a known message-id, not stored.", lambda topic: topic.duplicates),
+    ("forgotten_ids_total", "counter", "Ids forgotten before their time.", lambda topic: topic.forgotten_ids),
     ("paused", "gauge", "1 while the topic is paused.", lambda topic: int(topic.paused)),
     ("log_bytes", "gauge", "Bytes that the topic's log holds on disk.", lambda topic: topic.log_bytes),
     ("log_first", "gauge", "First sequence that the log still holds.", lambda topic: topic.log_first),

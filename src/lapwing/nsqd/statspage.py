@@ -93,6 +93,8 @@ def topic_object(topic: TopicStats, chosen: str = "") -> dict[str, Any]:
         "paused": topic.paused,
         "e2e_processing_latency": _latency_object(topic.latency),
     }
+    if topic.duplicates or topic.forgotten_ids:
+        found |= {"duplicates": topic.duplicates, "forgotten_ids": topic.forgotten_ids}
     return found | ({"settings": topic.settings} if topic.settings else {})
 
 

@@ -205,7 +205,10 @@ class Connection(Stream):
             max_attempts = there.max_attempts
             if self._session.msg_timeout is None:
                 current = replace(current, msg_timeout=there.msg_timeout)
-        settings, answer = identify.negotiate(identity, self._context.terms, current, max_attempts=max_attempts)
+        message_ids = self._session.broker.settings.dedup_topics() if identity.headers else ()
+        settings, answer = identify.negotiate(
+            identity, self._context.terms, current, max_attempts=max_attempts, message_ids=message_ids
+        )
         session, about = self._session, self._session.about
         self._agree(settings)
         about.client_id, about.hostname, about.user_agent = settings.client_id, settings.hostname, settings.user_agent

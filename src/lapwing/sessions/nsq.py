@@ -72,19 +72,20 @@ class About:
 class PublishSlot(Slot):
     """The place of the answer to a PUB, MPUB or DPUB, filled when the topic settles the publish."""
 
-    __slots__ = ("_session", "_word", "count")
+    __slots__ = ("_session", "_word", "count", "ok")
 
     def __init__(self, session: Session, word: str) -> None:
         self._replies = session.replies  # as Slot does it, but for one call less: there is one per PUB
         self.answer = None
         self.count = 1  # commands that it answers
+        self.ok = frames.OK
         self._session = session
         self._word = word
 
     def settle(self, sequence: int, error: LapwingError | None) -> None:
         """Answer OK, or end the conversation with the error."""
         if error is None:
-            self.answer = frames.OK if self.count == 1 else frames.OK * self.count
+            self.answer = self.ok if self.count == 1 else self.ok * self.count
             self._replies.advance()
         else:
             self._session.fail(self, _failed(self._word, error))
@@ -230,7 +231,9 @@ class Session:
         except LapwingError as error:
             raise _failed(word, error) from error
 
-    def _published(self, topic: Topic, slot: Slot, count: int) -> None:
+    def _published(self, topic: Topic, slot: PublishSlot, count: int) -> None:
+        if self.headers and topic.dedup is not None:
+            slot.ok = frames.OK_MESSAGE_ID
         self.replies.reserve(slot)
         counts = self.publish_counts
         counts[topic.name] = counts.get(topic.name, 0) + count

@@ -26,5 +26,6 @@ def error(payload: bytes) -> bytes:
 
 
 OK: Final = response(b"OK")
+OK_MESSAGE_ID: Final = response(b"OK message-id")  # and the topic recognises repeated ids
 CLOSE_WAIT: Final = response(b"CLOSE_WAIT")
 HEARTBEAT: Final = response(b"_heartbeat_")

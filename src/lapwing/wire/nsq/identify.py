@@ -1,5 +1,6 @@
 """Feature negotiation: the wishes of a client in IDENTIFY, the settings it gets, and the answer."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
@@ -132,12 +133,18 @@ def parse(body: bytes) -> Identity:
 
 
 def negotiate(
-    identity: Identity, terms: Terms, current: ClientSettings | None = None, *, max_attempts: int | None = None
+    identity: Identity,
+    terms: Terms,
+    current: ClientSettings | None = None,
+    *,
+    max_attempts: int | None = None,
+    message_ids: Sequence[str] = (),
 ) -> tuple[ClientSettings, bytes]:
     """Return what holds from now on, and the payload of the answer: `OK`, or JSON when features were negotiated.
 
     `current` is what held before, and still does where nothing is asked for. `max_attempts` is the setting of the
-    channel that the client has named, if it has named one. Raises `ProtocolError` at the first value
+    channel that the client has named, if it has named one. `message_ids` are names and patterns of topics that
+    recognise a repeated message-id. Raises `ProtocolError` at the first value
     out of bounds, and when both compressions would have to be granted. Upgrades are only granted here, not made.
     """
     if current is None:
@@ -188,7 +195,7 @@ def negotiate(
         return settings, b"OK"
     if settings.deflate and settings.snappy:
         raise ProtocolError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
-    return settings, _answer(settings, terms, max_attempts)
+    return settings, _answer(settings, terms, max_attempts, message_ids)
 
 
 def _interval(what: str, asked: int, current: int, shortest: int, longest: int) -> int:
@@ -206,7 +213,9 @@ def _check(what: str, value: int, least: int, most: int) -> None:
         raise ProtocolError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def _answer(settings: ClientSettings, terms: Terms, max_attempts: int | None) -> bytes:
+def _answer(
+    settings: ClientSettings, terms: Terms, max_attempts: int | None, message_ids: Sequence[str]
+) -> bytes:
     answer: dict[str, Any] = {
         "max_rdy_count": terms.max_rdy,
         "version": terms.version,
@@ -228,6 +237,8 @@ def _answer(settings: ClientSettings, terms: Terms, max_attempts: int | None) ->
         answer["reject"] = True
     if settings.headers:
         answer["headers"] = True
+        if message_ids:
+            answer["message_ids"] = list(message_ids)
     if max_attempts is not None:
         answer["max_attempts"] = max_attempts
     return compact_json(answer)

@@ -1,0 +1,165 @@
+"""Publish once: the ids of the messages that were published to a topic lately, so that a repeated one is not stored.
+
+The ids lie beside the messages in the log, as the header `message-id`. This is what of them is in memory: those of the
+last `span`, the newest `most` of them. A start reads them back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from lapwing import kernel
+from lapwing.errors import OutOfRange
+
+if TYPE_CHECKING:
+    from lapwing.log.log import TopicLog
+
+HEADER: Final = "message-id"
+_STEP: Final = 5_000  # messages that are read back at a time, newest first
+_PRECISION: Final = 50  # parts of the window that an id may be remembered for too long, after a start
+_SIZE: Final = Struct(">i")
+
+Ids = Sequence[tuple[int, bytes]]  # sequence and id
+
+
+class DedupWindow:
+    """The newest ids of one topic, and the sequences of their messages."""
+
+    __slots__ = ("_fresh", "_ids", "_marks", "duplicates", "forgotten", "most", "span")
+
+    def __init__(self, span: int, most: int) -> None:
+        self.span = span  # ns
+        self.most = most  # ids
+        self.duplicates = 0  # messages that were not stored
+        self.forgotten = 0  # ids that had to go before their time
+        self._ids: OrderedDict[bytes, int] = OrderedDict()
+        self._marks: deque[list[int]] = deque()  # time of publishing, and how many ids are of that time
+        self._fresh: list[bytes] = []  # of messages that are not written yet
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def find(self, message_id: bytes, *, now: int) -> int | None:
+        """Return the sequence of the message that has this id; None if it is not known. `now` is Unix ns."""
+        self._expire(now)
+        return self._ids.get(message_id)
+
+    def repeats(self, ids: Ids, *, now: int) -> dict[int, int]:
+        """Return which of new messages repeat an id: by their sequence, that of the message they repeat.
+
+        A message that repeats one of the same batch is one too.
+        """
+        self._expire(now)
+        known, found = self._ids, {}
+        if len({message_id for _, message_id in ids}) == len(ids) and known.keys().isdisjoint(
+            [message_id for _, message_id in ids]
+        ):
+            return {}
+        new: dict[bytes, int] = {}
+        for sequence, message_id in ids:
+            first = known.get(message_id, new.get(message_id))
+            if first is None:
+                new[message_id] = sequence
+            else:
+                found[sequence] = first
+        return found
+
+    def add(self, ids: Ids, *, now: int) -> None:
+        """Remember the ids of messages that were appended to the log and are not written yet."""
+        self._fresh += [message_id for _, message_id in ids]
+        self.restore(ids, now)
+
+    def restore(self, ids: Ids, time: int) -> None:
+        """Remember the ids of messages that were published at that time, later than all that are known."""
+        if not ids:
+            return
+        before = len(self._ids)
+        self._ids.update((message_id, sequence) for sequence, message_id in ids)
+        if self._marks and self._marks[-1][0] >= time:
+            self._marks[-1][1] += len(self._ids) - before
+        else:
+            self._marks.append([time, len(self._ids) - before])
+        if len(self._ids) > self.most:
+            self.forgotten += self._drop(len(self._ids) - self.most)
+
+    def written(self) -> None:
+        """Note that everything that was added is written."""
+        self._fresh.clear()
+
+    def take_back(self) -> None:
+        """Forget what was added and could not be written."""
+        for message_id in self._fresh:
+            if self._ids.pop(message_id, None) is not None and self._marks:
+                self._marks[-1][1] -= 1
+        self._fresh.clear()
+
+    def _expire(self, now: int) -> None:
+        marks = self._marks
+        while marks and marks[0][0] + self.span <= now:
+            self._drop(max(marks[0][1], 0))
+            if marks and marks[0][1] <= 0:
+                marks.popleft()
+
+    def _drop(self, count: int) -> int:
+        """Drop the oldest ids; return how many."""
+        ids, marks, left = self._ids, self._marks, count
+        while left and marks:
+            gone = min(left, marks[0][1], len(ids))
+            for _ in range(gone):
+                ids.popitem(last=False)
+            marks[0][1] -= gone
+            left -= gone
+            if marks[0][1] <= 0 or not ids:
+                marks.popleft()
+        return count - left
+
+    def read_back(self, log: TopicLog, *, now: int) -> None:
+        """Remember the ids of the log that are young enough, as a start does. Raises `ReadFailed`."""
+        start = max(log.at_time(now - self.span), log.first)
+        found: list[Ids] = []
+        stop, count = log.end, 0
+        while stop > start and count < self.most:
+            first = max(stop - _STEP, start)
+            ids = kernel.message_ids(log.rows(first, stop))
+            found.append(ids)
+            count += len(ids)
+            stop = first
+        for older in reversed(found):
+            self._restore_by_time(older, log, now)
+        self.forgotten = 0
+
+    def _restore_by_time(self, ids: Ids, log: TopicLog, now: int) -> None:
+        """Remember ids that were published at different times: not much longer than the window, and never shorter."""
+        if not ids:
+            return
+        last = _time_of(log, ids[-1][0], now)
+        if len(ids) > 1 and last - _time_of(log, ids[0][0], now) > self.span // _PRECISION:
+            middle = len(ids) // 2
+            self._restore_by_time(ids[:middle], log, now)
+            self._restore_by_time(ids[middle:], log, now)
+        else:
+            self.restore(ids, last)
+
+
+def _time_of(log: TopicLog, sequence: int, now: int) -> int:
+    try:
+        return log.timestamp(sequence)
+    except OutOfRange:
+        return now
+
+
+def without(body: bytes, indexes: set[int]) -> bytes:
+    """Return the body of an HMPUB that was checked before without some of its messages."""
+    parts: list[bytes] = [b""]
+    at, index = 4, 0
+    while at < len(body):
+        (size,) = _SIZE.unpack_from(body, at)
+        if index not in indexes:
+            parts.append(body[at : at + 4 + size])
+        at += 4 + size
+        index += 1
+    parts[0] = _SIZE.pack(len(parts) - 1)
+    return b"".join(parts)
