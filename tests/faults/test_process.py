@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from careful_load import Breaks, CarefulLoad
 from disk import Faults, compiler
 from load import Line, Load
 
@@ -21,6 +22,10 @@ KILLS = int(os.environ.get("LAPWING_KILLS", "6"))
 def wait_for_progress(load: Load, messages: int = 5000) -> None:
     least = load.acknowledged + messages
     daemons.until(lambda: load.acknowledged > least, seconds=60, what="progress")
+
+
+def has_delivered(load: CarefulLoad, least: dict[str, int]) -> bool:
+    return all(book.deliveries > least[book.topic] for book in load.books)
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
@@ -40,6 +45,26 @@ def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, durability: 
         damage = [line for line in nsqd.lines if "ERROR" in line]
 
     assert not damage
+
+
+def test_dead_letters_deferred_messages_staged_batches_and_streams_survive_kills(tmp_path: Path) -> None:
+    breaks = Breaks()
+    with daemons.start_nsqd(tmp_path, "--redis-address=127.0.0.1:0", "--msg-timeout=60s") as nsqd:
+        nsqd.kill()
+        nsqd.restart()  # from here on at the same addresses
+        redis = int(nsqd.addresses["Redis"].rpartition(":")[2])
+        load = CarefulLoad(nsqd.tcp_port, nsqd.http_port, redis, breaks)
+        for _ in range(min(KILLS, 4)):
+            least = {book.topic: book.deliveries + 20 for book in load.books}
+            daemons.until(lambda least=least: has_delivered(load, least), seconds=60, what="20 messages of each kind")
+            breaks.kills.append(time.monotonic())
+            nsqd.kill()
+            breaks.kills.append(time.monotonic())
+            nsqd.restart()
+        broken = load.finish()
+
+    assert not broken, broken[:10]
+    assert load.counts["redrives"]
 
 
 def test_a_process_that_stands_still_for_longer_than_the_timeouts_loses_nothing(tmp_path: Path) -> None:
