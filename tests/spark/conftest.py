@@ -1,14 +1,16 @@
-"""One Spark session for all tests that need one, and brokers of their own for each."""
+"""One Spark session and one broker for all tests; a test that needs a broker of its own starts one."""
 
 import json
 import os
 import struct
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from postgresql import POSTGRESQL_JAR, SQLITE_JAR
 
 from daemons import Daemon, start_nsqd
 from lapwing.spark.session import local_session
@@ -18,14 +20,18 @@ settings.register_profile("spark", deadline=None)
 settings.load_profile("spark")
 
 # no test runs for so long that the second compiler's work pays: it is a third of all the time that they take
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+_SQLITE = "-Dorg.sqlite.lib.path=/usr/lib/x86_64-linux-gnu/jni"  # where Debian has the library of its driver
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {_SQLITE}")
 
 
 @pytest.fixture(scope="session")
 def spark():
     """The session; it starts in 3 s where `python -m lapwing.spark.warm` has been run, else in 10."""
     os.environ["LAPWING_SPARK_WARM"] = "0"
-    session = local_session("tests", cores=2, conf={"spark.sql.session.timeZone": "UTC"})
+    conf = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
+    if jars := [str(jar) for jar in (POSTGRESQL_JAR, SQLITE_JAR) if jar.exists()]:
+        conf["spark.jars"] = ",".join(jars)
+    session = local_session("tests", cores=2, conf=conf)
     yield session
     session.stop()
 
@@ -74,16 +80,27 @@ class Broker:
         stats = self.ask(f"/stats?format=json&topic={topic}&channel={channel}")
         return next((found["depth"] for entry in stats["topics"] or () for found in entry["channels"]), None)
 
+    def clear(self) -> None:
+        """Delete every topic and forget every pipeline; start it again first if the test has killed it."""
+        if self.daemon.process.poll() is not None:
+            self.daemon.restart()
+        for topic in self.ask("/stats?format=json")["topics"] or ():
+            self.ask(f"/topic/delete?topic={urllib.parse.quote(topic['topic_name'])}", b"")
+        for pipeline in self.ask("/pipelines")["pipelines"]:
+            request = urllib.request.Request(f"{self.daemon.url}/pipelines/{pipeline['name']}", method="DELETE")
+            urllib.request.urlopen(request, timeout=30).close()
+
 
 @pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+def start_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
     """Starts brokers, each on a data path of its own and with a number of its own; ends them after the test."""
     started: list[Broker] = []
+    first = 2 if "shared_broker" in request.fixturenames else 1  # the broker of all tests is node 1
 
     def start(*flags: str, data_path: Path | None = None) -> Broker:
         path = data_path or tmp_path / f"broker{len(started)}"
         path.mkdir(exist_ok=True)
-        broker = Broker(start_nsqd(path, f"--node-id={len(started) + 1}", *flags))
+        broker = Broker(start_nsqd(path, f"--node-id={len(started) + first}", *flags))
         started.append(broker)
         return broker
 
@@ -92,10 +109,19 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
         broker.daemon.kill()
 
 
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker of all tests: to start one for each would take longer than most of them do."""
+    broker = Broker(start_nsqd(tmp_path_factory.mktemp("broker"), "--node-id=1"))
+    yield broker
+    broker.daemon.kill()
+
+
 @pytest.fixture
-def broker(start_broker: Callable[..., Broker]) -> Broker:
-    """One broker."""
-    return start_broker()
+def broker(shared_broker: Broker) -> Iterator[Broker]:
+    """One broker, without any topics."""
+    yield shared_broker
+    shared_broker.clear()
 
 
 @pytest.fixture

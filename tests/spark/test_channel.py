@@ -17,6 +17,12 @@ def cursor(broker):
     return next(each["cursor"] for each in broker.facts("orders")["channels"] if each["channel"] == "lake")
 
 
+@pytest.fixture
+def broker(start_broker):
+    """A broker of the test's own, as one remembers the readers of channels."""
+    return start_broker()
+
+
 def test_the_channel_moves_past_deferred_messages(broker, caplog):
     """The cursor of the channel itself has jumped over them by the time the query has read them."""
     broker.publish("orders", b"first")

@@ -22,6 +22,12 @@ PATIENCE = 120.0  # seconds; a machine that does ten other things is slow, not w
 
 
 @pytest.fixture
+def broker(start_broker):
+    """A broker of the test's own, as it may be harmed."""
+    return start_broker()
+
+
+@pytest.fixture
 def relay(broker):
     """A door in front of the broker that can be held at a moment."""
     door = Relay(broker.address)

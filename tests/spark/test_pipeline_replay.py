@@ -13,6 +13,12 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
+def broker(start_broker):
+    """A broker of the test's own, as one remembers what was replayed."""
+    return start_broker()
+
+
+@pytest.fixture
 def runs(spark, broker, tmp_path):
     return Runs(spark, broker, tmp_path)
 

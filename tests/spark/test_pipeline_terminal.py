@@ -10,13 +10,13 @@ LAPWING = [sys.executable, "-m", "lapwing.cli.main", "pipeline"]
 BOUNDED = """
 from dataclasses import replace
 from lapwing.cli.pipeline import _display
-from lapwing.spark.pipelines.progress import Progress
+from lapwing.spark.pipelines.progress import PipelineProgress
 
-progress = Progress("archive", "archive", ("orders",), "archive", state="running", batch_id=3, batch_ms=40)
+progress = PipelineProgress("archive", "archive", ("orders",), "archive", state="running", batch_id=3, batch_ms=40)
 with _display(bounded=%s) as show:
     for done in range(0, 1001, 100):
         show(replace(progress, rows_in=done, rows_out=done, lag=1000 - done, input_rate=1234.5))
-    show(replace(progress, state="finished", rows_in=1000, rows_out=1000, lag=0))
+    show(replace(progress, state="finished", rows_in=1000, rows_out=1000, lag=0, worked_ms=500))
 """
 
 
@@ -47,6 +47,7 @@ def test_a_bounded_run_has_a_bar_that_fills_in_one_line(tmp_path):
     [last] = lines_left(terminal)
     assert "archive: finished" in last
     assert "━" * 20 in last
+    assert "2,000 msg/s on average" in last
     assert "lag 0" in last
 
 
@@ -66,6 +67,7 @@ def test_ctrl_c_on_a_terminal_stops_after_the_batch_and_says_so(broker, tmp_path
     run = ["run", "archive", "--nsqd", broker.address, "--set", "trigger=300ms", "--master", "local[2]"]
     terminal = Terminal([*LAPWING, *run], cwd=tmp_path, env=environment())
     try:
+        terminal.read_until(r"starting Spark \(10 s as a rule", 60)
         terminal.read_until(r"archive: running \| batch \d+ in \d+ ms \| in 100, out 100 .* lag 0", 120)
         terminal.press(b"\x03")
         terminal.read_until("stopping after the current batch; once more stops at once", 30)

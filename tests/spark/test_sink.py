@@ -128,6 +128,10 @@ def test_all_of_a_batch_goes_to_one_broker(spark, start_broker, tmp_path):
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.skipif(
+    not os.environ.get("LAPWING_SOAK"),
+    reason="starts two more Sparks: `make soak-long`; test_faults.py kills the broker at these moments",
+)
 def test_a_driver_killed_between_stage_and_commit_and_again_after_the_commit(spark, broker, tmp_path):
     """A real driver, killed with the broker's door held shut at that very moment; then the query is run again."""
     copy = Copy(spark, tmp_path, broker.address)
