@@ -1,5 +1,6 @@
 """`/metrics`."""
 
+import json
 import re
 from pathlib import Path
 
@@ -149,6 +150,8 @@ async def test_every_metric_is_documented_and_no_other() -> None:
     node = Node(e2e_processing_latency_percentiles=(0.99,))
     await node.ask("POST", "/topic/create?topic=t")
     await node.ask("POST", "/channel/create?topic=t&channel=c")
+    counts = dict.fromkeys(("rows_in", "rows_out", "rejected", "late", "lag", "input_rate", "batch_ms"), 1)
+    await node.ask("POST", "/pipelines/p", json.dumps({**counts, "batch_at_ms": 1}).encode())
     text = (await node.ask("GET", "/metrics"))[1]
     documented = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
     table = "\n".join(row for row in documented.splitlines() if row.startswith("| `"))

@@ -58,6 +58,31 @@ async def test_a_pipeline_that_should_report_and_does_not_is_silent() -> None:
     assert await states() == {"running": ("silent", None, 0), **rest}
 
 
+async def test_pipelines_are_metrics_with_what_they_report() -> None:
+    node = Node()
+    now = node.wall.ns // 1_000_000
+    status = {"kind": "table", "state": "running", "rows_in": 10, "rows_out": 8, "rejected": 2, "late": 0, "lag": 5}
+    status |= {"input_rate": 1.5, "batch_ms": 2500, "batch_at_ms": now - 4000}
+    await node.ask("POST", "/pipelines/orders", json.dumps(status).encode())
+    await node.ask("POST", "/pipelines/odd", b'{"rows_in":"many","batch_ms":[],"batch_at_ms":"x","state":"failed"}')
+    _, text = await node.ask("GET", "/metrics")
+
+    def of(name: str, kind: str) -> dict[str, float]:
+        labels = f'{{pipeline="{name}",kind="{kind}"}} '
+        lines = [line for line in text.splitlines() if labels in line]
+        return {line.partition("{")[0].removeprefix("lapwing_pipeline_"): float(line.split()[-1]) for line in lines}
+
+    assert of("orders", "table") == {
+        "rows_in_total": 10, "rows_out_total": 8, "rejected_total": 2, "late_total": 0, "lag": 5, "input_rate": 1.5,
+        "batch_seconds": 2.5, "batch_age_seconds": 4.0, "report_age_seconds": 0.0, "failed": 0,
+    }  # fmt: skip
+    assert of("odd", "") == {"report_age_seconds": 0.0, "failed": 1}
+    node.wall.ns += SILENT + 1
+    _, text = await node.ask("GET", "/metrics")
+    assert of("orders", "table")["failed"] == 1
+    assert "lag" not in of("orders", "table")
+
+
 async def test_a_pipeline_that_was_removed_is_dropped() -> None:
     node = Node()
     await node.ask("POST", "/pipelines/lake", b'{"state":"failed"}')

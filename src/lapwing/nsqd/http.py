@@ -85,10 +85,12 @@ class Http:
         self._schedule_flush = node.turn.schedule_flush
         self._pauses = memory.GcPauses()
         self._publishing = Publishing(node.broker, node.turn, node.log, node.peers)
-        self._metrics = Metrics(node.broker, node.clock.now, times, self._pauses, started=node.started)
+        self._pipelines = Pipelines(node.clock.now)
+        self._metrics = Metrics(
+            node.broker, node.clock.now, times, self._pauses, self._pipelines, started=node.started
+        )  # fmt: skip
         self._config = Config(node.options, node.log, node.peers)
         self._node_info = NodeInfo(node.options, node.options.data_path or ".")
-        self._pipelines = Pipelines(node.clock.now)
         self._settings = SettingsApi(node.broker, node.clock.now, node.turn.schedule_flush)
         self._drain = DrainApi(node.broker, node.clock.now, node.turn.schedule_flush, node.log)
         self._seek = SeekApi(node.broker, node.clock.now, node.turn.schedule_flush)

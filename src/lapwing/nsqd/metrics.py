@@ -20,6 +20,7 @@ from lapwing.net.requests import Request
 from lapwing.net.routes import OPEN, Route
 from lapwing.nsqd import memory, nsq_metrics
 from lapwing.nsqd.permissions import METRICS
+from lapwing.nsqd.pipelines import Pipelines
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -172,6 +173,7 @@ class Metrics:
         now: Callable[[], int],
         times: FsyncTimes,
         pauses: memory.GcPauses,
+        pipelines: Pipelines,
         *,
         started: int,
     ) -> None:
@@ -179,6 +181,7 @@ class Metrics:
         self._now = now
         self._times = times
         self._pauses = pauses
+        self._pipelines = pipelines
         self._started = started
 
     def routes(self) -> list[Route]:
@@ -243,9 +246,17 @@ class Metrics:
         age = ("lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished.")
         aged = _column(*age, channels.labels, ages)
         held = chain.from_iterable(each.slices() for each in holders)
-        for lines in chain(topics.render(), channels.render(), aged, latencies.slices(), held):
+        piped = chain.from_iterable(each.slices() for each in self._of_pipelines())
+        for lines in chain(topics.render(), channels.render(), aged, latencies.slices(), held, piped):
             yield lines.encode()
             await asyncio.sleep(0)
+
+    def _of_pipelines(self) -> Iterator[Family]:
+        for name, kind, text, samples in self._pipelines.samples():
+            family = Family(name, kind, text)
+            for labels, number in samples:
+                family.add(number, labels)
+            yield family
 
     def _age(self, topic: str, channel: str) -> float:
         try:

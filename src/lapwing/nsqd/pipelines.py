@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from lapwing.net.answers import Answer, Refused, failure, nothing, value
@@ -18,6 +18,34 @@ LIFETIME: Final = 600 * 1_000_000_000  # ns for which a pipeline is kept that en
 LONG_LIFETIME: Final = 86_400 * 1_000_000_000  # ns for which one is kept that failed or fell silent
 SILENT: Final = 15 * 1_000_000_000  # ns without a report after which a pipeline is silent: it reports every second
 ENDED: Final = ("finished", "stopped", "failed")
+_BAD: Final = ("failed", "silent")
+
+Samples = Sequence[tuple[dict[str, str], float]]  # labels and a number
+
+
+def _seconds(ms: Any) -> float | None:
+    """Return the seconds of a number of ms; None where it is none."""
+    return max(ms, 0) / 1000 if isinstance(ms, int) else None
+
+
+def _age(moment: Any, now: int) -> float | None:
+    """Return the seconds since a time in ms; None where it is not known."""
+    return _seconds(now - moment) if isinstance(moment, int) and moment else None
+
+
+# name, type, help, and the number of a status at a time (ms); a status that does not have it has no sample
+_METRICS: Final[tuple[tuple[str, str, str, Callable[[dict[str, Any], int], Any]], ...]] = (
+    ("rows_in_total", "counter", "Messages read since the run began.", lambda each, now: each.get("rows_in")),
+    ("rows_out_total", "counter", "Rows written since the run began.", lambda each, now: each.get("rows_out")),
+    ("rejected_total", "counter", "Messages rejected since the run began.", lambda each, now: each.get("rejected")),
+    ("late_total", "counter", "Rows that came after the watermark.", lambda each, now: each.get("late")),
+    ("lag", "gauge", "Messages that are published and not read.", lambda each, now: each.get("lag")),
+    ("input_rate", "gauge", "Messages read per second.", lambda each, now: each.get("input_rate")),
+    ("batch_seconds", "gauge", "Duration of the last batch.", lambda each, now: _seconds(each.get("batch_ms"))),
+    ("batch_age_seconds", "gauge", "Time since the last batch.", lambda each, now: _age(each.get("batch_at_ms"), now)),
+    ("report_age_seconds", "gauge", "Time since the last report.", lambda each, now: _age(each["updated_ms"], now)),
+    ("failed", "gauge", "1 if it has failed or fallen silent.", lambda each, now: each.get("state") in _BAD),
+)
 
 
 class Pipelines:
@@ -65,6 +93,18 @@ class Pipelines:
         self._forget()
         found = [self._judged(name, updated, status) for name, (updated, status) in sorted(self._statuses.items())]
         return value({"pipelines": found})
+
+    def samples(self) -> Iterator[tuple[str, str, str, Samples]]:
+        """Yield the metrics of pipelines: name, type, help, and the samples by label."""
+        self._forget()
+        known = [self._judged(name, updated, status) for name, (updated, status) in sorted(self._statuses.items())]
+        for name, kind, text, count in _METRICS:
+            found = []
+            for status in known:
+                number = count(status, self._now() // 1_000_000)
+                if isinstance(number, int | float):
+                    found.append(({"pipeline": status["name"], "kind": str(status.get("kind", ""))}, float(number)))
+            yield f"lapwing_pipeline_{name}", kind, text, found
 
     def delete(self, request: Request) -> Answer:
         """Drop a pipeline that was removed."""
