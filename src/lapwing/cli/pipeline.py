@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = Group(
     "pipeline",
-    "Run data pipelines on Spark: archive, transform, rollup, replay, dedup, and the ready flow.",
+    "Run data pipelines on Spark: archive, table, transform, rollup, replay, dedup, dead, and the ready flow.",
     example="lapwing pipeline run archive flow --nsqd 127.0.0.1:4151",
 )
 
@@ -34,8 +34,9 @@ Lookupd = Annotated[
 ]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 DATA = Path("lapwing-data/pipelines")
+ARCHIVE = Path("lapwing-data/archive")
 _STDERR = 2
-KINDS = ("archive", "transform", "rollup", "replay", "dedup", "flow")
+KINDS = ("archive", "table", "transform", "rollup", "replay", "dedup", "dead", "flow")
 MISSING = "Spark is not installed; pip install 'lapwing[spark]'"
 
 
@@ -53,7 +54,9 @@ def run(
     out: Annotated[str, Option(help="Where files go.")] = "",
     data: Data = DATA,
     conf: Annotated[list[str], Option(metavar="KEY=VALUE", help="A setting of Spark.")] = [],  # noqa: B006
-    dry_run: Annotated[bool, Option("--dry-run", help="For replay: only say what would be published.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="For table, transform and replay: only show what would be written.")
+    ] = False,
 ) -> None:
     """Run pipelines until Ctrl-C, which stops them after their current batch; a later run continues there."""
     extra: dict[str, Any] = {}
@@ -89,17 +92,24 @@ def _run(command: "RunCommand", data: Path) -> None:
 
     from lapwing.spark.pipelines.stderr_filter import quieted
 
-    running = command.running(data)
+    preview = command.is_preview
+    running = command.unchecked(data) if preview else command.running(data)
     _until_signalled(running.ask_to_stop)
+    good = True
     with quieted():
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("lapwing").setLevel(logging.INFO)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the query that fails reports the same
         logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
-        spark = running.session()
+        with _starting():
+            spark = running.session()
         _until_signalled(running.ask_to_stop)  # again: Spark installs a handler of its own, which cancels batches
         try:
-            with _display(bounded=command.once or "dry_run" in command.extra) as show:
+            if preview:
+                for line in running.preview(spark):
+                    print(line)
+                return
+            with _display(bounded=command.is_bounded) as show:
                 good = running.run(spark, show)
         finally:
             with suppress(OSError, Py4JError):  # Java may be gone: a signal to all processes ends it, too
@@ -192,9 +202,59 @@ def stop(
             raise LapwingError(f"{name} is still at its batch (process {pid}); it will stop when that is done")
 
 
+@app.command(example="lapwing pipeline remove archive --yes")
+def remove(
+    name: Annotated[str, Argument(help="The pipeline; it must not be running.")],
+    keep_channel: Annotated[bool, Option("--keep-channel", help="Leave its channel on the brokers.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    data: Data = DATA,
+) -> None:
+    """Delete a pipeline's checkpoint and status, and its channel on the brokers; the files it wrote are kept."""
+    with spark_needed():
+        from lapwing.spark.pipelines import upkeep
+    _confirm(f"delete the pipeline {name}, its checkpoint and its channel", yes)
+    for line in upkeep.remove(data, name, keep_channel=keep_channel):
+        print(line)
+
+
+@app.command(example="lapwing pipeline reset orders --with-output --yes")
+def reset(
+    name: Annotated[str, Argument(help="The pipeline; it must not be running.")],
+    with_output: Annotated[bool, Option("--with-output", help="Delete the files it has written, too.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    data: Data = DATA,
+) -> None:
+    """Delete a pipeline's checkpoint: the next run starts over, at the place of the setting start."""
+    with spark_needed():
+        from lapwing.spark.pipelines import upkeep
+    _confirm(f"delete the checkpoint of {name}" + (" and its files" if with_output else ""), yes)
+    for line in upkeep.reset(data, name, with_output=with_output):
+        print(line)
+
+
+@app.command(example="lapwing pipeline compact lapwing-data/archive")
+def compact(
+    place: Annotated[Path, Argument(metavar="DIR", help="Directory of an archive or a table.")] = ARCHIVE,
+) -> None:
+    """Merge the small files of an archive or a table now; its pipeline must not be running."""
+    with spark_needed():
+        from lapwing.spark.pipelines import upkeep
+    print(f"{place}: {upkeep.compact_now(str(place)):,} files merged")
+
+
+def _confirm(what: str, yes: bool) -> None:
+    """Ask on a terminal; elsewhere --yes is needed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"this would {what}; add --yes to do it")
+    if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ConfigError("nothing was done")
+
+
 @app.command(example="lapwing pipeline init transform clean.yaml")
 def init(
-    kind: Annotated[str, Argument(help="The kind of pipeline: archive, transform, rollup, replay, dedup, flow.")],
+    kind: Annotated[str, Argument(help=f"The kind of pipeline: {', '.join(KINDS)}.")],
     file: Annotated[Path | None, Argument(help="File to write (default: KIND.yaml).")] = None,
     force: Annotated[bool, Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
@@ -271,6 +331,22 @@ def _until_signalled(stop: Callable[[], None]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, asked)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Show that Spark starts, which takes a while: a line that moves on a terminal, one line elsewhere."""
+    if not sys.stderr.isatty():
+        print("starting Spark", file=sys.stderr, flush=True)
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bars.add_task("starting Spark (10 s as a rule, longer the first time)", total=None)
+        yield
 
 
 @contextmanager

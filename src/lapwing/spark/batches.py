@@ -22,7 +22,7 @@ _EXTRAS_BYTES: Final = 3 << 20  # of headers in one batch: brokers have room for
 
 
 class BadRow(LapwingError):
-    """A row that cannot become a message; the text says which and why."""
+    """A row that cannot become a message; the text names the row and the reason."""
 
 
 @dataclass(slots=True)
@@ -35,13 +35,13 @@ class Batch:
     body: bytes  # as in MPUB
 
     def staged(self) -> bytes:
-        """As `/stage` takes it."""
+        """Return the batch as `/stage` takes it."""
         text = json.dumps(self.extras, separators=(",", ":")).encode() if self.extras else b""
         return _LENGTH.pack(len(text)) + text + self.body
 
 
 def batches(rows: pa.RecordBatch, topic: str | None, max_bytes: int) -> Iterator[Batch]:
-    """The rows in order, split by topic, in bodies of at most `max_bytes` (or one message). Raises `BadRow`.
+    """Yield the rows in order, split by topic, in bodies of at most `max_bytes` (or one message). Raises `BadRow`.
 
     A batch ends sooner where its headers would grow past what a broker takes along with the bodies.
     """
@@ -93,7 +93,7 @@ def _split(topic: str, rows: pa.RecordBatch, max_bytes: int) -> Iterator[Batch]:
 
 
 def _big_endian(sizes: pa.Array) -> pa.Array:
-    """Each size as the four bytes that stand before a body."""
+    """Return each size as the four bytes that stand before a body."""
     values = array("i", sizes.buffers()[1][4 * sizes.offset : 4 * (sizes.offset + len(sizes))].to_pybytes())
     if sys.byteorder == "little":
         values.byteswap()
@@ -102,7 +102,7 @@ def _big_endian(sizes: pa.Array) -> pa.Array:
 
 
 def _extras(rows: pa.RecordBatch) -> list[tuple[int, int, dict[str, str]]]:
-    """What rows say beside their bodies: (index, delay in ms, headers)."""
+    """Return what rows have beside their bodies: (index, delay in ms, headers)."""
     given = [name for name in ("headers", "defer_ms", "key") if name in rows.schema.names]
     if not given:
         return []
@@ -128,7 +128,7 @@ def _extras(rows: pa.RecordBatch) -> list[tuple[int, int, dict[str, str]]]:
 
 
 def _said(column: pa.Array) -> pa.Array:
-    """Which rows have a value there; an empty map says nothing."""
+    """Return which rows have a value there; an empty map is no value."""
     there = pc.is_valid(column)
     if isinstance(column, pa.MapArray):
         ends = column.offsets

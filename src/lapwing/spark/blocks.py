@@ -78,7 +78,7 @@ class RangeBlock:
 
 
 def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]) -> Iterator[RangeBlock]:
-    """The blocks of an answer. Raises `BadBlock`.
+    """Yield the blocks of an answer. Raises `BadBlock`.
 
     `read` gives exactly so many bytes, or none at the end of the answer; `fill` fills a view.
     """
@@ -132,7 +132,7 @@ def _checked(frames: bytes, count: int) -> bytes:
 
 
 def arrow_schema(names: list[str]) -> pa.Schema:
-    """The Arrow schema of these columns, in this order."""
+    """Return the Arrow schema of these columns, in this order."""
     return pa.schema([(name, _FIELDS[name]) for name in names])
 
 
@@ -151,7 +151,7 @@ def to_batch(block: RangeBlock, topic: str, node: int, schema: pa.Schema) -> pa.
         "attempts": lambda: _same(1, count),  # a log holds first deliveries only
         "headers": lambda: _headers(block),
     }
-    columns["fields"] = lambda: _fields(columns["body"]())
+    columns["fields"] = lambda: fields_of(columns["body"]())
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
@@ -166,7 +166,7 @@ def join(blocks: Sequence[tuple[RangeBlock, str, int]], schema: pa.Schema) -> pa
         "attempts": lambda: _same(1, count),
         "headers": lambda: pa.concat_arrays([_headers(block) for block, _, _ in blocks]),
     }
-    columns["fields"] = lambda: _fields(columns["body"]())
+    columns["fields"] = lambda: fields_of(columns["body"]())
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
@@ -188,7 +188,7 @@ def _cut_bare(frames: bytes, count: int) -> Columns:
 
 
 def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) -> Columns:
-    """The columns of `count` frames, `size` bytes in all, which are cut piece by piece while the cache still has them.
+    """Return the columns of `count` frames, `size` bytes in all; they are cut while the cache still has them.
 
     All room comes from Arrow's pool: it keeps what is given back, where malloc would fault in new pages every time.
     """
@@ -213,7 +213,7 @@ def _cut_by_kernel(fill: Callable[[memoryview], None], count: int, size: int) ->
 
 
 def _cut_from_file(path: bytes, offset: int, chunks: list[tuple[int, int]], count: int, size: int) -> Columns:
-    """The same from a file of the broker's, chunk by chunk. Raises `Elsewhere` unless every byte is as it should be."""
+    """Return the same from a file of the broker's. Raises `Elsewhere` unless every byte is as it should be."""
     row = 0
     room = _room(count, size)
     for data in _file_chunks(path, offset, chunks, size):
@@ -292,7 +292,7 @@ def _microseconds(stamps: pa.Array) -> pa.Array:
 
 
 def _same(value: str | int, count: int) -> pa.Array:
-    """A column that says the same in every row: the head of a longer one, made once."""
+    """Return a column with one value in every row: the head of a longer one, made once."""
     return _repeated(value, _rounded(count)).slice(0, count)
 
 
@@ -325,12 +325,12 @@ def _counted(count: int) -> pa.Array:
 
 @lru_cache(4)
 def _sixteens(count: int) -> "array[int]":
-    """Where each id begins among others of sixteen bytes."""
+    """Return where each id begins among others of sixteen bytes."""
     return array("i", range(0, 16 * count + 16, 16))
 
 
 def _big_endian(heads: pa.Array) -> pa.Array:
-    """The int64 that every head begins with."""
+    """Return the int64 that every head begins with."""
     values = array("q")
     values.frombytes(pc.binary_slice(heads, 0, 8).buffers()[2])
     if len(values) != len(heads):
@@ -348,7 +348,7 @@ def _native(positions: bytes) -> "bytes | array[int]":
     return swapped
 
 
-def _fields(bodies: pa.Array) -> pa.Array:
+def fields_of(bodies: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the fields of entries that Redis clients added, and of JSON objects of strings; null for other bodies."""
     rows: list[list[tuple[str, str]] | None] = []
     for body in bodies.to_pylist():
@@ -359,6 +359,13 @@ def _fields(bodies: pa.Array) -> pa.Array:
         texts = [word.decode("utf-8", "replace") for word in words]
         rows.append(list(dict(zip(texts[::2], texts[1::2], strict=True)).items()))
     return pa.array(rows, _HEADERS)
+
+
+def filled(headers: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return headers with an empty map where there are none."""
+    if headers.null_count == 0:
+        return headers.cast(_HEADERS)
+    return pa.array([row or [] for row in headers.to_pylist()], _HEADERS)
 
 
 def _headers(block: RangeBlock) -> pa.Array:

@@ -58,6 +58,8 @@ class ChannelHold:
         wanted: dict[str, set[str]] = {}
         for topic, nodes in found.holdings.items():
             for held in nodes.values():
+                if not held.address:  # only the archive has it
+                    continue
                 wanted.setdefault(held.address, set()).add(topic)
         news = {address: topics for address, topics in wanted.items() if self._held.get(address) != frozenset(topics)}
         deadline = time.monotonic() + _WAIT_SECONDS

@@ -29,7 +29,7 @@ class KnownBroker:
 
 
 class Directory:
-    """Where the brokers are.
+    """The addresses of the brokers.
 
     A broker that nsqlookupd has listed once is not forgotten: nsqlookupd may be away, or have been restarted.
     """
@@ -126,7 +126,7 @@ def _from_producers(answer: dict[str, Any]) -> list[KnownBroker]:
 
 
 def _union(brokers: Sequence[KnownBroker]) -> list[KnownBroker]:
-    """Return each broker once: connected if any nsqlookupd says so, with the topics that those name."""
+    """Return each broker once: connected if any nsqlookupd reports so, with the topics that those name."""
     found: dict[str, KnownBroker] = {}
     for broker in sorted(brokers, key=lambda broker: not broker.connected):
         known = found.setdefault(broker.address, broker)

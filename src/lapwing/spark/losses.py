@@ -21,9 +21,9 @@ class DataLoss(LapwingError):
 
 
 def is_tolerated(loss: Loss, options: SourceOptions) -> bool:
-    """Whether the query goes on after such a loss.
+    """Return whether the query continues after such a loss.
 
-    A pattern stands for whatever topics there are: one that is deleted or created again is part of its life.
+    A pattern names whatever topics there are: one that is deleted or created again is part of its life.
     """
     return not options.fail_on_data_loss or (loss.deleted and options.pattern is not None)
 

@@ -1,7 +1,7 @@
-"""Where a query stands in every log, and what it reads next: pure.
+"""The places of a query in every log, and what it reads next: pure.
 
-A query's offsets say for each topic and node which log it reads there and the sequence it reads next. The log's
-identity is part of it, as a log that was made anew starts at 0 again. Spark compares offsets as JSON text, so equal
+A query's offsets have for each topic and node the log that it reads and the sequence it reads next. The log's
+identity is part of it, as a log that was created again starts at 0 again. Spark compares offsets as JSON text, so equal
 offsets always give equal text.
 """
 
@@ -13,10 +13,11 @@ from typing import Any, Final
 
 EARLIEST: Final = -2  # as in Kafka's JSON
 LATEST: Final = -1
+ENDED_LOG: Final = 1 << 16  # numbers of nodes from here on are of archived logs that no broker has any more
 
 
 class OffsetError(ValueError):
-    """Offsets that are not what they should be; the text says where."""
+    """Offsets that are not what they should be; the text names the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
-    """What one node holds of one topic."""
+    """The log that one node holds of one topic."""
 
     log_id: str
     first: int
@@ -39,6 +40,8 @@ class HeldLog:
     address: str = ""
     at: int | None = None  # the sequence that a question for a time was answered with
     cursor: int | None = None  # of the query's channel, where it has one here
+    archived: tuple[int, int] | None = None  # sequences [first, stop) that are read from the archive
+    kept: int = 0  # the first sequence that the broker itself still has, where there is an archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """How much one micro-batch may bring."""
+    """The limits of one micro-batch."""
 
     messages: int | None = None
     bytes: int | None = None
@@ -82,7 +85,7 @@ Requested = Mapping[str, Mapping[int, int | LogPosition]]
 
 
 def to_json(offsets: Mapping[str, Mapping[int, LogPosition]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The one JSON form of these offsets, keys in order."""
+    """Return the one JSON form of these offsets, keys in order."""
     return {
         topic: {str(node): _as_json(nodes[node]) for node in sorted(nodes)} for topic, nodes in sorted(offsets.items())
     }
@@ -94,7 +97,7 @@ def _as_json(position: LogPosition) -> dict[str, Any]:
 
 
 def from_json(value: object) -> Offsets:
-    """The offsets that `to_json` has written; raises `OffsetError`."""
+    """Return the offsets that `to_json` has written; raises `OffsetError`."""
     offsets: Offsets = {}
     for topic, nodes in _requested(value).items():
         offsets[topic] = {}
@@ -106,7 +109,7 @@ def from_json(value: object) -> Offsets:
 
 
 def parse_requested(text: str) -> Requested:
-    """What a user asks for: `{"orders": {"7": 23, "9": -2}}`, a number per node (-2 earliest, -1 latest).
+    """Return what a user asks for: `{"orders": {"7": 23, "9": -2}}`, a number per node (-2 earliest, -1 latest).
 
     The offsets of a checkpoint or of a query's progress are understood too; then the log must still be that one.
     """
@@ -146,7 +149,7 @@ def _position(given: object, where: str) -> int | LogPosition:
 
 
 def everywhere(holdings: Holdings, place: int) -> Offsets:
-    """The earliest or the latest position of every log."""
+    """Return the earliest or the latest position of every log."""
     return {
         topic: {node: LogPosition(held.log_id, _place(held, place)) for node, held in nodes.items()}
         for topic, nodes in holdings.items()
@@ -154,7 +157,7 @@ def everywhere(holdings: Holdings, place: int) -> Offsets:
 
 
 def at_cursors(holdings: Holdings) -> Offsets:
-    """Where the channel's cursor is; the earliest message where there is no such channel, so none is passed over."""
+    """Return the places of the channel's cursors; the earliest message where there is no such channel."""
     return {
         topic: {
             node: LogPosition(held.log_id, held.first if held.cursor is None else held.cursor)
@@ -165,7 +168,7 @@ def at_cursors(holdings: Holdings) -> Offsets:
 
 
 def at_times(holdings: Holdings, *, none_is_latest: bool) -> Offsets:
-    """The first message at or after the time that was asked for; raises `OffsetError` where there is none."""
+    """Return the first message at or after the time that was asked for; raises `OffsetError` where there is none."""
     offsets: Offsets = {}
     for topic, nodes in holdings.items():
         offsets[topic] = {}
@@ -241,7 +244,7 @@ def _place(held: HeldLog, wanted: int) -> int:
 
 
 def backlog(start: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings) -> dict[tuple[str, int], int]:
-    """How many messages each log holds that have not been read; logs without any are left out."""
+    """Return how many messages each log holds that have not been read; logs without any are left out."""
     waiting = {}
     for topic, nodes in holdings.items():
         for node, held in nodes.items():
@@ -252,7 +255,7 @@ def backlog(start: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings) 
 
 
 def _resume(position: LogPosition, held: HeldLog) -> int:
-    """Where reading goes on in the log that is there now."""
+    """Return where reading continues in the log that is there now."""
     return held.first if position.log_id != held.log_id else max(position.sequence, held.first)
 
 
@@ -263,11 +266,11 @@ def advance(
     limit: BatchLimit = UNLIMITED,
     target: Mapping[str, Mapping[int, LogPosition]] | None = None,
 ) -> Offsets:
-    """Where the next micro-batch ends.
+    """Return where the next micro-batch ends.
 
     A log that is away keeps its place. One that is new enters at its earliest message and is read from the batch after,
     so that a batch that is done again begins where it began. No log goes past `target`, when there is one. A log that
-    was made anew, or has lost its tail, enters as it is now: `plan` tells that from the two ends and calls it a loss.
+    was created again, or has lost its tail, enters as it is now: `plan` sees that by the two ends and calls it a loss.
     """
     within = _within(holdings, target)
     allowed = _share_out(backlog(start, within), within, limit)
@@ -391,6 +394,43 @@ def plan(
     return ranges, losses, away
 
 
+def divide(ranges: Sequence[LogRange], holdings: Holdings) -> tuple[list[LogRange], list[LogRange], list[Loss]]:
+    """Divide ranges by where they are read: from the brokers, from the archive, or nowhere any more."""
+    live: list[LogRange] = []
+    archived: list[LogRange] = []
+    losses: list[Loss] = []
+    for part in ranges:
+        held = holdings[part.topic][part.node]
+        low, high = held.archived or (part.start, part.start)
+        low, high = max(part.start, min(low, part.stop)), min(part.stop, max(high, part.start))
+        pieces = ((part.start, low), (high, part.stop)) if low < high else ((part.start, part.stop),)
+        if low < high:
+            archived.append(replace(part, start=low, stop=high, address=""))
+        for start, stop in pieces:
+            if held.archived is not None and start < min(stop, held.kept):
+                gone = replace(part, start=start, stop=min(stop, held.kept))
+                losses.append(Loss(f"{gone}: deleted by retention before they were archived"))
+                start = gone.stop
+            if start < stop:
+                live.append(replace(part, start=start, stop=stop))
+    return live, archived, losses
+
+
+def adopt(holdings: Holdings, position: Mapping[str, Mapping[int, LogPosition]]) -> dict[str, dict[int, HeldLog]]:
+    """Return the holdings; a log that the query has read under another number begins where the query is in it.
+
+    That is so when a topic is deleted: the rest of its log is in the archive, under a number of its own.
+    """
+    found = {topic: dict(nodes) for topic, nodes in holdings.items()}
+    for topic, nodes in holdings.items():
+        known = position.get(topic, {})
+        reached = {place.log_id: place.sequence for place in known.values()}
+        for node, held in nodes.items():
+            if node not in known and held.log_id in reached:
+                found[topic][node] = replace(held, first=max(held.first, min(reached[held.log_id], held.next)))
+    return found
+
+
 def missing(position: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings) -> frozenset[Log]:
     """Return the logs that a query has a place in and that no broker reports."""
     return frozenset(
@@ -502,12 +542,12 @@ def pack(
 
 
 def mean_sizes(holdings: Holdings) -> dict[tuple[str, int], int]:
-    """The mean size of a message in bytes, per topic and node."""
+    """Return the mean size of a message in bytes, per topic and node."""
     return {(topic, node): _mean_size(held) for topic, nodes in holdings.items() for node, held in nodes.items()}
 
 
 def merge(answers: Iterable[tuple[str, int, str, HeldLog]]) -> dict[str, dict[int, HeldLog]]:
-    """One picture of what many nodes hold: (topic, node, address of the node, what it holds).
+    """Return one picture of what many nodes hold: (topic, node, address of the node, what it holds).
 
     Raises `OffsetError` when two nodes have one number: their offsets and the ids of their messages would be mixed up.
     """

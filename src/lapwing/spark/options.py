@@ -1,4 +1,4 @@
-"""What may be said with `.option(...)`: read once, checked whole, and refused by name."""
+"""Options of `.option(...)`: read once, checked whole, and refused by name."""
 
 import os
 import re
@@ -22,7 +22,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """Where the brokers are and how to reach them."""
+    """The addresses of the brokers and how to reach them."""
 
     nsqd: tuple[str, ...] = ()  # HTTP addresses, host:port
     lookupd: tuple[str, ...] = ()  # HTTP addresses of nsqlookupd
@@ -63,6 +63,8 @@ class SourceOptions:
     local_files: bool = True
     spool: str | None = None
     poll_seconds: float = 1.0
+    dead: bool = False  # columns of dead letters
+    archive: str | None = None  # directory of an archive that has the older part of the logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ _SOURCE: Final = (
     "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
     "acceptLoss", "includeHeaders", "includeFields", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
+    "archive", "dead",
 )  # fmt: skip
 _SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
@@ -98,7 +101,7 @@ _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 _LOG_ONLY: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "acceptLoss", "includeHeaders", "includeFields",
-    "localFiles", "topicPattern", "subscribePattern",
+    "localFiles", "topicPattern", "subscribePattern", "archive", "dead",
     "minMessagesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
 )  # fmt: skip
 
@@ -126,7 +129,7 @@ class _Given:
         return name in self._values
 
     def text(self, *aliases: str) -> str | None:
-        """The value of the option, which may be called by several names but only once."""
+        """Return the value of the option, which may be called by several names but only once."""
         said = [name for name in aliases if name in self._values]
         if len(said) > 1:
             raise OptionError(f"options {' and '.join(said)} say the same thing; give one of them")
@@ -180,6 +183,17 @@ class _Given:
             raise OptionError(f"option {name}: there is no file {value}")
         return value
 
+    def directory(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if "://" in value and not value.startswith("file://"):
+            raise OptionError(f"option {name} is a path that every machine of the query reaches, not {value!r}")
+        path = os.path.abspath(value.removeprefix("file://"))
+        if not os.path.isdir(path):
+            raise OptionError(f"option {name}: there is no directory {path}")
+        return path
+
     def addresses(self, name: str) -> tuple[str, ...]:
         parts = tuple(part.strip() for part in (self.text(name) or "").split(",") if part.strip())
         for part in parts:
@@ -201,7 +215,7 @@ class _Given:
 
 
 def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a read or a stream; raises `OptionError`."""
+    """Return the options of a read or a stream; raises `OptionError`."""
     given = _Given(raw, _SOURCE)
     mode = given.one_of("mode", ("log", "subscribe"), "log")
     if mode == "subscribe" and not streaming:
@@ -278,12 +292,14 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         max_per_partition=given.count("maxRecordsPerPartition"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         accept_loss=given.flag("acceptLoss", False),
-        headers=given.flag("includeHeaders", False),
+        headers=given.flag("includeHeaders", False) or given.flag("dead", False),
+        dead=given.flag("dead", False),
         fields=given.flag("includeFields", False),
         body=given.flag("includeBody", True),
         local_files=given.flag("localFiles", True),
         spool=spool,
         poll_seconds=given.seconds("pollTimeout", 1.0),
+        archive=given.directory("archive"),
     )
 
 
@@ -301,7 +317,7 @@ def _check_order(starting: str | Requested, ending: str | Requested) -> None:
 
 
 def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """The options of a write; raises `OptionError`."""
+    """Return the options of a write; raises `OptionError`."""
     given = _Given(raw, _SINK)
     topics = _topics(given.text("topic", "path"), "topic")
     if len(topics) > 1:

@@ -32,6 +32,23 @@ _JOINED_BYTES: Final = 1 << 20  # of rows that are handed to Spark at once, wher
 _LOG_DELETED: Final = ("TOPIC_NOT_FOUND", "LOG_ID_MISMATCH")
 
 
+class ArchiveTask(InputPartition):
+    """The ranges of archived logs that one executor reads."""
+
+    def __init__(self, parts: tuple[LogRange, ...]) -> None:
+        super().__init__(parts)
+        self.parts = parts
+
+
+class RangeDeleted(Exception):
+    """Messages of a range were deleted at the broker since it was planned; the archive has them."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        super().__init__(start, stop)
+        self.start = start
+        self.stop = stop
+
+
 class RangeTask(InputPartition):
     """The ranges, of one broker, that one executor reads."""
 
@@ -42,21 +59,77 @@ class RangeTask(InputPartition):
 
 def tasks(ranges: list[LogRange], found: Survey, options: SourceOptions) -> list[InputPartition]:
     """Split large ranges into tasks of similar size, and put small ones together, as a task costs more than they do."""
+    if options.archive is None:
+        return [RangeTask(group) for group in _groups(ranges, found, options)]
+    live, archived, losses = o.divide(ranges, found.holdings)
+    report(losses, options)
+    return [
+        *(ArchiveTask(group) for group in _groups(archived, found, options)),
+        *(RangeTask(group) for group in _groups(live, found, options)),
+    ]
+
+
+def _groups(ranges: list[LogRange], found: Survey, options: SourceOptions) -> list[tuple[LogRange, ...]]:
     sizes = o.mean_sizes(found.holdings)
     least, most = options.min_partitions, options.max_per_partition
     parts = o.split(ranges, sizes, min_partitions=least, max_messages=most, max_bytes=TASK_BYTES)
-    groups = o.pack(parts, sizes, min_partitions=least, max_messages=most, max_bytes=PACKED_BYTES)
-    return [RangeTask(group) for group in groups]
+    return o.pack(parts, sizes, min_partitions=least, max_messages=most, max_bytes=PACKED_BYTES)
 
 
 def read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of one task, block by block as they come from the broker."""
+    if not options.dead:
+        return _read_task(partition, options, columns)
+    from lapwing.spark.dead_columns import add_columns, base_columns
+
+    return add_columns(_read_task(partition, options, base_columns(columns)), columns)
+
+
+def _read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
+    if isinstance(partition, ArchiveTask):
+        from lapwing.spark.archived import archive_at
+        from lapwing.spark.blocks import arrow_schema
+
+        for part in partition.parts:
+            yield from archive_at(options.archive or "").rows(part, arrow_schema(columns))
     if isinstance(partition, RangeTask):  # Spark gives a reader without any tasks one with nothing in it
         from lapwing.spark.blocks import arrow_schema, needs_positions
 
         _freeze_imports()
+        if options.archive is not None:
+            for part in partition.parts:
+                yield from _with_archive(part, options, columns)
+            return
         found = _stream_all(partition.parts, options, positions=needs_positions(columns))
         yield from _batches(found, arrow_schema(columns))
+
+
+def _with_archive(part: LogRange, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a range; messages that retention has deleted since it was planned come from the archive."""
+    from lapwing.spark.archived import archive_at
+    from lapwing.spark.blocks import arrow_schema, needs_positions
+
+    schema = arrow_schema(columns)
+    deleted: list[RangeDeleted] = []
+
+    def blocks(start: int) -> "Iterator[tuple[LogRange, RangeBlock]]":
+        try:
+            for block in stream(replace(part, start=start), options, positions=needs_positions(columns)):
+                yield part, block
+        except RangeDeleted as gone:  # what was read before it is handed on first
+            deleted.append(gone)
+
+    yield from _batches(blocks(part.start), schema)
+    while deleted:
+        gone = deleted.pop()
+        count = 0
+        for batch in archive_at(options.archive or "").rows(replace(part, start=gone.start, stop=gone.stop), schema):
+            count += len(batch)
+            yield batch
+        if count < gone.stop - gone.start:
+            missing = gone.stop - gone.start - count
+            report([Loss(f"{part}: {missing} messages from {gone.start} on are deleted and not archived")], options)
+        yield from _batches(blocks(gone.stop), schema)
 
 
 def _batches(found: Iterator[tuple[LogRange, "RangeBlock"]], schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
@@ -145,8 +218,10 @@ def stream(part: LogRange, options: SourceOptions, *, positions: bool = True) ->
             if reached < part.stop:
                 raise BrokerAway(part.address, f"the answer ended at {reached}")
         except BrokerRefused as error:
-            report([Loss(f"{part}: from {reached} on: {error}", deleted=error.code in _LOG_DELETED)], options)
             first = error.details.get("first")
+            if options.archive is not None and isinstance(first, int) and first > reached:
+                raise RangeDeleted(reached, min(first, part.stop)) from error
+            report([Loss(f"{part}: from {reached} on: {error}", deleted=error.code in _LOG_DELETED)], options)
             reached = min(first, part.stop) if isinstance(first, int) and first > reached else part.stop
         except Elsewhere as error:
             logger.debug("%s: from %s on through the network: %s", part, reached, error)

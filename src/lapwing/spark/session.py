@@ -60,7 +60,7 @@ class Setup:
     settings: dict[str, str]
 
     def variables(self) -> dict[str, str]:
-        """The environment variables that hand it to Spark."""
+        """Return the environment variables that hand it to Spark."""
         return {
             "JAVA_HOME": str(self.home),
             "SPARK_CONF_DIR": str(self.conf),
@@ -94,14 +94,14 @@ def prepare(settings: Mapping[str, str] | None = None) -> Setup:
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A copy of this process's environment in which a program that starts Spark finds all of the above."""
+    """Return a copy of this process's environment in which a program that starts Spark finds all of the above."""
     return {**os.environ, **prepare(settings).variables()}
 
 
 def session_builder(
     app: str = "lapwing", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> "SparkSession.Builder":
-    """A builder for a session on `master` (a URL; None: what spark-submit says, else all cores of this machine).
+    """Return a builder for a session on `master` (a URL; None: that of spark-submit, else all cores of this machine).
 
     For a local master the set-up above is put into this process's environment first. For a cluster nothing is assumed
     of the other machines: only Java and the Python of the driver are seen to.
@@ -126,12 +126,12 @@ def session_builder(
 def local_session(
     app: str = "lapwing", *, cores: int | str = "*", conf: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """The session of this process, on this machine; the first call starts it, later ones get the same.
+    """Return the session of this process, on this machine; the first call starts it, later ones get the same.
 
     When the class cache that makes starts quick does not exist yet, it is made in the background once this process has
     ended; `LAPWING_SPARK_WARM=0` forbids that.
     """
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # say again, in JSON, what is raised anyway
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they repeat, in JSON, what is raised anyway
         logging.getLogger(name).setLevel(logging.CRITICAL)
     session = session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
     if os.environ.get("LAPWING_SPARK_WARM") != "0" and not prepare().classes.exists():
@@ -141,7 +141,7 @@ def local_session(
 
 
 def warehouse() -> Path:
-    """Where tables go that a session on this machine saves by name: to nobody's current directory."""
+    """Return where tables go that a session on this machine saves by name: to nobody's current directory."""
     return javas.cache_directory() / "warehouse"
 
 
@@ -152,7 +152,7 @@ def activate(session: "SparkSession") -> None:
 
 
 def _java() -> javas.Java:
-    """The Java to use; one probe a process, as it costs half a second."""
+    """Return the Java to use; one probe a process, as it costs half a second."""
     global _found
     if _found is None:
         given = dict(os.environ)

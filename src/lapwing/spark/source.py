@@ -1,4 +1,4 @@
-"""What Spark registers under the name `lapwing`: rows out of topics, rows into topics."""
+"""The data source that Spark registers as `lapwing`: rows out of topics, rows into topics."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -36,10 +36,27 @@ COLUMNS: Final = (
     StructField("headers", MapType(StringType(), StringType())),
     StructField("fields", MapType(StringType(), StringType())),
 )
+# further columns with `dead=true`
+DEAD_COLUMNS: Final = (
+    StructField("reason", StringType()),
+    StructField("error", StringType()),
+    StructField("failures", IntegerType()),
+    StructField("deliveries", IntegerType()),
+    StructField("deaths", IntegerType()),
+    StructField("consumer", StringType()),
+    StructField("origin_topic", StringType()),
+    StructField("origin_channel", StringType()),
+    StructField("origin_node", StringType()),
+    StructField("origin_sequence", LongType()),
+    StructField("origin_id", StringType()),
+    StructField("published_at", TimestampType()),
+    StructField("first_failed_at", TimestampType()),
+    StructField("dead_at", TimestampType()),
+)
 
 
 def columns(raw: "Mapping[str, str]") -> StructType:
-    """The columns that are read under these options; a wrong option is complained of later, where more is known."""
+    """Return the columns that are read under these options; wrong options are refused later."""
     wanted = {name.lower(): value.strip().lower() for name, value in raw.items()}
     left_out = set()
     if wanted.get("includeheaders", "false") != "true":
@@ -48,7 +65,8 @@ def columns(raw: "Mapping[str, str]") -> StructType:
         left_out.add("fields")
     if wanted.get("includebody", "true") != "true":
         left_out.add("body")
-    return StructType([field for field in COLUMNS if field.name not in left_out])
+    more = DEAD_COLUMNS if wanted.get("dead", "false") == "true" else ()
+    return StructType([*(field for field in COLUMNS if field.name not in left_out), *more])
 
 
 class LapwingSource(DataSource):

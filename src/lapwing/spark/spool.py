@@ -1,4 +1,4 @@
-"""Files of consumed messages, safe before anybody says so; on a local disk or any file system that Arrow knows."""
+"""Files of consumed messages, safe before they are finished; on a local disk or any file system that Arrow knows."""
 
 import os
 from array import array
@@ -15,7 +15,7 @@ _SUFFIX: Final = ".arrow"
 
 
 def names(directory: str) -> list[str]:
-    """The files that are whole, in order."""
+    """Return the files that are whole, in order."""
     system, path = _place(directory)
     found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
     whole = (info.base_name for info in found if info.base_name.endswith(_SUFFIX))
@@ -37,7 +37,7 @@ def write_file(directory: str, name: str, topic: str, rows: list[tuple[int, int,
 
 
 def read_file(directory: str, name: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, in these columns."""
+    """Yield the rows of a file, in these columns."""
     system, path = _place(directory)
     with system.open_input_file(f"{path}/{name}") as source, pa.ipc.open_file(source) as reader:
         for number in range(reader.num_record_batches):

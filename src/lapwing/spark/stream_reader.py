@@ -84,7 +84,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_at = time.monotonic()  # when a batch was last given out
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts; a restarted one goes on from its checkpoint."""
+        """Return where a new query starts; a restarted one continues from its checkpoint."""
         return self._first.begin(self._begin)
 
     def _begin(self) -> dict[str, Any]:
@@ -160,6 +160,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for address in self._away - away:
                     logger.warning("%s is back", address)
                 self._away = away
+        if self._options.archive is not None:
+            found = replace(found, holdings=o.adopt(found.holdings, position))
         return found, self._find_deleted(position, found)
 
     def _someone(self) -> Survey:
@@ -175,6 +177,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A log whose node does not answer is only missing, and waits.
         """
         missing = {log for log in o.missing(position, found.holdings) if wanted(log[0], self._options)}
+        restored = frozenset(log for log in missing if log[1] >= o.ENDED_LOG)  # a broker has the log again
+        missing -= restored
         deleted = frozenset(log for log in missing if log[1] in found.nodes)
         losses = {log: Loss(self._deletion(position, log), deleted=True) for log in sorted(deleted)}
         report(
@@ -187,7 +191,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not found.away:
                 logger.warning("topic %s, node %s: no broker that is known has it; its messages wait", topic, node)
         self._missing = frozenset(missing - deleted)
-        return deleted
+        return deleted | restored
 
     def _may_lose(self, loss: Loss) -> bool:
         return self._accepting or is_tolerated(loss, self._options)
@@ -280,6 +284,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, nodes in position.items():
             for node, place in nodes.items():
                 held = found.holdings.get(topic, {}).get(node)
+                if held is not None and (not held.address or place.sequence < held.kept):
+                    continue  # the query is in the archive still
                 if held is not None and held.log_id == place.log_id and self._committed.get((topic, node)) != place:
                     news.setdefault(held.address, {})[topic, node] = place
         for address, places in news.items():

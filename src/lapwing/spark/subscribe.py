@@ -35,7 +35,7 @@ _ANSWER: Final = 20.0  # seconds for an answer: the broker may have to ask its a
 _IDLE: Final = 0.1  # seconds without a message after which a round ends
 _PATIENCE: Final = 3  # rounds without a message after which availableNow gives up on what /stats promised
 
-# what a broker says no to today it says no to tomorrow; E_AUTH_FAILED may also mean that its auth server is away
+# a broker that refuses today refuses tomorrow; E_AUTH_FAILED may also mean that its auth server is away
 _FINAL: Final = ("E_AUTH_FIRST", "E_UNAUTHORIZED", "E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID")
 
 Row = tuple[int, int, bytes, bytes]  # timestamp, attempts, id, body
@@ -65,16 +65,16 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._next = 0  # the least number that the next file may have
 
     def initialOffset(self) -> dict[str, Any]:
-        """A new query: what an earlier one has left in the directory is not its own."""
+        """Return the start of a new query; files that an earlier one left in the directory are not its own."""
         return self._first.begin(lambda: {"files": self._files_in_spool()})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How many messages a batch may have."""
+        """Return how many messages a batch may have."""
         most = self._options.max_messages
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What the channel holds now is what this run will read."""
+        """Note the depth of the channel: this run reads as much."""
         self._left = patiently(f"reading stats, {self._what}", self._depth, self._options.access)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {"files": self._files_in_spool()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """A task for each file."""
+        """Return a task for each file."""
         if self._first.is_planned():
             return []
         return [SpoolTask(_name(number)) for number in range(int(start["files"]), int(end["files"]))]
@@ -109,7 +109,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             yield from read_file(self._options.spool or "", partition.name, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: `latestOffset` deletes what is done with."""
+        """Do nothing: `latestOffset` deletes what is done with."""
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {"_options": self._options, "_columns": self._columns}
@@ -117,7 +117,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     # --- the spool directory -----------------------------------------------------------------------------------
 
     def _files_in_spool(self) -> int:
-        """The number that the next file will have."""
+        """Return the number that the next file will have."""
         from lapwing.spark.spool import names
 
         return max((int(name[:20]) + 1 for name in names(self._options.spool or "")), default=self._next)
@@ -126,7 +126,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         from lapwing.spark.spool import delete, names
 
         for name in names(self._options.spool or ""):
-            # the last one stays: it is what the numbering goes on from
+            # the last one stays: the numbering continues from it
             if int(name[:20]) < number - 1:
                 delete(self._options.spool or "", name)
 
@@ -216,7 +216,7 @@ class SpoolSubscription:
             raise
 
     def _subscribe(self, address: str, options: SourceOptions) -> None:
-        """Say who we are, prove it, and subscribe."""
+        """Identify and authenticate the client, and subscribe."""
         access = options.access
         identity = {
             "client_id": "spark",
@@ -254,7 +254,7 @@ class SpoolSubscription:
         self._answer()
 
     def _answer(self) -> bytes:
-        """The next answer that is no heartbeat; raises `ProtocolError` for a refusal."""
+        """Return the next answer that is no heartbeat; raises `ProtocolError` for a refusal."""
         while True:
             for frame in self._wire.frames():
                 if isinstance(frame, ErrorFrame):
@@ -304,7 +304,7 @@ class SpoolSubscription:
         return rows[:most]
 
     def finish(self, rows: list[Row]) -> None:
-        """The messages are safe: the broker may forget them."""
+        """Finish the messages, which are safe now."""
         self._socket.sendall(b"".join(b"FIN %b\n" % row[2] for row in rows))
 
     def __enter__(self) -> "SpoolSubscription":

@@ -1,4 +1,4 @@
-"""What the brokers hold, asked from all of them."""
+"""The logs that the brokers hold, asked from all of them."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ _MOST_NAMED: Final = 50  # topics of one request, whose head has a limit; of mor
 
 
 class ServerWithoutLog(LapwingError):
-    """A server that does not say what its logs hold."""
+    """A server that does not report what its logs hold."""
 
     def __init__(self, address: str, what: str, error: BrokerRefused) -> None:
         plain = "; a plain NSQ server has no log, mode=subscribe reads it" if error.status == 404 else ""
@@ -27,7 +27,7 @@ class ServerWithoutLog(LapwingError):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the brokers said, and who of them did not answer."""
+    """The answers of the brokers, and the brokers that did not answer."""
 
     holdings: dict[str, dict[int, HeldLog]]
     away: dict[str, str]  # by address: why
@@ -35,7 +35,7 @@ class Survey:
     nodes: Mapping[int, str]  # the numbers of those who answered, and their addresses
 
     def complaint(self) -> str:
-        """Who is away, in one line."""
+        """Return who is away, in one line."""
         return "; ".join(
             f"{self.sought} at {address}: {why.removeprefix(address + ': ')}"
             for address, why in sorted(self.away.items())
@@ -68,18 +68,23 @@ def survey(options: SourceOptions, at: int | None = None, directory: Directory |
             for topic in answer["topics"]
             if wanted(topic["topic"], options)
         ]
-    return Survey(merge(found), away, sought(options), nodes)
+    holdings = merge(found)
+    if options.archive is not None:
+        from lapwing.spark.archived import add_archive  # after the brokers: see there
+
+        holdings = add_archive(holdings, options.archive, lambda topic: wanted(topic, options), at)
+    return Survey(holdings, away, sought(options), nodes)
 
 
 def sought(options: SourceOptions) -> str:
-    """The topics that the options speak of, in words."""
+    """Return the topics that the options name, in words."""
     if options.pattern is not None:
         return f"topics like {options.pattern}"
     return f"topic {', '.join(options.topics)}"
 
 
 def wanted(topic: str, options: SourceOptions) -> bool:
-    """Whether the options speak of this topic; a pattern has to match all of the name."""
+    """Return whether the options name this topic; a pattern has to match all of the name."""
     if options.pattern is not None:
         return re.fullmatch(options.pattern, topic) is not None
     return topic in options.topics
@@ -102,6 +107,8 @@ def wait_for_more(position: Offsets, holdings: Holdings, options: SourceOptions)
     after: dict[str, list[str]] = {}
     for topic, nodes in holdings.items():
         for node, held in nodes.items():
+            if not held.address:  # a log that only the archive has, which does not grow
+                continue
             known = position.get(topic, {}).get(node)
             reached = held.next if known is None or known.log_id != held.log_id else max(known.sequence, held.next)
             after.setdefault(held.address, []).append(f"{topic}:{reached}")

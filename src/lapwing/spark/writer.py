@@ -49,7 +49,7 @@ class BadColumns(LapwingError):
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What one task has left at a broker."""
+    """The rows that one task has left at a broker."""
 
     address: str
     sink: str
@@ -62,7 +62,7 @@ class StagedRows(WriterCommitMessage):
 
 @dataclass
 class SentRows(WriterCommitMessage):
-    """What one task has published."""
+    """The count of rows that one task has published."""
 
     count: int
 
@@ -171,7 +171,7 @@ def _stage_part(part: "Batch", staged: StagedRows, options: SinkOptions, partiti
 
 
 def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
-    """What a broker's no to a publish means for the rows."""
+    """Return the error for rows that a broker has refused."""
     index, size, limit = map(error.details.get, ("index", "size", "limit"))
     if isinstance(index, int):
         reasons = {
@@ -209,13 +209,13 @@ def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> 
 
 
 def _some(topics: list[str], most: int = 5) -> str:
-    """The topics by name, or the first of them."""
+    """Return the topics by name, or the first of them."""
     more = f" and {len(topics) - most} more" if len(topics) > most else ""
     return ", ".join(topics[:most]) + more
 
 
 def abort(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
-    """Drop what was staged; what a broker does not hear of it sweeps away itself."""
+    """Drop what was staged; a broker that does not get the request drops it by itself."""
     for message in messages:
         if not isinstance(message, StagedRows):
             continue

@@ -35,10 +35,10 @@ _UNIQUE: Final = ("body", "id", "sequence", "timestamp")
 
 
 def read(spark: "SparkSession", place: str) -> "DataFrame":
-    """An archive as a DataFrame: every message once, also while a pipeline writes there or merges files.
+    """Return an archive as a DataFrame: every message once, also while a pipeline writes there or merges files.
 
     It has the files that the manifest names at this moment. A merge before they are read takes them away: Spark then
-    says so and fails, and reading again helps. A directory without a manifest is read as it is.
+    fails with an error, and reading again helps. A directory without a manifest is read as it is.
     """
     contents = settled(open_files(place, spark))
     reader = spark.read.schema(SCHEMA)
@@ -51,7 +51,7 @@ def read(spark: "SparkSession", place: str) -> "DataFrame":
 
 
 def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
-    """The query that archives."""
+    """Return the query that archives."""
     files = open_files(context.paths.out, context.spark)
     table = ManifestTable(files, count_rows(context.spark))
     table.open()
@@ -63,9 +63,9 @@ def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
         )
     if context.checkpoint.new and table.contents.until:
         # the checkpoint is lost or new, and the archive itself knows how far it has come
-        logger.warning("%s: no checkpoint; going on from where the archive ends", table.root)
+        logger.warning("%s: no checkpoint; the archive continues where it ends", table.root)
         settings = replace(settings, start=json.dumps(_going_on(table.contents.until, settings)))
-    write = batch_writer(settings, table, context.checkpoint, context.told)
+    write = batch_writer(settings, table, context.checkpoint, context.count_out)
     return PreparedQuery(
         messages(context.spark, settings).writeStream.foreachBatch(write),
         settings.trigger,
@@ -83,7 +83,7 @@ def _going_on(until: dict[str, Any], settings: ArchiveSettings) -> dict[str, Any
 
 
 def messages(spark: "SparkSession", settings: ArchiveSettings) -> "DataFrame":
-    """The stream that is archived."""
+    """Return the stream that is archived."""
     options = stream_options(
         settings,
         includeHeaders=str(settings.headers).lower(),
@@ -93,9 +93,9 @@ def messages(spark: "SparkSession", settings: ArchiveSettings) -> "DataFrame":
 
 
 def batch_writer(
-    settings: ArchiveSettings, table: ManifestTable, checkpoint: Checkpoint, told: Callable[[int], None]
+    settings: ArchiveSettings, table: ManifestTable, checkpoint: Checkpoint, count: Callable[[int], None]
 ) -> Callable[["DataFrame", int], None]:
-    """What adds a micro-batch to the table; `told` hears how many rows that were."""
+    """Return the function that adds a micro-batch to the table; `count` is called with the number of its rows."""
 
     merging = _merging(settings)
     writer = merging.writer
@@ -111,14 +111,14 @@ def batch_writer(
         def save(place: str) -> None:
             writer(frame).partitionBy(*PARTITIONS).parquet(place)
 
-        told(table.add(query, number, until, save, scope={"topics": settings.topics, "pattern": settings.pattern}))
+        count(table.add(query, number, until, save, scope={"topics": settings.topics, "pattern": settings.pattern}))
         compact(batch.sparkSession, table, merging)
 
     return write
 
 
 def _merging(settings: ArchiveSettings) -> MergeSettings:
-    """How the archive's files are written and merged."""
+    """Return how the archive's files are written and merged."""
 
     def writer(frame: "DataFrame") -> "DataFrameWriter":
         found = frame.write.option("compression", settings.compression)
@@ -131,7 +131,7 @@ def _merging(settings: ArchiveSettings) -> MergeSettings:
 
 
 def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":
-    """The rows as they are kept: with the identity of their log, and the columns that files are sorted by."""
+    """Return the rows as they are kept: with the identity of their log, and the columns that files are sorted by."""
     if "headers" not in batch.columns:
         batch = batch.withColumn("headers", F.lit(None).cast("map<string,string>"))
     logs = [(topic, int(node), place["log_id"]) for topic, nodes in until.items() for node, place in nodes.items()]
@@ -145,7 +145,7 @@ def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":
 
 
 def _now() -> "Column":
-    """The time of the batch, in such a manner that Spark does not compile the plan anew for every batch.
+    """Return the time of the batch, in such a manner that Spark does not compile the plan again for every batch.
 
     A plain `current_timestamp()` becomes a number in the code that Spark generates; an array stays a reference. The
     index has to depend on a row, else it would be computed beforehand.

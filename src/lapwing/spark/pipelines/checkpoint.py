@@ -1,4 +1,4 @@
-"""What Spark's checkpoint of a query says, and whether a pipeline that was changed can go on from it."""
+"""Spark's checkpoint of a query, and whether a pipeline that was changed can continue from it."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ class Checkpoint:
         return not self._numbers("offsets")
 
     def query(self) -> str:
-        """The id of the query, which stays the same over restarts."""
+        """Return the id of the query, which stays the same over restarts."""
         try:
             found = json.loads(self._files.read("metadata"))["id"]
         except (OSError, ValueError, KeyError) as error:
@@ -36,7 +36,7 @@ class Checkpoint:
         return str(found)
 
     def offsets(self, batch: int) -> dict[str, Any]:
-        """Where the source stands at the end of a batch."""
+        """Return where the source stands at the end of a batch."""
         lines = self._files.read(f"offsets/{batch}").decode().splitlines()
         for line in lines[2:]:  # the version, what Spark notes of the batch, then a line for each source
             if line.startswith("{"):
@@ -59,7 +59,7 @@ class Checkpoint:
         return sorted(int(name) for name in self._files.names(folder) if name.isdigit())
 
     def pins(self) -> dict[str, Any]:
-        """What was noted when the pipeline ran from here for the first time."""
+        """Return what was noted when the pipeline ran from here for the first time."""
         try:
             found = json.loads(self._files.read(_PINS))
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class Checkpoint:
         self._files.write(_PINS, json.dumps({**self.pins(), **values}, indent=2, sort_keys=True).encode())
 
     def check(self, settings: PipelineSettings) -> None:
-        """Raises `ConfigError` when the settings cannot go on from here; notes them for the next time."""
+        """Raise `ConfigError` when the settings cannot continue from here; note them for the next time."""
         pins = self.pins()
         before = pins.get("settings", {})
         kind = pins.get("kind", settings.kind)
@@ -93,10 +93,10 @@ class Checkpoint:
                         f"{key} was {before[key]!r} and is now {now!r}, and {why} ({self.root}). "
                         "Change it back, or start anew: another name, another --checkpoint, or delete that directory"
                     )
-        self.pin(kind=settings.kind, settings=_plain(dataclasses.asdict(settings)))
+        self.pin(kind=settings.kind, settings=_without_secrets(settings))
 
     def check_sink(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        """The brokers that batches are published at, in their order.
+        """Return the brokers that batches are published at, in their order.
 
         A batch that is done again has to meet the broker that may have published it already, so the list can only
         change between batches. Raises `ConfigError`.
@@ -121,6 +121,16 @@ def _fixed(settings: PipelineSettings, *, stateful: bool) -> dict[str, str]:
     return fixed
 
 
+def _without_secrets(settings: PipelineSettings) -> Any:
+    """Return the settings as JSON has them, without what nobody else may read."""
+    known = dataclasses.asdict(settings)
+    for each in dataclasses.fields(settings):
+        if each.metadata.get("secret"):
+            del known[each.name]
+    known["options"] = {key: value for key, value in known["options"].items() if key != "authSecret"}
+    return _plain(known)
+
+
 def _plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+    """Return the value as it comes back from JSON."""
     return json.loads(json.dumps(value))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lapwing.spark.pipelines import manifest_table as tables
 from lapwing.spark.pipelines.files import is_local
 from lapwing.spark.pipelines.manifest_table import DataFile, ManifestTable
-from lapwing.spark.pipelines.merge import merge
+from lapwing.spark.pipelines.merge import DifferentColumns, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MergeSettings:
-    """When and how files are merged."""
+    """The rules by which files are merged."""
 
     after: int  # small files in one folder
     file_bytes: int  # size up to which files are merged
@@ -29,8 +29,10 @@ class MergeSettings:
     compression: str = "snappy"
 
 
-def compact(spark: "SparkSession", table: ManifestTable, merging: MergeSettings, *, all_due: bool = False) -> int:
-    """Merge the files of one folder that is due (of all that are, with `all_due`); how many files were merged.
+def compact(
+    spark: "SparkSession | None", table: ManifestTable, merging: MergeSettings, *, all_due: bool = False
+) -> int:
+    """Merge the files of one folder that is due (of all that are, with `all_due`); return how many were merged.
 
     A folder is due when many small files have come together, and once more when its time is over.
     """
@@ -41,7 +43,11 @@ def compact(spark: "SparkSession", table: ManifestTable, merging: MergeSettings,
         chosen = choose(parts, merging.file_bytes)
         if len(parts) < due or len(chosen) < 2:
             continue
-        table.merge(chosen, _save(spark, table.root, chosen, merging))
+        try:
+            table.merge(chosen, _save(spark, table.root, chosen, merging))
+        except DifferentColumns as error:
+            logger.info("%s: the files of %s are not merged: %s", table.root, folder, error)
+            continue
         logger.info("%s: merged %s files of %s", table.root, len(chosen), folder)
         merged += len(chosen)
         if not all_due:
@@ -52,7 +58,7 @@ def compact(spark: "SparkSession", table: ManifestTable, merging: MergeSettings,
 
 
 def choose(parts: list[DataFile], limit: int) -> list[str]:
-    """As many files, from the first on, as make one of at most `limit` bytes."""
+    """Return as many files, from the first on, as make one of at most `limit` bytes."""
     chosen: list[str] = []
     size = 0
     for part in parts:
@@ -63,7 +69,7 @@ def choose(parts: list[DataFile], limit: int) -> list[str]:
     return chosen
 
 
-def _save(spark: "SparkSession", root: str, paths: list[str], merging: MergeSettings) -> Callable[[str], None]:
+def _save(spark: "SparkSession | None", root: str, paths: list[str], merging: MergeSettings) -> Callable[[str], None]:
     sources = [f"{root}/{path}" for path in paths]
 
     def save_here(place: str) -> None:
@@ -71,14 +77,15 @@ def _save(spark: "SparkSession", root: str, paths: list[str], merging: MergeSett
         merge(sources, f"{place}/0.parquet", merging.order, merging.compression)
 
     def save(place: str) -> None:
-        rows = spark.read.parquet(*sources)
-        merging.writer(rows.coalesce(1).sortWithinPartitions(*merging.order)).parquet(place)
+        assert spark is not None
+        rows = spark.read.parquet(*sources).coalesce(1)
+        merging.writer(rows.sortWithinPartitions(*merging.order) if merging.order else rows).parquet(place)
 
     return save_here if is_local(root) else save
 
 
 def over(folder: str, now: datetime) -> bool:
-    """Whether the hour (or the day) of a folder is long over, so that hardly anything more will come."""
+    """Return whether the hour (or the day) of a folder is long over, so that hardly anything more will come."""
     values = dict(part.split("=", 1) for part in folder.split("/") if "=" in part)
     try:
         end = datetime.fromisoformat(values["date"]).replace(tzinfo=UTC)

@@ -21,7 +21,7 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 
 
 def build(settings: DedupSettings, context: RunContext) -> PreparedQuery:
-    """The query that lets the first of equal messages through."""
+    """Return the query that lets the first of equal messages through."""
     frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
     try:
         keyed = _keyed(frame, settings, context)
@@ -38,7 +38,7 @@ def build(settings: DedupSettings, context: RunContext) -> PreparedQuery:
 
 
 def _keyed(frame: "DataFrame", settings: DedupSettings, context: RunContext) -> "DataFrame":
-    """The messages with a column `_key`: what makes two of them the same."""
+    """Return the messages with a column `_key`: what makes two of them the same."""
     if settings.by == "body":
         return frame.withColumn("_key", F.sha2("body", 256))
     if settings.by.startswith("header:"):

@@ -24,7 +24,7 @@ class Files(Protocol):
     root: str
 
     def read(self, path: str) -> bytes:
-        """All of a file; raises `FileNotFoundError`."""
+        """Return all of a file; raises `FileNotFoundError`."""
         ...
 
     def write(self, path: str, data: bytes, *, new: bool = False) -> None:
@@ -34,11 +34,11 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def names(self, path: str) -> list[str]:
-        """What lies in a directory; nothing when there is none."""
+        """Return what lies in a directory; nothing when there is none."""
         ...
 
     def walk(self, path: str) -> Iterator[tuple[str, int]]:
-        """Every file below a directory with its size."""
+        """Return every file below a directory with its size."""
         ...
 
     def move(self, path: str, target: str) -> None: ...
@@ -55,7 +55,7 @@ class Files(Protocol):
         ...
 
     def sync(self, path: str) -> None:
-        """Return once the file would survive a loss of power, as far as this can be said here."""
+        """Return once the file would survive a loss of power, as far as this is known here."""
         ...
 
     def hold(self) -> None:
@@ -227,29 +227,29 @@ class HadoopFiles:
             raise OSError(f"{self.root}: {path} could not be moved to {target}")
 
     def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
-        """Never possible: such file systems replace one file at most."""
+        """Return False: such file systems replace one file at most."""
         return False
 
     def delete(self, path: str) -> None:
         self._system.delete(self._at(path), True)
 
     def sync(self, path: str) -> None:
-        """Nothing: what was written and closed is as safe as this file system makes it."""
+        """Do nothing: what was written and closed is as safe as this file system makes it."""
 
     def hold(self) -> None:
-        """Nothing: such file systems have no locks; two writers meet in the manifest, and the second one fails."""
+        """Do nothing: such file systems have no locks; two writers meet in the manifest, and the second one fails."""
 
     def release(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def is_local(place: str) -> bool:
-    """Whether a place is a path on this machine's disk."""
+    """Return whether a place is a path on this machine's disk."""
     return "://" not in place
 
 
 def open_files(place: str, spark: "SparkSession | None" = None) -> LocalFiles | HadoopFiles:
-    """The directory at a path or URL."""
+    """Return the directory at a path or URL."""
     if is_local(place):
         return LocalFiles(place)
     if spark is None:

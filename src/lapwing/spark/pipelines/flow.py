@@ -54,7 +54,7 @@ VALUES: Final = {
 
 
 def build(settings: FlowSettings, context: RunContext) -> PreparedQuery:
-    """The query that makes windows of samples, and the thread that takes them."""
+    """Return the query that makes windows of samples, and the thread that takes them."""
     found = access(settings)
     sampler = Sampler(found, settings.topics[0], settings.every)
     sampler.sample()  # so that the topic is there when the query starts
@@ -102,13 +102,13 @@ def pass_over(topic: str, channel: str, addresses: Sequence[str], found: BrokerA
 
 @dataclass
 class Counters:
-    """What a broker's counters were when they were last read, so that only what has changed is told."""
+    """The counters of a broker when they were last read, so that only changes are counted."""
 
     before: dict[tuple[str, str | None], tuple[int, dict[str, int]]] = field(default_factory=dict)
     read_at: float = 0.0
 
     def samples(self, stats: dict[str, Any], node: int, *, now: float) -> Iterator[dict[str, Any]]:
-        """What has changed, per topic and per channel; nothing the first time, as nothing is known then.
+        """Yield what has changed, per topic and per channel; nothing the first time, as nothing is known then.
 
         Where fewer messages have arrived than before, the broker was restarted: all that it counted is new.
         """

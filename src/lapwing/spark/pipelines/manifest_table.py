@@ -1,7 +1,7 @@
 """A directory of Parquet files to which batches are added whole, each once.
 
 Spark writes a batch's files into a folder that no reader looks into. Then one small JSON file, an entry of the
-manifest, says which files there are, and that is the moment the batch counts. After it the files are moved to their
+manifest, names the files, and that is the moment the batch counts. After it the files are moved to their
 places; whoever opens the table next finishes a move that a crash has interrupted. A batch whose entry exists is not
 written again. Merging small files goes the same way, and there the whole folder is exchanged in one step, so that who
 lists it sees the old files or the new one. Whoever wants to be sure reads the files that `settled` names.
@@ -62,7 +62,7 @@ class ManifestEntry:
 
 @dataclass(slots=True)
 class TableContents:
-    """What the table holds after an entry."""
+    """The contents of the table after an entry."""
 
     number: int = 0
     query: str = ""
@@ -139,7 +139,7 @@ class ManifestTable:
         self.tidy()
 
     def has(self, query: str, batch: int) -> bool:
-        """Whether this batch of this query has been added."""
+        """Return whether this batch of this query has been added."""
         return self.contents.query == query and batch <= self.contents.batch
 
     def add(
@@ -191,7 +191,7 @@ class ManifestTable:
             self._fold()
 
     def _settle(self, entry: ManifestEntry) -> None:
-        """Bring the files to where the entry says they are; done again it changes nothing."""
+        """Bring the files to the places that the entry names; done again it changes nothing."""
         if entry.removed and self._exchanged(entry):
             return
         for staged, part in entry.added:
@@ -228,13 +228,13 @@ class ManifestTable:
 
 
 def load(files: Files) -> tuple[TableContents, ManifestEntry | None]:
-    """What the manifest says, and its last entry (None when that went into a snapshot)."""
+    """Return the contents by the manifest, and its last entry (None when that went into a snapshot)."""
     contents, last = _read(files, settled=False)
     return contents, last
 
 
 def settled(files: Files) -> TableContents:
-    """The same for readers: what is there, without an entry whose files are not in their places yet."""
+    """Return the same for readers: what is there, without an entry whose files are not in their places yet."""
     contents, _ = _read(files, settled=True)
     return contents
 
@@ -272,7 +272,7 @@ def _read_once(files: Files, *, settled: bool) -> tuple[TableContents, ManifestE
 
 
 def _is_moving(files: Files, entry: ManifestEntry) -> bool:
-    """Whether files of an entry still lie where they were staged."""
+    """Return whether files of an entry still lie where they were staged."""
     return any(not files.exists(part.path) and files.exists(staged) for staged, part in entry.added)
 
 

@@ -12,10 +12,16 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
+from lapwing.errors import LapwingError
+
 _GROUP_BYTES: Final = 32 << 20  # of a row group, before compression: what is held in memory
 _READ_ROWS: Final = 16_384
 _READ_BYTES: Final = 1 << 20
 _WORDS: Final = {"uncompressed": "none"}  # Spark's names of compressions that have another one here
+
+
+class DifferentColumns(LapwingError):
+    """Files that cannot become one."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,9 @@ def merge(sources: list[str], target: str, order: tuple[str, ...], compression: 
     files = [_opened(path) for path in sources]
     try:
         schema = _schema(files[0])
+        for path, file in zip(sources, files, strict=True):
+            if not _schema(file).equals(schema):
+                raise DifferentColumns(f"{path} has other columns than {sources[0]}")
         writer = parquet.ParquetWriter(
             target, schema, compression=_WORDS.get(compression, compression), use_dictionary=_repetitive(files[0]),
             store_schema=False,
@@ -51,7 +60,7 @@ def merge(sources: list[str], target: str, order: tuple[str, ...], compression: 
 
 
 def pieces(files: list[Any], order: tuple[str, ...]) -> list[RowGroup]:
-    """The row groups of all files in the order of their first rows; where nothing is known, in that of the files."""
+    """Return the row groups of all files in the order of their first rows, else in that of the files."""
     found = []
     for number, file in enumerate(files):
         columns = {file.schema.column(index).path: index for index in range(len(file.schema))}
@@ -66,7 +75,7 @@ def pieces(files: list[Any], order: tuple[str, ...]) -> list[RowGroup]:
 
 
 def _tables(files: list[Any], order: tuple[str, ...], schema: Any) -> Iterator[Any]:
-    """The rows in tables of a bounded size; none spans two values of the columns before the last one of the order."""
+    """Yield the rows in tables of a bounded size; none spans two values of all columns but the last of the order."""
     held: list[Any] = []
     size = 0
     before: tuple[Any, ...] | None = None
@@ -90,7 +99,7 @@ def _opened(path: str) -> Any:
 
 
 def _schema(file: Any) -> Any:
-    """The columns of a file; those times in UTC that were written in the old manner, which does not say so."""
+    """Return the columns of a file; those times in UTC that were written in the old manner, which does not name it."""
     schema = file.schema_arrow
     for index, field in enumerate(schema):
         if pa.types.is_timestamp(field.type) and _is_old(file, field.name):
@@ -104,7 +113,7 @@ def _is_old(file: Any, name: str) -> bool:
 
 
 def _repetitive(file: Any) -> list[str]:
-    """The columns that were written with a dictionary."""
+    """Return the columns that were written with a dictionary."""
     if not file.metadata.num_row_groups:
         return []
     group = file.metadata.row_group(0)

@@ -1,4 +1,4 @@
-"""Where a pipeline's messages come from and go to: the options of the data source, made from its settings."""
+"""The source and the sink of a pipeline's messages: the options of the data source, made from its settings."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ from lapwing.errors import ConfigError
 from lapwing.spark.directory import ask_all, discover
 from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, RetryPauses, WrongPort, call
 from lapwing.spark.options import BrokerAccess, OptionError, sink_options, source_options
-from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, StreamSettings
+from lapwing.spark.pipelines.pipeline_settings import ParsedSettings, PipelineSettings, StreamSettings
 from lapwing.spark.pipelines.settings import ACCESS_OPTIONS
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def access_options(settings: PipelineSettings) -> dict[str, str]:
-    """How the brokers are reached."""
+    """Return how the brokers are reached."""
     found = {"retryTimeout": f"{round(settings.retry * 1000)}ms"}
     found |= {key: value for key, value in settings.options.items() if key in ACCESS_OPTIONS}
     if settings.nsqd:
@@ -26,21 +26,25 @@ def access_options(settings: PipelineSettings) -> dict[str, str]:
 
 
 def read_options(settings: PipelineSettings) -> dict[str, str]:
-    """The same for those who read, with what was said of reading."""
-    return {**settings.options, **access_options(settings)}
+    """Return the same for reading, with the options that the user gave."""
+    archive = settings.archive if isinstance(settings, ParsedSettings) else ""
+    return {**settings.options, **access_options(settings), **({"archive": archive} if archive else {})}
 
 
 def stream_options(settings: StreamSettings, **more: str) -> dict[str, str]:
-    """The options of a stream over the topics; raises `ConfigError`."""
+    """Return the options of a stream over the topics; raises `ConfigError`."""
     raw = {
         **read_options(settings),
         "channel": settings.channel or settings.name,
-        "startingOffsets": settings.start,
         "maxMessagesPerTrigger": str(settings.max_messages),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
         "acceptLoss": str(settings.accept_loss).lower(),
         **more,
     }
+    if settings.start.startswith("@"):  # a time
+        raw |= {"startingTimestamp": settings.start[1:], "startingOffsetsByTimestampStrategy": "latest"}
+    else:
+        raw["startingOffsets"] = settings.start
     raw.update({"topicPattern": settings.pattern} if settings.pattern else {"topic": ",".join(settings.topics)})
     try:
         source_options(raw, streaming=True)
@@ -50,12 +54,12 @@ def stream_options(settings: StreamSettings, **more: str) -> dict[str, str]:
 
 
 def read_stream(spark: "SparkSession", options: dict[str, str]) -> "DataFrame":
-    """The messages, as they come."""
+    """Return the messages, as they come."""
     return spark.readStream.format("lapwing").options(**options).load()
 
 
 def sink_access(settings: PipelineSettings, nsqd: tuple[str, ...], **more: str) -> dict[str, str]:
-    """The options of a write to these brokers; raises `ConfigError`."""
+    """Return the options of a write to these brokers; raises `ConfigError`."""
     raw = {**access_options(settings), **more, "nsqd": ",".join(nsqd)}
     raw.pop("lookupd", None)
     try:
@@ -66,7 +70,7 @@ def sink_access(settings: PipelineSettings, nsqd: tuple[str, ...], **more: str) 
 
 
 def access(settings: PipelineSettings) -> BrokerAccess:
-    """The brokers, for calls of our own."""
+    """Return the brokers, for calls of our own."""
     try:
         return sink_options({"topic": "any", "mode": "atleastonce", **access_options(settings)}, streaming=True).access
     except OptionError as error:
@@ -125,5 +129,5 @@ def _ask(address: str, settings: PipelineSettings, found: BrokerAccess) -> Any:
 
 
 def _refused(settings: PipelineSettings, error: OptionError) -> ConfigError:
-    """A complaint about an option. What the other settings make of theirs is right, so it was given by hand."""
+    """Return a complaint about an option. What the other settings make of theirs is right, so it was given by hand."""
     return ConfigError(f"{settings.name}: {'options: ' if settings.options else ''}{error}")

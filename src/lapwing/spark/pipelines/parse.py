@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
@@ -56,9 +57,9 @@ class ParsedInput:
 def parse(
     frame: "DataFrame", settings: ParsedSettings, context: RunContext, *, reject_unknown: bool = False
 ) -> "DataFrame":
-    """The messages as columns, what the settings say the bodies are; `frame` has those of the source, headers too.
+    """Return the messages as columns, by the format of the settings; `frame` has those of the source, headers too.
 
-    What cannot be parsed is among them, with a reason; `divided` tells them apart.
+    What cannot be parsed is among them, with a reason; `divided` separates them.
     """
     about = [F.col(column).alias(name) for name, column in ABOUT.items()]
     about += [F.octet_length("body").alias("_size"), F.col("body").alias(_BODY)]
@@ -68,24 +69,95 @@ def parse(
     if settings.format == "text":
         reason = F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
         return frame.select(text.alias("body"), *about, reason.alias(_REASON))
-    schema = schema_of(settings, context)
-    if taken := sorted({field.name for field in schema.fields} & _OURS):
-        raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
-    # what is not deterministic keeps the optimizer from pushing filters down to where the parsing is, which would parse
-    # every body once for each of them
-    marked = frame.withColumns({"_parsed": parsed(text, schema), "_barrier": F.spark_partition_id()})
+    if settings.format == "csv":
+        return _parse_csv(frame, settings, about)
+    if settings.format in ("avro", "protobuf"):
+        return _parse_defined(frame, settings, about)
+    schema = _unambiguous(schema_of(settings, context), settings)
+    marked = _with_parsed(frame, parsed(text, schema))
     value = F.col("_parsed").getField(_VALUE)
     fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
     return marked.select(*fields, *about, _reason(schema, reject_unknown=reject_unknown).alias(_REASON))
 
 
+def _with_parsed(frame: "DataFrame", parsed: "Column") -> "DataFrame":
+    """Return the messages with a column `_parsed`.
+
+    A column that is not deterministic keeps the optimizer from pushing filters down to where the parsing is, which
+    would parse every body once for each of them.
+    """
+    return frame.withColumns({"_parsed": parsed, "_barrier": F.spark_partition_id()})
+
+
+def _unambiguous(schema: StructType, settings: ParsedSettings) -> StructType:
+    if taken := sorted({field.name for field in schema.fields} & _OURS):
+        raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
+    return schema
+
+
+def _parse_csv(frame: "DataFrame", settings: ParsedSettings, about: "list[Column]") -> "DataFrame":
+    if settings.schema == "infer":
+        raise ConfigError(f"{settings.name}: schema: CSV has no names; say schema: such as 'id bigint, name string'")
+    schema = _unambiguous(_declared(settings), settings)
+    columns = [*schema.fields, StructField(_CORRUPT, StringType())]
+    ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in columns)
+    text = F.col("body").cast("string")
+    options = {**settings.parse_options, "columnNameOfCorruptRecord": _CORRUPT}
+    try:
+        marked = _with_parsed(frame, F.from_csv(text, ddl, options))
+    except PySparkException as error:
+        raise ConfigError(f"{settings.name}: parse_options: {analysis(error)}") from error
+    value = F.col("_parsed")
+    wrong = value.isNull() | value.getField(_CORRUPT).isNotNull()
+    reason = F.when(F.col("_barrier") < 0, F.lit("")).when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
+    fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
+    return marked.select(*fields, *about, reason.when(wrong, F.lit("not CSV of this schema")).alias(_REASON))
+
+
+def _parse_defined(frame: "DataFrame", settings: ParsedSettings, about: "list[Column]") -> "DataFrame":
+    """Return the same for formats whose schema is in a file, by Spark's own packages."""
+    import pyspark
+
+    if not settings.definition:
+        raise ConfigError(f"{settings.name}: definition is missing: the file with the schema of the {settings.format}")
+    options = {"mode": "PERMISSIVE", **settings.parse_options}
+    body = F.col("body")
+    try:
+        if settings.format == "avro":
+            from pyspark.sql.avro.functions import from_avro
+
+            value = from_avro(body, Path(settings.definition).read_text(encoding="utf-8"), options)
+        else:
+            from pyspark.sql.protobuf.functions import from_protobuf
+
+            if not settings.message:
+                raise ConfigError(f"{settings.name}: message is missing: the name of the Protobuf message")
+            value = from_protobuf(body, settings.message, settings.definition, options)
+        marked = _with_parsed(frame, value)
+    except TypeError as error:  # the class is not there
+        package = f"org.apache.spark:spark-{settings.format}_2.13:{pyspark.__version__}"
+        raise ConfigError(
+            f"{settings.name}: format: {settings.format} needs a package: add --conf spark.jars.packages={package}"
+        ) from error
+    except PySparkException as error:
+        raise ConfigError(f"{settings.name}: definition: {analysis(error)}") from error
+    kind = marked.schema["_parsed"].dataType
+    if not isinstance(kind, StructType):
+        raise ConfigError(f"{settings.name}: definition: a record with fields is needed, not {kind.simpleString()}")
+    schema = _unambiguous(kind, settings)
+    fields = [F.col("_parsed").getField(field.name).alias(field.name) for field in schema.fields]
+    wrong = F.lit(f"not {settings.format.capitalize()} of this definition")
+    reason = F.when(F.col("_barrier") < 0, F.lit("")).when(F.col("_parsed").isNull(), wrong)
+    return marked.select(*fields, *about, reason.alias(_REASON))
+
+
 def rejecting(rows: "DataFrame", reason: "Column") -> "DataFrame":
-    """The rows, of which those that were good so far are not if there is a reason."""
+    """Return the rows, of which those that were good so far are not if there is a reason."""
     return rows.withColumn(_REASON, F.coalesce(_REASON, reason))
 
 
 def divided(rows: "DataFrame") -> ParsedInput:
-    """The rows of `parse`, told apart."""
+    """Return the rows of `parse`, separated."""
     kept = [F.col(f"_{name}").alias(name) for name in ("topic", "node", "sequence", "id", "body", "reason")]
     aside = F.when(F.col(_REASON).isNotNull(), F.struct(*kept)).alias(REJECTED)
     shown = [F.col(f"`{column}`") for column in rows.columns if column not in (_BODY, _REASON)]
@@ -94,7 +166,7 @@ def divided(rows: "DataFrame") -> ParsedInput:
 
 
 def parsed(text: "Column", schema: StructType) -> "Column":
-    """A struct with the parsed object, a mark that is missing when more followed it, and the text if it is corrupt.
+    """Return a struct: the parsed object, a mark that is missing when more followed it, the text if it is corrupt.
 
     Spark stops reading at the end of the first value and takes what follows for nothing; put inside another object, a
     body with anything behind its own object breaks it, or the mark does not appear.
@@ -111,7 +183,7 @@ def _wrapped(text: "Column") -> "Column":
 
 
 def _reason(schema: StructType, *, reject_unknown: bool) -> "Column":
-    """Why a body was not parsed; null for one that was."""
+    """Return why a body was not parsed; null for one that was."""
     text = F.col("body").cast("string")
     value, mark = F.col("_parsed").getField(_VALUE), F.col("_parsed").getField(_MARK)
     whole = F.try_parse_json(_wrapped(text))
@@ -138,25 +210,31 @@ def _reason(schema: StructType, *, reject_unknown: bool) -> "Column":
 
 
 def schema_of(settings: ParsedSettings, context: RunContext) -> StructType:
-    """The schema that was given; else the one that was found in an earlier run; else what messages look like now."""
+    """Return the schema that was given, else the one of an earlier run, else that of the messages now."""
     if settings.schema != "infer":
-        try:
-            found = StructType.fromDDL(settings.schema)
-        except PySparkException as error:
-            raise ConfigError(f"{settings.name}: schema: {analysis(error)}") from error
-        if not isinstance(found, StructType):
-            raise ConfigError(f"{settings.name}: schema: name and type of each field expected, not {settings.schema}")
-        return found
+        return _declared(settings)
     if pinned := context.checkpoint.pins().get("schema"):
         return StructType.fromJson(json.loads(pinned))
     inferred = _infer(settings, context)
+    if context.dry_run:
+        return inferred
     context.checkpoint.pin(schema=inferred.json(), schema_text=said(inferred))
-    logger.info("%s: schema: %s (pinned; to choose yourself, say schema:)", settings.name, said(inferred))
+    logger.info("%s: schema: %s (pinned; the setting schema chooses another)", settings.name, said(inferred))
     return inferred
 
 
+def _declared(settings: ParsedSettings) -> StructType:
+    try:
+        found = StructType.fromDDL(settings.schema)
+    except PySparkException as error:
+        raise ConfigError(f"{settings.name}: schema: {analysis(error)}") from error
+    if not isinstance(found, StructType):
+        raise ConfigError(f"{settings.name}: schema: name and type of each field expected, not {settings.schema}")
+    return found
+
+
 def said(schema: StructType) -> str:
-    """A schema as people write it."""
+    """Return a schema as people write it."""
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
 
 

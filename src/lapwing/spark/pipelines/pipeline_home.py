@@ -1,4 +1,4 @@
-"""What a running pipeline leaves on disk for `list`, `status` and `stop`: a lock with its process, and its progress."""
+"""Files that a running pipeline keeps for `list`, `status` and `stop`: a lock with its process, and its progress."""
 
 import fcntl
 import json
@@ -49,7 +49,7 @@ class PipelineHome:
         return PipelineLock(self, lock)
 
     def running(self) -> int | None:
-        """The process that runs it, or None."""
+        """Return the process that runs it, or None."""
         try:
             lock = os.open(self.path / _LOCK, os.O_RDWR)
         except OSError:
@@ -125,7 +125,7 @@ class PipelineLock:
 
 
 def homes(data: Path) -> list[PipelineHome]:
-    """All pipelines that have run with this data directory."""
+    """Return all pipelines that have run with this data directory."""
     if not data.is_dir():
         return []
     return [PipelineHome(path) for path in sorted(data.iterdir()) if (path / _LOCK).exists()]
@@ -133,5 +133,6 @@ def homes(data: Path) -> list[PipelineHome]:
 
 def _replace(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.touch(0o600)  # the arguments of a run may have a password
     draft.write_text(text)
     draft.replace(path)

@@ -1,4 +1,4 @@
-"""What each kind of pipeline can be told: the one description that files, `--set`, `init` and the documents share."""
+"""Settings of each kind of pipeline: the one description that files, `--set`, `init` and the documents share."""
 
 import re
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from lapwing.spark.pipelines.settings import setting
 
 OWN_TOPICS: Final = "_lapwing"  # topics whose names begin so are ours, and left out where a pattern would take them in
 BENCH_TOPICS: Final = "lapwing_bench_"  # topics of `lapwing bench`, which deletes them when it ends
+DEAD_TOPICS: Final = r".+\.dead"  # what brokers call dead-letter topics unless dead_topic names one
 ALL_TOPICS: Final = rf"(?!{OWN_TOPICS}|{BENCH_TOPICS})[^#]*"  # nor those that are gone with their last consumer
 STATS_TOPIC: Final = "_lapwing_stats"
 FLOW_TOPIC: Final = "_lapwing_flow"
@@ -18,7 +19,7 @@ DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSettings:
-    """What every pipeline has."""
+    """Settings of every pipeline."""
 
     name: str = setting(s.word, "", about="Name of the pipeline: its folder, its channel and what status shows.")
     nsqd: tuple[str, ...] = setting(
@@ -39,13 +40,14 @@ class PipelineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings(PipelineSettings):
-    """What every pipeline that reads topics as they grow has."""
+    """Settings of every pipeline that reads topics as they grow."""
 
     topics: tuple[str, ...] = setting(s.topics, (), about="Topics to read.", example="[orders]")
     pattern: str = setting(s.pattern, "", about="All topics whose whole name matches, instead of topics.")
     channel: str = setting(s.topic, "", about="Channel that shows the pipeline's lag on the brokers (default: name).")
     start: str = setting(
-        s.starting, "earliest", about="Where a pipeline without a checkpoint starts: earliest, latest or channel."
+        s.starting, "earliest",
+        about="Where a pipeline without a checkpoint starts: earliest, latest, channel or a time.",
     )
     trigger: float = setting(s.seconds, 1.0, about="Time from the start of one batch to the start of the next.")
     max_messages: int = setting(s.count, 1_000_000, about="Most messages of one batch.")
@@ -57,7 +59,7 @@ class StreamSettings(PipelineSettings):
     )
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic of this name is among those it reads, or would be."""
+        """Return whether a topic of this name is among those it reads, or would be."""
         return topic in self.topics or bool(topic and self.pattern and re.fullmatch(self.pattern, topic))
 
 
@@ -87,18 +89,32 @@ class ArchiveSettings(StreamSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedSettings(StreamSettings):
-    """What every pipeline that looks into bodies has."""
+    """Settings of every pipeline that looks into bodies."""
 
-    format: str = setting(s.one_of("json", "text", "binary"), "json", about="What the bodies are.")
+    format: str = setting(
+        s.one_of("json", "csv", "avro", "protobuf", "text", "binary"), "json", about="What the bodies are."
+    )
     schema: str = setting(
-        s.text, "infer", about="Fields of the JSON as SQL types; infer looks at messages once and pins what it finds.",
-        example="id bigint, amount double, country string",
+        s.text, "infer", example="id bigint, amount double, country string",
+        about="Fields of JSON or CSV as SQL types; infer looks at JSON messages once and pins what it finds.",
+    )
+    definition: str = setting(
+        s.file, "", about="File with the schema of Avro (.avsc) or the descriptor set of Protobuf (.desc).",
+        example="orders.avsc",
+    )
+    message: str = setting(s.text, "", about="Name of the Protobuf message.", example="shop.Order")
+    archive: str = setting(
+        s.place, "", example="./lapwing-data/archive",
+        about="Directory of an archive that has older messages than the brokers: they are read first.",
+    )
+    parse_options: Mapping[str, str] = setting(
+        s.mapping, {}, about="Options of Spark's parser for the format.", example="{sep: ';'}"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RejectingSettings(ParsedSettings):
-    """What every pipeline has that sets aside what it cannot work with."""
+    """Settings of every pipeline that sets aside messages which it cannot work with."""
 
     rejects: str = setting(
         s.text, "", example="orders.rejected",
@@ -117,6 +133,7 @@ class TransformSettings(RejectingSettings):
         s.text, "", about="A query over the view `input`.", example="select id, amount * 1.19 as gross from input"
     )
     to: str = setting(s.topic, "", about="Topic for the result (or a column topic says it).", example="orders.gross")
+    dry_run: bool = setting(s.flag, False, about="Only show the schema and a sample of the result.")
 
 
 _STATE: Final = "the checkpoint holds state that was made with the old value"
@@ -143,6 +160,70 @@ class RollupSettings(RejectingSettings):
         fixed="what was computed is in the old place; a new place needs a new checkpoint",
     )
     to: str = setting(s.topic, "", about="Topic for the windows as JSON.", example="orders.perminute")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSettings(RejectingSettings):
+    """A topic as a typed table: Parquet, Delta, Iceberg or a database; each message once."""
+
+    trigger: float = setting(
+        s.seconds, 10.0, about="Time from the start of one batch to the start of the next; short ones make small files."
+    )
+    columns: Mapping[str, str] = setting(
+        s.mapping, {}, example="{id: id, gross: amount * 1.19, country: upper(country)}",
+        about="Columns of the table as SQL (default: every field, and _topic, _node, _sequence, _timestamp).",
+    )
+    store: str = setting(
+        s.one_of("parquet", "delta", "iceberg", "jdbc"), "parquet", about="What the table is.",
+        fixed="what was written is in the old one; a new one needs a new checkpoint",
+    )
+    out: str = setting(
+        s.place, "", about="Directory of a Parquet or Delta table (default: beside the data directory).",
+        fixed="what was written is in the old place; a new place needs a new checkpoint",
+    )
+    table: str = setting(
+        s.table, "", about="Name of an Iceberg table, or of a table in a database.", example="public.orders",
+        fixed="what was written is in the old table; a new one needs a new checkpoint",
+    )
+    url: str = setting(s.text, "", about="JDBC URL of the database.", example="jdbc:postgresql://localhost/shop")
+    user: str = setting(s.text, "", about="User of the database.")
+    password: str = setting(s.text, "", about="Password of the user.", example="${PGPASSWORD}", secret=True)
+    key: tuple[str, ...] = setting(
+        s.texts, (), example="[id]",
+        about="Columns that identify a row of a database: a later message replaces the row (default: rows are added).",
+    )
+    time: str = setting(
+        s.text, "_timestamp", about="The time of an event, for partitions: a field or SQL expression."
+    )
+    partition: str = setting(
+        s.one_of("hour", "day", "month", "none"), "day", about="How files are partitioned by that time.",
+        fixed="files of both kinds in one table could not be read together",
+    )
+    store_options: Mapping[str, str] = setting(
+        s.mapping, {}, about="Further options of Spark's writer for the store.", example="{batchsize: 5000}"
+    )
+    jars: tuple[str, ...] = setting(
+        s.texts, (), about="Jars that the store needs.", example="[/usr/share/java/postgresql.jar]"
+    )
+    compression: str = setting(
+        s.one_of("snappy", "zstd", "gzip", "lz4", "uncompressed"), "snappy", about="How Parquet files are compressed."
+    )
+    compact_after: int = setting(s.count, 32, about="Small files in one folder after which they are merged into one.")
+    file_bytes: int = setting(s.count, 256 << 20, about="Size up to which files are merged.")
+    dry_run: bool = setting(s.flag, False, about="Only show the schema and a sample of the rows.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadSettings(StreamSettings):
+    """Dead letters to Parquet with reason and error, and counts by channel and reason; each letter once."""
+
+    trigger: float = setting(
+        s.seconds, 10.0, about="Time from the start of one batch to the start of the next; short ones make small files."
+    )
+    out: str = setting(
+        s.place, "", about="Directory for letters and counts (default: beside the data directory).",
+        fixed="what was written is in the old place; a new place needs a new checkpoint",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +285,11 @@ class FlowSettings(StreamSettings):
 
 KINDS: Final[dict[str, type[PipelineSettings]]] = {
     "archive": ArchiveSettings,
+    "table": TableSettings,
     "transform": TransformSettings,
     "rollup": RollupSettings,
     "replay": ReplaySettings,
     "dedup": DedupSettings,
+    "dead": DeadSettings,
     "flow": FlowSettings,
 }

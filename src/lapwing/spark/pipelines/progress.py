@@ -1,4 +1,4 @@
-"""How a running pipeline is doing: one record for the terminal, for a file and for the brokers."""
+"""The progress of a running pipeline: one record for the terminal, for a file and for the brokers."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from lapwing.spark.options import BrokerAccess
 
 logger = logging.getLogger(__name__)
 
-_MOST_TOPICS: Final = 500  # that are told: a status has a size
+_MOST_TOPICS: Final = 500  # that are shown: a status has a size
 _ENDED: Final = ("finished", "stopped", "failed")
 
 
@@ -32,9 +32,11 @@ class PipelineProgress:
     input_rate: float = 0.0  # messages/s
     processed_rate: float = 0.0  # messages/s while a batch is worked on
     batch_ms: int = 0
+    worked_ms: int = 0  # time of all batches that had messages
     lag: int | None = None  # messages that are published and not read
     rows_in: int = 0
     rows_out: int | None = None
+    rejected: int | None = None  # messages that could not be worked with, where the pipeline counts them
     late: int = 0  # rows that came after the watermark and were not counted, as Spark counts them: by group and task
     total: int | None = None  # messages that a bounded run will read
     updated_ms: int = 0
@@ -47,39 +49,48 @@ class PipelineProgress:
         return self.state in _ENDED
 
     def as_json(self) -> dict[str, Any]:
-        """For the brokers and the status file."""
+        """Return the record for the brokers and the status file."""
         return asdict(self)
 
     def line(self) -> str:
-        """For the terminal."""
+        """Return the record as a line for the terminal."""
         parts = [f"{self.name}: {self.state}"]
         if self.batch_id >= 0:
             out = "" if self.rows_out is None else f", out {self.rows_out:,}"
             parts.append(f"batch {self.batch_id} in {self.batch_ms} ms")
             late = f", late {self.late:,}" if self.late else ""
+            late += f", rejected {self.rejected:,}" if self.rejected else ""
             parts.append(f"in {self.rows_in:,}{out}{late}")
-            parts.append(f"{self.input_rate:,.0f} msg/s in, {self.processed_rate:,.0f} msg/s worked")
+            parts.append(self._rates())
         if self.lag is not None:
             parts.append(f"lag {self.lag:,}")
         if self.away:
             parts.append(f"waits for {'; '.join(self.away)}")
         return " | ".join(parts)
 
+    def _rates(self) -> str:
+        if not self.ended:
+            return f"{self.input_rate:,.0f} msg/s in, {self.processed_rate:,.0f} msg/s worked"
+        average = self.rows_in * 1000 / self.worked_ms if self.worked_ms else 0.0
+        return f"{average:,.0f} msg/s on average"
+
 
 def from_spark(before: PipelineProgress, told: Mapping[str, Any]) -> PipelineProgress:
-    """The record after what Spark says of a query's last batch, or says while there is nothing to do."""
+    """Return the record after Spark's report of a query's last batch, or of an idle query."""
     sources = told.get("sources") or []
     rows = _read(sources)
     durations = told.get("durationMs", {})
     ran = not durations or "addBatch" in durations  # else it is idle, and the number that of a batch to come
     fresh = ran and int(told["batchId"]) != before.batch_id
+    batch_ms = int(told.get("batchDuration") or durations.get("triggerExecution") or 0) if ran else before.batch_ms
     return replace(
         before,
         topics=_topics(sources) or before.topics,
         batch_id=int(told["batchId"]) if ran else before.batch_id,
         input_rate=_number(told.get("inputRowsPerSecond")),
         processed_rate=_number(told.get("processedRowsPerSecond")),
-        batch_ms=int(told.get("batchDuration") or durations.get("triggerExecution") or 0) if ran else before.batch_ms,
+        batch_ms=batch_ms,
+        worked_ms=before.worked_ms + (batch_ms if fresh and rows else 0),
         lag=lag(sources),
         rows_in=before.rows_in + (rows if fresh else 0),
         late=before.late + (_late(told) if fresh else 0),
@@ -107,7 +118,7 @@ def _late(told: Mapping[str, Any]) -> int:
 
 
 def _topics(sources: list[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The topics that are really read, where a pattern chooses them."""
+    """Return the topics that are really read, where a pattern chooses them."""
     found = sorted({topic for source in sources[:1] for topic in _offsets(source.get("endOffset"))})
     return tuple(found[:_MOST_TOPICS])
 
@@ -132,7 +143,7 @@ def _offsets(value: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """As a float; Spark writes NaN and infinity as words."""
+    """Return the value as a float; Spark writes NaN and infinity as words."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -21,12 +21,12 @@ _TYPES: Final = {"topic": "string", "body": "binary", "headers": HEADERS}
 
 
 def options(settings: PipelineSettings, context: RunContext) -> dict[str, str]:
-    """Where the pipeline publishes; the same brokers in the same order as long as a batch is unfinished."""
+    """Return where the pipeline publishes; the same brokers in the same order as long as a batch is unfinished."""
     return sink_access(settings, context.checkpoint.check_sink(context.brokers))
 
 
 def rejects_topic(settings: RejectingSettings) -> str:
-    """Where messages go that cannot be worked with, "" for nowhere; raises `ConfigError`."""
+    """Return where messages go that cannot be worked with, "" for nowhere; raises `ConfigError`."""
     if settings.rejects == "none":
         return ""
     topic = settings.rejects or f"{settings.topics[0] if settings.topics else settings.name}.rejected"
@@ -38,30 +38,30 @@ def rejects_topic(settings: RejectingSettings) -> str:
 
 
 def messages(frame: "DataFrame", to: str, name: str) -> "DataFrame":
-    """The rows as messages: those that have a column `body` as they are, others as JSON. Raises `ConfigError`."""
+    """Return the rows as messages: with a column `body` as they are, others as JSON. Raises `ConfigError`."""
     return _messages(frame, frame.columns, to, name)
 
 
 def both(frame: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":
-    """The same for rows some of which are rejects (they have `_rejected`): each to its topic."""
+    """Return the same for rows some of which are rejects (they have `_rejected`): each to its topic."""
     made = _messages(frame, [column for column in frame.columns if column != REJECTED], to, name, REJECTED)
     columns = {
         **{column: F.when(F.col(REJECTED).isNull(), F.col(column)) for column in made.columns if column != REJECTED},
-        **{column: _either(made, column, value) for column, value in _reject(rejects).items()},
+        **{column: _either(made, column, value) for column, value in _reject(rejects, name).items()},
     }
     return made.select(*(value.alias(column) for column, value in columns.items()))
 
 
-def beside(good: "DataFrame", everything: "DataFrame", rejects: str) -> "DataFrame":
+def beside(good: "DataFrame", everything: "DataFrame", rejects: str, name: str) -> "DataFrame":
     """Messages, and the rejects among `everything`, in two passes over the input."""
     good = good.withColumn("body", F.col("body").cast("binary"))
-    return good.unionByName(rejected(everything, rejects), allowMissingColumns=True)
+    return good.unionByName(rejected(everything, rejects, name), allowMissingColumns=True)
 
 
-def rejected(everything: "DataFrame", rejects: str) -> "DataFrame":
-    """The rejects alone, as messages."""
+def rejected(everything: "DataFrame", rejects: str, name: str) -> "DataFrame":
+    """Return the rejects alone, as messages."""
     bad = everything.where(F.col(REJECTED).isNotNull())
-    return bad.select(*(value.alias(column) for column, value in _reject(rejects).items()))
+    return bad.select(*(value.alias(column) for column, value in _reject(rejects, name).items()))
 
 
 def _messages(frame: "DataFrame", columns: list[str], to: str, name: str, *more: str) -> "DataFrame":
@@ -79,16 +79,17 @@ def _messages(frame: "DataFrame", columns: list[str], to: str, name: str, *more:
 
 
 def _either(frame: "DataFrame", column: str, rejected: "Column") -> "Column":
-    """A column of the messages: what a reject has there, or what the row has (nothing, where it has no such column)."""
+    """Return a column of the messages: that of a reject, or that of the row (null where it has none)."""
     own = F.col(column).cast(_TYPES[column]) if column in frame.columns else F.lit(None).cast(_TYPES[column])
     return F.when(F.col(REJECTED).isNotNull(), rejected.cast(_TYPES[column])).otherwise(own)
 
 
-def _reject(topic: str) -> "dict[str, Column]":
-    """The columns of a message that could not be parsed: as it was, with headers that say why and where it was."""
+def _reject(topic: str, pipeline: str) -> "dict[str, Column]":
+    """Return the columns of a message that could not be parsed: its body, and headers with reason and place."""
     why = F.col(REJECTED)
     headers = F.create_map(
         F.lit("reason"), why["reason"],
+        F.lit("pipeline"), F.lit(pipeline),
         F.lit("origin-topic"), why["topic"],
         F.lit("origin-node"), why["node"].cast("string"),
         F.lit("origin-sequence"), why["sequence"].cast("string"),

@@ -1,4 +1,4 @@
-"""What the brokers have published, for comparison with what was archived."""
+"""Messages that the brokers have published, for comparison with the archived ones."""
 
 from lapwing.errors import ConfigError
 from lapwing.spark.directory import Directory, ask_all

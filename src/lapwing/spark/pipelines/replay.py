@@ -2,7 +2,7 @@
 
 The plan, which sequences of which logs, is made once and kept under the replay's id. It is worked off in chunks, and
 every chunk is published under (id, number of the chunk), which a broker does once only. So a replay may be cancelled,
-killed and started again at will: it goes on where it was, and nothing is published twice.
+killed and started again at will: it continues where it was, and nothing is published twice.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class ReplayRange:
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What a replay will do, and where it is."""
+    """The chunks of a replay, and its progress."""
 
     id: str
     settings: dict[str, Any]  # those that must not change
@@ -59,7 +59,7 @@ class ReplayPlan:
     sent: int = 0  # messages of these chunks
 
     def chunks(self) -> list[ReplayRange]:
-        """The stretches in pieces of at most `chunk` sequences, in order."""
+        """Return the stretches in pieces of at most `chunk` sequences, in order."""
         return [
             replace(each, start=start, stop=min(start + self.chunk, each.stop), count=0)
             for each in self.stretches
@@ -91,7 +91,7 @@ class ReplayJob:
         self._thread.start()
 
     def look(self) -> PipelineProgress:
-        """How it is doing now."""
+        """Return how it is doing now."""
         with self._lock:
             if not self.progress.ended:
                 self.progress = replace(self.progress, updated_ms=records.now_ms())
@@ -142,7 +142,7 @@ class ReplayJob:
             sent += count
             elapsed = time.monotonic() - started
             self._tell(
-                batch_id=number, batch_ms=round((time.monotonic() - began) * 1000),
+                batch_id=number, batch_ms=round((time.monotonic() - began) * 1000), worked_ms=round(elapsed * 1000),
                 rows_in=self.progress.rows_in + count, rows_out=(self.progress.rows_out or 0) + count,
                 lag=max((self.progress.lag or 0) - count, 0), input_rate=round(sent / max(elapsed, 0.001), 1),
                 processed_rate=round(count / max(time.monotonic() - began, 0.001), 1),
@@ -174,7 +174,7 @@ class ReplayJob:
 
 
 def shaped(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
-    """The messages that pass the filter, as they will be published; raises `ConfigError`."""
+    """Return the messages that pass the filter, as they will be published; raises `ConfigError`."""
     rows = rows.withColumn("text", F.col("body").cast("string"))
     try:
         wanted = rows.where(settings.where) if settings.where else rows
@@ -197,7 +197,7 @@ def shaped(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
 
 
 def select(settings: ReplaySettings, context: RunContext, part: ReplayRange | None) -> "DataFrame":
-    """The messages in question, or those of one stretch: columns of the archive."""
+    """Return the messages in question, or those of one stretch: columns of the archive."""
     if settings.archive:
         rows = archive.read(context.spark, settings.archive).where(F.col("topic").isin(*settings.topics))
         if part is not None:
@@ -233,7 +233,7 @@ def _from_log(settings: ReplaySettings, context: RunContext, part: ReplayRange |
     else:
         options["topic"] = part.topic
         others = {str(node): -1 for topic, node in _logs(settings) if topic == part.topic}
-        begin = {"log_id": part.log_id, "sequence": part.start}  # a log that was made anew has other messages there
+        begin = {"log_id": part.log_id, "sequence": part.start}  # a log that was created again has other messages there
         options["startingOffsets"] = json.dumps({part.topic: {**others, str(part.node): begin}})
         options["endingOffsets"] = json.dumps({part.topic: {**others, str(part.node): part.stop}})
     rows = context.spark.read.format("lapwing").options(**options).load()
@@ -241,7 +241,7 @@ def _from_log(settings: ReplaySettings, context: RunContext, part: ReplayRange |
 
 
 def _logs(settings: ReplaySettings) -> dict[tuple[str, int], str]:
-    """The logs of the topics in question: their ids, by topic and node."""
+    """Return the logs of the topics in question: their ids, by topic and node."""
     from lapwing.spark.options import source_options
     from lapwing.spark.survey import survey
 
@@ -250,7 +250,7 @@ def _logs(settings: ReplaySettings) -> dict[tuple[str, int], str]:
 
 
 def make_plan(settings: ReplaySettings, context: RunContext) -> ReplayPlan:
-    """The plan of this replay: the one that was kept, or a new one. Raises `ConfigError`."""
+    """Return the plan of this replay: the one that was kept, or a new one. Raises `ConfigError`."""
     said = _lasting(settings)
     name = settings.id or hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
     kept = load_plan(name, context)
@@ -264,7 +264,7 @@ def make_plan(settings: ReplaySettings, context: RunContext) -> ReplayPlan:
         if kept.done == len(kept.chunks()):
             logger.warning("the replay %s is done; nothing is published again (another id would)", name)
         elif kept.done:
-            logger.info("the replay %s goes on at chunk %s of %s", name, kept.done, len(kept.chunks()))
+            logger.info("the replay %s continues at chunk %s of %s", name, kept.done, len(kept.chunks()))
         return kept
     if settings.archive and is_local(settings.archive) and not LocalFiles(settings.archive).exists("_manifest"):
         raise ConfigError(f"{settings.name}: archive: {settings.archive} has no manifest, so it is no archive")
@@ -311,7 +311,7 @@ _FREE: Final = ("name", "nsqd", "lookupd", "retry", "options", "id", "rate", "ch
 
 
 def _lasting(settings: ReplaySettings) -> dict[str, Any]:
-    """What makes it this replay: all but how it is carried out."""
+    """Return what makes it this replay: all but how it is carried out."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return {key: value for key, value in found.items() if key not in _FREE}
 
@@ -326,7 +326,7 @@ def keep_plan(plan: ReplayPlan, context: RunContext) -> None:
 
 
 def load_plan(name: str, context: RunContext) -> ReplayPlan | None:
-    """The plan that was kept under this id, if one was."""
+    """Return the plan that was kept under this id, if one was."""
     try:
         found = json.loads(LocalFiles(context.paths.home.path).read(_plan_file(name)))
     except FileNotFoundError:

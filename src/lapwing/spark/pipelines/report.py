@@ -7,13 +7,13 @@ from lapwing.spark.pipelines.verify import LogProof, Proof, shown
 
 
 def proof_json(proof: Proof) -> dict[str, Any]:
-    """For programs."""
+    """Return the proof for programs."""
     logs = [{**asdict(log), "waiting": log.waiting, "sound": log.sound} for log in proof.logs]
     return {**asdict(proof), "logs": logs, "sound": proof.sound}
 
 
 def proof_text(proof: Proof) -> str:
-    """For people."""
+    """Return the proof for people."""
     lines = [f"{proof.place}: {proof.rows:,} messages in {proof.files:,} files", ""]
     asked = any(log.published is not None for log in proof.logs)
     head = ["topic", "node", "log", "sequences", "messages", "missing", "twice", *(["waiting"] if asked else [])]

@@ -29,7 +29,7 @@ _FILES: Final = 64
 
 
 def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
-    """The query that computes windows, and sets aside what has no place in one."""
+    """Return the query that computes windows, and sets aside what has no place in one."""
     frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
     rows = parse(frame, settings, context, reject_unknown=settings.drift == "reject")
     found = divided(with_time(rows, settings))
@@ -45,13 +45,13 @@ def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
 
 
 def beside(grouped: "DataFrame", everything: "DataFrame") -> "DataFrame":
-    """The windows, with a column `_rejected` that they have null, and the rejects, which have nothing else."""
+    """Return the windows, with a column `_rejected` that they have null, and the rejects, which have nothing else."""
     bad = everything.where(F.col(REJECTED).isNotNull()).select(REJECTED)
     return grouped.unionByName(bad, allowMissingColumns=True)
 
 
 def with_time(rows: "DataFrame", settings: RollupSettings) -> "DataFrame":
-    """The rows with a column `_time`; without one they are rejects. Raises `ConfigError` when `time` is no time."""
+    """Return the rows with a column `_time`; rows without one are rejects. Raises `ConfigError` if it is no time."""
     try:
         divided(rows).good.select(F.expr(settings.time))  # only what SQL may see
         timed = rows.withColumn("_time", F.expr(settings.time))
@@ -69,7 +69,7 @@ def with_time(rows: "DataFrame", settings: RollupSettings) -> "DataFrame":
 
 
 def aggregate(given: str) -> str:
-    """A value as SQL: the short words for what streams can compute, anything else as it is."""
+    """Return a value as SQL: the short words for what streams can compute, anything else as it is."""
     text = given.strip()
     if text == "count":
         return "count(*)"
@@ -86,7 +86,7 @@ def windows(
     rows: "DataFrame", values: dict[str, str], *, window: float, slide: float, watermark: float,
     by: tuple[str, ...], name: str,
 ) -> "DataFrame":  # fmt: skip
-    """The rows in windows of their `_time`, with `values` (SQL by name) for each group; raises `ConfigError`."""
+    """Return the rows in windows of their `_time`, with `values` (SQL by name) for each group; raises `ConfigError`."""
     late = rows.withWatermark("_time", f"{watermark:f} seconds")
     span = F.window("_time", f"{window:f} seconds", f"{slide:f} seconds")
     groups = []
@@ -116,7 +116,7 @@ def write(
     frame: "DataFrame", settings: PipelineSettings, to: str, trigger: float, context: RunContext,
     *, rejects: str = "", published: Callable[[], None] = nothing,
 ) -> PreparedQuery:  # fmt: skip
-    """The query that writes finished windows to files and to the topic: both once per batch, whatever dies between.
+    """Return the query that writes finished windows to files and to the topic: both once per batch.
 
     With `rejects`, a topic, the rows that have a value in `_rejected` go there. `published` is called after windows
     went to the topic.
@@ -149,11 +149,13 @@ def write(
         [[there, bad]] = batch.select(F.count("*"), aside).collect()
         if not there:
             return
+        context.count_rejected(bad)
         query = context.checkpoint.query()
         if table is not None and there > bad and not table.has(query, number):
             dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
             until = context.checkpoint.offsets(number)
-            context.told(table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path)))
+            added = table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path))
+            context.count_out(added)
             compact(batch.sparkSession, table, merging)
         if to or rejects:
             rows = _outgoing(batch.coalesce(1), to, rejects, settings.name)
@@ -166,7 +168,7 @@ def write(
 
 
 def _outgoing(rows: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":
-    """The messages of a batch: windows and rejects leave together, so both are published once or not at all."""
+    """Return the messages of a batch: windows and rejects leave together, so both are published once or not at all."""
     if not rejects:
         return publish.messages(rows, to, name)
-    return publish.both(rows, to, rejects, name) if to else publish.rejected(rows, rejects)
+    return publish.both(rows, to, rejects, name) if to else publish.rejected(rows, rejects, name)

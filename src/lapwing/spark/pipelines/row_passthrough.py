@@ -18,10 +18,10 @@ _NAMES_ONLY: Final = ("SubqueryAlias", "View")
 
 
 def carried(result: "DataFrame", good: "DataFrame", everything: "DataFrame", column: str) -> "DataFrame | None":
-    """The rows of `result`, and with them those of `everything` that have a value in `column`.
+    """Return the rows of `result`, and with them those of `everything` that have a value in `column`.
 
     `result` was made of `good`, and `good` of `everything`, by leaving out just these rows and that column. What the
-    other columns say of these rows means nothing. None when `result` is not made row by row.
+    other columns hold of these rows means nothing. None when `result` is not made row by row.
     """
     session: Any = result.sparkSession
     try:
@@ -43,7 +43,7 @@ class _Carrier:
         self._mark = next(each for each in _each(self._everything.output()) if each.name() == column)
 
     def over(self, plan: Any) -> Any:
-        """The plan with the rows in it; None when one of its steps does more than look at single rows."""
+        """Return the plan with the rows in it; None when one of its steps does more than look at single rows."""
         if plan.equals(self._good):
             return self._everything
         kind = plan.nodeName()
@@ -61,7 +61,7 @@ class _Carrier:
         return self._plans.Project(self._python.toSeq([*columns, self._mark]), below)
 
     def _guarded(self, named: Any) -> Any:
-        """A column that is not computed for the carried rows; one that is only passed on stays as it is."""
+        """Return a column that is not computed for the carried rows; one that is only passed on stays as it is."""
         if named.nodeName() != "Alias":
             return named
         value = named.children().apply(0)
@@ -70,7 +70,7 @@ class _Carrier:
         return named.withNewChildren(self._python.toSeq([self._expressions.If(ours, value, nothing)]))
 
     def _by_row(self, expression: Any) -> bool:
-        """Whether it is computed by Spark itself, where it is asked for: Python would be called for all rows."""
+        """Return whether it is computed by Spark itself, where it is asked for: Python would be called for all rows."""
         kind = expression.getClass().getSimpleName()
         if kind.startswith("Python") or "Subquery" in kind or kind in ("Exists", "ListQuery"):
             return False

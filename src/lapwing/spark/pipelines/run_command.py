@@ -7,6 +7,7 @@ from typing import Any
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec as specs
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
+from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
 from lapwing.spark.pipelines.running import PipelineRun, RunRequest
 from lapwing.spark.pipelines.spec import PipelineSpec
 
@@ -22,7 +23,7 @@ class RunCommand:
     checkpoint: str = ""
     master: str = "local[*]"
     conf: dict[str, str] = field(default_factory=dict)
-    only: str = ""  # the one pipeline to run of those that the names stand for
+    only: str = ""  # the one pipeline to run of those that are named
 
     def specs(self) -> list[PipelineSpec]:
         """Load and check the pipelines; raises `ConfigError`."""
@@ -32,6 +33,22 @@ class RunCommand:
         if "out" in self.extra and len(found) > 1:
             raise ConfigError("--out is for one pipeline; use --set NAME.out=DIR")
         return [spec for spec in found if self.only in ("", spec.name)]
+
+    @property
+    def is_preview(self) -> bool:
+        """Whether nothing shall be written: a dry run of anything but a replay, which has its own."""
+        return bool(self.extra.get("dry_run")) and not any(isinstance(x.settings, ReplaySettings) for x in self.specs())
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the run ends by itself, so that a bar can show how far it is."""
+        return self.once or bool(self.extra.get("dry_run")) or all(
+            isinstance(each.settings, ReplaySettings) for each in self.specs()
+        )  # fmt: skip
+
+    def unchecked(self, data: Path) -> PipelineRun:
+        """Return the pipelines, for a preview."""
+        return PipelineRun(self.specs(), RunRequest(data, self.once, self.checkpoint, self.master, self.conf))
 
     def running(self, data: Path) -> PipelineRun:
         """Return the pipelines, ready to be started; each keeps this command for `resume`."""
@@ -45,7 +62,7 @@ class RunCommand:
 
 
 def remembered(data: Path, name: str, *, once: bool = False, accept_loss: bool = False) -> RunCommand:
-    """Return the last command of a pipeline; with `accept_loss` it goes on although messages are gone."""
+    """Return the last command of a pipeline; with `accept_loss` it runs although messages are gone."""
     home = PipelineHome(data / name)
     if not home.path.is_dir():
         raise ConfigError(f"no pipeline {name} has run with --data {data}")

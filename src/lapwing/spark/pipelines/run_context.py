@@ -1,4 +1,4 @@
-"""What a pipeline stands on when it starts: its session, its checkpoint, its brokers, its place on disk."""
+"""The base of a pipeline when it starts: its session, its checkpoint, its brokers, its place on disk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PipelinePaths:
-    """Where a pipeline keeps things."""
+    """The places where a pipeline keeps things."""
 
     home: PipelineHome
     checkpoint: str  # a path, or a URL that Spark understands
@@ -34,10 +34,16 @@ class RunContext:
     brokers: tuple[str, ...]
     once: bool
     rows_out: int | None = None  # counted by pipelines that can
+    rejected: int | None = None
+    dry_run: bool = False  # nothing is noted for later runs
 
-    def told(self, rows: int) -> None:
+    def count_out(self, rows: int) -> None:
         """Count rows that went out."""
         self.rows_out = (self.rows_out or 0) + rows
+
+    def count_rejected(self, rows: int) -> None:
+        """Count messages that were rejected."""
+        self.rejected = (self.rejected or 0) + rows
 
     def activate(self) -> None:
         """Make the session that of this thread, as it has to be for writes."""
@@ -45,7 +51,7 @@ class RunContext:
 
 
 def nothing() -> None:
-    """What there is to do at the end where there is nothing."""
+    """Do nothing at the end."""
 
 
 @dataclass
@@ -59,7 +65,7 @@ class PreparedQuery:
 
 
 def paths_of(name: str, data: Path, *, checkpoint: str = "", out: str = "", files: bool = False) -> PipelinePaths:
-    """Where the pipeline of this name keeps things: below `data`, unless something else is said.
+    """Return where the pipeline of this name keeps things: below `data`, unless another place is given.
 
     With `files` it also writes files; their default place is beside `data`, under the pipeline's name.
     """

@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,11 +22,13 @@ from lapwing.spark.pipelines.messages import access, brokers
 from lapwing.spark.pipelines.pipeline_home import PipelineLock
 from lapwing.spark.pipelines.pipeline_settings import (
     ArchiveSettings,
+    DeadSettings,
     DedupSettings,
     FlowSettings,
     ReplaySettings,
     RollupSettings,
     StreamSettings,
+    TableSettings,
     TransformSettings,
 )
 from lapwing.spark.pipelines.progress import PipelineProgress, ProgressReporter
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DATA: Final = Path("lapwing-data/pipelines")  # where pipelines keep checkpoints and status, unless told otherwise
+DATA: Final = Path("lapwing-data/pipelines")  # where pipelines keep checkpoints and status, by default
 
 _LOOK_SECONDS: Final = 0.25
 _STOPPING_SECONDS: Final = 0.02  # the pause between two batches is short
@@ -86,7 +88,7 @@ class Job(Protocol):
     progress: PipelineProgress
 
     def look(self) -> PipelineProgress:
-        """How it is doing now."""
+        """Return how it is doing now."""
         ...
 
     def stop(self, *, at_once: bool) -> None:
@@ -113,7 +115,9 @@ class StreamJob:
         latest = self._query.lastProgress
         if latest is not None:
             self._hear(_as_mapping(latest))
-        self.progress = replace(self.progress, rows_out=self._context.rows_out, updated_ms=records.now_ms())
+        self.progress = replace(
+            self.progress, rows_out=self._context.rows_out, rejected=self._context.rejected, updated_ms=records.now_ms()
+        )
         if not active:
             self._end()
         elif self._stop_after is not None:
@@ -124,7 +128,7 @@ class StreamJob:
         return self.progress
 
     def _hear(self, latest: Mapping[str, Any]) -> None:
-        """Take in what Spark says, of batches too that came and went between two looks."""
+        """Take in Spark's reports, also of batches that came and went between two looks."""
         if int(latest["batchId"]) > self.progress.batch_id + 1:
             for each in map(_as_mapping, self._query.recentProgress):
                 if self.progress.batch_id < int(each["batchId"]) < int(latest["batchId"]):
@@ -151,9 +155,8 @@ class StreamJob:
             self._prepared.close()
         self.progress = replace(self.progress, state=state, error=text, input_rate=0.0, processed_rate=0.0)
 
-
     def _complaint(self, error: BaseException) -> str:
-        """Return one line, which names the command that goes on where messages were lost."""
+        """Return one line, which names the command to continue with where messages were lost."""
         home = self._context.paths.home.path
         data = "" if home.parent == DATA.absolute() else f" --data {home.parent}"
         resume = f" (`lapwing pipeline resume {home.name} --accept-loss{data}` goes on from here)"
@@ -177,7 +180,7 @@ class PipelineRun:
         self._paths = {spec.name: _paths_of(spec, wanted) for spec in specs}
         self._brokers: dict[str, tuple[str, ...]] = {}
         self._locks: dict[str, PipelineLock] = {}
-        self._held = ExitStack()  # what is let go at the end
+        self._held = ExitStack()  # released at the end
         self._asked = threading.Event()
         self._at_once = threading.Event()
         self.jobs: list[Job] = []
@@ -210,13 +213,16 @@ class PipelineRun:
         self._asked.set()
 
     def session(self) -> "SparkSession":
-        """The session for them, started now."""
+        """Return the session for them, started now."""
         from pyspark.errors import PySparkException
 
         from lapwing.spark.session import local_session, session_builder, warehouse
 
         # no pipeline has tables, and Spark would make a folder for them in whatever directory this is
         conf = {**CONF, "spark.sql.warehouse.dir": str(warehouse()), **self._wanted.conf}
+        jars = [jar for spec in self._specs for jar in getattr(spec.settings, "jars", ())]
+        if jars:
+            conf["spark.jars"] = ",".join(filter(None, [conf.get("spark.jars", ""), *jars]))
         master = self._wanted.master
         try:
             if master.startswith("local[") and "," not in master:
@@ -226,8 +232,20 @@ class PipelineRun:
         except (Py4JError, PySparkException) as error:
             raise LapwingError(f"Spark does not start with --master {master}: {complaint(error)}") from error
 
+    def preview(self, spark: "SparkSession") -> Iterator[str]:
+        """Yield lines that show what the pipelines would do; nothing is written. Raises `ConfigError`."""
+        from lapwing.spark.pipelines.preview import preview
+
+        for spec in self._specs:
+            try:
+                self._brokers[spec.name] = brokers(spec.settings)
+                context = replace(self._context_of(spark, spec), dry_run=True)
+                yield from preview(spec, context)
+            except ConfigError as error:
+                raise ConfigError(spec.located(str(error))) from error
+
     def run(self, spark: "SparkSession", show: Show) -> bool:
-        """See them through to their end; whether all ended well. `show` hears of every change."""
+        """See them through to their end; return whether all ended well. `show` is called at every change."""
         with self._held as stack:
             for spec in self._specs:
                 stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
@@ -258,7 +276,7 @@ class PipelineRun:
                 self._locks[job.progress.name].write_status(job.look().as_json())
 
     def _lose(self, reporters: Reporters, show: Show) -> None:
-        """Spark is gone: with us, where all processes were told to end, or by itself. What it was at is done again."""
+        """Record that Spark is gone: with us, where all processes were ended, or by itself. Its batch is done again."""
         end: dict[str, Any] = {"state": "stopped"} if self._asked.is_set() else {"state": "failed", "error": _GONE}
         for job in self.jobs:
             if not job.progress.ended:
@@ -278,14 +296,7 @@ class PipelineRun:
     def _start(self, spark: "SparkSession", spec: PipelineSpec) -> Job:
         from pyspark.errors import AnalysisException, ParseException
 
-        paths = self._paths[spec.name]
-        spark = spark.newSession()  # views and settings of its own
-        for key, value in QUERY_CONF.items():
-            spark.conf.set(key, value)
-        context = RunContext(
-            spark, paths, Checkpoint(open_files(paths.checkpoint, spark)), self._brokers[spec.name], self._wanted.once
-        )
-        context.activate()
+        context = self._context_of(spark, spec)
         settings = spec.settings
         progress = _beginning(spec)
         self._locks[spec.name].write_status(progress.as_json())
@@ -299,6 +310,17 @@ class PipelineRun:
             raise ConfigError(f"{spec.origin or spec.name}: {analysis(error)}") from error
         except ConfigError as error:
             raise ConfigError(spec.located(str(error))) from error
+
+    def _context_of(self, spark: "SparkSession", spec: PipelineSpec) -> RunContext:
+        paths = self._paths[spec.name]
+        spark = spark.newSession()  # views and settings of its own
+        for key, value in QUERY_CONF.items():
+            spark.conf.set(key, value)
+        context = RunContext(
+            spark, paths, Checkpoint(open_files(paths.checkpoint, spark)), self._brokers[spec.name], self._wanted.once
+        )
+        context.activate()
+        return context
 
     def _started(
         self, prepared: PreparedQuery, context: RunContext, spec: PipelineSpec, progress: PipelineProgress
@@ -362,9 +384,8 @@ def _let_go(file: Any) -> None:
 
 def _paths_of(spec: PipelineSpec, wanted: RunRequest) -> PipelinePaths:
     out = getattr(spec.settings, "out", None)
-    return paths_of(
-        spec.name, wanted.data, checkpoint=wanted.checkpoint, out=out or "", files=isinstance(out, str)
-    )
+    files = isinstance(out, str) and getattr(spec.settings, "store", "parquet") in ("parquet", "delta")
+    return paths_of(spec.name, wanted.data, checkpoint=wanted.checkpoint, out=out or "", files=files)
 
 
 def _beginning(spec: PipelineSpec) -> PipelineProgress:
@@ -387,6 +408,10 @@ def _build(spec: PipelineSpec, context: RunContext) -> PreparedQuery:
         from lapwing.spark.pipelines import archive
 
         return archive.build(settings, context)
+    if isinstance(settings, TableSettings):
+        from lapwing.spark.pipelines import table
+
+        return table.build(settings, context)
     if isinstance(settings, TransformSettings):
         from lapwing.spark.pipelines import transform
 
@@ -399,6 +424,10 @@ def _build(spec: PipelineSpec, context: RunContext) -> PreparedQuery:
         from lapwing.spark.pipelines import flow
 
         return flow.build(settings, context)
+    if isinstance(settings, DeadSettings):
+        from lapwing.spark.pipelines import dead
+
+        return dead.build(settings, context)
     if isinstance(settings, DedupSettings):
         from lapwing.spark.pipelines import dedup
 

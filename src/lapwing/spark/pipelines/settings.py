@@ -1,4 +1,4 @@
-"""How one setting of a pipeline is read: from YAML, from Python or from `--set key=value`, always to the same value."""
+"""Parsers of single settings: from YAML, from Python or from `--set key=value`, always to the same value."""
 
 import difflib
 import os
@@ -13,6 +13,7 @@ from lapwing.net import durations
 from lapwing.spark.options import LAST_MOMENT
 
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}")
 _DAYS: Final = re.compile(r"(\d+)d")
 
 # options of the data source: how brokers are spoken to, and how they are read
@@ -29,51 +30,60 @@ _SAID_BY: Final = {
 
 
 class BadSetting(ValueError):
-    """A value that the setting cannot have; says what was expected."""
+    """A value that the setting cannot have; the text names what was expected."""
 
 
 Parse = Callable[[Any], Any]
 
 
-def setting(parse: Parse, default: Any = None, *, about: str, example: str = "", fixed: str = "") -> Any:
-    """A field of a pipeline's settings.
+def setting(
+    parse: Parse, default: Any = None, *, about: str, example: str = "", fixed: str = "", secret: bool = False
+) -> Any:
+    """Return a field of a pipeline's settings.
 
-    `about` is one line for people. `fixed` says why a run that goes on from a checkpoint cannot change it; empty where
-    it can.
+    `about` is one line for people. `fixed` is the reason why a run that continues from a checkpoint cannot change it;
+    empty where it can. A `secret` is written nowhere.
     """
-    facts = {"parse": parse, "about": about, "example": example, "fixed": fixed}
+    facts = {"parse": parse, "about": about, "example": example, "fixed": fixed, "secret": secret}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=facts)
     return field(default=default, metadata=facts)
 
 
 def text(value: Any) -> str:
-    """Any words."""
+    """Return the text."""
     if not isinstance(value, str) or not value.strip():
         raise BadSetting(f"words expected, not {value!r}")
     return value.strip()
 
 
 def place(value: Any) -> str:
-    """A directory: the path from the root, so that one place has one name; or a URL."""
+    """Return a directory: the path from the root, so that one place has one name; or a URL."""
     found = text(value)
     return found.rstrip("/") if "://" in found else os.path.abspath(os.path.expanduser(found))
 
 
 def place_or_none(value: Any) -> str:
-    """A directory, or the word none."""
+    """Return a directory, or the word none."""
     return "none" if value == "none" else place(value)
 
 
+def table(value: Any) -> str:
+    """Return the name of a table, with the names of schema and catalog before it if need be."""
+    if not isinstance(value, str) or not _TABLE.fullmatch(value):
+        raise BadSetting(f"a table such as orders or public.orders expected, not {value!r}")
+    return value
+
+
 def word(value: Any) -> str:
-    """A name for a pipeline: it becomes a folder."""
+    """Return a name for a pipeline: it becomes a folder."""
     if not isinstance(value, str) or not _WORD.fullmatch(value):
         raise BadSetting(f"letters, digits, '.', '_' and '-' expected, not {value!r}")
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """One or several, as a list or with commas."""
+    """Return one or several, as a list or with commas."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple):
         raise BadSetting(f"a list expected, or words with commas, not {value!r}")
@@ -84,7 +94,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def topic(value: Any) -> str:
-    """The name of a topic."""
+    """Return the name of a topic."""
     if not isinstance(value, str) or not names.valid(value.strip()):
         raise BadSetting(f"{value!r} is no name for a topic")
     return value.strip()
@@ -106,7 +116,7 @@ def addresses(value: Any) -> tuple[str, ...]:
 
 
 def pattern(value: Any) -> str:
-    """A regular expression."""
+    """Return a regular expression."""
     try:
         re.compile(text(value))
     except re.error as error:
@@ -115,7 +125,7 @@ def pattern(value: Any) -> str:
 
 
 def seconds(value: Any) -> float:
-    """A duration: `500ms`, `10s`, `1h30m`, `7d`; a bare number is seconds."""
+    """Return a duration: `500ms`, `10s`, `1h30m`, `7d`; a bare number is seconds."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadSetting(f"a duration such as 10s or 5m expected, not {value!r}")
     if isinstance(value, int | float):
@@ -134,7 +144,7 @@ def seconds(value: Any) -> float:
 
 
 def count(value: Any) -> int:
-    """A number above 0; underscores may group it."""
+    """Return a number above 0; underscores may group it."""
     number = value
     if isinstance(value, str) and value.replace("_", "").isascii() and value.replace("_", "").isdigit():
         number = int(value)
@@ -144,7 +154,7 @@ def count(value: Any) -> int:
 
 
 def flag(value: Any) -> bool:
-    """true or false."""
+    """Return true or false."""
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, bool):
@@ -153,7 +163,7 @@ def flag(value: Any) -> bool:
 
 
 def one_of(*choices: str) -> Parse:
-    """One of a few words."""
+    """Return one of a few words."""
 
     def parse(value: Any) -> str:
         if value not in choices:
@@ -177,7 +187,7 @@ def mapping(value: Any) -> dict[str, str]:
 
 
 def options(value: Any) -> dict[str, str]:
-    """Options of the data source that no other setting speaks of, as it spells them."""
+    """Return options of the data source that no other setting has, as the source spells them."""
     found: dict[str, str] = {}
     spelling = {name.lower(): name for name in (*ACCESS_OPTIONS, *READ_OPTIONS)}
     for name, given in mapping(value).items():
@@ -192,7 +202,7 @@ def options(value: Any) -> dict[str, str]:
 
 
 def moment(value: Any) -> int:
-    """A time as ms since 1970: that number, or ISO 8601 (UTC where no zone is said)."""
+    """Return a time as ms since 1970: that number, or ISO 8601 (UTC where no zone is given)."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
     if type(value) is int:
@@ -223,7 +233,19 @@ def sequences(value: Any) -> tuple[int, int]:
 
 
 def starting(value: Any) -> str:
-    """Where a new query starts: earliest, latest, channel, or the JSON of offsets."""
+    """Return where a new query starts: earliest, latest, channel, JSON of offsets, or a time as `@` and ms."""
     if isinstance(value, str) and (value in ("earliest", "latest", "channel") or value.lstrip().startswith("{")):
         return value.strip()
-    raise BadSetting(f"earliest, latest, channel or JSON per topic and node expected, not {value!r}")
+    try:
+        return f"@{moment(value.removeprefix('@') if isinstance(value, str) else value)}"
+    except BadSetting:
+        expected = "earliest, latest, channel, a time such as 2026-11-15T10:00:00Z or JSON per topic and node"
+        raise BadSetting(f"{expected} expected, not {value!r}") from None
+
+
+def file(value: Any) -> str:
+    """Return a file that exists."""
+    found = os.path.abspath(os.path.expanduser(text(value)))
+    if not os.path.isfile(found):
+        raise BadSetting(f"there is no file {found}")
+    return found

@@ -1,11 +1,12 @@
 """A pipeline as it was written down, in YAML, in Python or on the command line, becomes checked settings.
 
-Every complaint says where (`file:line`), what, and what to do instead.
+Every complaint names the place (`file:line`), the fault, and what to do instead.
 """
 
 import dataclasses
 import difflib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -19,21 +20,25 @@ from lapwing.errors import ConfigError
 from lapwing.spark.failures import raised_in
 from lapwing.spark.pipelines.pipeline_settings import (
     ALL_TOPICS,
+    DEAD_TOPICS,
     DEFAULT_NSQD,
     KINDS,
     ArchiveSettings,
+    DeadSettings,
     DedupSettings,
     PipelineSettings,
     ReplaySettings,
     RollupSettings,
     StreamSettings,
+    TableSettings,
     TransformSettings,
 )
 from lapwing.spark.pipelines.settings import BadSetting, Parse
 
-_INSIDE: Final = re.compile(r" \(line (\d+), column \d+\)$")  # the place in an expression, as `analysis` says it
+_VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}")
+_INSIDE: Final = re.compile(r" \(line (\d+), column \d+\)$")  # the place in an expression, as `analysis` writes it
 
-READY: Final = ("archive", "flow")  # those that run without being told anything
+READY: Final = ("archive", "flow", "dead")  # those that run without any setting
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class PipelineSpec:
         return self.settings.name
 
     def located(self, complaint: str) -> str:
-        """A complaint of the form `name: setting: what`, with the file's line in the place of the name."""
+        """Return a complaint of the form `name: setting: what`, with the file's line in the place of the name."""
         what = complaint.removeprefix(f"{self.name}: ")
         if what == complaint or not self.origin:
             return complaint
@@ -79,34 +84,34 @@ class _Given:
 
 
 def load(what: str, overrides: Iterable[str] = (), extra: Mapping[str, Any] | None = None) -> list[PipelineSpec]:
-    """The pipelines that `what` names: a kind of pipeline, a YAML file with one, or a Python file with one or more.
+    """Return the pipelines that `what` names: a kind of pipeline, or a YAML or Python file with one or more.
 
-    `overrides` are `key=value` or `name.key=value` of the command line; `extra` holds what its other flags say. A key
-    that the pipeline does not have is passed over in both: another one of the same command may have it.
+    `overrides` are `key=value` or `name.key=value` of the command line; `extra` holds the values of its other flags.
+    A key that the pipeline does not have is passed over in both: another one of the same command may have it.
     """
     found = _read(what)
     return [_check(given, list(overrides), extra or {}) for given in found]
 
 
 def unused(overrides: Iterable[str], specs: Iterable[PipelineSpec]) -> list[str]:
-    """Those overrides that none of the pipelines has taken."""
+    """Return those overrides that none of the pipelines has taken."""
     return [text for text in overrides if not any(_applies(text, spec.settings) for spec in specs)]
 
 
 def hint(override: str, specs: Iterable[PipelineSpec]) -> str:
-    """What may have been meant by an override that no pipeline has taken."""
+    """Return what may have been meant by an override that no pipeline has taken."""
     known = sorted({key for spec in specs for key in keys(spec.settings.kind)})
     near = difflib.get_close_matches(_split(override)[1], known, n=1)
     return "has no such setting; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
 
 
 def keys(kind: str) -> list[str]:
-    """The settings of a kind of pipeline."""
+    """Return the settings of a kind of pipeline."""
     return [each.name for each in dataclasses.fields(KINDS[kind])]
 
 
 def facts(kind: str, key: str) -> Mapping[str, Any]:
-    """What is known of a setting: `about`, `example`, `fixed`, and its `default`."""
+    """Return what is known of a setting: `about`, `example`, `fixed`, and its `default`."""
     each = next(each for each in dataclasses.fields(KINDS[kind]) if each.name == key)
     missing = each.default is dataclasses.MISSING
     return {**each.metadata, "default": {} if missing else each.default}
@@ -122,12 +127,13 @@ def _read(what: str) -> list[_Given]:
         raise ConfigError(f"no pipeline is called {what}; {hint}")
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; `lapwing pipeline init` writes one to start from")
-    return _read_python(path) if path.suffix == ".py" else [_read_yaml(path)]
+    return _read_python(path) if path.suffix == ".py" else _read_yaml(path)
 
 
-def _read_yaml(path: Path) -> _Given:
+def _read_yaml(path: Path) -> list[_Given]:
+    """Return the pipelines of a file: one, or several with `---` between them."""
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        nodes = list(yaml.compose_all(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error}") from error
     except yaml.MarkedYAMLError as error:
@@ -135,8 +141,19 @@ def _read_yaml(path: Path) -> _Given:
         raise ConfigError(f"{path}{line}: not YAML: {_not_yaml(error)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
-    if node is None:
+    nodes = [node for node in nodes if node is not None and node.value != ""]
+    if not nodes:
         raise ConfigError(f"{path}: empty; `lapwing pipeline init` writes a file to start from")
+    found = [_read_document(path, node) for node in nodes]
+    for given in found:
+        if "name" not in given.values:
+            if len(found) > 1:
+                raise ConfigError(f"{path}: a file with several pipelines needs a name for each")
+            given.values["name"] = path.stem
+    return found
+
+
+def _read_document(path: Path, node: yaml.Node) -> _Given:
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: `key: value` lines expected")
     given = _Given(str(path))
@@ -148,22 +165,49 @@ def _read_yaml(path: Path) -> _Given:
             raise ConfigError(f"{place}: a key is a word")
         if key in given.values:
             raise ConfigError(f"{place}: {key} stands here twice, first at line {given.places[key].rpartition(':')[2]}")
+        _expand(value_node, place, key)
         try:
             value = cast(Any, maker).construct_object(value_node, deep=True)
         except yaml.MarkedYAMLError as error:
             raise ConfigError(f"{place}: {key}: {_not_yaml(error)}") from error
         except (ValueError, OverflowError) as error:  # what looks like a date or a number, and is none
             raise ConfigError(f"{place}: {key}: {value_node.value!r}: {error}") from error
-        if value is not None:  # `key:` alone says nothing
+        if value is not None:  # `key:` alone is no value
             given.put(key, value, place)
             # a block of text begins below the mark that announces it
             given.lines[key] = value_node.start_mark.line + 1 + (getattr(value_node, "style", None) in ("|", ">"))
-    given.values.setdefault("name", path.stem)
     return given
 
 
+def _expand(node: yaml.Node, place: str, key: str) -> None:
+    """Put environment variables into the words of a value: `${NAME}`, `${NAME:-default}`; `$${` is a plain `${`."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name, default = found["name"], found["default"]
+        if name is None:
+            return "${"
+        value = os.environ.get(name, default)
+        if value is None:
+            default = f"${{{name}:-...}}"
+            raise ConfigError(f"{place}: {key}: the environment variable {name} is not set; set it, or write {default}")
+        return value
+
+    if isinstance(node, yaml.ScalarNode):
+        expanded = _VARIABLE.sub(value_of, node.value)
+        if expanded != node.value:
+            node.value = expanded
+            if node.style is None:  # a bare word may have become a number
+                node.tag = cast(Any, yaml.SafeLoader("")).resolve(yaml.ScalarNode, expanded, (True, False))
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _expand(each, place, key)
+    elif isinstance(node, yaml.MappingNode):
+        for _, each in node.value:
+            _expand(each, place, key)
+
+
 def _not_yaml(error: yaml.MarkedYAMLError) -> str:
-    """What is wrong with a text, and where that began if it was further up."""
+    """Return what is wrong with a text, and where that began if it was further up."""
     problem = str(error.problem or error.context)
     if r"'\t'" in problem:
         return "a tab; YAML wants spaces there"
@@ -236,8 +280,10 @@ def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Pip
     settings = KINDS[kind](**values)
     if not settings.nsqd and not settings.lookupd:
         settings = dataclasses.replace(settings, nsqd=DEFAULT_NSQD)
-    if isinstance(settings, ArchiveSettings) and not settings.topics and not settings.pattern:
-        settings = dataclasses.replace(settings, pattern=ALL_TOPICS)
+    if isinstance(settings, ArchiveSettings | DeadSettings) and not settings.topics and not settings.pattern:
+        settings = dataclasses.replace(
+            settings, pattern=ALL_TOPICS if isinstance(settings, ArchiveSettings) else DEAD_TOPICS
+        )
     spec = PipelineSpec(settings, given.function, given.origin, given.lines)
     for problem in problems(spec):
         raise ConfigError(f"{given.origin or kind}: {problem}")
@@ -264,7 +310,7 @@ def _at(given: _Given, key: str) -> str:
 
 
 def problems(spec: PipelineSpec) -> list[str]:
-    """What is wrong with settings that are each right by themselves."""
+    """Return what is wrong with settings that are each right by themselves."""
     found: list[str] = []
     settings = spec.settings
     if settings.nsqd and settings.lookupd:
@@ -279,6 +325,8 @@ def problems(spec: PipelineSpec) -> list[str]:
             found.append("values is missing: what to compute, such as {orders: count}")
         if not settings.to and settings.out == "none":
             found.append("neither out nor to: the result would go nowhere")
+    if isinstance(settings, TableSettings):
+        found += _problems_of_table(settings)
     if isinstance(settings, DedupSettings) and not settings.to:
         found.append("to is missing: the topic for the result")
     if isinstance(settings, TransformSettings | RollupSettings | DedupSettings) and settings.reads(settings.to):
@@ -288,4 +336,17 @@ def problems(spec: PipelineSpec) -> list[str]:
             found.append("topics is missing: what shall be replayed?")
         if not settings.to and not settings.dry_run:
             found.append("to is missing: the topic to publish to (or dry_run: true)")
+    return found
+
+
+def _problems_of_table(settings: TableSettings) -> list[str]:
+    found: list[str] = []
+    if settings.store in ("iceberg", "jdbc") and not settings.table:
+        found.append(f"table is missing: the name of the table for store: {settings.store}")
+    if settings.store == "jdbc" and not settings.url.startswith("jdbc:"):
+        found.append("url is missing: the JDBC URL of the database, such as jdbc:postgresql://localhost/shop")
+    if settings.key and settings.store != "jdbc":
+        found.append("key is for store: jdbc; files get every message as a row of its own")
+    if settings.format in ("text", "binary"):
+        found.append(f"format: {settings.format} has no columns; json, csv, avro or protobuf has (or use an archive)")
     return found

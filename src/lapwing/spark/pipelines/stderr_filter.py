@@ -1,7 +1,7 @@
-"""What Spark's processes write to stderr, without what means nothing: traces of workers that were let go, Java frames,
-and what Spark says again of a task or a query that has failed.
+"""Spark's lines on stderr, without those that mean nothing: traces of workers that were ended, Java frames,
+and repetitions about a task or a query that has failed.
 
-A failure is said once, in one line, by whoever runs the pipeline; `LAPWING_TRACE=1` lets everything through.
+The command that runs the pipeline prints a failure once, in one line; `LAPWING_TRACE=1` lets everything through.
 """
 
 import os
@@ -18,7 +18,7 @@ _RAISED: Final = re.compile(r"^[\w.$]+(Error|Exception|Interrupt|Exit)\b")
 # how a Python worker takes leave when its socket is closed under it
 _LEAVE: Final = re.compile(r"^(BrokenPipeError|EOFError|ConnectionResetError|OSError: \[Errno 9\])")
 _RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \S+ [A-Z]+ ")
-# said of every attempt of a task beside the error itself, and of a query whose error is said by whoever runs it
+# written for every attempt of a task beside the error itself, and for a query whose error is printed anyway
 _AGAIN: Final = re.compile(
     r"^\S+ \S+ ERROR (Utils: Aborting task|DataWritingSparkTask: Abort|WriteToDataSourceV2Exec: .* abort"
     r"|MicroBatchExecution: Query .* terminated with error)"
@@ -32,7 +32,7 @@ _FRAME: Final = re.compile(
 
 
 def meaningful(lines: Iterable[str]) -> Iterator[str]:
-    """The lines that say something."""
+    """Yield the lines that mean something."""
     held: list[str] = []  # a trace whose end has not come yet
     dropped = False  # the last trace meant nothing; what is chained to it may not either
     for line in _once(lines):
@@ -60,7 +60,7 @@ def meaningful(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _once(lines: Iterable[str]) -> Iterator[str]:
-    """The lines without what Spark says again of a failure, and the error that stands below it."""
+    """Yield the lines without repetitions of a failure, and the error that stands below it."""
     again = False
     for line in lines:
         if _AGAIN.match(line):

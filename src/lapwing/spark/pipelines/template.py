@@ -11,6 +11,12 @@ from lapwing.spark.pipelines.pipeline_settings import DEFAULT_NSQD, KINDS
 # settings that stand in the file as they are; all others are there as comments
 _SAID: Final[dict[str, dict[str, str]]] = {
     "archive": {"topics": "[orders]"},
+    "table": {
+        "topics": "[orders]",
+        "schema": "id bigint, at bigint, amount double, country string",
+        "time": "timestamp_millis(at)",
+        "partition": "day",
+    },
     "transform": {
         "topics": "[orders]",
         "schema": "id bigint, amount double, country string",
@@ -29,11 +35,12 @@ _SAID: Final[dict[str, dict[str, str]]] = {
     "replay": {"topics": "[orders]", "to": "orders.again", "since": '"2026-01-01T00:00:00Z"'},
     "dedup": {"topics": "[orders]", "by": "body", "within": "10m", "to": "orders.once"},
     "flow": {},
+    "dead": {},
 }
 
 
 def template(kind: str) -> str:
-    """The text of a file that runs as it stands."""
+    """Return the text of a file that runs as it stands."""
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
@@ -54,7 +61,7 @@ def template(kind: str) -> str:
 
 
 def _meaning(facts: Any) -> str:
-    """What a setting is for, with the words it may be where these are few."""
+    """Return what a setting is for, with the words it may be where these are few."""
     about: str = facts["about"]
     choices = getattr(facts["parse"], "choices", ())
     return f"{about.rstrip('.')}: {', '.join(choices[:-1])} or {choices[-1]}." if choices else about

@@ -21,10 +21,10 @@ _NO_VIEW: Final = "TABLE_OR_VIEW_NOT_FOUND"
 
 
 def build(settings: TransformSettings, function: Callable[[Any], Any] | None, context: RunContext) -> PreparedQuery:
-    """The query that transforms. Both outputs leave in one batch of one sink, so they are published together, once."""
+    """Return the query that transforms. Both outputs leave in one batch of one sink, so they are published once."""
     frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
     found = divided(parse(frame, settings, context, reject_unknown=settings.drift == "reject"))
-    result = _result(found.good, settings, function, context)
+    result = result_of(found.good, settings, function, context)
     out = publish.messages(result, settings.to, settings.name)
     rejects = publish.rejects_topic(settings)
     if rejects and settings.format != "binary":
@@ -32,14 +32,15 @@ def build(settings: TransformSettings, function: Callable[[Any], Any] | None, co
         if together is not None:
             out = publish.both(together, settings.to, rejects, settings.name)
         else:
-            out = publish.beside(out, found.everything, rejects)
+            out = publish.beside(out, found.everything, rejects, settings.name)
     writer = out.writeStream.format("lapwing").options(**publish.options(settings, context))
     return PreparedQuery(writer, settings.trigger)
 
 
-def _result(
+def result_of(
     good: "DataFrame", settings: TransformSettings, function: Callable[[Any], Any] | None, context: RunContext
 ) -> "DataFrame":
+    """Return the result of the SQL or the function over the parsed messages; raises `ConfigError`."""
     from pyspark.sql import DataFrame
 
     if function is None:
@@ -55,13 +56,13 @@ def _result(
         result = function(good)
     except Exception as error:
         raise ConfigError(raised_in(error, function.__code__.co_filename)) from error
-    if not isinstance(result, DataFrame) or not result.isStreaming:
+    if not isinstance(result, DataFrame) or result.isStreaming != good.isStreaming:
         raise ConfigError(f"{settings.name}: the function has to return a streaming DataFrame, not {result!r}")
     return result
 
 
 def _placeholder(sql: str) -> bool:
-    """Whether the query names its input as `{input}`, as Spark's own parameters do."""
+    """Return whether the query names its input as `{input}`, as Spark's own parameters do."""
     return "{input}" in sql
 
 
@@ -71,6 +72,6 @@ def _over_view(good: "DataFrame", settings: TransformSettings) -> "DataFrame":
         result = good.sparkSession.sql(settings.sql)
     finally:
         good.sparkSession.catalog.dropTempView("input")
-    if not result.isStreaming:
+    if good.isStreaming and not result.isStreaming:
         raise ConfigError(f"{settings.name}: sql does not read from input")
     return result

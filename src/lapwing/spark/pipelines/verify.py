@@ -1,6 +1,6 @@
 """Proof that an archive holds every message of a range of sequences exactly once.
 
-The sequences are read out of the files themselves, all of them, and compared with what the manifest says has been
+The sequences are read out of the files themselves, all of them, and compared with what by the manifest has been
 archived, and with what the brokers have published if they are asked.
 """
 
@@ -32,7 +32,7 @@ _ATTEMPTS: Final = 5
 
 @dataclass
 class LogProof:
-    """What the archive holds of one log."""
+    """The part of one log that the archive holds."""
 
     topic: str
     node: int
@@ -59,7 +59,7 @@ class LogProof:
 
 @dataclass
 class Proof:
-    """What was found."""
+    """The result of a check."""
 
     place: str
     logs: list[LogProof] = field(default_factory=list)
@@ -86,7 +86,7 @@ def verify(
 ) -> Proof:
     """Check an archive, or the part of it that `topics` and `span` (sequences) name; it may be in use.
 
-    `published` says what the brokers hold: (first, next) of each log. With a URL (s3a, hdfs) `spark` reads the files;
+    `published` is what the brokers hold: (first, next) of each log. With a URL (s3a, hdfs) `spark` reads the files;
     on this machine's disk nobody is needed.
     """
     files = open_files(place if spark is not None else place.removeprefix("file://"), spark)
@@ -168,7 +168,7 @@ def _ended(proof: LogProof) -> LogProof:
 
 
 def _sequences(path: str, spark: "SparkSession | None") -> Any:
-    """The columns that say which messages a file holds."""
+    """Return the columns that identify the messages of a file."""
     columns = ["node", "log_id", "sequence"]
     if spark is None:
         return parquet.read_table(path, columns=columns, partitioning=None)
@@ -216,7 +216,7 @@ def prove(
 
 
 def runs_by_log(rows: pa.Table) -> dict[tuple[int, str], list[Run]]:
-    """The sequences of some rows as runs without a gap, by log."""
+    """Return the sequences of some rows as runs without a gap, by log."""
     found: dict[tuple[int, str], list[Run]] = {}
     nodes, logs = rows.column("node"), rows.column("log_id")
     pairs = rows.group_by(["node", "log_id"]).aggregate([])

@@ -1,0 +1,235 @@
+"""A table in a database. The rows of a batch and the batch's number are committed in one transaction.
+
+Spark's own writer commits each of its tasks by itself. So it writes a batch into a staging table, and one statement
+then copies that into the table, in the transaction that also records the batch.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+from pyspark.sql.window import Window
+
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.failures import complaint
+from lapwing.spark.pipelines.pipeline_settings import TableSettings
+from lapwing.spark.pipelines.run_context import RunContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+ORDER: Final = ("_order_timestamp", "_order_sequence")  # columns by which the last row of a key is found
+BATCHES: Final = "lapwing_batches"  # the table that records which batch of which query was added last
+_UPSERTS: Final = ("jdbc:postgresql:", "jdbc:sqlite:")  # databases that know ON CONFLICT
+_PAUSE: Final = 2.0
+_AWAY: Final = ("08", "57P")  # SQL states: connection exceptions, and a server that shuts down or starts
+_SQLITE_TYPES: Final = {
+    "long": "INTEGER", "integer": "INTEGER", "short": "INTEGER", "byte": "INTEGER", "boolean": "INTEGER",
+    "double": "REAL", "float": "REAL", "binary": "BLOB",
+}  # fmt: skip
+_NESTED: Final = (ArrayType, MapType, StructType, VariantType)
+
+Result = TypeVar("Result")
+
+
+class JdbcStore:
+    """A table of a database, by JDBC."""
+
+    def __init__(self, settings: TableSettings, context: RunContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._jvm: Any = context.spark._jvm
+        self._driver = settings.store_options.get("driver") or _driver_of(settings.url)
+        self._staging = f"{settings.table}__{settings.name}".replace("-", "_").replace(".", "_") + "_staging"
+
+    def open(self) -> None:
+        """Connect, and create the table that records batches; raises `ConfigError`."""
+        if self._settings.key and not self._settings.url.startswith(_UPSERTS):
+            raise ConfigError(
+                f"{self._settings.name}: key: only PostgreSQL and SQLite replace rows; leave key out to add rows"
+            )
+        try:
+            self._patiently(self._create_batches)
+        except LapwingError as error:
+            raise ConfigError(f"{self._settings.name}: url: {error}") from error
+
+    def _create_batches(self) -> None:
+        with self._transaction() as run:
+            run(
+                f"create table if not exists {BATCHES} "
+                "(query varchar(64) primary key, batch bigint not null, pipeline varchar(200))"
+            )
+
+    def has(self, query: str, batch: int) -> bool:
+        return self._patiently(lambda: self._last_batch(query)) >= batch
+
+    def _last_batch(self, query: str) -> int:
+        connection = self._connect()
+        try:
+            found = connection.createStatement().executeQuery(
+                f"select batch from {BATCHES} where query = {_quoted(query)}"
+            )
+            return int(found.getLong(1)) if found.next() else -1
+        finally:
+            connection.close()
+
+    def add(self, rows: "DataFrame", query: str, batch: int) -> int:
+        prepared = self._prepared(rows)
+
+        def add() -> int:
+            if self._last_batch(query) >= batch:  # the answer to an earlier attempt was lost
+                return 0
+            self._stage(prepared)
+            return self._copy(prepared.columns, query, batch)
+
+        return self._patiently(add)
+
+    def _prepared(self, rows: "DataFrame") -> "DataFrame":
+        """Return the rows as a database takes them: nested values as JSON, and of each key the last one."""
+        for field in rows.schema.fields:
+            if isinstance(field.dataType, _NESTED):
+                rows = rows.withColumn(field.name, F.to_json(F.col(f"`{field.name}`")))
+        if not self._settings.key:
+            return rows
+        newest = Window.partitionBy(*self._settings.key).orderBy(*(F.col(name).desc() for name in ORDER))
+        return rows.withColumn("_rank", F.row_number().over(newest)).where("_rank = 1").drop("_rank", *ORDER)
+
+    def _stage(self, rows: "DataFrame") -> None:
+        options = {**self._settings.store_options, "url": self._settings.url, "dbtable": self._staging}
+        if self._driver:
+            options["driver"] = self._driver
+        if self._settings.user:
+            options |= {"user": self._settings.user, "password": self._settings.password}
+        mode = "overwrite"
+        if self._settings.url.startswith("jdbc:sqlite:"):
+            self._create_for_sqlite(rows.schema)
+            rows, mode = rows.coalesce(1), "append"  # it has one writer at a time
+        rows.write.format("jdbc").options(**options).mode(mode).save()
+
+    def _create_for_sqlite(self, schema: StructType) -> None:
+        """Create the staging table; Spark knows no SQLite, and takes a missing table for an error."""
+        columns = [
+            f"{self._quote(field.name)} {_SQLITE_TYPES.get(field.dataType.typeName(), 'TEXT')}"
+            for field in schema.fields
+        ]
+        with self._transaction() as run:
+            run(f"drop table if exists {self._staging}")
+            run(f"create table {self._staging} ({', '.join(columns)})")
+
+    def _copy(self, columns: list[str], query: str, batch: int) -> int:
+        """Copy the staged rows and record the batch, in one transaction; return how many rows were added."""
+        quote = self._quote
+        names = ", ".join(map(quote, columns))
+        table, staging = self._settings.table, self._staging
+        with self._transaction() as run:
+            run(f"create table if not exists {table} as select * from {staging} where 1 = 0")
+            conflict = ""
+            if key := self._settings.key:
+                index = f"{table.replace('.', '_')}_{self._settings.name}_key".replace("-", "_")
+                keys = ", ".join(map(quote, key))
+                run(f"create unique index if not exists {index} on {table} ({keys})")
+                rest = [f"{quote(name)} = excluded.{quote(name)}" for name in columns if name not in key]
+                conflict = f" on conflict ({keys}) do " + (f"update set {', '.join(rest)}" if rest else "nothing")
+            added = run(f"insert into {table} ({names}) select {names} from {staging} where 1 = 1{conflict}")
+            values = f"{_quoted(query)}, {batch}, {_quoted(self._settings.name)}"
+            if not run(f"update {BATCHES} set batch = {batch} where query = {_quoted(query)}"):
+                run(f"insert into {BATCHES} (query, batch, pipeline) values ({values})")
+            run(f"drop table {staging}")
+        return added
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing: each step has its own connection."""
+
+    # --- the database ------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Any:
+        registry = self._jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry
+        properties = self._jvm.java.util.Properties()
+        if self._settings.user:
+            properties.setProperty("user", self._settings.user)
+            properties.setProperty("password", self._settings.password)
+        if self._driver:
+            registry.register(self._driver)  # a jar of spark.jars is not seen by Java's own registry
+        return self._jvm.java.sql.DriverManager.getConnection(self._settings.url, properties)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[[str], int]]:
+        """Give a function that runs a statement and returns how many rows it changed; all are committed, or none."""
+        connection = self._connect()
+        try:
+            connection.setAutoCommit(False)
+            statement = connection.createStatement()
+            try:
+                yield lambda text: int(statement.executeUpdate(text))
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+        finally:
+            connection.close()
+
+    def _quote(self, name: str) -> str:
+        dialects = self._jvm.org.apache.spark.sql.jdbc.JdbcDialects
+        return str(dialects.get(self._settings.url).quoteIdentifier(name))
+
+    def _patiently(self, step: Callable[[], Result]) -> Result:
+        """Return the result of `step`; while the database is away, repeat it for the time of `retry`."""
+        deadline = time.monotonic() + self._settings.retry
+        while True:
+            try:
+                return step()
+            except (Py4JJavaError, PySparkException) as error:
+                if not _is_away(error) or time.monotonic() + _PAUSE > deadline:
+                    raise LapwingError(f"{self._settings.table}: {_reason(error)}") from error
+                logger.warning("%s: the database is away: %s", self._settings.name, _reason(error))
+                time.sleep(_PAUSE)
+
+
+def _driver_of(url: str) -> str:
+    known = {"jdbc:postgresql:": "org.postgresql.Driver", "jdbc:sqlite:": "org.sqlite.JDBC"}
+    return next((driver for start, driver in known.items() if url.startswith(start)), "")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sql_errors(error: BaseException) -> Iterator[Any]:
+    """Yield the SQL exceptions behind an error of Java."""
+    java = getattr(error, "java_exception", None)
+    while java is not None:
+        if hasattr(java, "getSQLState") and "SQLException" in _ancestry(java):
+            yield java
+        java = java.getCause()
+
+
+def _ancestry(java: Any) -> str:
+    names, kind = [], java.getClass()
+    while kind is not None:
+        names.append(str(kind.getName()))
+        kind = kind.getSuperclass()
+    return " ".join(names)
+
+
+def _is_away(error: BaseException) -> bool:
+    states = [str(found.getSQLState() or "") for found in _sql_errors(error)]
+    return any(state.startswith(_AWAY) for state in states) or "Connection refused" in str(error)
+
+
+def _reason(error: BaseException) -> str:
+    for found in _sql_errors(error):
+        return str(found.getMessage()).splitlines()[0]
+    if "ClassNotFoundException" in str(error):
+        return f"{complaint(error)}; name the jar of the driver in jars"
+    return complaint(error)

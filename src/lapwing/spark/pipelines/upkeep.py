@@ -1,0 +1,139 @@
+"""Pipelines removed, reset and compacted, while they do not run."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.http import BrokerRefused, call
+from lapwing.spark.pipelines.compact import MergeSettings, compact
+from lapwing.spark.pipelines.files import LocalFiles, is_local
+from lapwing.spark.pipelines.manifest_table import MANIFEST, ManifestTable, count_rows
+from lapwing.spark.pipelines.messages import access, brokers
+from lapwing.spark.pipelines.pipeline_home import PipelineHome
+from lapwing.spark.pipelines.pipeline_settings import StreamSettings
+from lapwing.spark.pipelines.run_command import remembered
+from lapwing.spark.pipelines.run_context import paths_of
+from lapwing.spark.pipelines.spec import PipelineSpec
+
+_FILE_BYTES: Final = 256 << 20
+_ORDER: Final = ("node", "log_id", "sequence")
+
+
+def remove(data: Path, name: str, *, keep_channel: bool = False) -> list[str]:
+    """Delete a pipeline's folder and its channel on the brokers; return what was done, in words. Files are kept."""
+    home = _idle(data, name)
+    spec = _spec(data, name)
+    done: list[str] = []
+    if not keep_channel:
+        done += _remove_from_brokers(spec, home.status())
+    shutil.rmtree(home.path)
+    done.append(f"deleted {home.path}")
+    if out := _output(data, spec):
+        done.append(f"kept the files in {out}")
+    return done
+
+
+def _remove_from_brokers(spec: PipelineSpec, status: dict[str, Any]) -> list[str]:
+    settings = spec.settings
+    found = access(settings)
+    done = []
+    channel = settings.channel or settings.name if isinstance(settings, StreamSettings) else ""
+    for address in brokers(settings):
+        _ignoring_missing(lambda: call(address, found, "DELETE", f"/pipelines/{spec.name}"))  # noqa: B023
+        for topic in status.get("topics") or () if channel else ():
+            where = {"topic": topic, "channel": channel}
+            if _ignoring_missing(lambda: call(address, found, "POST", "/channel/delete", where)):  # noqa: B023
+                done.append(f"deleted the channel {topic}/{channel} at {address}")
+    return done
+
+
+def _ignoring_missing(step: Any) -> bool:
+    try:
+        step()
+    except BrokerRefused as error:
+        if error.status not in (400, 404):  # 400: the status had a pattern, and no topic is called so
+            raise
+        return False
+    return True
+
+
+def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
+    """Delete a pipeline's checkpoint, so that it starts over; with `with_output` also the files it has written."""
+    home = _idle(data, name)
+    spec = _spec(data, name)
+    command = remembered(data, name)
+    paths = paths_of(name, data, checkpoint=command.checkpoint)
+    if not is_local(paths.checkpoint):
+        raise ConfigError(f"{paths.checkpoint} is not on this machine; delete it there")
+    done = []
+    out = _output(data, spec)
+    if with_output and out:
+        if not is_local(out):
+            raise ConfigError(f"{out} is not on this machine; delete it there")
+        if Path(out).exists():
+            if not Path(out, MANIFEST).is_dir():
+                raise ConfigError(f"{out} has no manifest, so no pipeline wrote it; delete it yourself")
+            shutil.rmtree(out)
+            done.append(f"deleted the files in {out}")
+    shutil.rmtree(paths.checkpoint, ignore_errors=True)
+    done.append(f"deleted the checkpoint {paths.checkpoint}; the next run of {home.name} starts over")
+    if out and not with_output and Path(out, MANIFEST).is_dir():
+        done.append(f"kept the files in {out}: an archive goes on where they end, other kinds need --with-output")
+    return done
+
+
+def compact_now(place: str) -> int:
+    """Merge all small files of an archive or a table on this machine; return how many were merged."""
+    if not is_local(place):
+        raise ConfigError(f"{place} is not on this machine; the pipeline merges its files itself")
+    files = LocalFiles(place)
+    if not files.names(MANIFEST):
+        raise ConfigError(f"{place} has no manifest, so it is no archive and no table of a pipeline")
+    table = ManifestTable(files, count_rows(None))
+    table.open()
+    try:
+        settings = MergeSettings(2, _FILE_BYTES, _ORDER, _no_writer, _compression(table))
+        merged = 0
+        while more := compact(None, table, settings, all_due=True):
+            merged += more
+        return merged
+    finally:
+        files.release()
+
+
+def _no_writer(rows: Any) -> Any:
+    raise LapwingError("files of this machine are merged without Spark")
+
+
+def _compression(table: ManifestTable) -> str:
+    """Return how the newest file is compressed."""
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
+    for path in sorted(table.contents.parts, reverse=True):
+        metadata = parquet.read_metadata(f"{table.root}/{path}")
+        if metadata.num_row_groups:
+            return str(metadata.row_group(0).column(0).compression).lower()
+    return "snappy"
+
+
+def _idle(data: Path, name: str) -> PipelineHome:
+    home = PipelineHome(data / name)
+    if not home.path.is_dir():
+        raise ConfigError(f"no pipeline {name} has run with --data {data}")
+    if (pid := home.running()) is not None:
+        raise ConfigError(f"the pipeline {name} is running (process {pid}); `lapwing pipeline stop {name}` stops it")
+    return home
+
+
+def _spec(data: Path, name: str) -> PipelineSpec:
+    return remembered(data, name).specs()[0]
+
+
+def _output(data: Path, spec: PipelineSpec) -> str:
+    """Return the directory that a pipeline writes to, or nothing."""
+    out = getattr(spec.settings, "out", None)
+    store = getattr(spec.settings, "store", "parquet")
+    if out is None or store not in ("parquet", "delta"):
+        return ""
+    return paths_of(spec.name, data, out=out, files=True).out

@@ -1,0 +1,87 @@
+"""`option("dead", "true")`: dead letters with their reason, error, failures and times as columns."""
+
+import json
+import urllib.request
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pipeline_runs import Runs
+from queries import forget_last_commit
+
+from lapwing.spark.batch_reader import LogBatchReader
+from lapwing.spark.dead_columns import add_columns, base_columns
+from lapwing.spark.options import source_options
+from lapwing.spark.source import DEAD_COLUMNS, columns
+
+LETTER = {
+    "dead-topic": "orders", "dead-channel": "billing", "dead-node": "1", "dead-log": "l", "dead-sequence": "7",
+    "dead-id": "0a", "dead-reason": "attempts", "dead-error": "KeyError: 'x'", "dead-failures": "5",
+    "dead-deliveries": "6", "dead-published": "2026-11-15T10:00:00Z", "dead-first-failed": "2026-11-15T10:00:01.5Z",
+    "dead-at": "2026-11-15T10:01:00Z", "dead-consumer": "worker-1",
+}  # fmt: skip
+
+
+def test_headers_of_letters_become_typed_columns_and_other_messages_have_none():
+    names = ["body", *(field.name for field in DEAD_COLUMNS)]
+    kind = pa.map_(pa.string(), pa.string())
+    odd = {**LETTER, "dead-failures": "many", "dead-at": "noon", "dead-count": "3"}
+    rows = pa.array([list(LETTER.items()), [], list(odd.items())], kind)
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a", b"b", b"c"]), rows], names=["body", "headers"])
+    [found] = add_columns(iter([batch]), names)
+    letter, plain, strange = found.to_pylist()
+
+    assert base_columns(names) == ["body", "headers"]
+    assert base_columns(["body", "headers", "reason"]) == ["body", "headers"]
+    assert letter == {
+        "body": b"a", "reason": "attempts", "error": "KeyError: 'x'", "failures": 5, "deliveries": 6, "deaths": 1,
+        "consumer": "worker-1", "origin_topic": "orders", "origin_channel": "billing", "origin_node": "1",
+        "origin_sequence": 7, "origin_id": "0a", "published_at": datetime(2026, 11, 15, 10, tzinfo=UTC),
+        "first_failed_at": datetime(2026, 11, 15, 10, 0, 1, 500_000, tzinfo=UTC),
+        "dead_at": datetime(2026, 11, 15, 10, 1, tzinfo=UTC),
+    }  # fmt: skip
+    assert {value for name, value in plain.items() if name != "body"} == {None}
+    assert (strange["failures"], strange["dead_at"], strange["deaths"]) == (None, None, 3)
+
+
+def bury(broker, topic="orders.billing.dead", **headers):
+    given = LETTER | {f"dead-{name}": value for name, value in headers.items()}
+    url = f"{broker.daemon.url}/pub?topic={topic}"
+    request = urllib.request.Request(url, data=b"x", headers={"X-Lapwing-Headers": json.dumps(given)})
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def test_a_dead_letter_topic_is_read_with_these_columns(broker):
+    bury(broker)
+    raw = {"nsqd": broker.address, "topic": "orders.billing.dead", "dead": "true", "includeBody": "false"}
+    reader = LogBatchReader(source_options(raw, streaming=False), columns(raw))
+    [row] = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+
+    assert "headers" not in row
+    assert (row["topic"], row["reason"], row["origin_channel"], row["failures"]) == (
+        "orders.billing.dead", "attempts", "billing", 5,
+    )  # fmt: skip
+
+
+@pytest.mark.spark
+def test_dead_letters_are_archived_once_and_counted_by_channel_and_reason(spark, broker, tmp_path):
+    runs = Runs(spark, broker, tmp_path)
+    bury(broker)
+    bury(broker, reason="rejected", error="bad", at="2026-11-15T10:30:00Z")
+    bury(broker, "orders.mail.dead", channel="mail")
+    broker.publish("orders", b"alive")
+    runs.once("dead")
+    forget_last_commit(runs.data / "dead" / "checkpoint")
+    bury(broker, error="worse", at="2026-11-15T10:40:00Z")
+    second = runs.once("dead")
+
+    letters = spark.read.parquet(str(tmp_path / "dead" / "letters"))
+    counts = spark.read.parquet(str(tmp_path / "dead" / "counts"))
+    assert second.rows_out == 1
+    assert sorted((row.origin_channel, row.reason, row.failures) for row in letters.collect()) == [
+        ("billing", "attempts", 5), ("billing", "attempts", 5), ("billing", "rejected", 5), ("mail", "attempts", 5),
+    ]  # fmt: skip
+    found = counts.groupBy("origin_topic", "origin_channel", "reason").sum("letters").collect()
+    assert sorted(map(tuple, found)) == [
+        ("orders", "billing", "attempts", 2), ("orders", "billing", "rejected", 1), ("orders", "mail", "attempts", 1),
+    ]  # fmt: skip

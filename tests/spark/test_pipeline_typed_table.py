@@ -1,0 +1,218 @@
+"""Topics as typed tables: Parquet and databases, each message once."""
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import postgresql
+import pytest
+from pipeline_runs import Runs
+from postgresql import POSTGRESQL_JAR, SQLITE_JAR
+from queries import forget_last_commit
+
+from lapwing.errors import ConfigError
+from lapwing.spark.pipelines import archive, spec, upkeep
+from lapwing.spark.pipelines.run_command import RunCommand
+from lapwing.spark.pipelines.verify import verify
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "schema=id bigint, amount double, at bigint, tags array<string>"
+
+
+@pytest.fixture
+def runs(spark, broker, tmp_path):
+    return Runs(spark, broker, tmp_path)
+
+
+def order(number, **more):
+    at = 1_790_000_000_000 + number * 3_600_000
+    return json.dumps({"id": number, "amount": number / 2, "at": at, "tags": ["a"], **more}).encode()
+
+
+def test_json_becomes_parquet_by_event_time_each_message_once(spark, runs, broker, caplog):
+    broker.publish("orders", *(order(n) for n in range(30)), b"nonsense", order(30, amount="much"), b'{"id": 31}')
+    settings = [SCHEMA, "topics=orders", "time=timestamp_millis(at)", "partition=day"]
+    first = runs.once("table", *settings)
+
+    rows = spark.read.parquet(str(runs.data.parent / "table"))
+    assert (first.rows_in, first.rows_out, first.rejected) == (33, 30, 3)
+    assert sorted(row.id for row in rows.collect()) == list(range(30))
+    assert {str(row.date) for row in rows.select("date").distinct().collect()} == {"2026-09-21", "2026-09-22"}
+    kinds = dict(rows.dtypes)
+    assert (kinds["id"], kinds["amount"], kinds["tags"], kinds["_sequence"]) == (
+        "bigint", "double", "array<string>", "bigint",
+    )  # fmt: skip
+    rejected = {each["body"]: each["headers"] for each in broker.messages("orders.rejected")}
+    assert {each["reason"] for each in rejected.values()} == {
+        "not JSON", "amount is no double", "no time: timestamp_millis(at)"
+    }  # fmt: skip
+    assert {each["pipeline"] for each in rejected.values()} == {"table"}
+
+    forget_last_commit(runs.data / "table" / "checkpoint")
+    broker.publish("orders", order(40))
+    second = runs.once("table", *settings)
+    assert second.rows_out == 1
+    assert spark.read.parquet(str(runs.data.parent / "table")).count() == 31
+    assert len(broker.messages("orders.rejected")) == 3
+    with pytest.raises(ConfigError, match="written from another checkpoint"):
+        runs.once("table", *settings, f"out={runs.data.parent / 'table'}", "name=other")
+
+
+def test_columns_csv_a_start_by_time_and_what_cannot_work(spark, runs, broker):
+    broker.publish("lines", b"1|x|2.5", b"2|y|much", b"3|z", b"4|\xff|1", b"5|w|7")
+    settings = ["format=csv", "schema=id bigint, name string, price double", "topics=lines", "parse_options=sep=|"]
+    settings += ["columns=key=id;label=upper(name);cents=cast(price * 100 as int)", "partition=none"]
+    runs.once("table", *settings, "start=2001-01-01T00:00:00Z")
+
+    rows = spark.read.parquet(str(runs.data.parent / "table")).orderBy("key").collect()
+    assert [tuple(row) for row in rows] == [(1, "X", 250), (5, "W", 700)]
+    reasons = [each["headers"]["reason"] for each in broker.messages("lines.rejected")]
+    assert reasons == ["not CSV of this schema", "not CSV of this schema", "not UTF-8"]
+    wrong = {
+        ("format=csv",): "CSV has no names; say schema",
+        ("format=avro", "schema=infer"): "definition is missing",
+        ("store=delta", SCHEMA): "store: delta: .*bring the package",
+        ("columns=a=no_such + 1", SCHEMA): "columns: a: .*no_such",
+        ("time=at", SCHEMA): r"time: at is bigint; say timestamp_millis\(at\)",
+    }
+    for given, complaint in wrong.items():
+        with pytest.raises(ConfigError, match=complaint):
+            runs.once("table", "topics=orders", "name=wrong", *given)
+
+
+def test_a_dry_run_shows_schema_rows_and_rejects_and_writes_nothing(runs, broker):
+    broker.publish("orders", order(1), order(2), b"nonsense")
+    command = RunCommand(["table"], [SCHEMA, "topics=orders"], {"nsqd": [broker.address], "dry_run": True})
+    lines = list(command.unchecked(runs.data).preview(runs.spark))
+    transform = RunCommand(
+        ["transform"], ["topics=orders", "sql=select id, amount from input", "to=x"],
+        {"nsqd": [broker.address], "dry_run": True},
+    )  # fmt: skip
+
+    assert command.is_preview
+    assert lines[0].startswith("table: id bigint, amount double, at bigint, tags array<string>, _topic string")
+    assert json.loads(lines[1])["id"] in (1, 2)
+    assert lines[-2:] == ["rejected 1: not JSON", "2 rows from the newest messages; nothing was written"]
+    assert next(transform.unchecked(runs.data).preview(runs.spark)) == "transform: id bigint, amount double"
+    assert not runs.data.exists()
+    assert not (runs.data.parent / "table").exists()
+
+
+def test_a_table_is_reset_compacted_and_removed(spark, runs, broker):
+    broker.publish("orders", *(order(n) for n in range(12)))
+    place = runs.data.parent / "table"
+    command = RunCommand(
+        ["table"], [SCHEMA, "topics=orders", "max_messages=3", "compact_after=100"], {"nsqd": [broker.address]},
+        once=True,
+    )  # fmt: skip
+
+    def run():
+        assert command.running(runs.data).run(spark, lambda progress: None)
+
+    run()
+    assert spark.read.parquet(str(place)).count() == 12
+    before = len(list(place.rglob("*.parquet")))
+    assert upkeep.compact_now(str(place)) <= before
+    assert spark.read.parquet(str(place)).count() == 12
+
+    lines = upkeep.reset(runs.data, "table", with_output=True)
+    assert any("starts over" in line for line in lines)
+    assert not place.exists()
+    run()
+    assert spark.read.parquet(str(place)).count() == 12
+    assert broker.depth("orders", "table") is not None
+    lines = upkeep.remove(runs.data, "table")
+    assert f"deleted the channel orders/table at {broker.address}" in lines
+    assert broker.depth("orders", "table") is None
+    assert broker.ask("/pipelines")["pipelines"] == []
+    assert not (runs.data / "table").exists()
+    assert place.exists()
+    with pytest.raises(ConfigError, match="no pipeline table has run"):
+        upkeep.remove(runs.data, "table")
+
+
+def test_small_files_of_an_archive_are_merged_at_once(runs, broker):
+    broker.publish("orders", *(b"%d" % n for n in range(20)))
+    runs.once("archive", "topics=orders", "max_messages=4", "compact_after=100", "compression=zstd")
+    place = str(runs.data.parent / "archive")
+
+    merged = upkeep.compact_now(place)
+    assert merged > 1 or len(list(Path(place).rglob("*.parquet"))) == 1
+    assert verify(place).sound
+    assert archive.read(runs.spark, place).count() == 20
+    assert upkeep.compact_now(place) == 0
+    with pytest.raises(ConfigError, match="has no manifest"):
+        upkeep.compact_now(str(runs.data))
+
+
+@pytest.mark.skipif(bool(postgresql.missing(POSTGRESQL_JAR)), reason=postgresql.missing(POSTGRESQL_JAR))
+def test_a_database_has_each_message_once_or_the_last_of_each_key(spark, runs, broker):
+    broker.publish("orders", *(order(n) for n in range(20)), b"nonsense")
+    with postgresql.running() as server:
+        common = [SCHEMA, "topics=orders", "store=jdbc", f"url={server.url}", "user=postgres", "password=secret"]
+        adding = [*common, "table=orders", "name=adding"]
+        first = runs.once("table", *adding)
+        assert (first.rows_out, first.rejected) == (20, 1)
+        forget_last_commit(runs.data / "adding" / "checkpoint")
+        broker.publish("orders", order(20), order(3, amount=99.5))
+        runs.once("table", *adding)
+
+        assert server.sql("select count(*), count(distinct _sequence), sum(amount) from orders") == "22|22|204.5"
+        assert server.sql("select tags, amount from orders where id = 20") == '["a"]|10'
+        keyed = [*common, "table=public.latest", "name=keyed", "key=id", "columns=id=id;amount=amount"]
+        assert runs.once("table", *keyed).rows_out == 21
+        broker.publish("orders", order(4, amount=1.0), order(4, amount=7.0))
+        runs.once("table", *keyed)
+        assert server.sql("select amount from latest where id in (3, 4) order by id") == "99.5\n7"
+        assert server.sql("select count(*) from latest") == "21"
+        assert server.sql("select pipeline from lapwing_batches order by 1") == "adding\nkeyed"
+        for folder in ("adding", "keyed"):
+            kept = (runs.data / folder / "checkpoint" / "lapwing.json").read_text()
+            assert "secret" not in kept
+        nowhere = f"url={server.url.removesuffix('postgres')}nowhere"
+        with pytest.raises(ConfigError, match=r"url: .*nowhere"):
+            runs.once("table", *common, "table=x", "name=bad", "retry=0s", nowhere)
+
+
+@pytest.mark.skipif(not SQLITE_JAR.exists(), reason="Debian's libxerial-sqlite-jdbc-java is not installed")
+def test_a_file_of_sqlite_has_each_message_once(runs, broker, tmp_path):
+    broker.publish("orders", *(order(n) for n in range(10)))
+    path = tmp_path / "shop.db"
+    settings = [SCHEMA, "topics=orders", "store=jdbc", f"url=jdbc:sqlite:{path}", "table=orders", "key=id"]
+    runs.once("table", *settings)
+    broker.publish("orders", order(3, amount=50.0))
+    runs.once("table", *settings)
+
+    with sqlite3.connect(path) as database:
+        rows = database.execute("select id, amount from orders order by id").fetchall()
+    assert rows == [(n, 50.0 if n == 3 else n / 2) for n in range(10)]
+
+
+# --- files of pipelines
+
+
+def test_a_file_has_environment_variables_and_several_pipelines(broker, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPIC", "orders")
+    monkeypatch.setenv("COUNT", "7")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    path = tmp_path / "both.yaml"
+    path.write_text(
+        "kind: table\nname: one\ntopics: ['${TOPIC}']\nmax_messages: ${COUNT}\nchannel: ${NOWHERE:-lake}\n"
+        "columns: {price: \"concat('$${', id)\"}\n---\nkind: archive\nname: two\ntopics: ['${TOPIC}.x']\n---\n"
+    )
+    one, two = spec.load(str(path))
+
+    assert (one.name, one.settings.topics, one.settings.max_messages, one.settings.channel) == (
+        "one", ("orders",), 7, "lake",
+    )  # fmt: skip
+    assert one.settings.columns == {"price": "concat('${', id)"}
+    assert (two.name, two.settings.kind, two.settings.topics) == ("two", "archive", ("orders.x",))
+    path.write_text("kind: archive\ntopics: orders\nout: ${NOWHERE}/x\n")
+    with pytest.raises(ConfigError, match=r"both.yaml:3: out: the environment variable NOWHERE is not set"):
+        spec.load(str(path))
+    path.write_text("kind: archive\nname: a\n---\nkind: archive\n")
+    with pytest.raises(ConfigError, match="a file with several pipelines needs a name for each"):
+        spec.load(str(path))
+    assert os.environ["TOPIC"] == "orders"
