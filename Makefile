@@ -67,6 +67,7 @@ soak-long: setup
 	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 LAPWING_KILLS=100 $(BIN)/pytest tests/crash tests/models tests/faults --timeout 7200
 	LAPWING_SOAK=1 $(BIN)/pytest tests/spark/test_sink.py --timeout 7200
 	$(BIN)/python tests/soak/spark_cluster.py
+	$(BIN)/python tests/soak/pipeline_kills.py
 	$(BIN)/python benchmarks/pipeline.py --soak 3600 --rate 20000
 
 # INPUTS=10000000: so many mutated inputs per decoder, instead of a time; failures are in build/fuzz
