@@ -29,6 +29,8 @@ ELSEWHERE = {
     ("README.md", "lapwing channel create orders/billing"): "tests/first_minutes/test_seven_steps.py",
     ("README.md", "from lapwing.spark.session import local_session"): "tests/spark/test_documents.py",
     ("docs/spark.md", "python"): "tests/spark/test_documents.py",
+    ("docs/spark.md", "sql"): "tests/spark/test_dead_columns.py",
+    ("docs/pipelines.md", "sql"): "tests/spark/test_dead_columns.py",
     ("docs/pipelines.md", "from lapwing.spark.pipelines import archive"): "tests/spark/test_pipeline_archive.py",
     ("docs/security.md", "json"): "tests/nsqd/test_auth.py",
     ("docs/monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",

@@ -1,8 +1,10 @@
 """`option("dead", "true")`: dead letters with their reason, error, failures and times as columns."""
 
 import json
+import re
 import urllib.request
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -63,6 +65,12 @@ def test_a_dead_letter_topic_is_read_with_these_columns(broker):
     )  # fmt: skip
 
 
+def sql_of(page):
+    """The SQL of a document."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    return re.findall(r"^```sql\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
 @pytest.mark.spark
 def test_dead_letters_are_archived_once_and_counted_by_channel_and_reason(spark, broker, tmp_path):
     runs = Runs(spark, broker, tmp_path)
@@ -76,12 +84,18 @@ def test_dead_letters_are_archived_once_and_counted_by_channel_and_reason(spark,
     second = runs.once("dead")
 
     letters = spark.read.parquet(str(tmp_path / "dead" / "letters"))
-    counts = spark.read.parquet(str(tmp_path / "dead" / "counts"))
+    [query] = sql_of("pipelines.md")
+    found = spark.sql(query.replace("lapwing-data", str(tmp_path))).collect()
+    runs.once("archive", "topics=orders")
+    session = spark.newSession()
+    for view in sql_of("spark.md"):
+        session.sql(view.replace("127.0.0.1:4151", broker.address).replace("/lake", str(tmp_path)))
     assert second.rows_out == 1
     assert sorted((row.origin_channel, row.reason, row.failures) for row in letters.collect()) == [
         ("billing", "attempts", 5), ("billing", "attempts", 5), ("billing", "rejected", 5), ("mail", "attempts", 5),
     ]  # fmt: skip
-    found = counts.groupBy("origin_topic", "origin_channel", "reason").sum("letters").collect()
+    assert session.table("letters").where("reason = 'attempts'").count() == 3
+    assert session.table("orders").count() == 1
     assert sorted(map(tuple, found)) == [
         ("orders", "billing", "attempts", 2), ("orders", "billing", "rejected", 1), ("orders", "mail", "attempts", 1),
     ]  # fmt: skip
