@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from lapwing.broker.holder import Holder
     from lapwing.broker.pending import Pending
 
 _AT_ONCE: Final = 20_000  # sequences that are looked at in one step
@@ -38,8 +39,11 @@ class Entry:
 
 def entry_of(pending: Pending, sequence: int, *, now: int) -> Entry | None:
     """Return a pending message; None when it is not pending. What is on its way to the dead-letter topic is not."""
+    return _entry(pending, sequence, pending.holder_of(sequence), now)
+
+
+def _entry(pending: Pending, sequence: int, holder: Holder | None, now: int) -> Entry | None:
     deliveries, failures = pending.attempts.get(sequence, 1), pending.failures.get(sequence).failures
-    holder = pending.holder_of(sequence)
     if holder is not None:
         if holder is pending.mover:
             return None
@@ -93,9 +97,8 @@ class PendingScan:
 
 def _sequences(pending: Pending, states: Collection[State], name: str | None) -> Iterator[Iterable[int]]:
     if State.IN_FLIGHT in states:
-        for holder in pending.holders:
-            if holder is not pending.mover and (name is None or holder.name == name):
-                yield holder.in_flight
+        for holder in _holders(pending, name):
+            yield holder.in_flight
     if name is None and State.READY in states:
         yield pending.requeued
         yield pending.alone
@@ -118,9 +121,22 @@ def entries(
     With `holder` or `min_idle`, only messages in flight.
     """
     if min_idle:
-        states = {State.IN_FLIGHT}
-    scan = PendingScan(pending, most=limit if not min_idle else 1 << 62, states=states, holder=holder, after=after)
-    while not scan.step():
-        pass
-    found = (entry_of(pending, sequence, now=now) for sequence in scan.found)
-    return [entry for entry in found if entry is not None and (not min_idle or entry.idle >= min_idle)][:limit]
+        states, latest = {State.IN_FLIGHT}, now - min_idle
+        leases = [each.in_flight for each in _holders(pending, holder)]
+        found = [each for held in leases for each, lease in held.items() if each > after and lease.delivered <= latest]
+    else:
+        found = [each for some in _sequences(pending, states, holder) for each in some if each > after]
+    lowest = nsmallest(limit, found) if limit < len(found) >> 3 else sorted(found)[:limit]
+    owners = _owners(pending, lowest)
+    shown = (_entry(pending, sequence, owners.get(sequence), now) for sequence in lowest)
+    return [entry for entry in shown if entry is not None]
+
+
+def _holders(pending: Pending, name: str | None) -> list[Holder]:
+    return [each for each in pending.holders if each is not pending.mover and (name is None or each.name == name)]
+
+
+def _owners(pending: Pending, sequences: list[int]) -> dict[int, Holder]:
+    """Return who holds which of these messages; one look at each holder, however many messages there are."""
+    wanted = set(sequences)
+    return {each: holder for holder in pending.holders for each in holder.in_flight.keys() & wanted}
