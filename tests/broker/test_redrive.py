@@ -15,6 +15,18 @@ from play import SECOND, Client, Stage, numbered
 DEAD = "t.c.dead"
 
 
+def sync(stage: Stage) -> None:
+    """Do what the syncer does for all that is unsynced now."""
+    unsynced, stage.broker.unsynced = stage.broker.unsynced, []
+    for topic, receipts in unsynced:
+        job = topic.store.begin_sync()
+        if job is not None:
+            job()
+        topic.store.finish_sync(None)
+        for receipt, sequence in receipts:
+            receipt.settle(sequence, None)
+
+
 def buried(stage: Stage, count: int = 3, **publish: Any) -> Client:
     """Have the channel give up that many messages; return its consumer."""
     consumer = stage.consumer()
@@ -224,6 +236,26 @@ def test_an_edited_body_stays_when_the_message_dies_and_is_redriven_again(stage:
     run(stage)
 
     assert [body for _, _, body in consumer.take()[0]] == [b"mended"]
+
+
+def test_letters_that_are_not_synced_yet_wait_for_their_redrive(tmp_path: Path):
+    stage = Stage(tmp_path, durability="fsync")
+    consumer = stage.consumer()
+    stage.client().publish(*numbered(2))
+    reject(consumer, 0)
+    stage.commit()
+    sync(stage)
+    reject(consumer, 1)
+    stage.commit()
+    start(stage)
+    before = run(stage)
+    assert (before.state, before.redriven) == (RUNNING, 1)
+    sync(stage)
+    stage.pass_time(SECOND)
+
+    assert run(stage).redriven == 2
+    assert sorted(each for each, _, _ in consumer.take()[0][-2:]) == [0, 1]
+    assert stage.channel().pending.with_consumers == 2
 
 
 def test_a_message_that_the_cursor_will_reach_anyway_is_not_doubled(stage: Stage):

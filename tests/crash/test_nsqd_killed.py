@@ -1,43 +1,15 @@
 """nsqd killed again and again under load: every message that was acknowledged arrives."""
 
 import random
-import socket
 import struct
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from talking import LOST, Talk
 
 import daemons
-
-LOST = (OSError, EOFError)  # what a client sees of a server that was killed
-
-
-class Talk:
-    """A connection of a client that knows how to publish and consume, and no more."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
-        self._file = self._socket.makefile("rb")
-        self.send(b"  V2")
-
-    def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
-    def frame(self) -> tuple[int, bytes]:
-        head = self._file.read(8)
-        if len(head) < 8:
-            raise EOFError
-        size, kind = struct.unpack(">II", head)
-        payload = self._file.read(size - 4)
-        if len(payload) < size - 4:
-            raise EOFError
-        return kind, payload
-
-    def close(self) -> None:
-        self._file.close()
-        self._socket.close()
 
 
 class Load:

@@ -15,7 +15,7 @@ from lapwing.broker.dead_letter_link import DeadLetterMark
 from lapwing.broker.dead_letters import Cause, Origin
 from lapwing.broker.skips import Run, runs_of
 from lapwing.errors import LapwingError
-from lapwing.log.log import Extra
+from lapwing.log.log import Extra, TopicLog
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class DeadLetterMover:
         self._broker = broker
         self._waiting: dict[ChannelCore, dict[int, Cause]] = {}
         self._refused: dict[ChannelCore, str] = {}  # why the last move of a channel failed
+        self._unsettled: dict[str, list[int]] = {}  # by log: where batches begin that are not written yet
 
     @property
     def has_work(self) -> bool:
@@ -69,6 +70,13 @@ class DeadLetterMover:
             for channel, reason in self._refused.items()
             if not channel.exiting and channel.pending.failures.doomed()
         ]
+
+    def settled_end(self, log: TopicLog) -> int:
+        """Return the end of the letters in a log whose messages are finished in their channels.
+
+        Letters beyond are not for anybody yet: their messages are still in their channels.
+        """
+        return min(self._unsettled.get(log.identity, ()), default=log.end)
 
     def add(self, channel: ChannelCore, causes: Mapping[int, Cause]) -> None:
         """Take messages of a channel, which the mover of its `pending` holds."""
@@ -127,6 +135,7 @@ class DeadLetterMover:
         if moved:
             target.publish_own(bodies, extras, _Move(self, channel, target, moved), now=now)
             channel.dead_link().unsettled.append((target.log.identity, first))
+            self._unsettled.setdefault(target.log.identity, []).append(first)
         return done
 
     def dead_topic(self, name: str, *, now: int) -> Topic:
@@ -138,10 +147,18 @@ class DeadLetterMover:
 
     def settled(self, channel: ChannelCore, target: Topic, first: int, moved: Sequence[int], now: int) -> None:
         """Finish messages whose copies are written."""
-        channel.dead_link().unsettled.remove((target.log.identity, first))
+        self.forget(channel, target, first)
         self._refused.pop(channel, None)
         if not channel.exiting:
             channel.counts.dead += len(channel.finish(moved, now=now))
+
+    def forget(self, channel: ChannelCore, target: Topic, first: int) -> None:
+        """Forget a batch that is written, or never will be."""
+        log = target.log.identity
+        channel.dead_link().unsettled.remove((log, first))
+        self._unsettled[log].remove(first)
+        if not self._unsettled[log]:
+            del self._unsettled[log]
 
     def refuse(self, channel: ChannelCore, sequences: Sequence[int], error: Exception, *, now: int) -> None:
         """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
@@ -220,7 +237,7 @@ class _Move:
         if error is None:
             self._mover.settled(self._channel, self._target, sequence, self._moved, now)
         else:
-            self._channel.dead_link().unsettled.remove((self._target.log.identity, sequence))
+            self._mover.forget(self._channel, self._target, sequence)
             self._mover.refuse(self._channel, self._moved, error, now=now)
 
 

@@ -133,12 +133,13 @@ class Redrives:
             most = min(most, bucket.available(now))
             if not most:
                 return bucket.next_due()
-        runs = [(start, min(stop, task.stop)) for start, stop in dead_letter_view.waiting_runs(channel)]
+        stop_at = min(task.stop, self._broker.mover.settled_end(channel.topic.log))
+        runs = [(start, min(stop, stop_at)) for start, stop in dead_letter_view.waiting_runs(channel)]
         found, last, looked = dead_letter_view.letters(
             channel, runs, after=task.position - 1, most=STEP, wanted=task.wanted
         )
         if last < 0:
-            return self._end(channel, task, now)
+            return self._end(channel, task, now) if stop_at == task.stop else now + _SETTLING
         if len(found) > most:  # the others are looked at again
             found = found[:most]
             looked, last = len(found), found[-1].sequence
