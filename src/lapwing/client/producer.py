@@ -15,6 +15,8 @@ from lapwing.client.connection import connect
 from lapwing.client.connections import Connections
 from lapwing.client.errors import ClientError, ConnectionLost, PublishFailed, PublishTimeout, Stopped
 from lapwing.client.headers import encode, headers_of_each
+from lapwing.client.inbox import CORRELATION_ID, REPLY_TO, Inbox, RequestTimeout, reply_headers
+from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
 from lapwing.client.publish_batches import PublishBatch, PublishLimits, checked, elsewhere, pack
 from lapwing.client.publish_connection import PublishConnection
@@ -66,6 +68,7 @@ class Producer:
         self._stopping = False
         self._stopped = False
         self._ids = itertools.count()
+        self._inbox: Inbox | None = None
         self._id_prefix = secrets.token_hex(10).encode()
 
     # -- start and stop
@@ -111,6 +114,8 @@ class Producer:
         self._connections.hold()
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
+        if self._inbox is not None:
+            await self._inbox.stop()
         futures = [future for batch in self._pending() for future in batch.futures if not future.done()]
         try:
             if futures:
@@ -237,6 +242,44 @@ class Producer:
                     raise result
                 # the limit of nsqd is lower than assumed, and known now
                 rest += zip(batch.headers or [b""] * len(batch.bodies), batch.bodies, strict=True)
+
+    async def request(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+    ) -> Message:
+        """Publish a request and return the reply to it, which some consumer of the topic sends with `reply`.
+
+        Raises `RequestTimeout` when none comes within `timeout` seconds, and what `publish` raises.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._begin()
+                if not self._targets:
+                    await self._connections.first_failures(self._connections.addresses)
+                if self._inbox is None:
+                    self._inbox = Inbox(self.options)
+                await self._inbox.listen(self.connections)
+                name, reply = self._inbox.expect()
+                own = {**(headers or {}), REPLY_TO: Inbox.topic, CORRELATION_ID: name}
+                try:
+                    await self.publish(topic, body, headers=own, timeout=timeout)
+                    return await reply
+                finally:
+                    reply.cancel()
+        except TimeoutError as error:
+            if isinstance(error, ClientError):
+                raise
+            text = f"no reply from {topic} within {timeout:g} s: is a consumer there that replies?"
+            raise RequestTimeout(text) from error
+
+    async def reply(self, request: Message, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
+        """Reply to a request that was consumed. Raises `ValueError` for a message that is no request."""
+        topic, own = reply_headers(request, headers)
+        await self.publish(topic, body, headers=own)
 
     def _packed(
         self, topic: str, messages: list[tuple[bytes, bytes]], deadline: float, *, needs_headers: bool

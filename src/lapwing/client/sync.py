@@ -108,6 +108,16 @@ class SyncProducer:
         """Publish `bodies` and return when nsqd has confirmed them; see `Producer.publish_many`."""
         self._thread.call(self._producer.publish_many(topic, bodies, headers=headers, defer=defer, timeout=timeout))
 
+    def request(
+        self, topic: str, body: bytes, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0
+    ) -> Message:
+        """Publish a request and return the reply to it; see `Producer.request`."""
+        return self._thread.call(self._producer.request(topic, body, headers=headers, timeout=timeout))
+
+    def reply(self, request: Message, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
+        """Reply to a request that was consumed; see `Producer.reply`."""
+        self._thread.call(self._producer.reply(request, body, headers=headers))
+
     def close(self) -> None:
         """Wait for unconfirmed publishes, then close. Twice is harmless."""
         if self._thread.alive:
