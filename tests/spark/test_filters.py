@@ -9,36 +9,40 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, LessThan
 pytestmark = pytest.mark.spark
 
 
-class NumbersReader(DataSourceReader):
-    def __init__(self):
-        self.below = 40
+def numbers():
+    """A source of the numbers below 40 that takes filters; made here, so that it is pickled with its code."""
 
-    def pushFilters(self, filters):
-        for each in filters:
-            if isinstance(each, LessThan):
-                self.below = min(self.below, each.value)
-            yield each  # Spark filters the rows again
+    class NumbersReader(DataSourceReader):
+        def __init__(self):
+            self.below = 40
 
-    def read(self, partition):
-        return iter([(number,) for number in range(self.below)])
+        def pushFilters(self, filters):
+            for each in filters:
+                if isinstance(each, LessThan):
+                    self.below = min(self.below, each.value)
+                yield each  # Spark filters the rows again
 
+        def read(self, partition):
+            return iter([(number,) for number in range(self.below)])
 
-class Numbers(DataSource):
-    @classmethod
-    def name(cls):
-        return "filtered_numbers"
+    class Numbers(DataSource):
+        @classmethod
+        def name(cls):
+            return "filtered_numbers"
 
-    def schema(self):
-        return "sequence int"
+        def schema(self):
+            return "sequence int"
 
-    def reader(self, schema):
-        return NumbersReader()
+        def reader(self, schema):
+            return NumbersReader()
+
+    return Numbers
 
 
 def test_filters_that_are_pushed_stay_with_a_frame_that_is_used_twice(spark):
     session = spark.newSession()
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    session.dataSource.register(Numbers)
+    session.dataSource.register(numbers())
     frame = session.read.format("filtered_numbers").load()
 
     assert frame.where("sequence < 5").count() == 5
