@@ -1,5 +1,6 @@
 """Pictures of every page for the documents: `python tests/admin/screens.py` writes docs/screens/*.png.
 
+`python tests/admin/screens.py DIRECTORY` writes each page at 1440 and 390 pixels, light and dark, to look at them all.
 The cluster is a small made-up one, so that each page has something to show, and the same things each time.
 """
 
@@ -56,6 +57,9 @@ def cluster() -> tuple[list[FakeNsqd], FakeLookupd]:
     nodes[0].topics["_lapwing_flow"] = Topic(channels={"flow": Channel()})
     _past(nodes[0].topics["_lapwing_flow"])
     nodes[0].pipelines = _pipelines()
+    for node in nodes[:2]:
+        node.topics["orders.billing.dead"] = _dead_letters(chance)
+        _hold(chance, node.topics["orders"].channels["billing"])
     lookupd = FakeLookupd(*nodes)
     lookupd.registered = {"returns-2025": {"archive"}, "trial": set()}
     return nodes, lookupd
@@ -94,6 +98,64 @@ def _order(topic: Topic, number: int) -> None:
     topic.publish(json.dumps(body), headers={"trace": f"{number * 7919:08x}", "source": "shop"} if number % 2 else {})
 
 
+def _ago(seconds: float) -> str:
+    return datetime.fromtimestamp(time.time() - seconds, UTC).isoformat()
+
+
+def _dead_letters(chance: random.Random) -> Topic:
+    """A dead-letter topic: most letters died of the same error, and a redrive of some of them is under way."""
+    errors = [
+        (
+            "attempts",
+            "HTTPStatusError: 503 Service Unavailable (billing.py:88 in charge)\n  at https://pay.example/charge",
+        ),
+        ("attempts", "KeyError: 'customer' (billing.py:61 in handle)"),
+        ("rejected", "the total is negative"),
+    ]
+    letters = []
+    for sequence in range(24):
+        reason, error = errors[0 if sequence % 3 else sequence % 4 // 2 + 1]
+        order = {"order": 10_000 + sequence, "customer": {"id": sequence * 7 % 911}, "total": round(sequence * 3.17, 2)}
+        letters.append(
+            {
+                "sequence": sequence, "id": f"{sequence:016x}", "topic": "orders", "channel": "billing",
+                "reason": reason, "error": error, "failures": 5 if reason == "attempts" else 1, "deliveries": 5,
+                "count": 1,
+                "published": _ago(7300 - sequence), "first_failed": _ago(7200 - sequence * 9),
+                "at": _ago(3600 - sequence * 97), "consumer": f"nsq:worker-{chance.randrange(1, 9)}:50412",
+                "headers": {"trace": f"{sequence * 7919:08x}"}, "body": json.dumps(order),
+            }
+        )  # fmt: skip
+    task = {"to": "channel", "filter": {"reason": "attempts"}, "rate": "5/s", "started": _ago(40), "state": "running"}
+    task |= {"redriven": 118, "left": 24, "skipped": {}, "error": ""}
+    return Topic(channels={"dead": Channel(depth=24, messages=180)}, letters=letters, redrive=task, messages=180)
+
+
+def _hold(chance: random.Random, channel: Channel) -> None:
+    """Some pending messages, and consumers with names."""
+    for sequence in range(14):
+        state = ("in_flight", "in_flight", "ready", "deferred")[sequence % 4]
+        held = {"holder": f"nsq:worker-{sequence % 3}:50412", "idle": 1200 * sequence} if state == "in_flight" else {}
+        error = "TimeoutError: pay.example did not answer in 5 s" if sequence % 5 == 1 else None
+        channel.pending.append(
+            {
+                "sequence": 88_000 + sequence, "id": f"{sequence:016x}", "state": state, "holder": None, "idle": None,
+                "deadline": _ago(-60 * sequence), "deliveries": 1 + sequence % 3, "failures": sequence % 3,
+                "error": error, "size": 180 + sequence, **held,
+            }
+        )  # fmt: skip
+    names = ("invoices-1", "invoices-2")
+    channel.more["consumers"] = [
+        {
+            "name": name,
+            "in_flight_count": 3 + index,
+            "oldest_seconds": 12 + 1900 * index,
+            "idle_seconds": 2 + 950 * index,
+        }
+        for index, name in enumerate(names)
+    ]
+
+
 def _past(topic: Topic) -> None:
     """A week of windows of `orders`, as the flow pipeline leaves them: days and nights, and one bad afternoon."""
     chance = random.Random(7)
@@ -118,7 +180,7 @@ def _past(topic: Topic) -> None:
 
 def _pipelines() -> list[dict[str, object]]:
     now = int(time.time() * 1000)
-    running = {"kind": "archive", "state": "running", "error": None, "updated_ms": now}
+    running = {"kind": "archive", "state": "running", "error": None, "updated_ms": now, "rejected": 3, "late": 0}
     return [
         {
             **running,
@@ -195,9 +257,10 @@ def _work(chance: random.Random, channel: Channel, came: int) -> None:
         each["message_count"] += went // len(channel.clients)
 
 
-def main() -> None:
-    """Write the pictures."""
-    SCREENS.mkdir(parents=True, exist_ok=True)
+def main(folder: str = "") -> None:
+    """Write the pictures for the documents, or every page in every look into `folder`."""
+    target = Path(folder) if folder else SCREENS
+    target.mkdir(parents=True, exist_ok=True)
     nodes, lookupd = cluster()
     ended = threading.Event()
     threading.Thread(target=traffic, args=(nodes, ended), daemon=True).start()
@@ -212,6 +275,8 @@ def main() -> None:
         "counter": "/counter?span=300",
         "lookup": "/lookup",
         "messages": f"/messages?topic=orders&message={nodes[0].name}%7C40",
+        "dead": f"/dead?topic=orders.billing.dead&letter={nodes[0].name}%7C4",
+        "dead-topics": "/dead",
         "clients": "/clients",
         "pipelines": "/pipelines?name=emails-dead",
         "audit": "/audit",
@@ -220,26 +285,36 @@ def main() -> None:
         stack.callback(ended.set)
         admin = stack.enter_context(start_nsqadmin(f"--lookupd-http-address={lookupd.address}"))
         browser = stack.enter_context(chromium())
-        wide = browser.new_context(viewport={"width": 1360, "height": 860}, color_scheme="light")
-        dark = browser.new_context(viewport={"width": 1360, "height": 860}, color_scheme="dark")
-        phone = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme="light", device_scale_factor=2)
+        wide = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
         for action in ("pause", "unpause"):
             wide.request.post(f"{admin.url}/api/topics/payments", data={"action": action})
         watching = wide.new_page()
         watching.goto(admin.url)
         watching.wait_for_timeout(WATCHED * 1000)
         watching.close()
-        shots = [(wide, name, path) for name, path in pages.items()]
-        shots += [(dark, f"{name}-dark", pages[name]) for name in ("overview", "topic", "messages")]
-        shots += [(phone, f"{name}-phone", pages[name]) for name in ("overview", "topic")]
-        for context, name, path in shots:
-            page = context.new_page()
-            page.goto(admin.url + path)
+        looks = {
+            "": wide,
+            "-dark": browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="dark"),
+            "-phone": browser.new_context(
+                viewport={"width": 390, "height": 844}, color_scheme="light", device_scale_factor=1 if folder else 2
+            ),
+            "-phone-dark": browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark"),
+        }
+        if folder:
+            shots = [(look, name) for look in looks for name in pages]
+        else:
+            shots = [("", name) for name in pages]
+            shots += [("-dark", name) for name in ("overview", "topic", "messages")]
+            shots += [("-phone", name) for name in ("overview", "topic")]
+        for look, name in shots:
+            page = looks[look].new_page()
+            page.goto(admin.url + pages[name])
             page.wait_for_timeout(4500)
-            page.screenshot(path=str(SCREENS / f"{name}.png"), full_page=name == "past")
+            path = target / f"{name}{look}.png"
+            page.screenshot(path=str(path), full_page=bool(folder) or name == "past")
             page.close()
-            print(f"docs/screens/{name}.png")
+            print(path)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

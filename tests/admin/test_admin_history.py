@@ -3,6 +3,7 @@
 import pytest
 
 from lapwing.admin.history import History, Ring, Track
+from lapwing.admin.pages.charts import known_points
 from lapwing.client.cluster import Node, topics_of_stats
 
 NODE = Node("a", "10.0.0.1", 4150, 4151, "1.3.0")
@@ -209,3 +210,13 @@ def test_lapwings_own_topics_are_watched_and_not_counted():
     assert history.cluster.last("in") == 10
     assert [history.cluster.last(field) for field in ("ready", "in_flight", "lag")] == [0, 0, 0]
     assert history.node_flow == {NODE.name: 10}
+
+
+def test_a_chart_has_a_gap_where_the_first_rate_would_be():
+    history = History()
+    history.sample(100.0, topics(50))
+    history.sample(110.0, topics(150))
+    track = history.channels["t", "c"]
+
+    assert known_points(track, "in", since=0.0) == [(100.0, None), (110.0, 10.0)]
+    assert known_points(track, "depth", since=0.0) == [(100.0, 0.0), (110.0, 0.0)]

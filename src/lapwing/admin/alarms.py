@@ -229,13 +229,14 @@ def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> I
     late = [each for each in channel.get("consumers", ()) if each["oldest_seconds"] >= limits.held]
     if late:
         worst = max(late, key=lambda each: each["oldest_seconds"])
-        others = f", and {len(late) - 1} more consumers" if len(late) > 1 else ""
+        others = f", and {several(len(late) - 1, 'other consumer')}" if len(late) > 1 else ""
         yield Alarm(
             "warning",
             name,
             f"Consumer {worst['name']} of {name} holds {messages(worst['in_flight_count'])}, the oldest for "
             f"{duration(worst['oldest_seconds'])}{others}.",
-            "If it does not come back, claim its messages (XAUTOCLAIM), or delete it (XGROUP DELCONSUMER).",
+            "If it does not come back, claim its messages (on the channel's page, or with XAUTOCLAIM), or delete it "
+            "(XGROUP DELCONSUMER).",
             link,
         )
 

@@ -15,6 +15,7 @@ from lapwing.admin.pages.frame import PageView
 SPANS: Final = ((300, "5 min"), (1800, "30 min"), (7200, "2 h"), (86400, "24 h"))
 LONG_SPANS: Final = (*SPANS[:3], (21600, "6 h"), (86400, "24 h"), (604800, "7 d"))
 NEWEST: Final = 20  # points sent again with each poll, in case some were missed
+RATES: Final = ("in", "out")  # fields that are rates
 SAMPLED: Final = "There are more windows than nsqadmin reads: each point is a sample, so short peaks may be missing."
 UNMEASURED: Final = "Latency is measured by an nsqd that runs with"
 MEASURE: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"
@@ -132,7 +133,13 @@ class _Own:
         found = self._track()
         if found is not None:
             since = self._view.cluster_view.at - span
-            self._group.show(lambda field: found.points(field, since=since), span=span, whole=whole)
+            self._group.show(lambda field: known_points(found, field, since=since), span=span, whole=whole)
+
+
+def known_points(track: Track, field: str, *, since: float) -> list[tuple[float, float | None]]:
+    """Return the points of a field; a gap for the first rate, which needs a second sample."""
+    begins = track.begins() if field in RATES else None
+    return [(at, None if at == begins else value) for at, value in track.points(field, since=since)]
 
 
 class _Past:

@@ -43,6 +43,7 @@ from lapwing.client.format import several
 from lapwing.client.http import CallFailed
 
 _FILTER: Final = tuple(each.name for each in fields(LetterFilter))
+_RARER: Final = ("source", "pattern", "field", "since", "until")  # conditions that are folded up
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +146,28 @@ def _form(view: PageView, query: LetterQuery) -> None:
             on_change=lambda name: view.go(href(view.links, name)),
         )
         reasons = [("", "any reason"), *((reason, reason) for reason in REASONS)]
-        shown_fields = {
-            "source": Field("From topic", value=wanted.source, width="130px", on_enter=go),
-            "channel": Field("Channel", value=wanted.channel, width="130px", on_enter=go),
-            "reason": Field("Reason", kind="select", options=reasons, value=wanted.reason, on_enter=go),
-            "error": Field("Error contains", value=wanted.error, width="150px", on_enter=go),
-            "text": Field("Body contains", value=wanted.text, width="150px", on_enter=go),
-            "pattern": Field("Body matches", value=wanted.pattern, placeholder="RE2", width="120px", on_enter=go),
-            "field": Field("JSON field", value=wanted.field, placeholder="/customer/id=17", width="140px", on_enter=go),
-            "since": Field("Since", value=wanted.since, placeholder="2h, or a time", width="130px", on_enter=go),
-            "until": Field("Until", value=wanted.until, placeholder="10m, or a time", width="130px", on_enter=go),
-        }
+
+        def text(name: str, label: str, width: str, placeholder: str = "") -> None:
+            value = str(getattr(wanted, name))
+            shown_fields[name] = Field(label, value=value, placeholder=placeholder, width=width, on_enter=go)
+
+        shown_fields: dict[str, Field] = {}
+        text("channel", "Channel", "130px")
+        shown_fields["reason"] = Field("Reason", kind="select", options=reasons, value=wanted.reason, on_enter=go)
+        text("error", "Error contains", "170px")
+        text("text", "Body contains", "170px")
         button("Show", go, tone="main", sign="search")
         if wanted.given():
             link_button("All letters", href(view.links, query.topic), sign="clear")
+        more = any(getattr(wanted, name) for name in _RARER)
+        with element("details", None, "lw-more-fields", open=more or None):
+            element("summary", "More conditions")
+            with element("div", None, "lw-form"):
+                text("source", "From topic", "150px")
+                text("pattern", "Body matches", "170px", "an RE2 expression")
+                text("field", "JSON field of the body", "170px", "/customer/id=17")
+                text("since", "Given up since", "170px", "2h ago as 2h, or a time")
+                text("until", "Given up until", "170px", "10m, or a time")
 
 
 class DeadLetters:

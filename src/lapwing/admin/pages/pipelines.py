@@ -23,6 +23,8 @@ COLUMNS = (
     TableColumn("depth", "Channel depth", title="What its channels say is left"),
     TableColumn("input", "Input", "rate", "Messages read a second"),
     TableColumn("processed", "Processed", "rate", "Messages processed a second"),
+    TableColumn("rejected", "Rejected", title="Messages that could not be used, since the run began"),
+    TableColumn("late", "Late", title="Rows that came after the watermark, since the run began"),
     TableColumn("batch", "Last batch"),
     TableColumn("took", "Batch took", "dur"),
     TableColumn("seen", "Reported", "dur", "Time since it last reported"),
@@ -35,7 +37,9 @@ def install(admin: Admin) -> None:
     @ui.page("/pipelines", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
-        above = "Each running Spark query tells nsqd how far it is; its channel shows the same from the broker's side."
+        above = (
+            "Each running Spark query reports to nsqd how far it is; its channel shows the same from the broker's side."
+        )
         with frame(admin, request, "Pipelines", "/pipelines", above=above) as view:
             absent = notice("No nsqd here keeps account of pipelines.")
             _list(view)
@@ -100,6 +104,8 @@ def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits,
         sum(known["depth"] + known["in_flight_count"] for known in found if known is not None),
         round(_number(pipeline.get("input_rate")), 2),
         round(_number(pipeline.get("processed_rate")), 2),
+        pipeline.get("rejected"),
+        pipeline.get("late"),
         pipeline.get("batch_id"),
         _number(pipeline.get("batch_ms")) / 1000,
         round(pipeline_age(pipeline, cluster_view.at)),

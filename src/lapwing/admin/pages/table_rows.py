@@ -19,6 +19,7 @@ from lapwing.admin.history import History
 from lapwing.client.cluster import Json, locality
 from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.format import duration, quantile, utc_time
+from lapwing.names import own
 
 Row = list[Any]
 Label = list[str]
@@ -453,7 +454,7 @@ _MOST_TOPICS = 3
 def node_row(state: NodeState, cluster_view: ClusterView, history: History, links: PageLinks) -> Row:
     """Return the row of an nsqd; one that does not answer has its last figures."""
     node = state.node
-    topics = sorted(node.topics)
+    topics = sorted((name, tombstoned) for name, tombstoned in node.topics if not own(name))
     shown = [[name, links.topic(name), "warn" if tombstoned else ""] for name, tombstoned in topics[:_MOST_TOPICS]]
     if len(topics) > _MOST_TOPICS:
         shown.append([f"{len(topics) - _MOST_TOPICS} more", links.node(node.name), "info"])
