@@ -39,6 +39,24 @@ def nsqadmin(shared_cluster: Cluster) -> Iterator[Daemon]:
         yield warm_up(daemon)
 
 
+@pytest.fixture(scope="session")
+def guarded(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One for all tests with an ACL, a base path, notifications and an audit file: others than ann only read."""
+    fill(shared_cluster)
+    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    with start_nsqadmin(
+        f"--lookupd-http-address={shared_cluster.lookupd.address}",
+        "--admin-user=ann",
+        "--trusted-proxy=127.0.0.1/32",
+        "--base-path=/nsq/",
+        f"--audit-file={audit}",
+        f"--notification-http-endpoint=http://{shared_cluster.lookupd.address}/notify",
+        "--allow-config-from-cidr=10.0.0.0/8",
+    ) as daemon:
+        daemon.audit = audit
+        yield warm_up(daemon, "/nsq")
+
+
 @pytest.fixture(scope="module")
 def starting() -> Iterator[Callable[..., Daemon]]:
     """Starts more of them; all are ended with the module."""

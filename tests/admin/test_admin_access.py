@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admin_stage import Cluster, start_nsqadmin, warm_up
+from admin_stage import start_nsqadmin
 
 from daemons import program, until
 from lapwing.admin.access import AccessRules, Logins, hash_password, inside, parse_networks, read_passwords
@@ -196,23 +196,6 @@ def test_an_audit_file_that_cannot_be_written_stops_nobody(tmp_path):
 
 
 # ---- the real daemon ----
-
-
-@pytest.fixture(scope="module")
-def guarded(shared_cluster: Cluster, starting, tmp_path_factory):
-    """With an ACL, a base path, notifications and an audit file."""
-    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
-    daemon = starting(
-        f"--lookupd-http-address={shared_cluster.lookupd.address}",
-        "--admin-user=ann",
-        "--trusted-proxy=127.0.0.1/32",
-        "--base-path=/nsq/",
-        f"--audit-file={audit}",
-        f"--notification-http-endpoint=http://{shared_cluster.lookupd.address}/notify",
-        "--allow-config-from-cidr=10.0.0.0/8",
-    )
-    daemon.audit = audit
-    return warm_up(daemon, "/nsq")
 
 
 ANN = {"X-Forwarded-User": "ann"}

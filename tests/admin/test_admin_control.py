@@ -129,6 +129,24 @@ def test_a_seek_shows_what_it_would_do_before_it_does_it(ui, broker_admin, broke
     assert depth(broker) == 2
 
 
+def test_a_message_that_nsqd_refuses_stays_in_the_dialog(ui, broker_admin, broker, orders):
+    shown_soon(broker_admin, orders)
+    page = ui.open("/topics/orders")
+    ui.press("Publish")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Body").fill("kept")
+    dialog.get_by_label("Headers").fill("trace: abc")
+    dialog.get_by_label("Delay in seconds").fill("9999999")
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("INVALID_DEFER")
+    expect(dialog.get_by_label("Body")).to_have_value("kept")
+    dialog.get_by_label("Delay in seconds").fill("")
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+    ui.told("Published to orders")
+
+    assert depth(broker) == 6
+
+
 def test_a_reader_sees_settings_and_changes_nothing(page, broker_reader, broker, orders):
     shown_soon(broker_reader, orders)
     ui = Ui(page, broker_reader.url)

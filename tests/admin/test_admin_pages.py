@@ -171,16 +171,6 @@ def test_older_messages_are_a_page_away(ui, cluster):
 # ---- sizes, charts, badges ----
 
 
-@pytest.mark.parametrize("path", ["/", "/topics", "/topics/orders", "/topics/orders/billing", "/nodes", "/clients"])
-def test_tables_fit_a_screen_of_1440_pixels(ui, cluster, path):
-    ui.page.set_viewport_size({"width": 1440, "height": 900})
-    page = ui.open(path)
-    expect(page.locator(".lw-table tbody tr").first).to_be_visible()
-
-    over = "[...document.querySelectorAll('.lw-scroll')].map((e) => e.scrollWidth - e.clientWidth)"
-    assert set(page.evaluate(over)) == {0}
-
-
 def test_the_node_page_fits_too_and_shows_its_resources_and_options(ui, cluster):
     ui.page.set_viewport_size({"width": 1440, "height": 900})
     page = ui.open(f"/nodes/{cluster.a.name}")

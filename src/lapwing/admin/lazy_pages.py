@@ -13,8 +13,9 @@ from typing import Final
 from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
 from lapwing.admin.services import Admin
 
-# python-engineio imports these for its client and for another server. Nobody uses them here, and they cost 0.4 s.
-_UNUSED: Final = ("aiohttp", "tornado")
+# python-engineio and python-socketio import these if they are installed: for their client, for another server, and
+# for message queues between servers. Nobody uses them here, and they cost up to 0.7 s.
+_UNUSED: Final = ("aiohttp", "tornado", "redis", "valkey", "kombu", "aio_pika")
 
 
 class LazyPages:

@@ -21,6 +21,7 @@ from lapwing.admin.pages.table_rows import (
     client_columns,
     consumer_columns,
     consumer_row,
+    is_placed,
     quantiles,
 )
 from lapwing.admin.pages.topic import lost_rows, node_actions
@@ -166,7 +167,7 @@ def _nodes(view: PageView, topic: str, channel: str) -> None:
             table.show(lost, tint=tint)
             return
         points = quantiles([found])
-        delivery = "delivery_msg_count" in found
+        delivery = "delivery_msg_count" in found and is_placed(view.cluster_view)
         table.set_columns(channel_node_columns(points, delivery=delivery))
         history = view.admin.poller.history
         rows = [

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from lapwing.admin.pages.dialogs import carry_out
+from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Dialog, Field, button, element, set_text
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import editable, fixed_body
+from lapwing.errors import LapwingError
 from lapwing.names import valid
 
 
@@ -91,14 +92,16 @@ def ask_publish(view: PageView, draft: Draft) -> None:
         except ValueError as error:
             set_text(problem, str(error))
             return
-        dialog.close()
-        await carry_out(
-            view,
-            lambda: view.admin.actions.publish(
+        try:
+            outcome = await view.admin.actions.publish(
                 view.visitor, topic.value, content, node=node.value, headers=given, defer=defer
-            ),
-            f"Published to {topic.value}",
-        )
+            )
+        except LapwingError as error:  # the dialog stays open: the message can be changed and sent again
+            set_text(problem, error_text(error))
+            return
+        dialog.close()
+        view.notify(outcome.message or f"Published to {topic.value}", bad=bool(outcome.message))
+        view.admin.poller.soon()
 
     dialog.on("hide", lambda: dialog.delete(), args=[])
     dialog.open()
