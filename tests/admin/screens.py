@@ -181,6 +181,7 @@ def _past(topic: Topic) -> None:
 def _pipelines() -> list[dict[str, object]]:
     now = int(time.time() * 1000)
     running = {"kind": "archive", "state": "running", "error": None, "updated_ms": now, "rejected": 3, "late": 0}
+    running |= {"batch_at_ms": now - 2_000}
     return [
         {
             **running,

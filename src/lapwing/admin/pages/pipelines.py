@@ -27,6 +27,7 @@ COLUMNS = (
     TableColumn("late", "Late", title="Rows that came after the watermark, since the run began"),
     TableColumn("batch", "Last batch"),
     TableColumn("took", "Batch took", "dur"),
+    TableColumn("ended", "Batch ended", "dur", "Time since the last batch ended"),
     TableColumn("seen", "Reported", "dur", "Time since it last reported"),
 )
 
@@ -108,6 +109,7 @@ def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits,
         pipeline.get("late"),
         pipeline.get("batch_id"),
         _number(pipeline.get("batch_ms")) / 1000,
+        max(0, round(cluster_view.at - ended / 1000)) if (ended := _number(pipeline.get("batch_at_ms"))) else None,
         round(pipeline_age(pipeline, cluster_view.at)),
     ]
 
