@@ -56,7 +56,7 @@ class PublishConnection:
         self.connection.send(batch.encode(headers=self.headers))
 
     def _takes_ids(self, topic: str) -> bool:
-        """Whether the topic recognises a repeated message, by its last answer, or as nsqd said at first."""
+        """Return whether the topic recognises a repeated message: by its last answer, else by what IDENTIFY granted."""
         known = self._recognises.get(topic)
         if known is None:
             return any(fnmatchcase(topic, pattern) for pattern in self.connection.granted.message_ids)
