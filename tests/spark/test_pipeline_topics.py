@@ -190,6 +190,34 @@ def test_a_udf_of_a_pipeline_file_works_and_what_it_raises_is_shown_with_its_lin
     assert reason(running.jobs[0]._query.exception()) == running.jobs[0].progress.error
 
 
+BUSY = """\
+import pathlib
+from pyspark.sql.functions import udf
+from lapwing.spark.pipelines.python import pipeline
+
+@udf("string")
+def upper(text):
+    mark = pathlib.Path(__file__).with_name("mark")
+    if not mark.exists():
+        mark.touch()
+        raise RuntimeError("Python worker failed to connect back.")
+    return text.upper()
+
+@pipeline(topics="orders", to="upper", format="text", rejects="none")
+def busy(orders):
+    return orders.select(upper("body").alias("body"))
+"""
+
+
+def test_a_query_whose_worker_does_not_start_in_time_is_started_again(runs, broker, tmp_path, caplog):
+    broker.publish("orders", b"a", b"b")
+    progress = runs.once(written(tmp_path, BUSY, "busy.py"))
+
+    assert sorted(broker.bodies("upper")) == ["A", "B"]
+    assert (progress.state, progress.rows_in) == ("finished", 2)
+    assert "busy: this machine was too busy to start a worker in time; the query is started again" in caplog.text
+
+
 def test_a_python_function_that_does_not_work_says_where(runs, broker, tmp_path):
     head = "from lapwing.spark.pipelines.python import pipeline\n@pipeline(topics='orders', to='o', format='text')\n"
     wrong = {

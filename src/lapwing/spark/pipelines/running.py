@@ -48,6 +48,8 @@ _STOPPING_SECONDS: Final = 0.02  # the pause between two batches is short
 _PATIENT_BATCHES: Final = 2
 _REPORT_SECONDS: Final = 1.0
 _OTHERS_SECONDS: Final = 60.0
+_NO_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for one to start, which is fixed
+_STARTS: Final = 5  # of a query whose workers do not start in time: the machine is busy, and nothing else is wrong
 _GONE: Final = "Spark's Java process has ended (killed, or short of memory?); start it again, it goes on"
 
 # what every session that runs pipelines has
@@ -134,6 +136,14 @@ class StreamJob:
                 if self.progress.batch_id < int(each["batchId"]) < int(latest["batchId"]):
                     self.progress = records.from_spark(self.progress, each)
         self.progress = records.from_spark(self.progress, latest)
+
+    def replaces(self, job: "StreamJob") -> None:
+        """Count from where a job of the same pipeline has ended."""
+        before = job.progress
+        self._context.rows_out, self._context.rejected = before.rows_out, before.rejected
+        self.progress = replace(
+            self.progress, rows_in=before.rows_in, late=before.late, worked_ms=before.worked_ms, topics=before.topics
+        )
 
     def stop(self, *, at_once: bool) -> None:
         if self._stop_after is None and not self.progress.ended:
@@ -262,7 +272,7 @@ class PipelineRun:
                     self._locks[spec.name].write_status(failed.as_json())
                     raise
             try:
-                self._watch(reporters, show)
+                self._watch(spark, reporters, show)
             except Py4JJavaError:
                 raise  # it has answered, so it is there
             except (Py4JError, ConnectionError):
@@ -338,9 +348,23 @@ class PipelineRun:
             raise
         return StreamJob(query, prepared, context, progress)
 
-    def _watch(self, reporters: Reporters, show: Show) -> None:
+    def _start_again(self, spark: "SparkSession", job: Job, starts: dict[str, int]) -> Job | None:
+        """Return a new job in the place of one whose workers did not start in time; None where that is no help."""
+        name = job.progress.name
+        starts[name] = starts.get(name, 1) + 1
+        may = not self._asked.is_set() and isinstance(job, StreamJob) and starts[name] <= _STARTS
+        if not may or job.progress.state != "failed" or _NO_WORKER not in job.progress.error:
+            return None
+        logger.warning("%s: this machine was too busy to start a worker in time; the query is started again", name)
+        again = self._start(spark, next(spec for spec in self._specs if spec.name == name))
+        if isinstance(again, StreamJob) and isinstance(job, StreamJob):
+            again.replaces(job)
+        return again
+
+    def _watch(self, spark: "SparkSession", reporters: Reporters, show: Show) -> None:
         next_report = 0.0
         ended: set[str] = set()
+        starts: dict[str, int] = {}
         while len(ended) < len(self.jobs):
             if self._asked.is_set():
                 for job in self.jobs:
@@ -348,9 +372,12 @@ class PipelineRun:
             due = time.monotonic() >= next_report
             if due:
                 next_report = time.monotonic() + _REPORT_SECONDS
-            for job in self.jobs:
+            for index, job in enumerate(self.jobs):
                 progress = job.look()
                 if progress.name in ended or not (due or progress.ended):
+                    continue
+                if progress.ended and (again := self._start_again(spark, job, starts)) is not None:
+                    self.jobs[index] = again
                     continue
                 self._report(progress, reporters, show)
                 if progress.ended:
