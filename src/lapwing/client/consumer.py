@@ -17,6 +17,7 @@ from lapwing.client.options import ClientOptions, ClientSettings, check_name
 from lapwing.client.rdy import RdyController
 from lapwing.client.subscription import Subscription
 from lapwing.client.timers import Timers
+from lapwing.client.tracing import telemetry
 from lapwing.client.workers import (
     AnswerPolicy,
     Handler,
@@ -112,9 +113,12 @@ class Consumer:
         )
         if self.options.heartbeat_interval <= 0:
             raise ConfigError("heartbeat_interval is off: nsqd lets nobody subscribe without heartbeats")
-        self._handler = handler
         self._concurrency = concurrency
         self._run_in: RunIn = where_to_run(handler, run) if handler is not None else "loop"
+        self._telemetry = telemetry(child=self.options.trace_as_child)
+        if handler is not None and self._telemetry is not None and self._run_in != "processes":
+            handler = self._telemetry.traced(handler, channel)
+        self._handler = handler
         self._answers = AnswerPolicy(
             max_attempts=self.options.max_attempts, auto_finish=auto_finish, giving_up=on_giving_up
         )

@@ -77,6 +77,7 @@ class ClientSettings(TypedDict, total=False):
     stop_timeout: float
     auto_touch: bool
     headers: bool
+    trace_as_child: bool
 
 
 def _setting(default: Any, low: float | None = None, high: float | None = None, *, time: bool = False) -> Any:
@@ -137,6 +138,7 @@ class ClientOptions:
     stop_timeout: float = _seconds(30.0, 0)  # how long a stop waits for handlers
     auto_touch: bool = _setting(True)
     headers: bool = _setting(True)  # ask for headers and send them; off: plain NSQ
+    trace_as_child: bool = _setting(False)  # a process span is the publisher's child; off: linked to it
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):

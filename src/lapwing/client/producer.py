@@ -20,6 +20,7 @@ from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
 from lapwing.client.publish_batches import PublishBatch, PublishLimits, checked, elsewhere, pack
 from lapwing.client.publish_connection import PublishConnection
+from lapwing.client.tracing import telemetry
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -69,6 +70,7 @@ class Producer:
         self._stopped = False
         self._ids = itertools.count()
         self._inbox: Inbox | None = None
+        self._telemetry = telemetry()
         self._id_prefix = secrets.token_hex(10).encode()
 
     # -- start and stop
@@ -165,7 +167,12 @@ class Producer:
         """
         if self._starting is None or not self._starting.done():
             await self._begin_within(timeout)
-        await self.submit(topic, body, headers=headers, defer=defer, timeout=timeout)
+        if self._telemetry is None:
+            await self.submit(topic, body, headers=headers, defer=defer, timeout=timeout)
+            return
+        message_id = (headers or {}).get("message-id", "")
+        with self._telemetry.publish(topic, 1, self.connections, message_id) as context:
+            await self.submit(topic, body, headers=headers, defer=defer, timeout=timeout, context=context)
 
     def submit(
         self,
@@ -175,11 +182,15 @@ class Producer:
         headers: Mapping[str, str] | None = None,
         defer: float | None = None,
         timeout: float | None = None,
+        context: Mapping[str, str] | None = None,
     ) -> asyncio.Future[None]:
-        """Publish without waiting; the future is done when nsqd has confirmed. The producer must be started."""
+        """Publish without waiting; the future is done when nsqd has confirmed. The producer must be started.
+
+        `context` are further headers, which a plain NSQ server does not get.
+        """
         self._check(topic)
         body = checked(topic, body)
-        text = encode(headers) if headers else b""
+        text = encode({**(context or {}), **(headers or {})}) if headers or context else b""
         needed = bool(headers)
         future: asyncio.Future[None] = self._loop.create_future()
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
@@ -221,13 +232,31 @@ class Producer:
             raise TypeError(f"{topic}: publish_many takes a list of bodies, not one: `publish` takes one")
         if not bodies:
             return
+        if self._telemetry is None:
+            await self._publish_many(topic, bodies, headers, {}, defer, timeout)
+            return
+        with self._telemetry.publish(topic, len(bodies), self.connections) as context:
+            await self._publish_many(topic, bodies, headers, context, defer, timeout)
+
+    async def _publish_many(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None,
+        context: Mapping[str, str],
+        defer: float | None,
+        timeout: float | None,
+    ) -> None:
         if defer is not None and defer > 0:
             each = headers_of_each(topic, headers, len(bodies))
             pairs = zip(each, bodies, strict=True)
-            await self._all([self.submit(topic, b, headers=h, defer=defer, timeout=timeout) for h, b in pairs])
+            await self._all(
+                [self.submit(topic, b, headers=h, defer=defer, timeout=timeout, context=context) for h, b in pairs]
+            )
             return
         self._check(topic)
-        texts = [encode(own) if own else b"" for own in headers_of_each(topic, headers, len(bodies))]
+        own = [{**context, **each} for each in headers_of_each(topic, headers, len(bodies))]
+        texts = [encode(each) if each else b"" for each in own]
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
         rest = [(text, checked(topic, body)) for text, body in zip(texts, bodies, strict=True)]
         while rest:
