@@ -7,15 +7,16 @@ after it leaves a copy that the next start recognises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import kernel
-from lapwing.broker import dead_letters, times, way_back
+from lapwing.broker import dead_letters, way_back
 from lapwing.broker.dead_letter_link import DeadLetterMark
-from lapwing.broker.dead_letters import Cause, Origin
+from lapwing.broker.dead_letters import Cause, LetterHeaders, Origin
 from lapwing.broker.skips import Run, runs_of
 from lapwing.errors import LapwingError
-from lapwing.log.log import Extra, TopicLog
+from lapwing.log.log import TopicLog
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _BATCH_BYTES: Final = 4 << 20
 _NEAR: Final = 500  # sequences between two messages whose headers are read together
 
 _ID: Final = slice(18, 34)  # of a frame
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})  # the headers of most messages
 
 
 class MoverBroker(Protocol):
@@ -107,33 +109,32 @@ class DeadLetterMover:
         self._agree(channel, target, now)
         origin = Origin(channel.topic.name, channel.name, self._broker.node_name, channel.topic.log.identity)
         kept = _headers(channel, causes)
-        at = times.show(now + self._broker.skew)
+        headers = LetterHeaders(origin, at=now + self._broker.skew)
         done: set[int] = set()
         moved: list[int] = []
         bodies: list[bytes] = []
-        extras: list[Extra] = []
+        rows: list[bytes] = []  # of the extras, as text
         size, first = 0, target.log.next
         for sequence, cause in causes.items():
             if size > _BATCH_BYTES:
                 break
             done.add(sequence)
-            if dead_letters.is_dead_letter(kept.get(sequence, {})):
+            if dead_letters.is_dead_letter(kept.get(sequence, _NOTHING)):
                 way_back.spare(channel, sequence, now=now)
                 continue
             frame = channel.frame(sequence)
             if frame is None:
                 channel.finish([sequence], now=now)  # it is lost to a corrupt chunk, which was reported
                 continue
-            headers = dead_letters.headers_of(
-                origin, sequence, frame[_ID].decode(), cause,
-                published=time_of(frame), at=at, kept=kept.get(sequence, {}),
-            )  # fmt: skip
-            extras.append(Extra(first + len(bodies), headers=headers))
+            text = headers.encode(
+                sequence, frame[_ID].decode(), cause, published=time_of(frame), kept=kept.get(sequence, _NOTHING)
+            )
+            rows.append(b"[%d,0,%b]" % (first + len(bodies), text))
             bodies.append(frame[kernel.HEAD :])
             moved.append(sequence)
             size += len(frame)
         if moved:
-            target.publish_own(bodies, extras, _Move(self, channel, target, moved), now=now)
+            target.publish_own(bodies, (), _Move(self, channel, target, moved), now=now, rows=b",".join(rows))
             channel.dead_link().unsettled.append((target.log.identity, first))
             self._unsettled.setdefault(target.log.identity, []).append(first)
         return done

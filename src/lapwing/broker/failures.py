@@ -105,13 +105,13 @@ class Failures:
 
     def try_alone(self, sequence: int) -> None:
         """Note that a message gets its last chance: delivered alone."""
-        record = self.get(sequence)
-        self._set(sequence, record._replace(flags=record.flags | _TRIED_ALONE))
+        count, first, flags = self.get(sequence)
+        self._set(sequence, Failure(count, first, flags | _TRIED_ALONE))
 
     def doom(self, sequence: int, reason: str, error: str = "") -> Failure:
         """Note that a message is given up, and why: it is not delivered again, after a restart neither."""
-        record = self.get(sequence)
-        record = record._replace(flags=record.flags & ~_DOOM_MASK | _DOOMS[reason] * _DOOM)
+        count, first, flags = self.get(sequence)
+        record = Failure(count, first, flags & ~_DOOM_MASK | _DOOMS[reason] * _DOOM)
         self._set(sequence, record)
         if error:
             self._note(sequence, error)
@@ -119,8 +119,8 @@ class Failures:
 
     def pardon(self, sequence: int) -> None:
         """Note that a message is not given up after all."""
-        record = self.get(sequence)
-        self._set(sequence, record._replace(flags=record.flags & ~_DOOM_MASK))
+        count, first, flags = self.get(sequence)
+        self._set(sequence, Failure(count, first, flags & ~_DOOM_MASK))
 
     def revive(self, sequence: int, deaths: int) -> None:
         """Begin again with a message that was given up `deaths` times."""

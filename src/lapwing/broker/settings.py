@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from lapwing import names
@@ -345,6 +346,7 @@ def describe() -> dict[str, list[dict[str, str]]]:
 # --- dead-letter topics -----------------------------------------------------------------------------------------
 
 
+@lru_cache(1024)
 def default_dead_topic(topic: str, channel: str) -> str:
     """Return `<topic>.<channel>.dead`, cut to fit a name; empty where the topic or the channel is ephemeral."""
     if names.ephemeral(topic) or names.ephemeral(channel):

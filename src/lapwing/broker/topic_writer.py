@@ -250,10 +250,15 @@ class TopicWriter:
             self.admission.check(count, size, size if count == 1 else 0)
         self._append(frames, count, size, receipt, extras, now)
 
-    def publish_own(self, bodies: Sequence[bytes], extras: Sequence[Extra], receipt: Receipt, *, now: int) -> None:
-        """Take messages of the broker itself, which no limit refuses; the extras carry the sequences from `next` on."""
+    def publish_own(
+        self, bodies: Sequence[bytes], extras: Sequence[Extra], receipt: Receipt, *, now: int, rows: bytes = b""
+    ) -> None:
+        """Take messages of the broker itself, which no limit refuses.
+
+        The extras carry the sequences from `next` on; `rows` are extras too, as text.
+        """
         frames = kernel.frame_bodies(bodies, self.id_base + self.log.next, now + self.skew)
-        self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)
+        self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now, rows=rows)
 
     def publish_frames(self, frames: bytes, count: int, size: int, extras: Sequence[Extra], *, now: int) -> None:
         """Take frames that carry the ids from the log's `next` on, and write them now; raises `WriteFailed`.

@@ -68,10 +68,13 @@ class Rows:
         return [Extra(sequence, defer, decode_headers(headers)) for sequence, defer, headers in found]
 
 
+_encoded: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def encode_headers(headers: dict[str, str]) -> bytes:
     """Return headers as JSON; what UTF-8 cannot hold is escaped."""
     try:
-        return json.dumps(headers, separators=(",", ":"), ensure_ascii=False).encode()
+        return _encoded(headers).encode()
     except UnicodeEncodeError:
         return json.dumps(headers, separators=(",", ":")).encode()
 
