@@ -54,6 +54,27 @@ def test_a_transaction_does_not_put_a_whole_log_into_memory(monkeypatch: pytest.
     assert (len(two), length) == (2, 20)
 
 
+def test_transactions_have_a_limit_each_and_together() -> None:
+    stage = RedisStage(max_body_size=1000, max_msg_size=1000)
+    command = f"XADD s * data {'x' * 500}"
+    lone = stage.redis().send("MULTI", *[command] * 25)
+    answers = lone.replies()
+    assert answers[15] == "QUEUED"
+    assert "the transaction is too long" in str(answers[-1])
+    lone.leave()
+    assert stage.context.queued == 0
+
+    clients = [stage.redis().send("MULTI", *[command] * 15) for _ in range(6)]
+    last = [str(client.replies()[-1]) for client in clients]
+    assert last == ["QUEUED"] * 5 + ["ERR the transactions of all clients are too long: try again later"]
+    clients[0].ask("DISCARD")
+    assert clients[1].ask("EXEC")[0] == b"%d-0" % T0
+    assert stage.redis().send("MULTI", command, "EXEC").replies()[-1] == [b"%d-15" % T0]
+    for client in clients:
+        client.leave()
+    assert stage.context.queued == 0
+
+
 def test_a_pattern_with_many_stars_takes_no_time() -> None:
     client = RedisStage().redis()
     client.ask(f"XADD {'a' * 60} * f v")

@@ -23,6 +23,8 @@ from lapwing.wire.resp.requests import Oversized, Request, XaddRun, split_run
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
 
+_LONGEST_QUEUE: Final = 16  # times --max-body-size: what one client may queue since MULTI
+_ALL_QUEUES: Final = 4 * _LONGEST_QUEUE  # times --max-body-size: what all clients may
 _AT_ONCE: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})  # not queued by MULTI
 
 
@@ -193,9 +195,14 @@ class RedisSession:
 
     def _enqueue(self, spec: CommandSpec, words: list[bytes]) -> None:
         assert self.queue is not None
-        self.queue_size += sum(map(len, words)) + 64 * len(words)
-        if self.queue_size > 16 * self.broker.options.max_body_size:
+        size = sum(map(len, words)) + 64 * len(words)
+        most = self.broker.options.max_body_size
+        if self.queue_size + size > _LONGEST_QUEUE * most:
             raise ErrorReply("ERR the transaction is too long: send its commands in several ones")
+        if self.context.queued + size > _ALL_QUEUES * most:
+            raise ErrorReply("ERR the transactions of all clients are too long: try again later")
+        self.queue_size += size
+        self.context.queued += size
         self.queue.append((spec, words))
 
     def _refuse(self, error: ErrorReply) -> None:
@@ -248,7 +255,7 @@ class RedisSession:
     def execute(self, now: int) -> Reply:
         """Carry out what was queued since MULTI; return an array of the replies."""
         queue, self.queue = self.queue or [], None
-        self.queue_size = 0
+        self._release_queue()
         slot = Slot(self.sink)
         transaction = Transaction(slot)
         outer, self.sink = self.sink, transaction
@@ -267,8 +274,12 @@ class RedisSession:
         """Forget MULTI and WATCH."""
         self.queue = None
         self.queue_failed = False
-        self.queue_size = 0
+        self._release_queue()
         self.watched.clear()
+
+    def _release_queue(self) -> None:
+        self.context.queued -= self.queue_size
+        self.queue_size = 0
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
@@ -324,6 +335,7 @@ class RedisSession:
             self.wait.cancel()
             self.wait = None
         self.streaming = None
+        self.discard()
         self.replies.close()
         self.context.leave(self)
         self._on_free = self.hang_up = _nothing  # break the reference cycles with the connection

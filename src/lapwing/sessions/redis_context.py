@@ -66,6 +66,7 @@ class RedisContext:
         self.facts = facts
         self.sessions: dict[int, RedisSession] = {}
         self.counts = Counts()
+        self.queued = 0  # bytes that clients have queued since MULTI
         self._number = 0
         self._known: dict[tuple[int, bytes], Stream] = {}
         self._groups: WeakKeyDictionary[Channel, Group] = WeakKeyDictionary()
