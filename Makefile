@@ -52,6 +52,8 @@ bench: setup
 	$(BIN)/python benchmarks/nsqd.py
 	$(BIN)/python benchmarks/single.py
 	$(BIN)/python benchmarks/turn.py
+	$(BIN)/python benchmarks/deferred.py
+	$(BIN)/python benchmarks/topics.py --topics 10000
 	$(BIN)/python benchmarks/lookup.py
 	$(BIN)/python benchmarks/client.py
 	$(BIN)/python benchmarks/spark.py

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lapwing.broker.deferred import Deferred
 from play import MINUTE, Stage
@@ -69,9 +72,81 @@ def test_nothing_below_a_cursor_waits_any_more() -> None:
     deferred.drop_below(3)
 
     assert sorted(deferred.sequences()) == [3, 4]
-    assert len(deferred._heap) == 2  # else who seeks on and on keeps what was dropped, until it would be due
     assert deferred.changes() == ({3: 20, 4: 10}, [0, 1, 2])
     assert deferred.ripe(100) == [4, 3]
+
+
+def test_what_was_taken_out_takes_no_memory_until_it_would_be_due() -> None:
+    deferred = Deferred()
+    for first in range(0, 50_000, 5000):
+        for sequence in range(first, first + 5000):
+            deferred.defer(sequence, until=100_000 - sequence)
+        deferred.drop_below(first + 4990)
+
+    assert len(deferred) == 10
+    assert len(deferred._order) < 100
+    assert deferred.ripe(100_000) == list(range(49_999, 49_989, -1))
+
+
+def test_the_deliveries_of_a_message_are_here_while_it_waits() -> None:
+    attempts = {1: 0, 2: 7}
+    deferred = Deferred(attempts)
+    for sequence in (1, 2, 3):
+        deferred.defer(sequence, until=10 * sequence)
+    deferred.defer(2, until=25)
+
+    assert attempts == {}
+    assert [deferred.deliveries(sequence) for sequence in (1, 2, 3, 4)] == [0, 7, 1, None]
+    assert deferred.remove(3)
+    assert deferred.ripe(25) == [1, 2]
+    assert attempts == {1: 0, 2: 7, 3: 1}
+
+
+class DeferredMachine(RuleBasedStateMachine):
+    """Does the same to a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deferred = Deferred()
+        self.model: dict[int, int] = {}
+
+    @rule(sequences=st.lists(st.integers(0, 60), max_size=20), until=st.integers(0, 50))
+    def defer(self, sequences: list[int], until: int) -> None:
+        for place, sequence in enumerate(sequences):
+            self.deferred.defer(sequence, until=until + place)
+            self.model[sequence] = until + place
+
+    @rule(sequence=st.integers(0, 60))
+    def remove(self, sequence: int) -> None:
+        assert self.deferred.remove(sequence) == (self.model.pop(sequence, None) is not None)
+
+    @rule(sequence=st.integers(0, 60))
+    def drop_below(self, sequence: int) -> None:
+        self.deferred.drop_below(sequence)
+        self.model = {each: until for each, until in self.model.items() if each >= sequence}
+
+    @rule(now=st.integers(0, 80), most=st.integers(1, 40))
+    def ripe(self, now: int, most: int) -> None:
+        due = sorted((until, sequence) for sequence, until in self.model.items() if until <= now)
+        found = self.deferred.ripe(now, most)
+        assert [self.model[sequence] for sequence in found] == [until for until, _ in due[:most]]
+        for sequence in found:
+            del self.model[sequence]
+
+    @invariant()
+    def agree(self) -> None:
+        assert len(self.deferred) == len(self.model)
+        assert dict(self.deferred.items()) == self.model
+        assert self.deferred.next_due() == min(self.model.values(), default=None)
+        assert self.deferred.lowest(20) == min((each for each in self.model if each >= 20), default=None)
+
+
+def test_it_does_what_a_dict_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lapwing.broker.deferred._FRESH", 5)
+    monkeypatch.setattr("lapwing.log.sequence_map._FRESH", 7)
+    monkeypatch.setattr("lapwing.log.sequence_map._LARGE", 20)
+    DeferredMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    DeferredMachine.TestCase().runTest()
 
 
 def test_clearing_is_told_and_complete() -> None:

@@ -28,6 +28,9 @@ class NoSideLog:
     def leave(self, sequences: object) -> None:
         """Do nothing: there is none."""
 
+    def notice(self, sequences: object) -> None:
+        """Do nothing: there is none."""
+
 
 def new() -> Pending:
     return Pending(NoSideLog(), None, max_timeout=15 * MINUTE, journaled=False)  # type: ignore[arg-type]
@@ -141,15 +144,15 @@ def test_the_fin_of_a_message_in_the_side_log_frees_it_there(tmp_path: Path) -> 
     stage.client().publish(*numbered(4))
     consumer.received()
     stage.channel().copy_aside(4)
-    assert stage.channel().side_logged.sequences == {0, 1, 2, 3}
+    assert set(stage.channel().side_logged.sequences) == {0, 1, 2, 3}
     consumer.finish(1)
     consumer.finish(2, 3, 9)
 
-    assert stage.channel().side_logged.sequences == {0}
+    assert set(stage.channel().side_logged.sequences) == {0}
     stage.channel().finish([0], now=stage.now)
-    assert stage.channel().side_logged.sequences == set()
+    assert set(stage.channel().side_logged.sequences) == set()
     stage.restart()
-    assert stage.channel().side_logged.sequences == set()
+    assert set(stage.channel().side_logged.sequences) == set()
 
 
 @pytest.mark.parametrize("way", ["restart", "kill"])

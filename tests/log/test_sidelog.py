@@ -18,7 +18,7 @@ def test_what_is_put_can_be_read_before_and_after_a_flush_and_a_restart(tmp_path
     assert side.frame(7) == b"seven"
     side.flush()
     side.put(9, b"nine")
-    assert (side.frame(7), side.frame(9), side.sequences()) == (b"seven", b"nine", {7, 9})
+    assert (side.frame(7), side.frame(9), set(side.sequences())) == (b"seven", b"nine", {7, 9})
     side.close()
 
     again = SideLog(tmp_path, "Channel")
@@ -36,7 +36,7 @@ def test_what_is_dropped_is_gone(tmp_path: Path) -> None:
     side.flush()
 
     again = SideLog(tmp_path, "c")
-    assert side.sequences() == again.sequences() == {2}
+    assert set(side.sequences()) == set(again.sequences()) == {2}
     with pytest.raises(OutOfRange):
         again.frame(1)
 
@@ -80,7 +80,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
         assert Path(side_path(tmp_path, "c")).stat().st_size < 1_200_000
 
     again = SideLog(tmp_path, "c")
-    assert again.sequences() == side.sequences() == {0, *range(1995, 2000)}
+    assert set(again.sequences()) == set(side.sequences()) == {0, *range(1995, 2000)}
     assert (side.frame(0), again.frame(1999)) == (b"the first", frame)
 
 
@@ -95,10 +95,10 @@ def test_a_torn_end_is_cut_and_a_flipped_bit_costs_one_frame(tmp_path: Path) -> 
     path.write_bytes(whole[:-3])
 
     torn = SideLog(tmp_path, "c")
-    assert torn.sequences() == {0, 1}
+    assert set(torn.sequences()) == {0, 1}
     torn.put(5, b"five")
     torn.flush()
-    assert SideLog(tmp_path, "c").sequences() == {0, 1, 5}
+    assert set(SideLog(tmp_path, "c").sequences()) == {0, 1, 5}
 
     path.write_bytes(whole)
     open_one = SideLog(tmp_path, "c")
@@ -106,7 +106,7 @@ def test_a_torn_end_is_cut_and_a_flipped_bit_costs_one_frame(tmp_path: Path) -> 
         damaged = bytearray(whole)
         damaged[place] ^= 1
         path.write_bytes(damaged)
-        assert SideLog(tmp_path, "c").sequences() == {1, 2}
+        assert set(SideLog(tmp_path, "c").sequences()) == {1, 2}
         with pytest.raises(CorruptChunk):
             open_one.frame(0)
 
@@ -121,7 +121,7 @@ def test_a_torn_head_before_zeros_is_no_record(tmp_path: Path) -> None:
     again = SideLog(tmp_path, "c")
     again.put(2, b"two")
     again.close()
-    assert SideLog(tmp_path, "c").sequences() == {1, 2}
+    assert set(SideLog(tmp_path, "c").sequences()) == {1, 2}
 
 
 def test_a_long_frame_is_found_again(tmp_path: Path) -> None:
@@ -158,5 +158,5 @@ def test_a_record_of_a_kind_to_come_is_told_of_and_skipped(tmp_path: Path) -> No
         file.write(records.encode(b"\x07unheard of") + records.encode(b"\x02odd") + records.encode(b"\x01odd"))
     side = SideLog(tmp_path, "c")
 
-    assert side.sequences() == {3}
+    assert set(side.sequences()) == {3}
     assert ["another version" in note for note in side.notes] == [True, True, True]

@@ -358,9 +358,12 @@ class Broker:
         self.now = now
         persistence.checkpoint(self, now=now)
 
-    def trim(self, *, now: int, everywhere: bool = False) -> None:
-        """Delete segments that no channel needs: of topics that have changed since the last time, or of all."""
-        persistence.trim(self, now=now, everywhere=everywhere)
+    def trim(self, *, now: int, everywhere: bool = False) -> bool:
+        """Delete segments that no channel needs: of topics that have changed since the last time, or of all.
+
+        Return whether that is done; else another call is wanted soon.
+        """
+        return persistence.trim(self, now=now, everywhere=everywhere)
 
     def save_catalog(self) -> bool:
         """Write which topics, channels and policies there are, with their settings; return whether that worked."""

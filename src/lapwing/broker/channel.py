@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lapwing.broker import checkpoint, delivery, overflow, way_back
 from lapwing.broker.channel_core import ChannelCore
@@ -19,6 +19,11 @@ from lapwing.errors import CursorConflict, Exiting, TooManyConsumers
 
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
+
+
+_COPIED: Final = 2000  # messages that are copied to a side log before others have their turn
+_COPIED_BYTES: Final = 4 << 20  # the same in bytes
+_LOOKED: Final = 50_000  # messages that are looked at
 
 
 class Channel(ChannelCore):
@@ -243,6 +248,7 @@ class Channel(ChannelCore):
         if sequence >= self.cursor:
             self.overlap = max(self.overlap, sequence + 1)
         self.pending.disown(range(sequence, sequence + 1))
+        self.side_logged.notice([sequence])
         self.pending.holders[holder] = None
         self.pending.leases.hold([sequence], holder, timeout=None, delivered=delivered)
         self.changed()
@@ -250,8 +256,10 @@ class Channel(ChannelCore):
     def _passed_over_from(self, sequence: int) -> bool:
         """Return whether the cursor has only jumped over [sequence, cursor): all of it was deferred, not delivered."""
         count = self.cursor - sequence
-        untried = self.pending.attempts
-        return len(untried) >= count and all(untried.get(each) == 0 for each in range(sequence, self.cursor))
+        pending = self.pending
+        if len(pending.attempts) + len(pending.deferred) < count:
+            return False
+        return all(pending.deliveries(each) == 0 for each in range(sequence, self.cursor))
 
     def take_back(self, sequences: Iterable[int], *, now: int, dues: Mapping[int, int] = MappingProxyType({})) -> None:
         """Make finished messages below the cursor ready again, as far as they can still be read.
@@ -272,10 +280,27 @@ class Channel(ChannelCore):
         for subscription in list(self.subscriptions):
             subscription.hang_up()
 
-    def copy_aside(self, below: int) -> None:
-        """Copy the unfinished messages below that sequence into the side log, so that they pin no segment."""
-        copied = self.side_logged.sequences
-        moving = sorted(each for each in self.pending.sequences() if each < below and each not in copied)
-        if moving:
-            found = ((sequence, self.headed_frame(sequence)) for sequence in moving)
-            self.side_logged.keep((sequence, frame) for sequence, frame in found if frame is not None)
+    def copy_aside(self, below: int) -> bool:
+        """Copy pending messages below that sequence into the side log, so that they pin no segment.
+
+        Return whether all of them are there; a call copies so few that others do not wait for long. Raises `LogError`.
+        """
+        side = self.side_logged
+        looked = size = 0
+        while side.copied_below < below:
+            some = self.pending.between(side.copied_below, below, _COPIED)
+            frames = []
+            for sequence in some:
+                if sequence not in side.sequences and (frame := self.headed_frame(sequence)) is not None:
+                    frames.append((sequence, frame))
+                    size += len(frame)
+                    if size > _COPIED_BYTES:
+                        some = some[: some.index(sequence) + 1]
+                        break
+            if frames:
+                side.keep(frames)
+            looked += len(some)
+            side.copied_below = some[-1] + 1 if len(some) == _COPIED or size > _COPIED_BYTES else below
+            if size > _COPIED_BYTES or frames or looked >= _LOOKED:
+                break
+        return side.copied_below >= below

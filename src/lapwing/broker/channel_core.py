@@ -195,12 +195,11 @@ class ChannelCore:
     def needed_from(self) -> int:
         """Return the first sequence of the topic's log that this channel may still read."""
         self.pass_over()  # deliveries do this only when there is something to deliver
-        low, copied = self.pending.lowest(), self.side_logged.sequences
-        if low is None or low >= self.cursor:
-            return self.cursor
-        if copied:
-            low = min((each for each in self.pending.sequences() if each not in copied), default=self.cursor)
-        return min(low, self.cursor)
+        side = self.side_logged
+        if self.cursor < side.copied_below:
+            side.copied_below = 0
+        low = self.pending.lowest(side.copied_below)
+        return self.cursor if low is None else min(low, self.cursor)
 
     def oldest(self) -> int | None:
         """Return the lowest sequence that is not finished, if any is left."""

@@ -35,8 +35,8 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
         journal.deferred(channel.name, [], removed)  # first: a message may have been deferred again
     if added:
         skew = channel.topic.skew  # the next process begins with the machine's clock
-        attempts = pending.attempts
-        deferrals = [(each, min(due + skew, LATEST), attempts.get(each, 1)) for each, due in added.items()]
+        deliveries = pending.deliveries
+        deferrals = [(each, min(due + skew, LATEST), deliveries(each)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
     if pending.failures.records or pending.failures.changed:
         journal.failures(channel.name, *pending.failures.changes())
@@ -103,10 +103,9 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     channel.finished_ahead.drop_below(channel.cursor)
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
     skip(channel, find_skips(channel, channel.cursor, due, latest, settled))
-    unfinished = pending.sequences()
-    channel.side_logged.leave(copied.difference(unfinished))
+    channel.side_logged.leave([sequence for sequence in copied if sequence not in pending])
     if state.failures:
-        pending.own_failures().restore(state.failures, unfinished)
+        pending.own_failures().restore(state.failures, pending.sequences())
     notes.restore(channel, state.notes)
     channel.schedule(pending.deferred.next_due())
     channel.dirty = True

@@ -252,8 +252,9 @@ def _headers(channel: ChannelCore, sequences: Iterable[int]) -> dict[int, dict[s
             near[-1] = (near[-1][0], stop)
         else:
             near.append((start, stop))
-    for sequence in channel.side_logged.sequences.intersection(sequences):
-        if headers := channel.side_logged.headers(sequence):
+    copied = channel.side_logged.sequences
+    for sequence in sequences:
+        if sequence in copied and (headers := channel.side_logged.headers(sequence)):
             found[sequence] = headers
     for start, stop in near:
         found.update((extra.sequence, extra.headers) for extra in log.extras(start, stop) if extra.headers)

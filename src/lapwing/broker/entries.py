@@ -43,7 +43,7 @@ def entry_of(pending: Pending, sequence: int, *, now: int) -> Entry | None:
 
 
 def _entry(pending: Pending, sequence: int, holder: Holder | None, now: int) -> Entry | None:
-    deliveries, failures = pending.attempts.get(sequence, 1), pending.failures.get(sequence).failures
+    deliveries, failures = pending.deliveries(sequence), pending.failures.get(sequence).failures
     if holder is not None:
         if holder is pending.mover:
             return None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MOVER: Final = "dead letters"  # the name of the mover
 NO_FAILURES: Final = Failures(journaled=False)  # of channels in which none was ever counted
+RIPE: Final = 250  # deferred messages that become ready before others have their turn
 _FIN: Final = 21  # bytes of one line in a run of FINs: `FIN <id>\n`
 
 
@@ -58,8 +59,8 @@ class Pending:
         self.alone: dict[int, None] = {}  # to be delivered to a consumer that holds nothing else, in order
         self.failures: Failures = NO_FAILURES  # read only; see `own_failures`
         self.mover: Holder | None = None  # of messages on their way to the dead-letter topic; it has no deadline
-        self.deferred = Deferred(journaled=journaled)
-        self.attempts: dict[int, int] = {}  # deliveries so far, of messages that are not on their first one
+        self.attempts: dict[int, int] = {}  # deliveries so far, of messages neither deferred nor on their first one
+        self.deferred = Deferred(self.attempts, journaled=journaled)
         self.side_logged = side_logged
         self._latencies = latencies
         self._failed = NO_FAILURES.records
@@ -89,11 +90,32 @@ class Pending:
         """Return the sequences of all pending messages, in no order."""
         return self.in_flight_or_requeued() + self.deferred.sequences()
 
-    def lowest(self) -> int | None:
-        """Return the lowest sequence that is pending."""
+    def __contains__(self, sequence: int) -> bool:
+        if sequence in self.requeued or sequence in self.alone or sequence in self.deferred:
+            return True
+        return self.holder_of(sequence) is not None
+
+    def lowest(self, start: int = 0) -> int | None:
+        """Return the lowest pending sequence from `start` on."""
+        if start:
+            lows = [sequence for sequence in self.in_flight_or_requeued() if sequence >= start]
+            low = self.deferred.lowest(start)
+            return min(lows if low is None else [*lows, low], default=None)
         lows = [min(holder.in_flight) for holder in self.holders if holder.in_flight]
-        lows += [min(each) for each in (self.requeued, self.alone, self.deferred.sequences()) if each]
-        return min(lows, default=None)
+        lows += [min(each) for each in (self.requeued, self.alone) if each]
+        low = self.deferred.lowest()
+        return min(lows if low is None else [*lows, low], default=None)
+
+    def between(self, start: int, stop: int, most: int) -> list[int]:
+        """Return the first `most` pending sequences of [start, stop), rising."""
+        found = [sequence for sequence in self.in_flight_or_requeued() if start <= sequence < stop]
+        found += self.deferred.between(start, stop, most)
+        return sorted(found)[:most]
+
+    def deliveries(self, sequence: int) -> int:
+        """Return how often a pending message was delivered."""
+        deliveries = self.deferred.deliveries(sequence) if len(self.deferred) else None
+        return self.attempts.get(sequence, 1) if deliveries is None else deliveries
 
     def holder_of(self, sequence: int) -> Holder | None:
         """Return who holds a message."""
@@ -198,7 +220,7 @@ class Pending:
         if len(block) // _FIN < min(len(held), sum(map(len, notes))):
             named = [_number(block[at : at + 16]) - base for at in range(4, len(block), _FIN)]
             return {each for each in named if each in held and any(each in note for note in notes)}
-        return set().union(*(held.keys() & note for note in notes))
+        return {each for each in held if any(each in note for note in notes)}
 
     def remove_waiting(self, sequence: int) -> bool:
         """Remove a message that waits to be delivered again; return whether it did."""
@@ -235,7 +257,7 @@ class Pending:
         self.failures.drop_below(sequence)
         for tried in [tried for tried in self.attempts if tried < sequence]:
             del self.attempts[tried]
-        self.side_logged.leave([each for each in self.side_logged.sequences if each < sequence])
+        self.side_logged.leave(self.side_logged.sequences.between(0, sequence, 1 << 62))
 
     def clear(self) -> None:
         """Finish everything, without counting it as anybody's."""
@@ -251,7 +273,7 @@ class Pending:
         self.attempts.clear()
         if self._latencies is not None:
             self._latencies.stamps.clear()
-        self.side_logged.leave(self.side_logged.sequences)
+        self.side_logged.leave_all()
 
     # --- coming back -------------------------------------------------------------------------------------------
 
@@ -315,6 +337,7 @@ class Pending:
         This is the only way back for a message, whatever the reason. After a failure or a timeout the messages wait
         until the cursor has reached `behind`; otherwise they come before everything else.
         """
+        self.side_logged.notice(sequences)
         for sequence in sequences:
             self.attempts.setdefault(sequence, 1)
             self._unstamp(sequence)
@@ -329,8 +352,11 @@ class Pending:
                 self.requeued.prepend(sequence)
 
     def ripen(self, now: int, *, behind: int) -> list[int]:
-        """Make deferred messages ready that are due, and return them; those that are given up wait nowhere then."""
-        ripe = self.deferred.ripe(now)
+        """Make deferred messages ready that are due, at most `RIPE` of them, and return them.
+
+        Those that are given up wait nowhere then.
+        """
+        ripe = self.deferred.ripe(now, RIPE)
         for sequence in ripe:
             if not self._failed or not self.failures.get(sequence).doom:
                 self.requeued.append(sequence, behind=behind)

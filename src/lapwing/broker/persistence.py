@@ -228,7 +228,8 @@ def checkpoint(broker: Broker, *, now: int) -> None:
             continue
         try:
             if topic.ephemeral:
-                trimming.trim(topic, broker.options, now=now)  # at once, as it takes memory
+                if not trimming.trim(topic, broker.options, now=now):  # at once, as it takes memory
+                    broker.stale[topic] = None
             else:
                 broker.trimmable[topic] = None
                 if not topic.checkpoint(now=now):
@@ -286,18 +287,25 @@ def _retry_reads(broker: Broker, now: int) -> None:
                 stalls.succeeded(owner, now=now)
 
 
-def trim(broker: Broker, *, now: int, everywhere: bool) -> None:
-    """Delete segments that no channel needs: of topics that have changed since the last time, or of all."""
+def trim(broker: Broker, *, now: int, everywhere: bool) -> bool:
+    """Delete segments that no channel needs: of topics that have changed since the last time, or of all.
+
+    Return whether that is done; else another call is wanted soon.
+    """
+    done = True
     changed, broker.trimmable = broker.trimmable, {}
     for topic in list(broker.topics.values()) if everywhere else changed:
         if not topic.exiting:
             _report_news(broker, topic)
             try:
-                trimming.trim(topic, broker.options, now=now)
+                if not trimming.trim(topic, broker.options, now=now):
+                    broker.trimmable[topic] = None
+                    done = False
             except ReadFailed as error:
                 broker.read_stalls.add(topic, error, now=now)
             except (LogError, OSError) as error:
                 broker.fail(error)
+    return done
 
 
 def _report_news(broker: Broker, topic: Topic) -> None:

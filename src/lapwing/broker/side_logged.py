@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lapwing import kernel
 from lapwing.log.attributes import decode_headers
+from lapwing.log.sequence_map import SequenceMap
 
 if TYPE_CHECKING:
     from lapwing.log.log import TopicLog
@@ -28,10 +29,11 @@ class SideLogTopic(Protocol):
 class SideLogged:
     """The side log of one channel; it is made when the first message is copied to it."""
 
-    __slots__ = ("_channel", "_side", "_topic", "sequences")
+    __slots__ = ("_channel", "_side", "_topic", "copied_below", "sequences")
 
     def __init__(self, topic: SideLogTopic, channel: str) -> None:
-        self.sequences: set[int] = set()  # what is here; always the same set
+        self.sequences = SequenceMap(0)  # what is here; always the same object
+        self.copied_below = 0  # every pending message below is here
         self._topic = topic
         self._channel = channel
         self._side: MessageStore | None = None
@@ -45,7 +47,8 @@ class SideLogged:
             self._side = self._topic.side_log(self._channel)
             self._side.drop([sequence for sequence in self._side.sequences() if sequence >= self._topic.log.end])
             self._side.flush()
-            self.sequences.update(self._side.sequences())
+            for sequence in sorted(self._side.sequences()):
+                self.sequences.set(sequence)
 
     def keep(self, frames: Iterable[tuple[int, bytes]]) -> None:
         """Copy messages, each with its frame, which has its headers. Raises `WriteFailed`: the segment stays."""
@@ -56,7 +59,8 @@ class SideLogged:
             self._side.put(sequence, frame)
             kept.append(sequence)
         self._side.flush()
-        self.sequences.update(kept)
+        for sequence in kept:
+            self.sequences.set(sequence)
 
     def frame(self, sequence: int) -> bytes:
         """Return the frame of one of `sequences`. Raises `CorruptChunk` or `ReadFailed`."""
@@ -74,7 +78,17 @@ class SideLogged:
 
     def leave(self, sequences: Iterable[int]) -> None:
         """Drop messages that are finished."""
-        gone = self.sequences.intersection(sequences)
-        if gone and self._side is not None:
-            self._side.drop(gone)
-            self.sequences -= gone
+        if not self.sequences or self._side is None:
+            return
+        self._side.drop([sequence for sequence in sequences if self.sequences.pop(sequence) is not None])
+
+    def leave_all(self) -> None:
+        """Drop all messages: they are finished."""
+        if self._side is not None:
+            self._side.drop(list(self.sequences))
+            self.sequences.clear()
+
+    def notice(self, sequences: Iterable[int]) -> None:
+        """Note that messages are pending that may not have been so: they may need their segment again."""
+        if self.copied_below and any(each < self.copied_below and each not in self.sequences for each in sequences):
+            self.copied_below = 0

@@ -18,31 +18,34 @@ _BLOCK: Final = 1 << 20
 _LARGE: Final = 32 << 20  # bytes in memory at which an ephemeral topic does not wait for the next trim
 
 
-def trim(topic: Topic, options: Options, *, now: int) -> None:
+def trim(topic: Topic, options: Options, *, now: int) -> bool:
     """Delete segments that no channel needs; copy messages to a side log where they alone pin a segment.
 
-    Raises `LogError`.
+    Return whether all of that is done: many messages are copied in several calls. Raises `LogError`.
     """
     log = topic.log
     needed = topic.fanned_out
     if topic.effective.keep == "trimmed":
         needed = min(needed, topic.deleted.jump(log.first))
-    moved = False
+    moved, done = False, True
     for channel in topic.channels.values():
         low = channel.needed_from()
         if channel.ephemeral and _is_stalled(channel):
             _copy_backlog(channel)
         edge = log.segment_start(channel.cursor)
         if low < edge:
-            channel.copy_aside(edge)
+            done &= channel.copy_aside(edge)
             low = channel.needed_from()
             moved = True
         needed = min(needed, low)
+    if not done:
+        return False  # segments are deleted when everything is copied
     if moved:
         topic.checkpoint()  # before the segment is deleted: a copy that no journal knows of would look finished
     # of two clocks that disagree the earlier one: what is deleted too soon does not come back
     log.release(needed, now=now + min(topic.skew, 0), limits=_retention(topic, options))
     topic.deleted.forget_below(log.first)
+    return True
 
 
 def trim_large(topic: Topic, options: Options, *, now: int) -> None:

@@ -184,9 +184,9 @@ class MemorySideLog:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def sequences(self) -> set[int]:
-        """Return every sequence whose frame is here."""
-        return set(self._frames)
+    def sequences(self) -> Iterator[int]:
+        """Yield every sequence whose frame is here, in no order."""
+        return iter(self._frames)
 
     def put(self, sequence: int, frame: Frames) -> None:
         """Keep a frame."""

@@ -7,6 +7,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, Protocol
 
 from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
@@ -14,6 +15,7 @@ from lapwing.log import records
 from lapwing.log.datapath import folder
 from lapwing.log.disk import File, OpenFiles
 from lapwing.log.records import RecordFile
+from lapwing.log.sequence_map import SequenceMap
 
 PUT: Final = 1
 DROP: Final = 2
@@ -35,8 +37,8 @@ class MessageStore(Protocol):
 
     def __len__(self) -> int: ...
 
-    def sequences(self) -> set[int]:
-        """Return every sequence whose frame is here."""
+    def sequences(self) -> Iterator[int]:
+        """Yield every sequence whose frame is here, in no order."""
 
     def put(self, sequence: int, frame: bytes) -> None:
         """Keep a frame."""
@@ -69,7 +71,7 @@ class SideLog:
         self.notes: list[str] = []
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
         self._sync = sync  # whether what was flushed must survive a power loss: its segment may go next
-        self._places: dict[int, int] = {}  # sequence -> offset of its record
+        self._places = SequenceMap(1)  # sequence -> offset of its record
         self._fresh: dict[int, bytes] = {}
         self._dropped: list[int] = []
         self._puts = 0  # frames in the file, wanted or not
@@ -79,12 +81,14 @@ class SideLog:
     def __len__(self) -> int:
         return len(self._places) + len(self._fresh)
 
-    def sequences(self) -> set[int]:
-        """Every sequence whose frame is here."""
-        return self._places.keys() | self._fresh.keys()
+    def sequences(self) -> Iterator[int]:
+        """Yield every sequence whose frame is here, in no order."""
+        return chain(self._places, self._fresh)
 
     def put(self, sequence: int, frame: bytes) -> None:
         """Keep a frame."""
+        if self._places.pop(sequence) is not None:
+            self._dropped.append(sequence)
         self._fresh[sequence] = frame
 
     def frame(self, sequence: int) -> bytes:
@@ -92,9 +96,10 @@ class SideLog:
         fresh = self._fresh.get(sequence)
         if fresh is not None:
             return fresh
-        place = self._places.get(sequence)
-        if place is None:
+        found = self._places.get(sequence)
+        if found is None:
             raise OutOfRange(f"{self.path}: no frame of sequence {sequence}")
+        (place,) = found
         head = self._file.file.read(records.HEAD, place)
         data = head + self._file.file.read(int.from_bytes(head[4:8], "little"), place + records.HEAD)
         payload = records.payload_at(data, 0)
@@ -107,7 +112,7 @@ class SideLog:
         for sequence in sequences:
             if self._fresh.pop(sequence, None) is not None:
                 continue
-            if self._places.pop(sequence, None) is not None:
+            if self._places.pop(sequence) is not None:
                 self._dropped.append(sequence)
 
     def flush(self) -> None:
@@ -135,7 +140,8 @@ class SideLog:
             parts.append(records.encode(_PUT.pack(PUT, sequence) + frame))
             at += len(parts[-1])
         self._file.append(b"".join(parts), sync=self._sync)
-        self._places |= places
+        for sequence, place in places.items():
+            self._places.set(sequence, place)
         self._puts += len(places)
         self._fresh.clear()
         self._dropped.clear()
@@ -176,11 +182,11 @@ class SideLog:
 
     def _learn(self, payload: bytes, place: int) -> None:
         if payload[0] == PUT:
-            self._places[_PUT.unpack_from(payload)[1]] = place
+            self._places.set(_PUT.unpack_from(payload)[1], place)
             self._puts += 1
         elif payload[0] == DROP:
             for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
-                self._places.pop(sequence, None)
+                self._places.pop(sequence)
         else:
             raise ValueError(f"a record of kind {payload[0]}")
 
@@ -201,7 +207,7 @@ class SideLog:
             raise WriteFailed(self.path, 0, OSError(errno.EIO, str(error))) from error
 
     def _rewrite(self) -> None:
-        places: dict[int, int] = {}
+        places = SequenceMap(1)
 
         def wanted() -> Iterator[bytes]:
             at = 0
@@ -212,7 +218,7 @@ class SideLog:
                     self.notes.append(str(error))
                     continue
                 part = records.encode(_PUT.pack(PUT, sequence) + frame)
-                places[sequence] = at
+                places.set(sequence, at)
                 at += len(part)
                 yield part
 

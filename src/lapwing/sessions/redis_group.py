@@ -136,9 +136,10 @@ class Group:
 
     def acknowledge(self, sequences: list[int], *, now: int) -> int:
         """Finish pending entries, whoever has them; return how many."""
-        attempts, holder_of = self.pending.attempts, self.pending.holder_of
-        if attempts:  # with 0 deliveries and no holder, a message is deferred and was never delivered
-            sequences = [each for each in sequences if attempts.get(each) != 0 or holder_of(each) is not None]
+        deferred, attempts, holder_of = self.pending.deferred, self.pending.attempts, self.pending.holder_of
+        if attempts or len(deferred):  # with 0 deliveries and no holder, a message waits and was never delivered
+            deliveries = self.pending.deliveries
+            sequences = [each for each in sequences if deliveries(each) or holder_of(each) is not None]
         return self.channel.finish_count(sequences, now=now)
 
     def _given(self, sequence: int) -> bool:
@@ -153,10 +154,10 @@ class Group:
 
     def _given_back(self) -> Iterator[int]:
         """Yield what was delivered and waits to be delivered again. A deferred message was not delivered yet."""
-        pending, attempts = self.pending, self.pending.attempts
+        pending, deliveries = self.pending, self.pending.deliveries
         for waiting in (pending.requeued, pending.alone, pending.deferred.sequences()):
             for sequence in waiting:
-                if attempts.get(sequence, 1):
+                if deliveries(sequence):
                     yield sequence
 
     def is_pending(self, sequence: int) -> bool:
@@ -166,7 +167,7 @@ class Group:
         if holder is not None:
             return holder is not pending.mover
         waits = sequence in pending.requeued or sequence in pending.alone or pending.deferred.due(sequence) is not None
-        return waits and pending.attempts.get(sequence, 1) > 0
+        return waits and pending.deliveries(sequence) > 0
 
     def pending_entries(
         self, start: int, stop: int, count: int, *, now: int, consumer: bytes | None = None, min_idle: int = 0
