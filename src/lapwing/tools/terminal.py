@@ -98,6 +98,8 @@ def table(
     for row in cells:
         texts = [
             terminal.paint(_fit(row[index].text, widths[index], columns[index].left), row[index].style)
+            if row[index].text
+            else " " * widths[index]
             for index in shown
         ]
         lines.append(_line(texts))
