@@ -239,7 +239,8 @@ def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
 
 
 def test_dead_letters_and_the_groups_of_redis_clients_do_not_lack_a_consumer() -> None:
-    group = channel(depth=5, client_count=0, requeue_count=0, timeout_count=0, consumers=[{"name": "ann", "oldest_seconds": 0.0, "in_flight_count": 0}])
+    ann = {"name": "ann", "oldest_seconds": 0.0, "in_flight_count": 0}
+    group = channel(depth=5, client_count=0, requeue_count=0, timeout_count=0, consumers=[ann])
     letters = {**channel("dead", depth=5, client_count=0, requeue_count=0, timeout_count=0), "topic_name": "t.c.dead"}
     seen = picture(110.0, group)
     dead = replace(seen, topics={"t.c.dead": {**seen.topics["t"], "topic_name": "t.c.dead", "channels": [letters]}})
