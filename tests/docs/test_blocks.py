@@ -34,6 +34,7 @@ ELSEWHERE = {
     ("docs/pipelines.md", "from lapwing.spark.pipelines import archive"): "tests/spark/test_pipeline_archive.py",
     ("docs/security.md", "json"): "tests/nsqd/test_auth.py",
     ("docs/monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
+    ("docs/headers.md", "python"): "tests/client/test_requests.py",
     ("docs/failure.md", "lapwing dead list"): "tests/cli/test_lapwing_dead.py",
     ("docs/failure.md", "lapwing pending list orders/billing --min-idle 1m"): "tests/cli/test_lapwing_dead.py",
     ("docs/protocol.md", "json"): "tests/nsqd/test_log_api.py",
@@ -52,7 +53,7 @@ NOT_RUN = {
 }  # fmt: skip
 HERE = {
     ("README.md", "nsqlookupd &"), ("docs/client.md", "python"), ("docs/redis.md", "python"), ("docs/failure.md", "sh"),
-    ("docs/testing.md", "python"),
+    ("docs/testing.md", "python"), ("docs/headers.md", "sh"),
     ("docs/failure.md", "python"), ("docs/failure.md", "json"), ("docs/security.md", "sh"),
     ("docs/pipelines.md", "yaml"), ("docs/pipelines.md", "from lapwing.spark.pipelines.python import pipeline"),
     ("docs/redis.md", "nsqd --data-path=data --redis-address=127.0.0.1:6379"),
@@ -261,6 +262,7 @@ def test_the_commands_of_the_pages_on_failures_and_security(cluster: Cluster, tm
     rest += [each for each in blocks("docs/security.md") if each.language == "sh"]
 
     assert len(rest) == 4
+    rest += [each for each in blocks("docs/headers.md") if each.language == "sh"]
     for each in rest:
         for line in each.text.splitlines():
             cluster.shell(line.replace("curl ", "curl -sf ", 1), tmp_path)
