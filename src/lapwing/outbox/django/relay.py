@@ -1,0 +1,78 @@
+"""Add messages to the outbox in your transaction, and publish them."""
+
+import threading
+import uuid
+from types import TracebackType
+
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+
+from lapwing.client.sync import SyncProducer
+from lapwing.outbox import publishing
+from lapwing.outbox.django.models import OutboxMessage
+from lapwing.outbox.publishing import OutboxRow
+
+
+def add(
+    topic: str,
+    body: bytes,
+    *,
+    headers: dict[str, str] | None = None,
+    message_id: str | None = None,
+    using: str = DEFAULT_DB_ALIAS,
+) -> str:
+    """Add a message to the outbox in the current transaction, and return its message-id.
+
+    Raises `TypeError` or `ValueError` for a message that nsqd would refuse.
+    """
+    content, text = publishing.check(topic, body, headers)
+    name = message_id or uuid.uuid4().hex
+    OutboxMessage.objects.using(using).create(topic=topic, body=content, headers=text, message_id=name)
+    return name
+
+
+class Relay:
+    """Publishes the rows of the outbox to one nsqd, oldest first, and deletes them.
+
+    Several relays may run on PostgreSQL: each takes rows that no other one has.
+    """
+
+    def __init__(
+        self,
+        nsqd: str,
+        *,
+        batch: int = 500,
+        using: str = DEFAULT_DB_ALIAS,
+        producer: SyncProducer | None = None,
+    ) -> None:
+        self._batch = batch
+        self._using = using
+        self._producer = producer if producer is not None else SyncProducer(nsqd)
+
+    def relay_some(self) -> int:
+        """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
+        with transaction.atomic(using=self._using):
+            waiting = OutboxMessage.objects.using(self._using).order_by("id")
+            if connections[self._using].features.has_select_for_update_skip_locked:
+                waiting = waiting.select_for_update(skip_locked=True)
+            columns = waiting.values_list("id", "topic", "body", "headers", "message_id")[: self._batch]
+            rows = [OutboxRow(key, topic, bytes(body), headers, name) for key, topic, body, headers, name in columns]
+            if rows:
+                publishing.publish(self._producer, rows)
+                OutboxMessage.objects.using(self._using).filter(id__in=[row.id for row in rows]).delete()
+        return len(rows)
+
+    def run(self, stop: threading.Event | None = None, *, interval: float = 0.5) -> None:
+        """Publish rows as they come until `stop` is set; look again after `interval` seconds."""
+        publishing.run(self.relay_some, stop or threading.Event(), interval)
+
+    def close(self) -> None:
+        """Close the connection to nsqd."""
+        self._producer.close()
+
+    def __enter__(self) -> "Relay":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

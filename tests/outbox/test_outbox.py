@@ -1,0 +1,137 @@
+"""Messages that commit with the rows of a program, and are published once."""
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outbox_stage import Cluster, stored
+from sqlalchemy import MetaData, create_engine, func, select
+from sqlalchemy.orm import Session
+
+import daemons
+from lapwing.client.sync import SyncProducer
+from lapwing.outbox.sqlalchemy import Relay, add, outbox_table
+
+numbers = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/shop.db"
+    else:
+        cluster: Cluster = request.getfixturevalue("cluster")
+        url = f"postgresql+psycopg://lapwing@/postgres?host={cluster.folder}"
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+class Dies(SyncProducer):
+    """A producer after whose publish the relay dies."""
+
+    def publish_many(self, *arguments: Any, **settings: Any) -> None:
+        super().publish_many(*arguments, **settings)
+        raise KeyboardInterrupt
+
+
+def test_what_commits_is_published_once_and_nothing_else(engine: Any, nsqd: daemons.Daemon) -> None:
+    topic = f"sql{next(numbers)}"
+    metadata = MetaData()
+    outbox = outbox_table(metadata, f"outbox_{topic}")
+    metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        ids = [add(session, outbox, topic, b"%d" % number, headers={"n": str(number)}) for number in range(3)]
+    with Session(engine) as session:
+        add(session, outbox, topic, b"rolled back")
+        session.rollback()
+
+    with Relay(engine, outbox, nsqd.tcp, producer=Dies(nsqd.tcp)) as dying, pytest.raises(KeyboardInterrupt):
+        dying.relay_some()
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(outbox)) == 3
+    with Relay(engine, outbox, nsqd.tcp, batch=2) as relay:
+        assert [relay.relay_some() for _ in range(3)] == [2, 1, 0]
+
+    expected = [(str(number), {"message-id": ids[number], "n": str(number)}) for number in range(3)]
+    assert stored(nsqd, topic) == expected
+
+
+def test_what_nsqd_would_refuse_does_not_get_into_the_outbox(engine: Any) -> None:
+    metadata = MetaData()
+    outbox = outbox_table(metadata, f"refused_{next(numbers)}")
+    metadata.create_all(engine)
+    with Session(engine) as session:
+        with pytest.raises(ValueError, match="empty"):
+            add(session, outbox, "t", b"")
+        with pytest.raises(ValueError, match="header name"):
+            add(session, outbox, "t", b"x", headers={"Upper": "x"})
+
+
+DJANGO = """
+import sys
+
+import django
+from django.conf import settings
+from django.core.management import call_command
+from django.db import transaction
+
+import os
+engine, name, host, nsqd, topic = sys.argv[1:]
+settings.configure(
+    INSTALLED_APPS=["lapwing.outbox.django"], USE_TZ=True,
+    DATABASES={"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": name, "USER": "lapwing", "HOST": host}},
+)
+django.setup()
+call_command("migrate", verbosity=0)
+call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+from lapwing.client.sync import SyncProducer
+from lapwing.outbox.django.models import OutboxMessage
+from lapwing.outbox.django.relay import Relay, add
+
+
+class Dies(SyncProducer):
+    def publish_many(self, *arguments, **settings):
+        super().publish_many(*arguments, **settings)
+        raise KeyboardInterrupt
+
+
+with transaction.atomic():
+    for number in range(3):
+        add(topic, b"%d" % number, headers={"n": str(number)}, message_id=f"id-{topic}-{number}")
+try:
+    with transaction.atomic():
+        add(topic, b"rolled back")
+        raise KeyError
+except KeyError:
+    pass
+try:
+    with Relay(nsqd, producer=Dies(nsqd)) as relay:
+        relay.relay_some()
+except KeyboardInterrupt:
+    assert OutboxMessage.objects.count() == 3
+with Relay(nsqd, batch=2) as relay:
+    assert [relay.relay_some() for _ in range(3)] == [2, 1, 0]
+"""
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_the_outbox_of_django_does_the_same(
+    database: str, nsqd: daemons.Daemon, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    topic = f"django_{database}"
+    where = ["sqlite3", str(tmp_path / "shop.db"), ""]
+    if database == "postgresql":
+        where = ["postgresql", "postgres", str(request.getfixturevalue("cluster").folder)]
+    done = subprocess.run(
+        [sys.executable, "-c", DJANGO, *where, nsqd.tcp, topic], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, done.stderr
+    expected = [(str(number), {"message-id": f"id-{topic}-{number}", "n": str(number)}) for number in range(3)]
+    assert stored(nsqd, topic) == expected
