@@ -50,6 +50,7 @@ bench: setup
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/log.py
 	$(BIN)/python benchmarks/nsqd.py
+	$(BIN)/python benchmarks/failure.py
 	$(BIN)/python benchmarks/single.py
 	$(BIN)/python benchmarks/turn.py
 	$(BIN)/python benchmarks/deferred.py

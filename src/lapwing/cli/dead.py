@@ -305,8 +305,9 @@ def _first_line(letter: Any) -> str:
 def _letter_lines(node: str, letter: Any) -> list[str]:
     """Return a letter for people."""
     heads = [
-        ("from", f"{letter['topic']}/{letter['channel']} on {node}, message {letter['id']}"),
-        ("given up", f"{letter['at']}, {letter['reason']}" + _again(letter["count"])),
+        ("from", f"{letter['topic']}/{letter['channel']} on {node}, message {letter['id']}" if letter["id"]
+         else f"nowhere: it was published to this topic on {node}, and is no dead letter"),
+        ("given up", f"{letter['at']}, {letter['reason']}" + _again(letter["count"]) if letter["id"] else ""),
         ("failed", f"{letter['failures']} times in {letter['deliveries']} deliveries, first {letter['first_failed']}"
          if letter["failures"] else ""),
         ("published", letter["published"]),
