@@ -19,16 +19,16 @@ _ESCAPED: Final = re.compile(r"\+([a-z])")
 
 
 def folder(name: str, prefix: str = "t-") -> str:
-    """What the folder of a topic (or, with another prefix, the file of a channel) is called.
+    """Return the name of a topic's folder, or with another prefix that of a channel's file.
 
-    Upper-case letters are written "+x", so that no two names meet on a disk that does not tell cases apart; the prefix
+    Upper-case letters are written "+x", so that no two names meet on a disk that ignores case; the prefix
     makes "." and ".." harmless.
     """
     return prefix + _UPPER.sub(lambda match: "+" + match[0].lower(), name)
 
 
 def unfold(text: str, prefix: str = "t-") -> str | None:
-    """The name whose `folder` this is; None when there is none."""
+    """Return the name whose `folder` this is; None when there is none."""
     name = _ESCAPED.sub(lambda match: match[1].upper(), text.removeprefix(prefix))
     return name if names.valid(name) and folder(name, prefix) == text else None
 
@@ -75,11 +75,11 @@ class DataPath:
                 DISK.unlink(path)
 
     def topic_dir(self, name: str) -> str:
-        """Where a topic's log lies."""
+        """Return the folder of a topic's log."""
         return os.path.join(self.path, TOPICS, folder(name))
 
     def topics_on_disk(self) -> list[str]:
-        """The topics that have a folder, whatever the catalog says; what a crash left half done is removed."""
+        """Return the topics that have a folder, known to the catalog or not; remove what a crash left half done."""
         for entry in os.listdir(self.path):
             if entry.startswith("nsqd.dat.") and entry.endswith(".tmp"):  # a catalog that was never finished
                 DISK.unlink(os.path.join(self.path, entry))
@@ -95,7 +95,7 @@ class DataPath:
 
 
 def _holder(fd: int) -> int | None:
-    """Who holds the lock on a directory, as far as the system tells."""
+    """Return the process that holds the lock on a directory, as far as the system shows it."""
     facts = os.fstat(fd)
     place = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
     try:

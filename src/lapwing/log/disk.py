@@ -18,7 +18,7 @@ _KEEP_SIZE: Final = 1
 
 
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """The system's call to reserve room beyond a file's end, which Python does not offer."""
+    """Return the system's call to reserve room beyond a file's end, which Python does not offer."""
     call = getattr(ctypes.CDLL(None), "fallocate64", None)
     if call is None:
         return None
@@ -47,7 +47,7 @@ class Disk:
 
     @staticmethod
     def open(path: str, flags: int, mode: int = MODE) -> int:
-        """A descriptor of the file at `path`."""
+        """Return a descriptor of the file at `path`."""
         return os.open(path, flags, mode)
 
     @staticmethod
@@ -60,7 +60,7 @@ class Disk:
 
     @staticmethod
     def free(path: str) -> int:
-        """The bytes that may still be written where `path` lies."""
+        """Return how many bytes may still be written where `path` lies."""
         facts = os.statvfs(path)
         return facts.f_bavail * facts.f_frsize
 
@@ -96,7 +96,7 @@ class Disk:
             self.close(fd)
 
     def read(self, path: str) -> bytes:
-        """All of a file; raises `FileNotFoundError`."""
+        """Return all of a file; raises `FileNotFoundError`."""
         fd = self.open(path, os.O_RDONLY)
         try:
             parts = []
@@ -225,7 +225,7 @@ class File:
             return 0
 
     def room(self) -> int:
-        """The bytes that the file takes on disk, those reserved beyond its end included; 0 when there is none."""
+        """Return the bytes that the file takes on disk, with those reserved beyond its end; 0 when there is none."""
         try:
             return os.stat(self.path).st_blocks * 512
         except FileNotFoundError:
@@ -236,7 +236,7 @@ class File:
         return self.fd >= 0 or exists(self.path)
 
     def close(self) -> None:
-        """Give the descriptor back; the next use opens the file anew."""
+        """Give the descriptor back; the next use opens the file again."""
         self.table.shut(self)
 
     def unlink(self) -> None:
@@ -247,10 +247,10 @@ class File:
 
 
 class Sheds(Protocol):
-    """What keeps bytes in memory that it can read again."""
+    """An owner of bytes in memory that it can read again."""
 
     def shed(self) -> None:
-        """Let go of them."""
+        """Drop them."""
 
 
 class _Kept:
@@ -262,7 +262,7 @@ class _Kept:
 
 
 class OpenFiles:
-    """What all logs of a process share: a bounded number of descriptors, and of bytes kept in memory.
+    """Resources that all logs of a process share: a bounded number of descriptors, and of bytes kept in memory.
 
     Least recently used goes first, in both. One table belongs to one thread.
     """
@@ -282,7 +282,7 @@ class OpenFiles:
         self.shut_all()  # logs that were dropped without being closed leave no descriptors behind
 
     def reach(self, file: File, *, create: bool = False) -> int:
-        """The descriptor of `file`, opened (and with `create`, made) if need be; good until the next `reach`."""
+        """Return the descriptor of `file`, opened (and with `create`, made) if need be; good until the next `reach`."""
         if file.fd >= 0:
             self._open.move_to_end(file)
             return file.fd
@@ -333,7 +333,7 @@ class OpenFiles:
                 holder.shed()
 
     def _forget(self, key: int) -> None:
-        """An owner is no more, and what it kept is gone with it."""
+        """Forget an owner that was deleted with what it kept."""
         known = self._kept.pop(key, None)
         if known is not None:
             self._kept_bytes -= known.size

@@ -30,7 +30,7 @@ _ID_BASE: Final = 54  # bits of a sequence in an id
 
 @dataclass(slots=True)
 class Imported:
-    """What became of one topic."""
+    """The result for one topic."""
 
     topic: str
     messages: int = 0
@@ -41,7 +41,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class ImportProgress:
-    """How far a topic is imported."""
+    """The progress of the import of a topic."""
 
     topic: str
     done: int  # messages read

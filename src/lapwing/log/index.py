@@ -37,7 +37,7 @@ class BadRecord(Exception):
 
 @dataclass(slots=True)
 class Chunk:
-    """What the index knows of one chunk."""
+    """One chunk as the index knows it."""
 
     first: int
     offset: int
@@ -90,7 +90,7 @@ def decode(data: bytes, at: int = 0) -> Chunk | None:
 
 
 def claim(record: bytes) -> Chunk:
-    """Return what a record says, whether or not it matches its checksum."""
+    """Return the fields of a record, whether or not it matches its checksum."""
     return Chunk(*_FIELDS.unpack_from(record))
 
 

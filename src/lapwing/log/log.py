@@ -30,13 +30,13 @@ GONE: Final = "gone-"  # what a topic's directory is called while it is removed
 
 
 def _ignore(path: str, offset: int, first: int, count: int) -> None:
-    """Tell nobody of a corrupt range; `DiskLog.notes` has it anyway."""
+    """Ignore a corrupt range; `DiskLog.notes` has it anyway."""
 
 
 class DiskLog(LogWriter):
     """The log of one topic in a directory of its own.
 
-    Opening mends what a crash left, and `notes` says what that was. One log belongs to one thread; only the call
+    Opening mends what a crash left, and `notes` names it. One log belongs to one thread; only the call
     that `begin_sync` gives may run in another.
     """
 
@@ -72,11 +72,11 @@ class DiskLog(LogWriter):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def reader(self, sequence: int) -> Reader:
-        """A reader that stands at `sequence`."""
+        """Return a reader at `sequence`."""
         return Reader(self, sequence, self.files)
 
     def load(self, sequence: int, place: Place | None, max_bytes: int = BLOCK_BYTES) -> Block:
-        """The block that holds `sequence`: first, end, frames, and where to go on; frames None: quarantined."""
+        """Return the block that holds `sequence`: first, end, frames, and the next place; frames None: quarantined."""
         if not self.first <= sequence < self.end:
             raise OutOfRange(f"{self.directory}: sequence {sequence} of [{self.first}, {self.end})")
         window = self._window
@@ -114,7 +114,7 @@ class DiskLog(LogWriter):
         number = -1
         if place is not None and place[0] is segment and place[1] < segment.index.count:
             chunk = segment.index.chunk(place[1])
-            if chunk.first <= sequence < chunk.end:  # not so after a seek, or when the index was made anew meanwhile
+            if chunk.first <= sequence < chunk.end:  # not so after a seek, or when the index was rebuilt meanwhile
                 number = place[1]
         if number < 0:
             number = segment.find(sequence)
@@ -135,7 +135,7 @@ class DiskLog(LogWriter):
             self.on_corrupt(path, offset, first, count)
 
     def frame(self, sequence: int) -> Frames:
-        """One frame, as it was first delivered; raises `OutOfRange` or `CorruptChunk`."""
+        """Return one frame, as it was first delivered; raises `OutOfRange` or `CorruptChunk`."""
         first, end, frames = self._memo
         if not first <= sequence < end or sequence < self.first:
             first, end, loaded, _ = self.load(sequence, None, 0)
@@ -150,7 +150,7 @@ class DiskLog(LogWriter):
         return frames[at:after]
 
     def _place(self, sequence: int) -> tuple[str, int]:
-        """The file and the offset of the chunk that holds `sequence`, or should."""
+        """Return the file and the offset of the chunk that holds `sequence`, or should."""
         segment = self._segments[bisect_right(self._firsts, sequence) - 1]
         if sequence >= segment.end:
             return segment.frames.path, segment.size
@@ -158,7 +158,7 @@ class DiskLog(LogWriter):
         return segment.frames.path, chunk.offset
 
     def shed(self) -> None:
-        """Let go of what is in memory and also on disk."""
+        """Drop what is in memory and also on disk."""
         self._memo = (0, 0, b"")
         self._noted_bytes = -1
         self._window.shrink(0, self._written)
@@ -170,7 +170,7 @@ class DiskLog(LogWriter):
         return reading.blocks(Reader(self, start, self.files, max_bytes), stop, max_bytes)
 
     def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
-        """Where messages from `start` on lie in a file: whole chunks below `stop`, of `max_bytes` or a single one.
+        """Return where messages from `start` on lie in a file: whole chunks below `stop`, of `max_bytes` or only one.
 
         None when they have to be asked for: they are in memory alone, quarantined, or `start` is amid a chunk. Nothing
         of them is read here, so whoever reads them has to verify their checksums.
@@ -247,7 +247,7 @@ class DiskLog(LogWriter):
         return total
 
     def at_time(self, timestamp: int) -> int:
-        """The first sequence at or after a time; `end` when there is none."""
+        """Return the first sequence at or after a time; `end` when there is none."""
         for segment in self._segments:
             if segment.index.count and segment.newest >= timestamp:
                 return self._sure(segment, lambda: self._search_time(segment, timestamp))  # noqa: B023 - called at once
@@ -266,7 +266,7 @@ class DiskLog(LogWriter):
         return stop
 
     def timestamp(self, sequence: int) -> int:
-        """When a message was published, in ns; of one that is not served any more, about when. Raises `OutOfRange`."""
+        """Return when a message was published, in ns; about when, if it is not served any more. Raises `OutOfRange`."""
         try:
             return time_of(self.frame(sequence))
         except CorruptChunk:
@@ -275,10 +275,10 @@ class DiskLog(LogWriter):
                 return segment.newest
             return self._sure(segment, lambda: segment.index.chunk(segment.find(sequence))).time
 
-    # --- letting go --------------------------------------------------------------------------------------------
+    # --- deleting ----------------------------------------------------------------------------------------------
 
     def segment_start(self, sequence: int) -> int:
-        """The first sequence of the segment that holds `sequence`, or would."""
+        """Return the first sequence of the segment that holds `sequence`, or would."""
         return self._firsts[max(bisect_right(self._firsts, sequence) - 1, 0)] if self._firsts else self.first
 
     def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
@@ -314,14 +314,14 @@ class DiskLog(LogWriter):
         return names
 
     def _free(self) -> int | None:
-        """The disk's free space; None when it cannot be told, which is no reason to delete anything."""
+        """Return the disk's free space; None when it is not known, which is no reason to delete anything."""
         try:
             return self.files.disk.free(self.directory)
         except OSError:
             return None
 
     def _skip(self, sequence: int) -> None:
-        """Let go of messages that are in memory alone: the next segment begins behind them.
+        """Drop messages that are in memory alone: the next segment begins behind them.
 
         Its empty file keeps the place; so that not every message makes one, a fair number must be worth it.
         """

@@ -159,7 +159,7 @@ class LogWriter:
             self._unwritten_rows += self._pending_rows
 
     def _batches(self) -> list[Batch]:
-        """What is pending, joined or cut to what makes good chunks."""
+        """Return what is pending, joined or cut to what makes good chunks."""
         pending = self._pending
         if self._pending_bytes <= CHUNK_BYTES:
             return [(self.next - self.end, b"".join(pending), time_of(pending[-1]))]
@@ -167,7 +167,7 @@ class LogWriter:
         return joined([(count, frames, time_of(frames)) for count, frames in counted])
 
     def _unwritten(self) -> list[Batch]:
-        """What with durability "memory" was flushed and is in the window alone."""
+        """Return what with durability "memory" was flushed and is in the window alone."""
         return joined([(count, frames, last_time(frames)) for _, count, frames in self._window.since(self._written)])
 
     def _promise(self) -> None:
@@ -282,19 +282,19 @@ class LogWriter:
 
     @property
     def synced(self) -> int:
-        """What is below it would survive a power loss, as far as this log's syncs know."""
+        """The sequence below which everything would survive a power loss, as far as this log's syncs know."""
         return self._sync.reached
 
     def begin_sync(self) -> Callable[[], None] | None:
-        """A call that syncs what is flushed by now, to be run in any thread; None when there is nothing to do.
+        """Return a call that syncs what is flushed by now, to be run in any thread; None when there is nothing to do.
 
-        The log stays usable meanwhile; `finish_sync` must be told how the call ended before another can begin. The
+        The log stays usable meanwhile; `finish_sync` has to be called with its end before another can begin. The
         call raises `OSError` with the file's name.
         """
         return self._sync.begin(self._written)
 
     def finish_sync(self, error: OSError | None) -> None:
-        """Say how the call of `begin_sync` ended; after an error all of it is to be synced again."""
+        """Note how the call of `begin_sync` ended; after an error all of it is to be synced again."""
         self._sync.finish(error)
 
     def sync_again(self, sequence: int) -> None:

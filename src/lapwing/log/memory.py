@@ -47,7 +47,7 @@ class MemoryLog:
 
     @property
     def unsynced(self) -> bool:
-        """Never: there is nothing to sync."""
+        """False: there is nothing to sync."""
         return False
 
     def append(
@@ -80,31 +80,31 @@ class MemoryLog:
             self._drop(self.end - self.max_count)
 
     def write_index(self) -> None:
-        """There is no index."""
+        """Do nothing: there is no index."""
 
     def begin_sync(self) -> Callable[[], None] | None:
-        """None: there is nothing to sync."""
+        """Return None: there is nothing to sync."""
         return None
 
     def sync_again(self, sequence: int) -> None:
-        """There is nothing to sync."""
+        """Do nothing: there is nothing to sync."""
 
     def finish_sync(self, error: OSError | None) -> None:
-        """There was nothing to sync."""
+        """Do nothing: there was nothing to sync."""
 
     def reader(self, sequence: int) -> Reader:
-        """A reader that stands at `sequence`."""
+        """Return a reader at `sequence`."""
         return Reader(self, sequence)
 
     def load(self, sequence: int, place: Place | None, max_bytes: int = BLOCK_BYTES) -> Block:
-        """The block that holds `sequence`."""
+        """Return the block that holds `sequence`."""
         if not self.first <= sequence < self.end:
             raise OutOfRange(f"memory: sequence {sequence} of [{self.first}, {self.end})")
         first, end, frames = self._window.block(sequence, max_bytes)
         return first, end, frames, None
 
     def frame(self, sequence: int) -> Frames:
-        """One frame; raises `OutOfRange`."""
+        """Return one frame; raises `OutOfRange`."""
         if not self.first <= sequence < self.end:
             raise OutOfRange(f"memory: sequence {sequence} of [{self.first}, {self.end})")
         first, _, frames = self._window.block(sequence, 0)
@@ -117,11 +117,11 @@ class MemoryLog:
         return reading.blocks(Reader(self, start, max_bytes=max_bytes), stop, max_bytes)
 
     def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
-        """None: there is no file."""
+        """Return None: there is no file."""
         return None
 
     def extras(self, start: int, stop: int) -> list[Extra]:
-        """What messages of [start, stop) carry beside their bodies, in order."""
+        """Return what messages of [start, stop) carry beside their bodies, in order."""
         return self._rows.extras(max(start, self.first), stop)
 
     def rows(self, start: int, stop: int) -> RowText:
@@ -136,7 +136,7 @@ class MemoryLog:
         return total
 
     def at_time(self, timestamp: int) -> int:
-        """The first sequence at or after a time; `end` when there is none."""
+        """Return the first sequence at or after a time; `end` when there is none."""
         for first, _, frames in self.blocks(self.first, self.end, BLOCK_BYTES):
             positions, _ = kernel.scan_frames(frames, 0, len(frames))
             for index in range(len(positions) - 1):
@@ -145,7 +145,7 @@ class MemoryLog:
         return self.end
 
     def timestamp(self, sequence: int) -> int:
-        """When a message was published."""
+        """Return when a message was published."""
         return time_of(self.frame(sequence))
 
     def segment_start(self, sequence: int) -> int:
@@ -153,7 +153,7 @@ class MemoryLog:
         return self._window.boundary(sequence) if self._window.bytes > _WORTH else self.first
 
     def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
-        """Let go of whole batches below `sequence`. What nobody needs is not kept in memory for replay."""
+        """Drop whole batches below `sequence`. What nobody needs is not kept in memory for replay."""
         before = self.first
         self._drop(sequence)
         return [f"{before:020d}"] if self.first != before else []
@@ -205,4 +205,4 @@ class MemorySideLog:
             self._frames.pop(sequence, None)
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Do nothing: nothing is written."""

@@ -29,7 +29,7 @@ QUARANTINE: Final = "quarantine"  # folder of the data path where bytes that wer
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a topic is read."""
+    """The progress of reading a topic."""
 
     topic: str
     done: int  # bytes of frames
@@ -58,7 +58,7 @@ class Repair:
 
 @dataclass(slots=True)
 class Summary:
-    """What a topic holds."""
+    """The content of a topic."""
 
     topic: str
     log_id: str
@@ -95,7 +95,7 @@ class ReadOnlyDisk(Disk):
 
 
 def topics_of(place: DataPath, chosen: Sequence[str] = ()) -> list[str]:
-    """The topics of a data path, or of them those that were `chosen`; raises `NoSuchTopic`."""
+    """Return the topics of a data path, or of them those that were `chosen`; raises `NoSuchTopic`."""
     found = [name for entry in _entries(place.path) if (name := unfold(entry)) is not None]
     for name in chosen:
         if name not in found:
@@ -202,7 +202,7 @@ def _walk_segment(
     told: list[Problem] = []
 
     def say(path: str, offset: int, what: str) -> None:
-        if path != segment.frames.path:  # what is wrong with the frames is told chunk by chunk
+        if path != segment.frames.path:  # what is wrong with the frames is reported chunk by chunk
             told.append(Problem(topic, path, offset, what))
 
     known = _recorded(segment)
@@ -220,7 +220,7 @@ def _walk_segment(
 
 
 def _recorded(segment: Segment) -> dict[int, int]:
-    """The offsets of all chunks that have a record, with their flags."""
+    """Return the offsets of all chunks that have a record, with their flags."""
     count = segment.index.file.size() // RECORD
     segment.index.count = count
     known: dict[int, int] = {}
@@ -330,7 +330,7 @@ def _cut(block: Block, start: int, stop: int) -> Block | None:
 
 
 def messages(block: Block) -> Iterator[dict[str, Any]]:
-    """The messages of a block as plain values: sequence, id, timestamp, attempts, body (bytes), headers, defer."""
+    """Yield the messages of a block as plain values: sequence, id, timestamp, attempts, body, headers, defer."""
     decoded, _ = kernel.decode_messages(block.frames, 0, len(block.frames))
     carried = {extra.sequence: extra for extra in block.extras}
     for sequence, (timestamp, attempts, identity, body) in enumerate(decoded, block.first):
@@ -375,7 +375,7 @@ def repair(
 
 
 def _repair_catalog(place: DataPath) -> Iterator[Event]:
-    """A catalog that cannot be read is made anew from the topics and journals that are there."""
+    """Write a catalog that cannot be read again, from the topics and journals that are there."""
     catalog = Catalog(place.path)
     try:
         catalog.load()

@@ -1,4 +1,4 @@
-"""What a topic's directory holds: its identity, its segments; and what a crash left there half done."""
+"""Open a topic's directory: its identity, its segments, and what a crash left there half done."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ SEQUENCES: Final = 1 << 54  # so many an id has room for
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a log begins with."""
+    """The content of a log when it is opened."""
 
     identity: str
     node: int
@@ -109,7 +109,7 @@ def _sweep(directory: str, names: list[str], firsts: set[int], files: OpenFiles,
 
 
 def read_identity(path: str, disk: Disk = DISK) -> tuple[str, int]:
-    """The id and the node in a file `identity`; raises `ValueError` when they cannot be made out, and `OSError`."""
+    """Return the id and the node in a file `identity`; raises `ValueError` or `OSError`."""
     try:
         known = json.loads(disk.read(path))
         identity, node, created = known["id"], known["node"], known.get("created")
@@ -144,7 +144,7 @@ def _known_identity(
 def _make_identity(
     directory: str, node: int, now: int, segments: list[Segment], files: OpenFiles, *, sync: bool
 ) -> tuple[str, int]:
-    """A new identity. The node is that of the messages that are there, if any are."""
+    """Make a new identity. The node is that of the messages that are there, if any are."""
     for segment in segments:
         found = node_of(segment.frames)
         if found is not None:
@@ -157,7 +157,7 @@ def _make_identity(
 
 
 def segment_firsts(names: list[str]) -> list[int]:
-    """The first sequences of the segments among the names of a directory, in order."""
+    """Return the first sequences of the segments among the names of a directory, in order."""
     return sorted(int(name[:DIGITS]) for name in names if name.endswith(".log") and _is_segment(name))
 
 

@@ -1,4 +1,4 @@
-"""How a log is kept: durability, sizes, and what all logs together may hold open."""
+"""Settings of a log: durability, sizes, and what all logs together may hold open."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -15,7 +15,7 @@ BLOCK_BYTES: Final = 256 * KIB  # what one cold read aims at
 
 
 def boot_number(boot_id: str) -> int:
-    """Return the number that stands for a run of the machine in index records; 0 when it has no id."""
+    """Return the number that names a run of the machine in index records; 0 when it has no id."""
     return kernel.crc32c(boot_id.encode()) or 1 if boot_id else 0
 
 

@@ -11,7 +11,7 @@ from lapwing.log.segment import Segment
 
 EVERYTHING: Final = 1 << 62
 
-Place = tuple[Segment, int]  # where a cold read goes on: the number of a record in a segment
+Place = tuple[Segment, int]  # where a cold read continues: the number of a record in a segment
 Block = tuple[int, int, bytes | None, Place | None]  # first, end, frames (None: quarantined), place behind it
 
 
@@ -27,12 +27,12 @@ class InFile:
 
 
 class Readable(Protocol):
-    """What a reader needs of a log."""
+    """A log, as a reader sees it."""
 
     end: int
 
     def load(self, sequence: int, place: Place | None, max_bytes: int = ...) -> Block:
-        """The block that holds `sequence`."""
+        """Return the block that holds `sequence`."""
 
 
 class Reader:
@@ -62,7 +62,7 @@ class Reader:
             self.shed()
 
     def shed(self) -> None:
-        """Let go of the block; it is read again when needed."""
+        """Drop the block; it is read again when needed."""
         self._block = b""
         self._at = 0
         self._end = -1
@@ -78,7 +78,7 @@ class Reader:
         return (block[at:after] if after - at < len(block) else block), count
 
     def span(self, stop: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int, int]:
-        """The same without a copy: the block, where in it the frames begin and end, and how many they are."""
+        """Return the same without a copy: the block, where in it the frames begin and end, and how many they are."""
         sequence = self.sequence
         wanted = min(stop, self._log.end, sequence + max_count) - sequence
         if wanted <= 0:
@@ -124,7 +124,7 @@ class Reader:
 
 
 def blocks(reader: Reader, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
-    """Everything from the reader's place to `stop`: first, count, frames (empty: a quarantined range)."""
+    """Yield everything from the reader's place to `stop`: first, count, frames (empty: a quarantined range)."""
     while True:
         first = reader.sequence
         block, at, after, count = reader.span(stop, EVERYTHING, max_bytes)

@@ -23,12 +23,12 @@ Found = tuple[int, bytes | None, int]  # offset, payload (None: damaged), end
 
 
 def encode(payload: bytes) -> bytes:
-    """The payload as one record."""
+    """Return the payload as one record."""
     return _HEAD.pack(MAGIC, len(payload), kernel.crc32c(payload)) + payload
 
 
 def payload_at(data: bytes, offset: int) -> bytes | None:
-    """The payload of the whole and sound record at `offset`, or None. An empty one is a torn head before zeros."""
+    """Return the payload of the whole, sound record at `offset`, or None. An empty one is a torn head before zeros."""
     if offset + HEAD > len(data):
         return None
     magic, length, crc = _HEAD.unpack_from(data, offset)
@@ -40,7 +40,7 @@ def payload_at(data: bytes, offset: int) -> bytes | None:
 
 
 def scan(data: bytes) -> Iterator[Found]:
-    """Each record of `data`; a damaged stretch counts as one without payload, and reaches to the next sound record."""
+    """Yield each record of `data`; a damaged stretch is one without payload, and reaches to the next sound record."""
     at = 0
     while at < len(data):
         payload = payload_at(data, at)
@@ -57,7 +57,7 @@ def scan(data: bytes) -> Iterator[Found]:
 
 
 def stream(file: File, start: int, size: int) -> Iterator[Found]:
-    """Each record of [start, size) of a file, read in blocks, so that memory stays small whatever the file holds."""
+    """Yield each record of [start, size) of a file, read in blocks: memory stays small whatever the file holds."""
     at = start
     while at < size:
         data = file.read(min(_BLOCK, size - at), at)
@@ -72,7 +72,7 @@ def stream(file: File, start: int, size: int) -> Iterator[Found]:
             yield at + begin, payload, at + end
             begin = end
         if begin:
-            at += begin  # what goes on beyond this block is read from its beginning
+            at += begin  # what reaches beyond this block is read from its beginning
         else:
             resume = len(data) - len(MAGIC) + 1
             yield at, None, at + resume
@@ -80,7 +80,7 @@ def stream(file: File, start: int, size: int) -> Iterator[Found]:
 
 
 def _missing(data: bytes, room: int) -> int:
-    """How many bytes the first record goes on beyond `data`, if it is believable."""
+    """Return how many bytes the first record reaches beyond `data`, if it is believable."""
     if data[:4] != MAGIC or len(data) < HEAD:
         return 0
     length = HEAD + int.from_bytes(data[4:8], "little")

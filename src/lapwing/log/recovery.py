@@ -3,7 +3,7 @@
 The frames file holds what was acknowledged, in whole frames whose ids follow one another. No length is believed, and
 nothing whole is thrown away:
 
-- a write that was torn, and was never acknowledged, is cut off: its record tells of bytes that are not there
+- a write that was torn, and was never acknowledged, is cut off: its record covers bytes that are not there
 - frames without a record get one, when they were written in this run of the machine: the index is written later than
   the frames, and a process that is killed leaves the page cache whole; a torn frame behind them is cut off
 - frames without a record from another run, or another machine, are set aside: they look sound, but a power loss may
@@ -59,7 +59,7 @@ def trusts(segment: Segment, before: Chunk) -> bool:
 
 
 def sound_index(segment: Segment) -> bool:
-    """Whether every record of an open segment matches its checksum, and all together tell of every message."""
+    """Return whether every record of an open segment matches its checksum, and all together cover every message."""
     at, expected = 0, segment.first
     for begin in range(0, segment.index.count, _RECORDS_AT_ONCE):
         most = min(_RECORDS_AT_ONCE, segment.index.count - begin)
@@ -79,7 +79,7 @@ def rebuild_index(segment: Segment, *, node: int, say: Say, by_form: bool = Fals
 
 
 def _fits(segment: Segment, following: int | None) -> bool:
-    """Whether the first and the last record fit the file; if so, learn from them."""
+    """Return whether the first and the last record fit the file; if so, learn from them."""
     count, surplus = divmod(segment.index.file.size(), RECORD)
     if surplus or not count:
         return not surplus and not segment.size and following is None
@@ -95,7 +95,7 @@ def _fits(segment: Segment, following: int | None) -> bool:
 
 
 def _sound_records(segment: Segment) -> int | None:
-    """How many records are left when those at the end that are torn, or reach beyond the frames, are dropped.
+    """Return how many records are left without those at the end that are torn, or reach beyond the frames.
 
     None when that is no way to mend it: the index is missing, of another segment, or damaged rather than torn.
     """
@@ -245,7 +245,7 @@ def _without_record(stretch: Stretch, damaged: list[bytes], say: Say) -> Iterato
 
 
 def _follows(chunk: Chunk, known: Chunk, size: int, until: int | None) -> bool:
-    """Whether a record can stand behind what is known; its end may be missing."""
+    """Return whether a record can follow what is known; its end may be missing."""
     return (
         chunk.count > 0
         and chunk.offset >= known.stop

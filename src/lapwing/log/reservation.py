@@ -1,9 +1,9 @@
 """Sequences that were given out and never written: after a crash none of them is given out again.
 
 With durability "memory" messages are seen by consumers and readers before they are in a file. Before the first of
-them is, a small file `ahead` says how many there can be at most; a clean stop, which writes them all, removes it. A log
-that finds the file when it is opened goes on behind all that may have been given out, in a segment of its own, and what
-it left out is a quarantined range like any other. So a sequence, and the id of a message, never means two things.
+them is, a small file `ahead` keeps how many there can be at most; a clean stop, which writes them all, removes it. A
+log that finds the file when it is opened continues behind all that may have been given out, in a segment of its own,
+and what it left out is a quarantined range like any other. So a sequence, and an id, never means two things.
 """
 
 import json
@@ -25,12 +25,12 @@ def reserve(directory: str, count: int, files: OpenFiles) -> None:
 
 
 def clear(directory: str, files: OpenFiles) -> None:
-    """All that was given out is written: nothing is ahead any more; raises `OSError`."""
+    """Note that all that was given out is written: nothing is ahead any more; raises `OSError`."""
     files.disk.unlink(os.path.join(directory, FILE))
 
 
 def ahead(directory: str, names: list[str], files: OpenFiles) -> int:
-    """How many sequences beyond the files' end may have been given out; `names` are those in the directory."""
+    """Return how many sequences beyond the files' end may be given out; `names` are those in the directory."""
     if FILE not in names:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""Which segments may be deleted: by cursor, bytes, age and count, and when the disk fills."""
+"""Decide which segments may be deleted: by cursor, bytes, age and count, and when the disk fills."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """What a topic keeps although no channel needs it; a limit of 0 does not count.
+    """The limits of what a topic keeps although no channel needs it; a limit of 0 does not count.
 
     Without a limit a segment is deleted as soon as no channel needs it; with several it stays while it is within all.
     """
@@ -24,7 +24,7 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What the decision needs to know of one segment."""
+    """One segment, as the decision sees it."""
 
     end: int  # the sequence after its last
     bytes: int
@@ -61,11 +61,11 @@ def expendable(
 
 
 def _written_by(closed: Sequence[SegmentFacts]) -> list[int]:
-    """When each segment was written at the latest: none after one behind it, whatever a wrong clock has stamped it."""
+    """Return when each segment was written at the latest: none after one behind it, whatever a wrong clock stamped."""
     times: list[int] = []
     latest = 1 << 63
     for segment in reversed(closed):
-        if segment.newest:  # one without messages says nothing of those before
+        if segment.newest:  # one without messages shows nothing of those before
             latest = min(latest, segment.newest)
         times.append(latest if segment.newest else 0)
     return times[::-1]

@@ -25,7 +25,7 @@ Say = Callable[[str, int, str], None]  # path, offset, what
 
 @dataclass(slots=True)
 class Stretch:
-    """Bytes of a frames file that no sound record speaks of, and what is known of them."""
+    """Bytes of a frames file that no sound record covers, and what is known of them."""
 
     file: File
     at: int
@@ -92,7 +92,7 @@ class Stretch:
         return None
 
     def _piece(self) -> tuple[bytes, "array[int]"]:
-        """The next piece of the stretch, with all of its first frame, and where its whole frames begin and end."""
+        """Return the next piece of the stretch with its whole first frame, and where whole frames begin and end."""
         data = self.file.read(min(_PIECE, self.stop - self.at), self.at)
         first = 4 + int.from_bytes(data[:4], "big")
         if len(data) < first <= self.stop - self.at:
@@ -100,7 +100,7 @@ class Stretch:
         return data, kernel.scan_frames(data, 0, len(data))[0]
 
     def _in_order(self, data: bytes, positions: "array[int]") -> int:
-        """How many of the frames carry the ids that they should."""
+        """Return how many of the frames carry the ids that they should."""
         count = len(positions) - 1
         if self.until is not None:
             count = min(count, self.until - self.expected)
@@ -118,14 +118,14 @@ class Stretch:
         return self.until is None and beyond and len(head) == kernel.HEAD and self._fits(self.at, self.expected)
 
     def _fits(self, at: int, sequence: int) -> bool:
-        """Whether the frame of `sequence`, or the beginning of it, can lie at `at`."""
+        """Return whether the frame of `sequence`, or the beginning of it, can lie at `at`."""
         if at == self.stop or sequence == self.until:
             return True
         head = self.file.read(min(kernel.HEAD, self.stop - at), at)
         return _TYPE.startswith(head[4:8]) and (b"%016x" % (self.base + sequence)).startswith(head[18:34])
 
     def _next_sound(self, at: int, expected: int) -> tuple[int, int]:
-        """The next place behind `at` where a whole frame begins, and its sequence; (0, 0): none.
+        """Return the next place behind `at` where a whole frame begins, and its sequence; (0, 0): none.
 
         A frame inside a message's body could look the same, so the sequence must be one that the bytes skipped can
         account for: no lost frame was shorter than its head.
@@ -170,6 +170,6 @@ class Stretch:
 
 
 def node_of(file: File) -> int | None:
-    """The node in the id of a file's first frame; None when there is none."""
+    """Return the node in the id of a file's first frame; None when there is none."""
     text = file.read(kernel.HEAD, 0)[18:] if file.size() else b""
     return int(text, 16) >> 54 if len(text) == 16 and _HEX.issuperset(text) else None

@@ -28,13 +28,13 @@ _TIME: Final = struct.Struct(">q")
 
 
 def time_of(frames: bytes | memoryview, at: int = 0) -> int:
-    """When the message whose frame begins at `at` was published."""
+    """Return when the message whose frame begins at `at` was published."""
     time: int = _TIME.unpack_from(frames, at + 8)[0]
     return time
 
 
 def last_time(frames: bytes) -> int:
-    """When the last message of `frames` was published."""
+    """Return when the last message of `frames` was published."""
     return time_of(frames, kernel.scan_frames(frames, 0, len(frames))[0][-2])
 
 
@@ -315,7 +315,7 @@ class Segment:
         return chunks[:taken]
 
     def read(self, number: int, max_bytes: int) -> tuple[Sequence[Chunk], bytes | None, str]:
-        """The chunks of such a run, and their frames.
+        """Return the chunks of such a run, and their frames.
 
         Every checksum is verified. When the first chunk does not match its own: that one, None, and what is wrong.
         Raises `BadRecord`, and `ReadFailed` when the disk does not return the bytes.
@@ -344,7 +344,7 @@ class Segment:
         return chunks, data, ""
 
     def find(self, sequence: int) -> int:
-        """The number of the record whose chunk holds `sequence`; raises `BadRecord`."""
+        """Return the number of the record whose chunk holds `sequence`; raises `BadRecord`."""
         if not self.index.count:
             raise BadRecord(f"{self.index.file.path}: no record at all")
         return self.index.find(sequence)

@@ -26,12 +26,12 @@ _COMPACT_RATIO: Final = 4
 
 
 def side_path(directory: str | os.PathLike[str], channel: str) -> str:
-    """The file of a channel's side log, in the directory of its topic."""
+    """Return the file of a channel's side log, in the directory of its topic."""
     return os.path.join(os.fspath(directory), "side", folder(channel, "c-"))
 
 
 class MessageStore(Protocol):
-    """Where a channel keeps copies of messages, on disk or in memory."""
+    """A store of a channel's copies of messages, on disk or in memory."""
 
     notes: list[str]  # damage and repairs, in words
 
@@ -56,7 +56,7 @@ class MessageStore(Protocol):
 class SideLog:
     """The side log of one channel: where each frame lies is in memory, the frames are not.
 
-    `notes` says what had to be skipped at opening. What is put can be read at once, and is kept by `flush`.
+    `notes` names what had to be skipped at opening. What is put can be read at once, and is kept by `flush`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SideLog:
         return payload[_PUT.size :]
 
     def drop(self, sequences: Iterable[int]) -> None:
-        """Let go of the frames of `sequences`."""
+        """Drop the frames of `sequences`."""
         for sequence in sequences:
             if self._fresh.pop(sequence, None) is not None:
                 continue

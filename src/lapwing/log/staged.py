@@ -62,7 +62,7 @@ class StagedFiles:
         self._doubtful: set[str] = set()  # intents whose last sync failed
 
     def sinks(self) -> list[str]:
-        """Every sink that anything is known of."""
+        """Return every sink that anything is known of."""
         try:
             entries = sorted(os.listdir(self._root))
         except FileNotFoundError:
@@ -128,7 +128,7 @@ class StagedFiles:
         return dropped
 
     def batches(self, sink: str) -> list[tuple[int, int]]:
-        """The batches that something is staged for, and when (ns) that last changed."""
+        """Return the batches that something is staged for, and when (ns) that last changed."""
         directory = self._sink(sink)
         numbers = [name for name in _names(directory) if name.isdigit()]
         return [(int(name), os.stat(os.path.join(directory, name)).st_mtime_ns) for name in numbers]
@@ -229,7 +229,7 @@ class StagedFiles:
         self._disk.rmdir(directory)
 
     def age(self, sink: str, now: int) -> int:
-        """How long (ns) nothing has been published by the sink."""
+        """Return how long (ns) nothing has been published by the sink."""
         try:
             return now - os.stat(os.path.join(self._sink(sink), "ledger")).st_mtime_ns
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a topic needs of its log, wherever it lies."""
+"""A log, as its topic sees it, wherever it lies."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -11,12 +11,12 @@ Frames = bytes  # back to back, as consumers get them; a name of its own, as log
 
 
 class TopicLog(Protocol):
-    """What a topic needs of its log, on disk or in memory.
+    """A log, as its topic sees it, on disk or in memory.
 
     `append` takes, `flush` makes it count: until then nobody can read it, and a failed flush forgets it.
     """
 
-    identity: str  # 16 hex digits; a log that is created anew has another one
+    identity: str  # 16 hex digits; a log that is created again has another one
     node: int  # the node in the ids of its messages
     first: int  # the first sequence still held
     next: int  # the sequence that the next append gets
@@ -48,25 +48,25 @@ class TopicLog(Protocol):
         """Write the index records of all frames that are flushed. Raises `WriteFailed`, and can be called again."""
 
     def begin_sync(self) -> Callable[[], None] | None:
-        """A call that makes what is flushed survive a power loss, to be run in any thread; None: nothing to do."""
+        """Return a call that makes what is flushed survive a power loss, for any thread; None: nothing to do."""
 
     def finish_sync(self, error: OSError | None) -> None:
-        """Say how the call ended."""
+        """Note how the call ended."""
 
     def sync_again(self, sequence: int) -> None:
         """Have the next sync cover everything from `sequence` on, also what an earlier process wrote."""
 
     def reader(self, sequence: int) -> Reader:
-        """A reader that stands at `sequence`."""
+        """Return a reader at `sequence`."""
 
     def frame(self, sequence: int) -> Frames:
-        """One frame; raises `OutOfRange` or `CorruptChunk`."""
+        """Return one frame; raises `OutOfRange` or `CorruptChunk`."""
 
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames (empty: quarantined)."""
 
     def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
-        """Where messages from `start` on lie in a file, whole chunks of them; None when they have to be asked for."""
+        """Return where messages from `start` on lie in a file, whole chunks; None when they have to be asked for."""
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return the extras of the messages [start, stop), in order."""
@@ -78,16 +78,16 @@ class TopicLog(Protocol):
         """Return about how many bytes of frames lie from `sequence` on: exact between chunks."""
 
     def at_time(self, timestamp: int) -> int:
-        """The first sequence at or after a time; `end` when there is none."""
+        """Return the first sequence at or after a time; `end` when there is none."""
 
     def timestamp(self, sequence: int) -> int:
-        """When a message was published."""
+        """Return when a message was published."""
 
     def segment_start(self, sequence: int) -> int:
-        """The first sequence of the segment that holds `sequence`, or would."""
+        """Return the first sequence of the segment that holds `sequence`, or would."""
 
     def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
-        """Let go of what is below `sequence` and not wanted by `limits`; the names of what was deleted."""
+        """Delete what is below `sequence` and not wanted by `limits`; return the names of what was deleted."""
 
     def close(self) -> None:
         """Write what is unwritten and give everything back."""

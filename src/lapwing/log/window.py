@@ -47,13 +47,13 @@ class Window:
         return firsts[at], end, blocks[at] if stop == at + 1 else b"".join(blocks[at:stop])
 
     def boundary(self, sequence: int) -> int:
-        """The last place between two blocks that is at or before `sequence`; `start` when there is none."""
+        """Return the last place between two blocks that is at or before `sequence`; `start` when there is none."""
         if sequence >= self.end or not self.firsts:
             return self.end
         return self.firsts[max(bisect_right(self.firsts, sequence) - 1, 0)]
 
     def since(self, sequence: int) -> Iterator[tuple[int, int, bytes]]:
-        """Each block that begins at `sequence` or later: first, count, frames."""
+        """Yield each block that begins at `sequence` or later: first, count, frames."""
         at = bisect_right(self.firsts, sequence - 1)
         ends = [*self.firsts[at + 1 :], self.end]
         for first, end, frames in zip(self.firsts[at:], ends, self.blocks[at:], strict=False):
