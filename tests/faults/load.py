@@ -157,12 +157,14 @@ class Channel:
     broken: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     subscribed: threading.Event = field(default_factory=threading.Event)
+    saved: Callable[[], float] | None = None  # up to when FINs were saved as the broker was last killed
     _received: float = 0.0  # when something came last, seconds from `began` on
 
     def consume(self, line: Line, over: threading.Event) -> None:
         """Consume until `over`. The broker may not know, or not have saved, what was finished last before a crash."""
         for finished in self.finished.values():
-            finished.values[finished.values > max(self._received - JOURNAL, 0)] = 0
+            saved = self._received - JOURNAL if self.saved is None else self.saved() - self.began - 1
+            finished.values[finished.values > max(saved, 0)] = 0
         line.socket.sendall(b"SUB %b %b\n" % (self.topic, self.name))
         while line.frame() is None:
             line.receive()
@@ -238,11 +240,17 @@ class Load:
     """Publishers and consumers of one topic on one broker, which may come and go."""
 
     def __init__(
-        self, port: int, *, topic: bytes = b"load", publishers: int = 2, channels: int = 2
+        self,
+        port: int,
+        *,
+        topic: bytes = b"load",
+        publishers: int = 2,
+        channels: int = 2,
+        saved: Callable[[], float] | None = None,
     ) -> None:
         self._port = port
         self.publishers = {number: Publisher(number, topic) for number in range(publishers)}
-        self.channels = [Channel(b"c%d" % number, topic, self.publishers) for number in range(channels)]
+        self.channels = [Channel(b"c%d" % each, topic, self.publishers, saved=saved) for each in range(channels)]
         self._published = threading.Event()
         self._consumed = threading.Event()
         self.errors: list[BaseException] = []

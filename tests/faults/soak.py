@@ -100,9 +100,7 @@ class Soak:
 
     def kill(self) -> None:
         time.sleep(max(self._write_failed + SAVED - time.monotonic(), 0))
-        self.breaks.kills.append(time.monotonic())
-        self.nsqd.kill()
-        self.breaks.kills.append(time.monotonic())
+        self.breaks.kill(self.nsqd)
         began = time.monotonic()
         self.nsqd.restart()
         self.restarts.append(time.monotonic() - began)
@@ -213,6 +211,8 @@ class Soak:
             self.load.finish(seconds=300)
         except AssertionError as error:
             self.broken.append(str(error))
+        self.faults.shift_clock(2 * 86_400)  # a clock that was set back may have deferred messages by up to an hour
+        self.kill()
         self.broken += self.careful.finish(seconds=180)
         for what, url in (("nsqd", f"{self.nsqd.url}/ping"), ("nsqlookupd", f"{self.lookupd.url}/lookup?topic=load")):
             try:
@@ -361,7 +361,8 @@ def run(folder: Path, seconds: float, durability: str, only: str, chance: random
             nsqd.restart()
             redis = int(nsqd.addresses["Redis"].rpartition(":")[2])
             careful = CarefulLoad(nsqd.tcp_port, nsqd.http_port, redis, breaks)
-            load = Load(nsqd.tcp_port, channels=4)
+            breaks.watch(nsqd)
+            load = Load(nsqd.tcp_port, channels=4, saved=lambda: breaks.kills[-1][1] if breaks.kills else breaks.began)
             soak = Soak(nsqd, lookupd, faults, load, careful, breaks, chance)
             soak.run(seconds, only)
             soak.finish()

@@ -53,13 +53,12 @@ def test_dead_letters_deferred_messages_staged_batches_and_streams_survive_kills
         nsqd.kill()
         nsqd.restart()  # from here on at the same addresses
         redis = int(nsqd.addresses["Redis"].rpartition(":")[2])
+        breaks.watch(nsqd)
         load = CarefulLoad(nsqd.tcp_port, nsqd.http_port, redis, breaks)
         for _ in range(min(KILLS, 4)):
             least = {book.topic: book.deliveries + 20 for book in load.books}
             daemons.until(lambda least=least: has_delivered(load, least), seconds=60, what="20 messages of each kind")
-            breaks.kills.append(time.monotonic())
-            nsqd.kill()
-            breaks.kills.append(time.monotonic())
+            breaks.kill(nsqd)
             nsqd.restart()
         broken = load.finish()
 
