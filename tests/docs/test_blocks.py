@@ -50,6 +50,8 @@ NOT_RUN = {
     ("docs/pipelines.md", "pip install 'lapwing[spark]'"): "installs packages; tests/spark runs the pipelines",
     ("docs/testing.md", "sh"): "runs until it is ended; tests/daemons.py starts nsqd like this",
     ("docs/monitoring.md", "scrape_configs:"): "for Prometheus, which is not here; test_data_is_well_formed reads it",
+    ("docs/reliability.md", "make soak SOAK=10m"): "takes ten minutes; tests/faults has its short forms",
+    ("docs/reliability.md", "make fuzz"): "takes an hour; tests/fuzz has its short forms",
 }  # fmt: skip
 HERE = {
     ("README.md", "nsqlookupd &"), ("docs/client.md", "python"), ("docs/redis.md", "python"), ("docs/failure.md", "sh"),
