@@ -103,7 +103,8 @@ def failed(data: Path, names: list[str]) -> list[str]:
 
 def finish(run: list[str], log: Path) -> bool:
     """Do what is left to do; return whether that ended well, at the third attempt at most."""
-    return any(Driver([*run, "--once"], log).end() == 0 for _ in range(3))
+    large = ["--once", "--set", "max_messages=100000"]  # there may be much left
+    return any(Driver([*run, *large], log).end() == 0 for _ in range(3))
 
 
 # --- tables

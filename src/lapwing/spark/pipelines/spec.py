@@ -38,8 +38,6 @@ from lapwing.spark.pipelines.settings import BadSetting, Parse
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}")
 _INSIDE: Final = re.compile(r" \(line (\d+), column \d+\)$")  # the place in an expression, as `analysis` writes it
 
-READY: Final = ("archive", "flow", "dead")  # those that run without any setting
-
 
 @dataclass(frozen=True)
 class PipelineSpec:
