@@ -31,6 +31,7 @@ from lapwing.tools import processes
 from lapwing.tools.bench import latency, loads, web
 from lapwing.tools.bench.line import Line
 from lapwing.tools.bench.report import Result
+from lapwing.wire.nsq.commands import Hmpub
 
 LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 PROGRAM = Path(sys.executable).parent / "nsqd"
@@ -138,6 +139,43 @@ def mpub(size: Size) -> list[Figure]:
 def consume(size: Size) -> list[Figure]:
     result = cheapest(loads.consume, size.runs, count=size(3_000_000))
     return [Figure("consume + FIN, RDY 2500, 2 consumers", result.server_us or 0, "us", 0.7, shown(result))]
+
+
+def headers(size: Size) -> list[Figure]:
+    """The same loads with headers on every message; at most twice as dear as without."""
+    figures = []
+    for what, load in (("HMPUB 200 with headers", loads.publish), ("consume + FIN with headers", loads.consume)):
+        plain = cheapest(load, size.runs, count=size(1_000_000), window=1)
+        with_headers = cheapest(load, size.runs, count=size(1_000_000), window=1, headers=HEADERS)
+        ratio = (with_headers.server_us or 0) / (plain.server_us or 1)
+        more = f"{with_headers.server_us:.2f} us over {plain.server_us:.2f} us; {shown(with_headers)}"
+        figures.append(Figure(f"{what}, over plain", ratio, "times", 2, more))
+    return figures
+
+
+def ids(size: Size) -> list[Figure]:
+    """Messages with an id each, to a topic that remembers them."""
+    batch, count = 200, size(400_000) // 200
+    body, used = os.urandom(200), []
+    made = [
+        Hmpub.of("ids", [(b'{"message-id":"%08x-%08x"}' % (number, each), body) for each in range(batch)]).encode()
+        for number in range(count)
+    ]
+    for _ in range(size.runs):
+        with nsqd() as running:
+            for path, method, document in (("topic/create", "POST", b""), ("topic/settings", "PATCH", WINDOW)):
+                request = urllib.request.Request(f"http://{running.http}/{path}?topic=ids", document, method=method)
+                urllib.request.urlopen(request).close()
+            line = Line(running.target.tcp, headers=True)
+            line.sock.setblocking(True)
+            before = processes.cpu_seconds(running.process.pid)
+            for command in made:
+                line.sock.sendall(command)
+                answer = line.sock.recv(100)
+                assert b"OK" in answer, answer
+            used.append((processes.cpu_seconds(running.process.pid) - before) / count / batch * 1e6)
+            line.close()
+    return [Figure("HMPUB 200, an id each, in a dedup_window", min(used), "us", 2.5)]
 
 
 def pub(size: Size) -> list[Figure]:
@@ -260,8 +298,11 @@ def idle_connections(size: Size) -> list[Figure]:
         return [Figure(f"{count:,} idle connections: memory of each", grown, "KB", 20)]
 
 
+HEADERS = b'{"key":"customer-12","traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
+WINDOW = b'{"dedup_window": "1h", "dedup_max": 1000000}'
 PARTS: dict[str, Callable[[Size], list[Figure]]] = {
-    "mpub": mpub, "consume": consume, "pub": pub, "fanout": fanout, "http": http, "latency": delay, "start": start,
+    "mpub": mpub, "consume": consume, "headers": headers, "ids": ids, "pub": pub, "fanout": fanout, "http": http,
+    "latency": delay, "start": start,
     "backlog": backlog, "topics": many_topics, "connections": idle_connections, "redis": redis,
 }
 

@@ -53,10 +53,12 @@ class Wire:
 class Line(Wire):
     """A connection after IDENTIFY and maybe SUB; heartbeats are off, or rare for consumers, which need them."""
 
-    def __init__(self, address: Address, *, subscribe: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, address: Address, *, subscribe: tuple[str, str] | None = None, headers: bool = False
+    ) -> None:
         super().__init__(address)
         identity = {"client_id": "lapwing-bench", "user_agent": "lapwing-bench", "feature_negotiation": True,
-                    "heartbeat_interval": -1 if subscribe is None else _HEARTBEAT}
+                    "heartbeat_interval": -1 if subscribe is None else _HEARTBEAT, "headers": headers}
         try:
             self.sock.sendall(commands.MAGIC + commands.Identify(json.dumps(identity).encode()).encode())
             self._authenticate(self._answer("IDENTIFY"))
@@ -109,9 +111,9 @@ def other_frame(line: Line, data: bytes | bytearray | memoryview, at: int, stop:
     if stop - at < 8:
         return at
     size, kind = _HEAD.unpack_from(data, at)
-    if kind not in (frames.RESPONSE, frames.ERROR, frames.MESSAGE) or not 4 <= size < 1 << 30:
+    if kind not in (frames.RESPONSE, frames.ERROR, frames.MESSAGE, frames.HEADED) or not 4 <= size < 1 << 30:
         raise BenchError(f"{line.address} sent no frame: {bytes(data[at : at + 16])!r}")
-    if stop - at < 4 + size or kind == frames.MESSAGE:
+    if stop - at < 4 + size or kind in (frames.MESSAGE, frames.HEADED):
         return at
     if kind == frames.ERROR:
         payload = bytes(data[at + 8 : at + 4 + size])

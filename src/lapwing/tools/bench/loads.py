@@ -50,6 +50,7 @@ class LoadSettings:
     consumers: int = 2  # of each channel
     channels: int = 1
     ready: int = 2500
+    headers: bytes = b""  # of each message, as JSON; none: plain publishes and consumers
     rate: int = 10_000  # messages/s, where latency is measured
     report: Report = field(default=lambda what, done, total: None, compare=False)
 
@@ -64,9 +65,11 @@ def fresh_topic() -> str:
     return f"lapwing_bench_{os.getpid()}_{time.time_ns() // 1_000_000}"
 
 
-def publish_command(topic: str, size: int, batch: int) -> bytes:
+def publish_command(topic: str, size: int, batch: int, headers: bytes = b"") -> bytes:
     """Return the bytes that publish a batch of messages of this size."""
     body = os.urandom(size)
+    if headers:
+        return commands.Hmpub.of(topic, [(headers, body)] * batch).encode()
     return commands.Pub(topic, body).encode() if batch == 1 else commands.Mpub.of(topic, [body] * batch).encode()
 
 
@@ -99,14 +102,16 @@ class Watch:
 
 
 @contextmanager
-def _lines(address: Address, count: int, subscriptions: list[tuple[str, str]] | None = None) -> Iterator[list[Line]]:
+def _lines(
+    address: Address, count: int, subscriptions: list[tuple[str, str]] | None = None, *, headers: bool = False
+) -> Iterator[list[Line]]:
     lines: list[Line] = []
     try:
         if subscriptions is None:
-            lines += [Line(address) for _ in range(count)]
+            lines += [Line(address, headers=headers) for _ in range(count)]
         else:
             for subscription in subscriptions:
-                lines += [Line(address, subscribe=subscription) for _ in range(count)]
+                lines += [Line(address, subscribe=subscription, headers=headers) for _ in range(count)]
         yield lines
     finally:
         for line in lines:
@@ -127,8 +132,8 @@ def _publish(
     target: Target, settings: LoadSettings, watch: Watch, what: str, others: Sequence[Part] = ()
 ) -> tuple[int, "array[int]"]:
     budget = Budget(settings.commands)
-    command = publish_command(settings.topic, settings.size, settings.batch)
-    with _lines(target.tcp, settings.publishers) as lines:
+    command = publish_command(settings.topic, settings.size, settings.batch, settings.headers)
+    with _lines(target.tcp, settings.publishers, headers=bool(settings.headers)) as lines:
         publishers = [Publisher(line, command, budget, window=settings.window) for line in lines]
 
         def acknowledged() -> int:
@@ -161,7 +166,8 @@ def consume(target: Target, settings: LoadSettings) -> Result:
     target = target.seen()
     if settings.count is None:
         raise BenchError("consuming needs to know how many messages to put there first: give --count")
-    with _lines(target.tcp, settings.consumers, _subscriptions(settings)) as lines:
+    headers = bool(settings.headers)
+    with _lines(target.tcp, settings.consumers, _subscriptions(settings), headers=headers) as lines:
         tally = Tally()
         consumers = [Consumer(line, tally, ready=0, size=settings.size) for line in lines]
         published, _ = _publish(target, settings, Watch(None), "filling", consumers)
