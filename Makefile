@@ -28,7 +28,7 @@ run: setup
 
 # --- checks -------------------------------------------------------------------------------------------------------
 lint: setup
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff check --no-cache src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check-prose
@@ -75,7 +75,7 @@ soak-long: setup
 
 # INPUTS=10000000: so many mutated inputs per decoder, instead of a time; failures are in build/fuzz
 fuzz: setup
-	$(BIN)/python tests/kernel/fuzz.py --seconds $${SECONDS_PER_TARGET:-120}
+	$(BIN)/python tests/kernel/fuzz_files.py --seconds $${SECONDS_PER_TARGET:-120}
 	$(BIN)/python tests/fuzz/run.py $(if $(INPUTS),--inputs $(INPUTS),--seconds $${SECONDS_PER_TARGET:-120})
 	$(BIN)/python tests/fuzz/run.py --pure --seconds $${SECONDS_PER_TARGET:-120}
 	$(BIN)/python tests/fuzz/run.py --sanitize $(if $(INPUTS),--inputs $(INPUTS),--seconds $${SECONDS_PER_TARGET:-120})

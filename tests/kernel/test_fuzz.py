@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import fuzz
+import fuzz_files
 import pytest
 
 
-@pytest.mark.parametrize("target", fuzz.TARGETS)
+@pytest.mark.parametrize("target", fuzz_files.TARGETS)
 def test_a_few_cases_of_each_target_find_nothing(target: str) -> None:
     for seed in range(40):
-        _, error = fuzz.case(target, seed)
+        _, error = fuzz_files.case(target, seed)
         assert error is None, f"seed {seed}: {error}"
 
 
 def test_a_target_runs_in_a_process_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz.watch("twins", 1, 0.2, tmp_path)
+    assert fuzz_files.watch("twins", 1, 0.2, tmp_path)
 
     assert "nothing found" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
@@ -28,9 +28,9 @@ def test_a_failure_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield random.randbytes(3)
         raise ZeroDivisionError
 
-    monkeypatch.setitem(fuzz.TARGETS, "broken", broken)
-    monkeypatch.setattr(fuzz.subprocess, "run", lambda command, check: _worked(command))
-    assert not fuzz.watch("broken", 7, 1, tmp_path)
+    monkeypatch.setitem(fuzz_files.TARGETS, "broken", broken)
+    monkeypatch.setattr(fuzz_files.subprocess, "run", lambda command, check: _worked(command))
+    assert not fuzz_files.watch("broken", 7, 1, tmp_path)
 
     (path,) = tmp_path.iterdir()
     failure = json.loads(path.read_text())
@@ -47,4 +47,4 @@ class _Done:
 def _worked(command: list[str]) -> _Done:
     """What the process would have done, done here."""
     named = dict(zip(command[2::2], command[3::2], strict=True))
-    return _Done(fuzz.work(named["--target"], int(named["--seed"]), float(named["--seconds"]), named["--work"]))
+    return _Done(fuzz_files.work(named["--target"], int(named["--seed"]), float(named["--seconds"]), named["--work"]))

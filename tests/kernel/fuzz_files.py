@@ -1,8 +1,8 @@
 """Random and damaged input for everything that reads bytes of others, until the time is up.
 
-    python tests/kernel/fuzz.py --seconds 120                  two minutes for each target
-    python tests/kernel/fuzz.py --seconds 600 --target twins   one target alone
-    python tests/kernel/fuzz.py --replay FILE                  a failure once more
+    python tests/kernel/fuzz_files.py --seconds 120                  two minutes for each target
+    python tests/kernel/fuzz_files.py --seconds 600 --target twins   one target alone
+    python tests/kernel/fuzz_files.py --replay FILE                  a failure once more
 
 Valid input is made first and damaged then, so that most of it gets past the first check. A target runs in a process of
 its own that notes each case before it is tried: a crash of the interpreter is found like any other failure. A failure
