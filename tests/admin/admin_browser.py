@@ -51,7 +51,9 @@ class Ui:
         until(lambda: self.page.evaluate("window.did_handshake === true"), what="the connection")
 
     def press(self, name: str) -> None:
-        self.page.get_by_role("button", name=name, exact=True).click()
+        button = self.page.get_by_role("button", name=name, exact=True)
+        expect(button).to_have_count(1)  # a dialog that closes may still have one of that name
+        button.click()
 
     def confirm(self, button: str, *, typed: str = "") -> None:
         dialog = self.page.get_by_role("dialog")
