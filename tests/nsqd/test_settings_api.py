@@ -115,7 +115,7 @@ async def test_every_setting_is_described(node: Node):
         "name": "retry_max",
         "kind": "duration",
         "default": "15m0s",
-        "help": "longest delay after a failure",
+        "help": "retry at most this long after a failure",
     }
     assert {each["default"] for each in answer["channel"]} > {"<topic>.<channel>.dead", "reject", "0.1"}
 

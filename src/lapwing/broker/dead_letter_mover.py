@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import kernel
-from lapwing.broker import dead_letters, way_back
+from lapwing.broker import dead_letters, times, way_back
 from lapwing.broker.dead_letter_link import DeadLetterMark
 from lapwing.broker.dead_letters import Cause, LetterHeaders, Origin
 from lapwing.broker.skips import Run, runs_of
-from lapwing.errors import LapwingError
-from lapwing.log.log import TopicLog
+from lapwing.errors import LapwingError, LogError
+from lapwing.log.log import Extra, TopicLog
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
@@ -217,8 +217,24 @@ class DeadLetterMover:
                 source.name, channel.name, source.log.identity,
             ):  # fmt: skip
                 sequence = source.sequence_of(get("dead-id", "").encode())
-                if sequence >= 0 and dead_letters.is_served(target.log, extra.sequence):
+                if sequence >= 0 and _is_copy(channel, sequence, target.log, extra):
                     yield sequence
+
+
+def _is_copy(channel: ChannelCore, sequence: int, log: TopicLog, extra: Extra) -> bool:
+    """Return whether a dead letter is the copy of the message that the channel has at this sequence.
+
+    After a power loss the headers of a letter may be there without the letter, or with one that no checksum covers; and
+    a new message may have the sequence of the one that was copied and is lost.
+    """
+    try:
+        letter = log.frame(extra.sequence)
+        aside = sequence in channel.side_logged.sequences
+        message = channel.side_logged.frame(sequence) if aside else channel.topic.log.frame(sequence)
+    except LogError:
+        return False
+    published = times.show(time_of(message))
+    return extra.headers.get("dead-published") == published and letter[kernel.HEAD :] == message[kernel.HEAD :]
 
 
 class _Move:

@@ -13,7 +13,7 @@ from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows, settled
+from lapwing.spark.pipelines.manifest_table import ManifestTable, TableDamaged, count_rows, settled
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
@@ -32,6 +32,7 @@ SCHEMA: Final = (
 _MOST_BRANCHES: Final = 8  # logs of one batch up to which a chain of conditions is quicker than a join
 # looked up in a dictionary these would only fill it
 _UNIQUE: Final = ("body", "id", "sequence", "timestamp")
+_ATTEMPTS: Final = 5  # at reading files that merges take away meanwhile
 
 
 def read(spark: "SparkSession", place: str) -> "DataFrame":
@@ -40,14 +41,18 @@ def read(spark: "SparkSession", place: str) -> "DataFrame":
     It has the files that the manifest names at this moment. A merge before they are read takes them away: Spark then
     fails with an error, and reading again helps. A directory without a manifest is read as it is.
     """
-    contents = settled(open_files(place, spark))
     reader = spark.read.schema(SCHEMA)
-    if contents.number == 0:
-        return reader.parquet(place)
-    if not contents.parts:
-        return spark.createDataFrame([], SCHEMA)
     root = place.rstrip("/")
-    return reader.option("basePath", root).parquet(*(f"{root}/{path}" for path in sorted(contents.parts)))
+    for _ in range(_ATTEMPTS):
+        contents = settled(open_files(place, spark))
+        if contents.number == 0:
+            return reader.parquet(place)
+        if not contents.parts:
+            return spark.createDataFrame([], SCHEMA)
+        found = reader.option("basePath", root).parquet(*(f"{root}/{path}" for path in sorted(contents.parts)))
+        if len(found.inputFiles()) == len(contents.parts):  # Spark leaves out a file that vanishes while it lists them
+            return found
+    raise TableDamaged(f"{root}: files that the manifest names are missing; lapwing pipeline verify lists them")
 
 
 def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
