@@ -254,7 +254,7 @@ async def test_a_new_topic_has_the_event_loop_wait_for_no_sync(tmp_path: Path, m
 async def test_a_save_under_way_does_not_undo_a_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = DiskStorage(str(tmp_path), 7, options().log_options, now=lambda: 0, report=print)
     broker = Broker(options(), storage)
-    writer = CatalogWriter(broker)
+    writer = CatalogWriter(broker, storage.catalog)
     broker.topic("t")
     writer.kick()
     broker.pause_topic("t", True, now=0)

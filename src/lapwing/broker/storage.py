@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from lapwing import names
 from lapwing.errors import ReadFailed
-from lapwing.log.catalog import Catalog, CatalogSave, TopicEntry
+from lapwing.log.catalog import Catalog, TopicEntry
 from lapwing.log.datapath import DataPath
 from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal import Journal
@@ -55,7 +55,9 @@ class Store(Protocol):
 class Storage(Protocol):
     """The storage of all topics."""
 
-    catalog: CatalogLike
+    @property
+    def catalog(self) -> CatalogLike:
+        """The list of topics, channels and policies."""
 
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""
@@ -84,9 +86,6 @@ class CatalogLike(Protocol):
 
     def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Keep these topics and policies. Raises `WriteFailed`."""
-
-    def begin_save(self, topics: list[str], policies: Mapping[str, Any]) -> CatalogSave:
-        """Begin to keep topics, as `encode_topic` returns them, and policies."""
 
 
 class DiskStore:
@@ -231,7 +230,7 @@ class DiskStorage:
         self._now = now
         self._report = report
         self._files = OpenFiles()
-        self.catalog: CatalogLike = Catalog(self._place.path)
+        self.catalog = Catalog(self._place.path)
 
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""
@@ -280,7 +279,7 @@ class MemoryStorage:
 
     def __init__(self, node: int = 0) -> None:
         self._node = node
-        self.catalog: CatalogLike = _Forgetful()
+        self.catalog = _Forgetful()
 
     def open(self, name: str) -> Store:
         """Return a new topic."""
@@ -312,6 +311,3 @@ class _Forgetful:
 
     def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
         return None
-
-    def begin_save(self, topics: list[str], policies: Mapping[str, Any]) -> CatalogSave:
-        raise NotImplementedError("there is nothing to write")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -46,13 +47,13 @@ class Subscription:
         self._hang_up = hang_up
 
     @property
+    @abstractmethod
     def room(self) -> int:
         """The number of messages that may be delivered now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give(self, frames: bytes, count: int) -> None:
         """Send the frames of `count` messages that are in flight with the holder now."""
-        raise NotImplementedError
 
     def hang_up(self) -> None:
         """End the connection: the channel is deleted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -68,22 +69,22 @@ class TopicWriter:
         self.counted = (0, 0)  # messages and bytes before this turn, in case its write fails
 
     @property
+    @abstractmethod
     def stands_still(self) -> bool:
         """Whether messages wait in the topic rather than in channels."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def skew(self) -> int:
         """ns from the broker's time, which deadlines go by, to the machine's clock, which messages are stamped with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mark_dirty(self) -> None:
         """Have the topic written at the end of this turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commit(self, now: int) -> None:
         """Write what this turn brought."""
-        raise NotImplementedError
 
     def publish(
         self,

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -47,9 +48,9 @@ class LogWriter:
         self._since_check = _SPACE_CHECK
         self._noted_bytes = -1  # of the window, when the files were last given its size
 
+    @abstractmethod
     def shed(self) -> None:
         """Drop from memory what is also on disk."""
-        raise NotImplementedError
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -10,7 +10,7 @@ from typing import Final
 from lapwing.broker.broker import Broker
 from lapwing.broker.persistence import catalog_entry
 from lapwing.errors import LogError
-from lapwing.log.catalog import encode_topic
+from lapwing.log.catalog import Catalog, encode_topic
 
 _SLICE: Final = 500  # topics that are encoded before others have their turn
 _SHARE: Final = 20  # a save that took a second is followed by the next one after so many
@@ -19,8 +19,9 @@ _SHARE: Final = 20  # a save that took a second is followed by the next one afte
 class CatalogWriter:
     """Saves the catalog whenever it has changed, one save at a time."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, catalog: Catalog) -> None:
         self._broker = broker
+        self._catalog = catalog
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog")
         self._running: asyncio.Task[None] | None = None
         self._next = 0.0  # the loop's time before which no save begins
@@ -40,7 +41,7 @@ class CatalogWriter:
             topics = await self._topics()
             if broker.catalog_saves != saves:
                 return  # it was saved meanwhile, with changes that `topics` may lack
-            save = broker.storage.catalog.begin_save(topics, broker.settings.policies.documents())
+            save = self._catalog.begin_save(topics, broker.settings.policies.documents())
             await self._in_thread(save.write)
             save.finish()
             await self._in_thread(save.sync_name)

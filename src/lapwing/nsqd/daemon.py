@@ -131,7 +131,7 @@ class Daemon:
         self.syncer = Syncer(broker, turn.schedule_flush, times.observe)
         turn.on_unsynced = self.syncer.kick
         self._stopping.append(self.syncer.stop)
-        catalog = CatalogWriter(broker)
+        catalog = CatalogWriter(broker, self.storage.catalog)
         broker.save_catalog_later = catalog.kick
         self._stopping.append(catalog.stop)
         auth = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable
 from typing import Final, Protocol, cast
 
@@ -62,21 +63,21 @@ class Stream(asyncio.Protocol):
     def _opened(self, host: str, address: str, now: int) -> None:
         """Take note of a new client."""
 
+    @abstractmethod
     def _too_many(self, limit: int) -> ProtocolError:
         """Return the error for a client beyond `limit`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _feed(self, data: bytes) -> None:
         """Give bytes of the client to the parser."""
-        raise NotImplementedError
 
     def _feed_more(self) -> int:
         """Give the parser more that came before, and return its cost in commands; 0 when there is no more."""
         return 0
 
+    @abstractmethod
     def _obey(self, share: int) -> int:
         """Carry out up to `share` commands; return how many more may be."""
-        raise NotImplementedError
 
     def _end_of_input(self) -> None:
         """Note that the client sends no more, and has no command left: the connection ends."""

@@ -2,9 +2,12 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterable
+from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from types import TracebackType
+from typing import Self
 
 from lapwing.client.headers import encode
 from lapwing.client.publish_batches import checked
@@ -37,8 +40,35 @@ def publish(producer: SyncProducer, rows: Iterable[OutboxRow]) -> None:
         producer.publish_many(topic, [row.body for row in same], headers=headers)
 
 
-def run(relay_some: Callable[[], int], stop: threading.Event, interval: float) -> None:
-    """Relay until `stop` is set; look again after `interval` seconds when there was nothing."""
-    while not stop.is_set():
-        if not relay_some():
-            stop.wait(interval)
+class OutboxRelay:
+    """Publishes the rows of an outbox to one nsqd, oldest first, and deletes them.
+
+    Several relays may run on PostgreSQL: each takes rows that no other one has.
+    """
+
+    def __init__(self, nsqd: str, batch: int, producer: SyncProducer | None) -> None:
+        self._batch = batch
+        self._producer = producer if producer is not None else SyncProducer(nsqd)
+
+    @abstractmethod
+    def relay_some(self) -> int:
+        """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
+
+    def run(self, stop: threading.Event | None = None, *, interval: float = 0.5) -> None:
+        """Publish rows as they come until `stop` is set; look again after `interval` seconds."""
+        stop = stop or threading.Event()
+        while not stop.is_set():
+            if not self.relay_some():
+                stop.wait(interval)
+
+    def close(self) -> None:
+        """Close the connection to nsqd."""
+        self._producer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

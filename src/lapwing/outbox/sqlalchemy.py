@@ -10,9 +10,7 @@
         relay.run()
 """
 
-import threading
 import uuid
-from types import TracebackType
 
 from sqlalchemy import (
     BigInteger,
@@ -71,7 +69,7 @@ def add(
     return name
 
 
-class Relay:
+class Relay(publishing.OutboxRelay):
     """Publishes the rows of an outbox to one nsqd, oldest first, and deletes them.
 
     Several relays may run on PostgreSQL: each takes rows that no other one has.
@@ -82,8 +80,7 @@ class Relay:
     ) -> None:
         self._engine = engine
         self._outbox = outbox
-        self._batch = batch
-        self._producer = producer if producer is not None else SyncProducer(nsqd)
+        super().__init__(nsqd, batch, producer)
 
     def relay_some(self) -> int:
         """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
@@ -100,19 +97,3 @@ class Relay:
                 publishing.publish(self._producer, rows)
                 connection.execute(delete(self._outbox).where(columns.id.in_([row.id for row in rows])))
         return len(rows)
-
-    def run(self, stop: threading.Event | None = None, *, interval: float = 0.5) -> None:
-        """Publish rows as they come until `stop` is set; look again after `interval` seconds."""
-        publishing.run(self.relay_some, stop or threading.Event(), interval)
-
-    def close(self) -> None:
-        """Close the connection to nsqd."""
-        self._producer.close()
-
-    def __enter__(self) -> "Relay":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

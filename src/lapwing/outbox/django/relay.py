@@ -1,8 +1,6 @@
 """Add messages to the outbox in your transaction, and publish them."""
 
-import threading
 import uuid
-from types import TracebackType
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
@@ -30,7 +28,7 @@ def add(
     return name
 
 
-class Relay:
+class Relay(publishing.OutboxRelay):
     """Publishes the rows of the outbox to one nsqd, oldest first, and deletes them.
 
     Several relays may run on PostgreSQL: each takes rows that no other one has.
@@ -44,9 +42,8 @@ class Relay:
         using: str = DEFAULT_DB_ALIAS,
         producer: SyncProducer | None = None,
     ) -> None:
-        self._batch = batch
+        super().__init__(nsqd, batch, producer)
         self._using = using
-        self._producer = producer if producer is not None else SyncProducer(nsqd)
 
     def relay_some(self) -> int:
         """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
@@ -60,19 +57,3 @@ class Relay:
                 publishing.publish(self._producer, rows)
                 OutboxMessage.objects.using(self._using).filter(id__in=[row.id for row in rows]).delete()
         return len(rows)
-
-    def run(self, stop: threading.Event | None = None, *, interval: float = 0.5) -> None:
-        """Publish rows as they come until `stop` is set; look again after `interval` seconds."""
-        publishing.run(self.relay_some, stop or threading.Event(), interval)
-
-    def close(self) -> None:
-        """Close the connection to nsqd."""
-        self._producer.close()
-
-    def __enter__(self) -> "Relay":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
