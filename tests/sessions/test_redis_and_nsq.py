@@ -395,3 +395,17 @@ def test_named_consumers_are_counted_for_operators() -> None:
         stats.HolderStats("a", 1, 90 * SECOND, 90 * SECOND),
         stats.HolderStats("idle", 0, 90 * SECOND, 0),
     )
+
+
+def test_what_one_read_delivered_is_saved_with_the_next_checkpoint(tmp_path: Path) -> None:
+    stage = RedisStage(tmp_path)
+    client = stage.redis()
+    client.send("XGROUP CREATE s g $ MKSTREAM", "XADD s * data 0").replies()
+    stage.checkpoint()
+    assert client.ask("XREADGROUP GROUP g w STREAMS s >") is not None
+    stage.now += 50 * MS
+    stage.checkpoint()
+    stage.kill()
+
+    ((_, owner, _, deliveries),) = stage.redis().ask("XPENDING s g - + 10")
+    assert (owner, deliveries) == (b"w", 1)

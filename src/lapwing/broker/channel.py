@@ -48,7 +48,7 @@ class Channel(ChannelCore):
         """Pass over [start, stop) without delivering it: the topic has dropped it before handing it over."""
         self.ahead.add(start, stop)
         self.pass_over()
-        self.dirty = True
+        self.journal_later()
 
     def _drop_overflow(self, start: int, stop: int) -> None:
         """Drop the newest of [start, stop), which has just come, that an ephemeral channel has no room for."""

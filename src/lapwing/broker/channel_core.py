@@ -81,6 +81,9 @@ class ChannelTopic(Protocol):
     def set_admission(self) -> None:
         """Put the limits on publishes in force."""
 
+    def changed(self) -> None:
+        """Have the state of the topic saved with the next checkpoint."""
+
     def checkpoint(self, *, now: int | None = None, sync: bool = False) -> bool:
         """Save the state of the topic and its channels."""
 
@@ -334,3 +337,8 @@ class ChannelCore:
         """Have the channel journaled, and deliver at the end of this turn."""
         self.dirty = True
         self.mark_ready(self)
+
+    def journal_later(self) -> None:
+        """Have the channel journaled with the next checkpoint."""
+        self.dirty = True
+        self.topic.changed()

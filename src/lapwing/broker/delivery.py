@@ -84,7 +84,7 @@ def hand_over(channel: ChannelCore, sequences: Sequence[int], subscription: Subs
 
 
 def _delivered(channel: ChannelCore) -> None:
-    channel.dirty = True
+    channel.journal_later()
     channel.schedule(channel.pending.leases.soonest)
 
 

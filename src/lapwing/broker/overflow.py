@@ -49,7 +49,7 @@ def shed(channel: ChannelCore, *, now: int) -> None:
         if dead:
             pending.attempts.update(dict.fromkeys(range(cursor, stop), 0))
             given_up += range(cursor, stop)
-    channel.dirty = True
+    channel.journal_later()
     if given_up:
         way_back.give_up(channel, given_up, OVERFLOW, now=now)
 

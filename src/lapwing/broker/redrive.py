@@ -219,7 +219,7 @@ class Redrives:
             if key in keys:
                 keys.discard(key)
                 channel.dead_link().returned.pop(key, None)
-                channel.dirty = True
+                channel.journal_later()
             if not keys:
                 del self._returned[channel]
 
@@ -262,7 +262,7 @@ class Redrives:
         finish(dead, done, now=self._broker.now)
         task.redriven += len(done)
         task.marks[topic.name] = topic.log.identity, topic.log.end
-        dead.dirty = True
+        dead.journal_later()
 
     # --- after a restart ---------------------------------------------------------------------------------------
 

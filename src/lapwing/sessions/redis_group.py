@@ -61,7 +61,7 @@ class Group:
             raise ErrorReply(f"ERR the name of a consumer may have {LONGEST_CONSUMER} bytes, this one has {len(name)}")
         holder = self.pending.named_holder(name.decode("latin-1"))
         holder.seen = now
-        self.channel.dirty = True
+        self.channel.journal_later()
         return holder
 
     # --- entries ---------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Group:
         if entry > self.stream.last_id:
             state["floor"] = True  # entries up to that id are to be passed over when they come
         self.channel.door_state = state
-        self.channel.dirty = True
+        self.channel.journal_later()
 
     @property
     def waits_for_id(self) -> bool:
