@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis
@@ -163,6 +163,27 @@ def divided(rows: "DataFrame") -> ParsedInput:
     shown = [F.col(f"`{column}`") for column in rows.columns if column not in (_BODY, _REASON)]
     everything = rows.select(*shown, aside)
     return ParsedInput(everything.where(F.col(REJECTED).isNull()).drop(REJECTED), everything)
+
+
+def with_time(rows: "DataFrame", name: str, time: str) -> "DataFrame":
+    """Return the rows with a column `_time`, the expression `time`; rows without one are rejects.
+
+    Raises `ConfigError`, which names the pipeline, if it is no time.
+    """
+    try:
+        divided(rows).good.select(F.expr(time))  # only what SQL may see
+        timed = rows.withColumn("_time", F.expr(time))
+    except PySparkException as error:
+        raise ConfigError(f"{name}: time: {analysis(error)}") from error
+    kind = timed.schema["_time"].dataType
+    if isinstance(kind, StringType):
+        timed = timed.withColumn("_time", F.try_to_timestamp("_time"))
+    elif not isinstance(kind, TimestampType):
+        raise ConfigError(
+            f"{name}: time: {time} is {kind.simpleString()}; "
+            f"say timestamp_millis({time}) or timestamp_seconds({time})"
+        )
+    return rejecting(timed, F.when(F.col("_time").isNull(), F.lit(f"no time: {time}")))
 
 
 def parsed(text: "Column", schema: StructType) -> "Column":

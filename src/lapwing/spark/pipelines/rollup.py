@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, TimestampType
 
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis
@@ -15,7 +14,7 @@ from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import open_files
 from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.parse import REJECTED, divided, parse, rejecting
+from lapwing.spark.pipelines.parse import REJECTED, divided, parse, with_time
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RollupSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, nothing
 
@@ -32,7 +31,7 @@ def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
     """Return the query that computes windows, and sets aside what has no place in one."""
     frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
     rows = parse(frame, settings, context, reject_unknown=settings.drift == "reject")
-    found = divided(with_time(rows, settings))
+    found = divided(with_time(rows, settings.name, settings.time))
     grouped = windows(
         found.good, {name: aggregate(given) for name, given in settings.values.items()},
         window=settings.window, slide=settings.slide or settings.window, watermark=settings.watermark,
@@ -48,24 +47,6 @@ def beside(grouped: "DataFrame", everything: "DataFrame") -> "DataFrame":
     """Return the windows, with a column `_rejected` that they have null, and the rejects, which have nothing else."""
     bad = everything.where(F.col(REJECTED).isNotNull()).select(REJECTED)
     return grouped.unionByName(bad, allowMissingColumns=True)
-
-
-def with_time(rows: "DataFrame", settings: RollupSettings) -> "DataFrame":
-    """Return the rows with a column `_time`; rows without one are rejects. Raises `ConfigError` if it is no time."""
-    try:
-        divided(rows).good.select(F.expr(settings.time))  # only what SQL may see
-        timed = rows.withColumn("_time", F.expr(settings.time))
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: time: {analysis(error)}") from error
-    kind = timed.schema["_time"].dataType
-    if isinstance(kind, StringType):
-        timed = timed.withColumn("_time", F.try_to_timestamp("_time"))
-    elif not isinstance(kind, TimestampType):
-        raise ConfigError(
-            f"{settings.name}: time: {settings.time} is {kind.simpleString()}; "
-            f"say timestamp_millis({settings.time}) or timestamp_seconds({settings.time})"
-        )
-    return rejecting(timed, F.when(F.col("_time").isNull(), F.lit(f"no time: {settings.time}")))
 
 
 def aggregate(given: str) -> str:

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, TimestampType
 
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.parse import REJECTED, divided, parse, rejecting
+from lapwing.spark.pipelines.parse import REJECTED, divided, parse, with_time
 from lapwing.spark.pipelines.pipeline_settings import TableSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
 from lapwing.spark.pipelines.stores import PARTITIONS, TableStore, store_of
@@ -44,7 +43,7 @@ def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> 
     parsed = parse(frame, settings, context, reject_unknown=settings.drift == "reject")
     partitions = PARTITIONS[settings.partition] if settings.store != "jdbc" else ()
     if partitions:
-        parsed = _with_time(parsed, settings)
+        parsed = with_time(parsed, settings.name, settings.time)
     everything = divided(parsed).everything
     good = F.col(REJECTED).isNull()
     columns = [F.when(good, value).alias(name) for name, value in _columns(everything, settings).items()]
@@ -69,23 +68,6 @@ def _columns(rows: "DataFrame", settings: TableSettings) -> "dict[str, Column]":
         return found
     fields = [name for name in rows.columns if not name.startswith("_")]
     return {name: F.col(f"`{name}`") for name in (*fields, *_ABOUT)}
-
-
-def _with_time(rows: "DataFrame", settings: TableSettings) -> "DataFrame":
-    """Return the rows with a column `_time`; those without one are rejects. Raises `ConfigError`."""
-    try:
-        timed = rows.withColumn("_time", F.expr(settings.time))
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: time: {analysis(error)}") from error
-    kind = timed.schema["_time"].dataType
-    if isinstance(kind, StringType):
-        timed = timed.withColumn("_time", F.try_to_timestamp("_time"))
-    elif not isinstance(kind, TimestampType):
-        raise ConfigError(
-            f"{settings.name}: time: {settings.time} is {kind.simpleString()}; "
-            f"say timestamp_millis({settings.time}) or timestamp_seconds({settings.time})"
-        )
-    return rejecting(timed, F.when(F.col("_time").isNull(), F.lit(f"no time: {settings.time}")))
 
 
 def _partition_values() -> "dict[str, Column]":
