@@ -6,10 +6,12 @@ which node's log it names.
 
 import hashlib
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 NODES: Final = 1024
 SEQUENCE_BITS: Final = 54
+MOST_SEQUENCE: Final = (1 << SEQUENCE_BITS) - 1
 LENGTH: Final = 16
 
 _DIGITS: Final = b"0123456789abcdef"
@@ -30,7 +32,12 @@ def decode(message_id: bytes) -> tuple[int, int]:
     if len(message_id) != LENGTH or message_id.translate(None, _DIGITS):
         raise ValueError(f"id {message_id!r}: {LENGTH} lowercase hex digits needed")
     number = int(message_id, 16)
-    return number >> SEQUENCE_BITS, number & ((1 << SEQUENCE_BITS) - 1)
+    return number >> SEQUENCE_BITS, number & MOST_SEQUENCE
+
+
+def well_formed(message_ids: Sequence[bytes]) -> bool:
+    """Return whether all of them, sixteen bytes each, are lowercase hex digits."""
+    return not b"".join(message_ids).translate(None, _DIGITS)
 
 
 def default_node(hostname: str) -> int:

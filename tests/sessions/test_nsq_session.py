@@ -4,7 +4,7 @@ import pytest
 
 from lapwing.errors import LapwingError, ProtocolError
 from lapwing.sessions.nsq import CLOSING, INIT, SUBSCRIBED
-from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Sub, Touch
+from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Mpub, Nop, Pub, Rdy, Req, Reqs, Sub, Touch
 from play import MINUTE, SECOND, Stage, identity, numbered
 
 
@@ -90,6 +90,32 @@ def test_a_run_of_fins_names_each_id_that_was_not_there(stage: Stage) -> None:
     assert len(consumer.answers()) == 2
     assert consumer.holder.finished_count == 2
     assert list(consumer.holder.in_flight) == [1]
+
+
+def test_a_run_of_reqs_names_each_id_that_was_not_there(stage: Stage) -> None:
+    consumer = stage.consumer(ready=3)
+    stage.client().publish(*numbered(3))
+    consumer.received()
+    consumer.say(Rdy(0), Reqs([identity(0), b"zzzzzzzzzzzzzzzz", identity(7), identity(2), identity(0)], 0))
+
+    assert consumer.answers() == [
+        b"E_REQ_FAILED REQ %b failed ID not in flight" % text
+        for text in (b"zzzzzzzzzzzzzzzz", identity(7), identity(0))
+    ]
+    assert consumer.holder.requeued_count == 2
+    assert list(consumer.holder.in_flight) == [1]
+    assert consumer.say(Rdy(3)).received() == [0, 2]
+
+
+def test_what_another_holds_stays_with_it_in_a_run_of_reqs(stage: Stage) -> None:
+    owner = stage.consumer(ready=1)
+    stage.client().publish(*numbered(2))
+    other = stage.consumer(ready=1)
+    other.say(Reqs([identity(0), identity(1)], MINUTE))
+
+    assert other.answers() == [b"E_REQ_FAILED REQ %b failed client does not own message" % identity(0)]
+    assert list(owner.holder.in_flight) == [0]
+    assert len(stage.channel().pending.deferred) == 1
 
 
 def test_a_refused_batch_makes_no_topic(stage: Stage) -> None:

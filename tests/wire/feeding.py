@@ -8,7 +8,7 @@ from typing import Any
 from lapwing import kernel
 from lapwing.errors import ProtocolError, PublishRefused
 from lapwing.wire.nsq import parse_mpub
-from lapwing.wire.nsq.commands import Command, Fins, Mpub
+from lapwing.wire.nsq.commands import Command, Fins, Mpub, Req, Reqs
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp, Limits
 
 ID = b"0123456789abcdef"
@@ -45,9 +45,9 @@ def cut(stream: bytes, places: Sequence[int]) -> list[bytes]:
 
 
 def hear(pieces: list[bytes], limits: Limits | None = None, connection: BrokerConnection | None = None) -> Heard:
-    """What the broker's end makes of the pieces, batches framed as a topic would; runs of FINs are joined.
+    """What the broker's end makes of the pieces, batches framed as a topic would; FINs are joined, REQs parted.
 
-    How FINs fall into runs, and whether the parser or the kernel refuses a batch, depends on how the pieces fall; the
+    How they fall into runs, and whether the parser or the kernel refuses a batch, depends on how the pieces fall; the
     commands and the answers must not.
     """
     connection = connection or BrokerConnection(limits or Limits())
@@ -76,6 +76,8 @@ def _frame(command: Mpub, limits: Limits) -> None:
 def _join(said: list[Command], command: Command) -> None:
     if isinstance(command, Fins) and said and isinstance(said[-1], Fins):
         said[-1] = Fins(said[-1].block + command.block)
+    elif isinstance(command, Reqs):
+        said += [Req(message_id, command.delay) for message_id in command.ids]
     else:
         said.append(command)
 

@@ -21,6 +21,7 @@ from lapwing.wire.nsq.commands import (
     Rdy,
     Rej,
     Req,
+    Reqs,
     Sub,
     Touch,
     batch,
@@ -264,6 +265,26 @@ def test_a_run_of_fins_is_one_command():
     connection.receive(SUBSCRIBED + run.block + b"NOP\n")
 
     assert list(connection.commands()) == [Sub("t", "c"), run, Nop()]
+
+
+def test_a_run_of_reqs_is_one_command():
+    connection = BrokerConnection(Limits())
+    ids = [b"%016x" % number for number in range(1000)]
+    connection.receive(SUBSCRIBED + Reqs(ids, SECOND).encode() + b"NOP\n")
+
+    assert list(connection.commands()) == [Sub("t", "c"), Reqs(ids, SECOND), Nop()]
+
+
+def test_a_run_of_reqs_ends_where_a_line_differs_in_more_than_its_id():
+    connection = BrokerConnection(Limits())
+    plain, longer, free = b"REQ %b 1\n" % ID, b"REQ %b 12\n" % ID, b"REQ %b 1 free\n" % ID
+    connection.receive(SUBSCRIBED + plain * 2 + longer * 2 + free * 2 + plain + longer[:22])
+
+    ms = SECOND // 1000
+    assert list(connection.commands()) == [
+        Sub("t", "c"), Reqs([ID] * 2, ms), Reqs([ID] * 2, 12 * ms), Req(ID, ms, free=True), Req(ID, ms, free=True),
+        Req(ID, ms),
+    ]  # fmt: skip
 
 
 def test_fins_cut_in_the_middle_lose_nothing():

@@ -16,7 +16,8 @@ bodies = st.binary(min_size=1, max_size=20)
 lines = st.sampled_from(
     [
         b"NOP\n", b"NOP\r\n", b"SUB t c\n", b"SUB t\n", b"CLS\n", b"RDY 5\n", b"RDY 11\n", b"RDY\n", b"RDY \n",
-        b"FIN %b\n" % ID, b"FIN %b\r\n" % ID, b"FIN %b x\n" % ID, b"FIN x\n", b"REQ %b 5\n" % ID, b"TOUCH %b\n" % ID,
+        b"FIN %b\n" % ID, b"FIN %b\r\n" % ID, b"FIN %b x\n" % ID, b"FIN x\n", b"REQ %b 5\n" % ID,
+        b"REQ %b 5\n" % ID * 3, b"REQ %b 0 free\n" % ID, b"REQ 0123456789 bcdef 5\n", b"TOUCH %b\n" % ID,
         b"PUB t\n", b"PUB t\r\n", b"PUB t!\n", b"MPUB t\n", b"DPUB t 5\n", b"DPUB t x\n", b"IDENTIFY\n", b"AUTH\n",
         b"\n",
     ]

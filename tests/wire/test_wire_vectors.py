@@ -10,7 +10,7 @@ from feeding import answers
 from lapwing import kernel
 from lapwing.errors import ProtocolError, PublishRefused
 from lapwing.wire.nsq import frames, identify, parse_mpub
-from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Identify, Mpub, Pub, Req, Sub, Touch
+from lapwing.wire.nsq.commands import Cls, Dpub, Fins, Identify, Mpub, Pub, Req, Reqs, Sub, Touch
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp, Limits
 
 MS = 1_000_000
@@ -105,6 +105,8 @@ class Broker:
                 raise parse_mpub.refusal(error, len(command.body), self.limits) from error
         if isinstance(command, Fins):
             return b"".join(unknown(b"FIN", line[4:]) for line in command.block.splitlines())
+        if isinstance(command, Reqs):
+            return b"".join(unknown(b"REQ", message_id) for message_id in command.ids)
         if isinstance(command, Req | Touch):
             return unknown(type(command).__name__.upper().encode(), command.id)
         if isinstance(command, Pub | Dpub | Mpub | Sub):

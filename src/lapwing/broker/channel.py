@@ -92,6 +92,21 @@ class Channel(ChannelCore):
         self.requeue_count += 1
         self.give_back([sequence], reason, delay=delay, now=now, consumer=holder.name, error=error)
 
+    def requeue_run(self, sequences: Sequence[int], holder: Holder, *, delay: int, now: int) -> list[int]:
+        """Take messages back as `requeue` does, as far as `holder` holds them; return the places of the others."""
+        held, missing = holder.in_flight, []
+        taken: list[int] = []
+        for place, sequence in enumerate(sequences):
+            if held.pop(sequence, None) is None:
+                missing.append(place)
+            else:
+                taken.append(sequence)
+        holder.requeued_count += len(taken)
+        self.requeue_count += len(taken)
+        if taken:
+            self.give_back(taken, Reason.REQUEUED, delay=delay, now=now, consumer=holder.name)
+        return missing
+
     def give_back(
         self,
         sequences: Sequence[int],

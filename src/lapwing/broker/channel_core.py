@@ -24,7 +24,6 @@ from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
-    from lapwing.broker.dead_letters import Cause
     from lapwing.broker.deleted import DeletedRuns
     from lapwing.broker.delivery_limits import DeliveryLimits
     from lapwing.broker.options import Options
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 class Mover(Protocol):
     """The mover of dead letters, as a channel sees it."""
 
-    def add(self, channel: ChannelCore, causes: Mapping[int, Cause]) -> None:
-        """Take messages that the channel gives up."""
+    def add(self, channel: ChannelCore, consumers: Mapping[int, str]) -> None:
+        """Take messages that the channel gives up, with the names of who held them last."""
 
     def update_mark(self, channel: ChannelCore) -> None:
         """Note how far the channel agrees with its dead-letter topic."""
@@ -77,6 +76,9 @@ class ChannelTopic(Protocol):
 
     def sequence_of(self, message_id: bytes) -> int:
         """Return the sequence that an id names, or -1."""
+
+    def sequences_of(self, message_ids: Sequence[bytes]) -> list[int]:
+        """Return the sequences that ids name, or -1."""
 
     def set_admission(self) -> None:
         """Put the limits on publishes in force."""

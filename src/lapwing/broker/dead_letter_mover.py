@@ -7,6 +7,8 @@ after it leaves a copy that the next start recognises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,11 +24,16 @@ from lapwing.log.segment import time_of
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.failures import Failure
     from lapwing.broker.topic import Topic
 
 _BATCH: Final = 1000  # messages moved at a time
 _BATCH_BYTES: Final = 4 << 20
 _NEAR: Final = 500  # sequences between two messages whose headers are read together
+
+_READ: Final = 256 * 1024  # bytes of the log read at a time
+
+_CauseKey = tuple["Failure", str, str, int]  # what is known of a failed message, its error, consumer and deliveries
 
 _ID: Final = slice(18, 34)  # of a frame
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})  # the headers of most messages
@@ -56,7 +63,7 @@ class DeadLetterMover:
 
     def __init__(self, broker: MoverBroker) -> None:
         self._broker = broker
-        self._waiting: dict[ChannelCore, dict[int, Cause]] = {}
+        self._waiting: dict[ChannelCore, dict[int, str]] = {}  # and who held each message last
         self._refused: dict[ChannelCore, str] = {}  # why the last move of a channel failed
         self._unsettled: dict[str, list[int]] = {}  # by log: where batches begin that are not written yet
 
@@ -80,55 +87,60 @@ class DeadLetterMover:
         """
         return min(self._unsettled.get(log.identity, ()), default=log.end)
 
-    def add(self, channel: ChannelCore, causes: Mapping[int, Cause]) -> None:
-        """Take messages of a channel, which the mover of its `pending` holds."""
-        self._waiting.setdefault(channel, {}).update(causes)
+    def add(self, channel: ChannelCore, consumers: Mapping[int, str]) -> None:
+        """Take messages of a channel, which the mover of its `pending` holds, with the names of who held them last."""
+        self._waiting.setdefault(channel, {}).update(consumers)
 
     # --- moving ------------------------------------------------------------------------------------------------
 
     def publish(self, now: int) -> None:
         """Append what waits to the dead-letter topics, a batch per channel; the turn writes it."""
         waiting, self._waiting = self._waiting, {}
-        for channel, causes in waiting.items():
+        for channel, consumers in waiting.items():
             if channel.exiting:
                 continue
-            batch = dict(list(causes.items())[:_BATCH])
-            rest = {sequence: cause for sequence, cause in causes.items() if sequence not in batch}
+            batch = dict(islice(consumers.items(), _BATCH))
+            rest = dict(islice(consumers.items(), _BATCH, None))
             try:
                 moved = self._publish(channel, batch, now)
             except (LapwingError, OSError) as error:
                 self.refuse(channel, list(batch), error, now=now)
                 continue
-            rest |= {sequence: cause for sequence, cause in batch.items() if sequence not in moved}
+            if len(moved) < len(batch):
+                rest |= {sequence: name for sequence, name in batch.items() if sequence not in moved}
             if rest:
                 self.add(channel, rest)
 
-    def _publish(self, channel: ChannelCore, causes: Mapping[int, Cause], now: int) -> set[int]:
+    def _publish(self, channel: ChannelCore, consumers: Mapping[int, str], now: int) -> set[int]:
         """Append a batch of one channel; return the messages that are dealt with."""
         target = self.dead_topic(channel.dead_topic, now=now)
         self._agree(channel, target, now)
         origin = Origin(channel.topic.name, channel.name, self._broker.node_name, channel.topic.log.identity)
-        kept = _headers(channel, causes)
+        kept = _headers(channel, consumers)
         headers = LetterHeaders(origin, at=now + self._broker.skew)
+        causes: dict[_CauseKey, bytes] = {}
+        failures, attempts = channel.pending.failures, channel.pending.attempts
         done: set[int] = set()
         moved: list[int] = []
         bodies: list[bytes] = []
         rows: list[bytes] = []  # of the extras, as text
         size, first = 0, target.log.next
-        for sequence, cause in causes.items():
+        for sequence, frame in _frames(channel, consumers):
             if size > _BATCH_BYTES:
                 break
             done.add(sequence)
-            if dead_letters.is_dead_letter(kept.get(sequence, _NOTHING)):
+            own = kept.get(sequence, _NOTHING)
+            if own and dead_letters.is_dead_letter(own):
                 way_back.spare(channel, sequence, now=now)
                 continue
-            frame = channel.frame(sequence)
             if frame is None:
                 channel.finish([sequence], now=now)  # it is lost to a corrupt chunk, which was reported
                 continue
-            text = headers.encode(
-                sequence, frame[_ID].decode(), cause, published=time_of(frame), kept=kept.get(sequence, _NOTHING)
-            )
+            key = failures.get(sequence), failures.error(sequence), consumers[sequence], attempts.get(sequence, 1)
+            cause = causes.get(key)
+            if cause is None:
+                cause = causes[key] = headers.of_cause(_cause(*key))
+            text = headers.encode(sequence, frame[_ID], cause, published=_shown(time_of(frame)), kept=own)
             rows.append(b"[%d,0,%b]" % (first + len(bodies), text))
             bodies.append(frame[kernel.HEAD :])
             moved.append(sequence)
@@ -256,6 +268,47 @@ class _Move:
         else:
             self._mover.forget(self._channel, self._target, sequence)
             self._mover.refuse(self._channel, self._moved, error, now=now)
+
+
+@lru_cache(64)
+def _shown(nanoseconds: int) -> bytes:
+    return times.show(nanoseconds).encode()
+
+
+def _cause(failure: Failure, error: str, consumer: str, deliveries: int) -> Cause:
+    return Cause(failure.doom, error, consumer, failure.failures, deliveries, failure.first, failure.deaths)
+
+
+def _frames(channel: ChannelCore, sequences: Iterable[int]) -> Iterator[tuple[int, bytes | None]]:
+    """Yield messages with their frames, None for one that is lost, runs of the log in one read. Raises `ReadFailed`."""
+    log, copied = channel.topic.log, channel.side_logged.sequences
+    for start, stop in _runs_in_order(sequences):
+        if stop - start == 1 or start < log.first or copied:
+            for sequence in range(start, stop):
+                yield sequence, channel.frame(sequence)
+            continue
+        for first, count, frames in log.blocks(start, stop, _READ):
+            if not frames:
+                for sequence in range(first, first + count):
+                    yield sequence, channel.frame(sequence)
+                continue
+            block = bytes(frames)
+            positions, _ = kernel.scan_frames(block, 0, len(block))
+            for sequence, (at, after) in enumerate(pairwise(positions), first):
+                yield sequence, block[at:after]
+
+
+def _runs_in_order(sequences: Iterable[int]) -> Iterator[Run]:
+    """Yield sequences as runs, in the order given."""
+    start = stop = -1
+    for sequence in sequences:
+        if sequence != stop:
+            if stop > start:
+                yield start, stop
+            start = sequence
+        stop = sequence + 1
+    if stop > start:
+        yield start, stop
 
 
 def _headers(channel: ChannelCore, sequences: Iterable[int]) -> dict[int, dict[str, str]]:

@@ -49,7 +49,7 @@ class Origin:
 class LetterHeaders:
     """The headers of the dead letters of one channel that are made at one time, as JSON.
 
-    What they share is encoded once, and numbers and times need no encoder: letters come by the thousand.
+    What letters share is encoded once, and numbers and times need no encoder: letters come by the thousand.
     """
 
     __slots__ = ("_shared",)
@@ -63,27 +63,29 @@ class LetterHeaders:
             "dead-log": origin.log,
             "dead-at": times.show(at),
         }
-        self._shared = encode_headers(shared)[1:-1].decode("ascii", "surrogateescape")
+        self._shared = encode_headers(shared)[1:-1]
 
-    def encode(
-        self, sequence: int, message_id: str, cause: Cause, *, published: int, kept: Mapping[str, str]
-    ) -> bytes:
-        """Return the headers of a letter; `kept` are those that the message had."""
-        text = (
-            f'{self._shared},"dead-sequence":"{sequence}","dead-id":"{message_id}","dead-reason":"{cause.reason}",'
-            f'"dead-failures":"{cause.failures}","dead-deliveries":"{cause.deliveries}",'
-            f'"dead-published":"{times.show(published)}"'
-        ).encode("ascii", "surrogateescape")
+    def of_cause(self, cause: Cause) -> bytes:
+        """Return the members that letters with the same cause share."""
+        text = b'%b,"dead-reason":"%b","dead-failures":"%d","dead-deliveries":"%d"' % (
+            self._shared, cause.reason.encode(), cause.failures, cause.deliveries,
+        )  # fmt: skip
         if cause.first_failed:
             text += b',"dead-first-failed":"%b"' % times.show(cause.first_failed).encode()
         if cause.deaths:
             text += b',"dead-count":"%d"' % (cause.deaths + 1)
-        named = {name: value for name, value in kept.items() if not name.startswith(PREFIX)}
-        if cause.error:
-            named["dead-error"] = cause.error
-        if cause.consumer:
-            named["dead-consumer"] = cause.consumer
-        return b"{%b,%b}" % (encode_headers(named)[1:-1], text) if named else b"{%b}" % text
+        named = {"dead-error": cause.error, "dead-consumer": cause.consumer}
+        named = {name: value for name, value in named.items() if value}
+        return b"%b,%b" % (text, encode_headers(named)[1:-1]) if named else text
+
+    def encode(
+        self, sequence: int, message_id: bytes, cause: bytes, *, published: bytes, kept: Mapping[str, str]
+    ) -> bytes:
+        """Return the headers of a letter; `cause` is of `of_cause`, and `kept` are those that the message had."""
+        own = b'%b,"dead-sequence":"%d","dead-id":"%b","dead-published":"%b"' % (cause, sequence, message_id, published)
+        if kept and (named := original(kept)):
+            return b"{%b,%b}" % (encode_headers(named)[1:-1], own)
+        return b"{%b}" % own
 
 
 def is_dead_letter(headers: Mapping[str, str]) -> bool:

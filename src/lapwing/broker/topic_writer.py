@@ -325,3 +325,11 @@ class TopicWriter:
         except ValueError:
             return -1
         return sequence if node == self.log.node else -1
+
+    def sequences_of(self, message_ids: Sequence[bytes]) -> list[int]:
+        """Return the sequences that ids name, -1 for those that are none of this topic's."""
+        if ids.well_formed(message_ids):
+            base, most = self.id_base, ids.MOST_SEQUENCE
+            numbers = [int(message_id, 16) - base for message_id in message_ids]
+            return [number if 0 <= number <= most else -1 for number in numbers]
+        return [self.sequence_of(message_id) for message_id in message_ids]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker.dead_letters import ATTEMPTS, EXPIRED, Cause
+from lapwing.broker.dead_letters import ATTEMPTS, EXPIRED
 from lapwing.broker.pending import FAILURES, Reason
 from lapwing.broker.retry import delay_after
 
@@ -72,21 +72,11 @@ def give_up(
     if not channel.dead_topic:
         _drop(channel, sequences, reason, now)
         return
-    failures, attempts = pending.own_failures(), pending.attempts
-    causes = {}
+    failures = pending.own_failures()
     for sequence in sequences:
-        record = failures.doom(sequence, reason, error)
-        causes[sequence] = Cause(
-            reason,
-            error or failures.error(sequence),
-            consumer,
-            record.failures,
-            attempts.get(sequence, 1),
-            record.first,
-            record.deaths,
-        )
+        failures.doom(sequence, reason, error)
     pending.move(sequences, now=now)
-    channel.topic.mover.add(channel, causes)
+    channel.topic.mover.add(channel, dict.fromkeys(sequences, consumer))
     channel.changed()
 
 

@@ -27,7 +27,23 @@ from lapwing.errors import (
 )
 from lapwing.sessions.replies import Replies, Slot
 from lapwing.wire.nsq import frames, parse_headed, parse_mpub
-from lapwing.wire.nsq.commands import Cls, Command, Dpub, Fins, Hmpub, Hpub, Mpub, Nop, Pub, Rdy, Rej, Req, Sub, Touch
+from lapwing.wire.nsq.commands import (
+    Cls,
+    Command,
+    Dpub,
+    Fins,
+    Hmpub,
+    Hpub,
+    Mpub,
+    Nop,
+    Pub,
+    Rdy,
+    Rej,
+    Req,
+    Reqs,
+    Sub,
+    Touch,
+)
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.parse_line import rejection
 
@@ -363,6 +379,15 @@ class Session:
         except CommandFailed as error:
             self._soft("REQ", command.id, str(error))
 
+    def _reqs(self, command: Reqs, now: int) -> None:
+        channel, holder = self._consuming()
+        sequences = channel.topic.sequences_of(command.ids)
+        for place in channel.requeue_run(sequences, holder, delay=command.delay, now=now):
+            try:
+                channel.pending.check_holder(sequences[place], holder)
+            except CommandFailed as error:
+                self._soft("REQ", command.ids[place], str(error))
+
     def _rej(self, command: Rej, now: int) -> None:
         channel, holder = self._consuming()
         reason, error = rejection(command.body)
@@ -438,6 +463,7 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     Rdy: Session._rdy,
     Fins: Session._fins,
     Req: Session._req,
+    Reqs: Session._reqs,
     Rej: Session._rej,
     Touch: Session._touch,
     Cls: Session._cls,

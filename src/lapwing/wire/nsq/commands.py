@@ -253,7 +253,20 @@ class Nop:
         return b"NOP\n"
 
 
-Command = Identify | Auth | Sub | Pub | Mpub | Dpub | Hpub | Hmpub | Rdy | Fins | Fin | Req | Rej | Touch | Cls | Nop
+@dataclass(slots=True)
+class Reqs:
+    """A run of failed messages, delivered again after the same while."""
+
+    ids: list[bytes]
+    delay: int  # ns
+
+    def encode(self) -> bytes:
+        return b"".join([Req(message_id, self.delay).encode() for message_id in self.ids])
+
+
+Command = (
+    Identify | Auth | Sub | Pub | Mpub | Dpub | Hpub | Hmpub | Rdy | Fins | Fin | Req | Reqs | Rej | Touch | Cls | Nop
+)
 
 WORDS: Final[dict[bytes, type[Command]]] = {
     b"IDENTIFY": Identify, b"AUTH": Auth, b"SUB": Sub, b"PUB": Pub, b"MPUB": Mpub, b"DPUB": Dpub, b"RDY": Rdy,

@@ -8,7 +8,7 @@ from typing import Final
 from lapwing import kernel
 from lapwing.errors import HangUp, ProtocolError
 from lapwing.wire.nsq import frames, parse_mpub
-from lapwing.wire.nsq.commands import MAGIC, WORDS, Command, Fins, Nop, Pub
+from lapwing.wire.nsq.commands import MAGIC, WORDS, Command, Fins, Nop, Pub, Req, Reqs
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.parse_line import (
     EXTRA_WORDS,
@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SIZE: Final = Struct(">i").unpack_from
+_REQ: Final = len(b"REQ ") + 16  # bytes of a line up to the end of the id
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
 
 
@@ -114,7 +115,7 @@ class BrokerConnection:
         self._at = 0
 
     def commands(self) -> Iterator[Command]:
-        """Yield each whole command in order, a run of FINs as one; raise `ProtocolError` or `HangUp` at garbage.
+        """Yield each whole command in order, runs of FINs or REQs as one; raise `ProtocolError` or `HangUp` at garbage.
 
         Lazy on purpose: what came before the garbage is carried out before the error is raised. It may be left at any
         command and taken up again later, with another call. After an error nothing more is understood.
@@ -214,11 +215,26 @@ class BrokerConnection:
         if rule is None:
             if (state := NEXT.get(type(command))) is not None:
                 self.state = state
+            if type(command) is Req and len(words) == 3 and self._data.startswith(b"REQ ", self._at):
+                return self._more_like(command, line[_REQ:] + b"\n")
             return command
         if type(command) is Pub:
             remember_pub(line, command.topic)
         self._rule, self._command, self._size, self._content = rule, command, 0, None
         return self._body()
+
+    def _more_like(self, command: Req, tail: bytes) -> Command:
+        """Return a REQ with those that follow it, as long as their lines differ in the id alone."""
+        data, at, step = self._data, self._at, _REQ + len(tail)
+        ids = [command.id]
+        while data.startswith(b"REQ ", at) and data[at + _REQ : at + step] == tail:
+            message_id = data[at + 4 : at + _REQ]
+            if not message_id.isalnum():
+                break
+            ids.append(message_id)
+            at += step
+        self._at = at
+        return Reqs(ids, command.delay) if len(ids) > 1 else command
 
     def _unlawful(self, word: bytes) -> ProtocolError:
         if self.limits.tls_required and not self._tls and word != b"IDENTIFY":
