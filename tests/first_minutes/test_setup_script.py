@@ -50,3 +50,18 @@ def test_little_disk_is_one_sentence(clone: Path) -> None:
 
     assert said.count("\n") == 1
     assert "999999999 are needed: free some space" in said
+
+
+def test_uv_uses_the_index_and_the_certificates_of_pip(clone: Path) -> None:
+    programs = clone / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    settings = "global.cert='/etc/company.crt'\nglobal.index-url='https://mirror.invalid/simple'"
+    stubs = {"python": f"case \"$*\" in '-m pip config list') echo \"{settings}\";; esac",
+             "uv": f'echo "$SSL_CERT_FILE $UV_DEFAULT_INDEX" >> {clone}/seen'}  # fmt: skip
+    for name, lines in stubs.items():
+        (programs / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (programs / name).chmod(0o755)
+    environment = {name: os.environ[name] for name in ("PATH", "HOME")}
+    subprocess.run([clone / "scripts" / "setup"], env=environment, check=True, timeout=60, capture_output=True)
+
+    assert (clone / "seen").read_text().splitlines() == ["/etc/company.crt https://mirror.invalid/simple"] * 2
