@@ -72,6 +72,7 @@ def test_two_dashes_end_the_options() -> None:
         (["it", "--count"], "--count needs a value"),
         (["it", "--fast=yes"], "--fast takes no value"),
         (["it", "--cuont", "1"], "there is no option --cuont; did you mean --count?"),
+        (["it", "--cou", "1"], "there is no option --cou; did you mean --count?"),
         (["it", "-x"], "there is no option -x"),
     ],
 )

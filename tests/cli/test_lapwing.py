@@ -1,7 +1,9 @@
 """The `lapwing` command itself: its help, its completion, its reference."""
 
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from lapwing import __version__
 from lapwing.cli import main, reference
 from lapwing.cli.commands import SHELLS, Group
 from lapwing.names import NSQ_VERSION
+from lapwing.tools.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +80,7 @@ def test_closed_standard_streams_lead_nowhere(command: str, closed: str) -> None
 def test_an_unknown_command_is_a_usage_error_that_helps() -> None:
     said = lapwing("topcs", code=2).stderr
 
-    assert "there is no command 'topcs'; did you mean topics?" in said
+    assert "there is no command 'topcs'; did you mean topics? `lapwing --help` explains" in said
 
 
 def _every_command() -> list[str]:
@@ -129,3 +132,23 @@ def test_the_reference_in_the_docs_is_what_the_programs_say() -> None:
     written = (ROOT / "docs" / "cli.md").read_text()
 
     assert written == reference.reference(), "run: python -m lapwing.cli.reference > docs/cli.md"
+
+
+def test_the_status_of_pipelines_fits_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "archive"
+    home.mkdir()
+    (home / "lock").touch()
+    status = {"name": "archive", "kind": "archive", "state": "finished", "batch_id": 1200, "batch_ms": 2078,
+              "lag": 12_345, "input_rate": 64.2, "batch_at_ms": 1000 * (int(time.time()) - 8), "error": "no heap space"}
+    (home / "status.json").write_text(json.dumps(status))
+    monkeypatch.setattr("lapwing.tools.terminal.Terminal.of", lambda stream: Terminal(width=80))
+    shown = lapwing("pipeline", "status", "--data", str(tmp_path)).stdout.splitlines()
+
+    assert shown[0].split() == ["pipeline", "kind", "state", "pid", "batch", "took", "ended", "msg/s", "lag"]
+    assert max(map(len, shown)) <= 80
+    assert "2.1s" in shown[1]
+    assert "12,345" in shown[1]
+    assert shown[2] == "  no heap space"
+    refused = lapwing("pipeline", "status", "lake", "--data", str(tmp_path), code=2).stderr
+    assert "no pipeline lake has run" in refused
+    assert "there are: archive" in refused

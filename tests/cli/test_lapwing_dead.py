@@ -92,7 +92,8 @@ def test_messages_are_deferred_and_wrong_choices_are_one_sentence(pair: Pair) ->
     assert "give ids, --state" in pair.run("pending", "claim", f"{topic}/c", code=2)
     assert "is not understood" in pair.run("pending", "claim", f"{topic}/c", "--min-idle", "soon", code=2)
     assert "expected in_flight, ready or deferred" in pair.run("pending", "list", f"{topic}/c", "--state", "x", code=2)
-    assert "CHANNEL_NOT_FOUND" in pair.run("pending", "list", f"{topic}/nothing", code=1)
+    missing = pair.run("pending", "list", f"{topic}/nothing", code=1)
+    assert "CHANNEL_NOT_FOUND: there is no such channel; `lapwing channels` lists them" in missing
     refused = pair.run("pending", "finish", f"{topic}/c", "nonsense", "--yes", code=1)
     assert "none of these messages is pending" in refused
 

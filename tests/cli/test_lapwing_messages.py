@@ -219,6 +219,15 @@ def _consumed(daemon: Daemon, topic: str) -> bool:
     return any(channel["clients"] for channel in lapwing_json("channels", daemon=daemon) if channel["topic"] == topic)
 
 
+def test_a_topic_that_is_not_there_is_named_with_where_to_look(daemon: Daemon) -> None:
+    peeked = lapwing("peek", "ordres", daemon=daemon, code=1).stderr
+    listed = lapwing("channels", "orders/billing", "--nsqd-http-address", daemon.http, code=2).stderr
+
+    assert "no topic 'ordres'" in peeked
+    assert "`lapwing topics` lists them" in peeked
+    assert "orders/billing is a channel: give the topic, orders" in listed
+
+
 def test_peek_consumes_nothing(daemon: Daemon, topic: str) -> None:
     lapwing("pub", topic, *(str(number) for number in range(20)), daemon=daemon)
 

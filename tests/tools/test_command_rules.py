@@ -238,6 +238,39 @@ def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
     assert "no consumer" in judge(stale, CheckLimits(lag_warning=1)).findings[0].text
 
 
+def test_a_pipeline_that_starts_moves_its_channel_already() -> None:
+    one = channel(depth=5, client_count=0, requeue_count=0, timeout_count=0)
+    starting = {"name": "lake", "channel": "c", "topics": [], "state": "running", "updated_ms": 100_000,
+                "batch_id": -1, "lag": None, "input_rate": 0.0}  # fmt: skip
+    seen = picture(110.0, one, pipelines=(starting,))
+
+    assert "moved by Spark" in screens.channels_table(seen, None, Terminal())[1]
+    assert screens.pipelines_table(seen, Terminal())[1].split() == ["lake", "starting"]
+
+
+def test_the_rows_of_topics_keep_their_places_while_all_fit() -> None:
+    seen = picture(1.0, channel())
+    seen = replace(seen, topics=dict.fromkeys(("a", "b", "c"), seen.topics["t"]))
+    rates = {("a", ""): Rate(1.0, 0.0), ("b", ""): Rate(3.0, 0.0), ("c", ""): Rate(2.0, 0.0)}
+
+    assert [line[0] for line in screens.topics_table(seen, rates, Terminal())[1:]] == ["a", "b", "c"]
+    assert [line[0] for line in screens.topics_table(seen, rates, Terminal(), most=2)[1:]] == ["b", "c"]
+
+
+def test_eighty_columns_show_pending_messages_with_whole_ids() -> None:
+    entry = {"sequence": 4010, "id": "9a400000000004a0", "state": "in_flight", "holder": "nsq:demo-billing:59014",
+             "idle": 893.7, "deadline": "2026-11-16T10:12:32.922618317Z", "deliveries": 12, "failures": 11, "size": 226,
+             "error": "CardLocked: the card of c2137 is locked for a minute (demo.py:164 in bill)"}  # fmt: skip
+    one = screens.pending_table([("127.0.0.1:4151", entry)], NARROW, now=1_794_823_949.0)
+    two = screens.pending_table([("127.0.0.1:4151", entry), ("127.0.0.1:4251", entry)], Terminal(), now=0.0)
+
+    assert max(len(line) for line in one) <= 80
+    for text in ("9a400000000004a0", "in flight", "in 3.9s", "12", "11"):
+        assert text in one[1]
+    assert one[2].startswith("  CardLocked: the card of c2137 is locked")
+    assert two[1].startswith("127.0.0.1:4151 ")
+
+
 def test_dead_letters_and_the_groups_of_redis_clients_do_not_lack_a_consumer() -> None:
     ann = {"name": "ann", "oldest_seconds": 0.0, "in_flight_count": 0}
     group = channel(depth=5, client_count=0, requeue_count=0, timeout_count=0, consumers=[ann])

@@ -57,3 +57,12 @@ def test_suggestions_name_the_ports_in_use_and_only_what_runs(tmp_path: Path) ->
     assert "LAPWING_NSQD_HTTP='127.0.0.1:4152'" in less
     assert "redis-cli -p 6380" in less
     assert "lapwing sql" not in less
+
+
+def test_suggestions_fit_eighty_columns(tmp_path: Path) -> None:
+    lines = try_next.suggestions(stack.plan(Path("lapwing-data").absolute(), demo=True), room=80)
+
+    for line in lines:
+        assert len(line) <= 80 or line.startswith(("  export", "  lapwing sql")), line
+    assert lines.index("  lapwing tail orders") == lines.index("  # follow the orders; nothing is consumed") + 1
+

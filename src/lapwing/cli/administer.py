@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from lapwing.cli import shared
 from lapwing.cli.commands import Argument, Option, UsageError
@@ -22,6 +22,11 @@ Place = Annotated[
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask before messages are lost or delivered again.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Only show what would be done.")]
 OnNode = Annotated[str, Option("--node", metavar="HOST:PORT", help="Only on this nsqd, named by its HTTP address.")]
+
+_ADVICE: Final = {
+    "CHANNEL_NOT_FOUND": "there is no such channel; `lapwing channels` lists them",
+    "TOPIC_NOT_FOUND": "there is no such topic; `lapwing topics` lists them",
+}  # by error of nsqd
 
 
 def split_place(place: str) -> tuple[str, str]:
@@ -88,11 +93,16 @@ def report(
     else:
         width = max((len(result.node) for result in results), default=0)
         for result in results:
-            text = f"refused: {result.error}"
+            text = f"refused: {_explained(result.error)}"
             if result.done:
                 text = done if isinstance(done, str) else done(result.answer)
             print(f"{result.node:<{width}}  {text}")
     end_with(results)
+
+
+def _explained(error: str) -> str:
+    """Return the error of a node, with what to do about it."""
+    return f"{error}: {_ADVICE[error]}" if error in _ADVICE else error
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
@@ -115,7 +125,7 @@ def end_quietly(results: "Sequence[NodeResult[Any]]", nothing: str = "") -> None
     """Name the nodes that refused, or write that there is nothing; end the program with 1 if a node refused."""
     for result in results:
         if not result.done:
-            shared.warn(f"{result.node}: refused: {result.error}")
+            shared.warn(f"{result.node}: refused: {_explained(result.error)}")
     if nothing and all(result.done for result in results):
         shared.warn(nothing)
     end_with(results)

@@ -5,7 +5,7 @@ import sys
 from typing import Annotated, Any
 
 from lapwing.cli import shared
-from lapwing.cli.commands import Argument, Option, command
+from lapwing.cli.commands import Argument, Option, UsageError, command
 from lapwing.errors import LapwingError
 
 
@@ -25,6 +25,8 @@ def app(
     from lapwing.tools import screens
     from lapwing.tools.terminal import Terminal
 
+    if "/" in topic:
+        raise UsageError(f"{topic} is a channel: give the topic, {topic.partition('/')[0]}")
     before, view = shared.asked(
         cluster, lambda client: client.look_twice(apart=1.0 if rates else 0.0, ages=True, pipelines=True)
     )

@@ -379,7 +379,8 @@ def run(found: Command | Group, path: str, words: Sequence[str]) -> None:
             print(f"UNKNOWN: {error}")
             sys.exit(found.usage_error)
         usage = found.usage(path) if isinstance(found, Command) else f"Usage: {path} COMMAND ..."
-        print(f"{usage}\n{path}: {error}; `{path} --help` explains", file=sys.stderr)
+        text = str(error)
+        print(f"{usage}\n{path}: {text}{'' if text.endswith('?') else ';'} `{path} --help` explains", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
 
 
@@ -402,7 +403,8 @@ def _split_flag(word: str) -> tuple[str, str | None]:
 def _guess(word: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(word, known, n=1)
+    longer = [each for each in known if word != "-" and each.startswith(word)]
+    close = longer if word.startswith("-") and longer else get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

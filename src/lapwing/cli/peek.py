@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from lapwing.cli import shared
 from lapwing.cli.commands import Option, command
-from lapwing.errors import ConfigError
+from lapwing.errors import ConfigError, LapwingError
 
 
 @command(example="lapwing peek orders --since 1h --count 5 --json")
@@ -47,5 +47,9 @@ def app(
 
 async def _read(client: Any, topic: str, count: int, sequence: int | None, since: int | None) -> Any:
     from lapwing import LogReader
+    from lapwing.client.log_reader import NoTopic
 
-    return await LogReader(topic, cluster=client, notice=shared.warn).read(count, sequence=sequence, since=since)
+    try:
+        return await LogReader(topic, cluster=client, notice=shared.warn).read(count, sequence=sequence, since=since)
+    except NoTopic as error:
+        raise LapwingError(f"{error}; `lapwing topics` lists them") from error

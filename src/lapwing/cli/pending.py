@@ -81,14 +81,8 @@ def list_(
     if as_json:
         administer.report(results, "", as_json=True)
         return
-    names = ("node", "sequence", "id", "state", "holder", "idle", "until", "deliveries", "failures", "size", "error")
-    rows = [_row(result.node, entry) for result in results for entry in (result.answer or {}).get("entries", ())]
-    if bodies:
-        for row, entry in zip(rows, _entries(results), strict=True):
-            print("  ".join(each for each in row if each))
-            print(administer.printable(_body(entry)), end="\n\n")
-    else:
-        administer.print_table(names, rows, numbers=("sequence", "idle", "deliveries", "failures", "size"))
+    _print_entries([(result.node, entry) for result in results for entry in (result.answer or {}).get("entries", ())],
+                   bodies=bodies)  # fmt: skip
     for result in results:
         if result.answer:
             shared.warn(f"{result.node}: {_counted(result.answer['counts'])}")
@@ -322,20 +316,22 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{counts[state]:,} {state.replace('_', ' ')}" for state in _STATES)
 
 
-def _entries(results: Any) -> list[Any]:
-    return [entry for result in results for entry in (result.answer or {}).get("entries", ())]
+def _print_entries(entries: list[tuple[str, Any]], *, bodies: bool) -> None:
+    import time
 
+    from lapwing.tools.screens import pending_table
+    from lapwing.tools.terminal import Terminal
 
-def _row(node: str, entry: Any) -> tuple[str, ...]:
-    from lapwing.client.format import duration
-
-    idle = duration(entry["idle"] / 1000) if entry["idle"] is not None else ""
-    error = administer.printable(str(entry["error"] or "").partition("\n")[0][:100])
-    return (
-        node, str(entry["sequence"]), entry["id"], entry["state"], administer.printable(entry["holder"] or ""), idle,
-        entry["deadline"] or "", str(entry["deliveries"]), str(entry["failures"]),
-        "" if entry["size"] is None else str(entry["size"]), error,
-    )  # fmt: skip
+    if not entries:
+        return
+    if not bodies:
+        print("\n".join(pending_table(entries, Terminal.of(sys.stdout), now=time.time())))
+        return
+    heading, *lines = pending_table(entries, Terminal(), now=time.time())
+    print(heading)
+    for line, (_, entry) in zip(lines, entries, strict=True):
+        print(line)
+        print(administer.printable(_body(entry)), end="\n\n")
 
 
 def _body(entry: Any) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lapwing.cli.commands import Argument, Group, Option
 from lapwing.client.format import duration
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.tools.terminal import Column, Terminal, table
 
 if TYPE_CHECKING:
     from lapwing.spark.pipelines.progress import PipelineProgress
@@ -152,32 +153,37 @@ def status(
     found = [PipelineHome(data / name).status() for name in names] or [home.status() for home in homes(data)]
     for each in found:
         if len(each) <= 2:
-            raise ConfigError(f"no pipeline {each['name']} has run with --data {data}")
+            known = ", ".join(home.path.name for home in homes(data)) or "none"
+            raise ConfigError(f"no pipeline {each['name']} has run with --data {data}; there are: {known}")
     if as_json:
         print(json.dumps(found, indent=2))
+    elif found:
+        print("\n".join(_status_table(found, Terminal.of(sys.stdout), now=time.time())))
     else:
-        if not found:
-            print(f"no pipeline has run with --data {data}")
-        for each in found:
-            lag = "?" if each.get("lag") is None else f"{each['lag']:,}"
-            late = f"  late {each['late']:,}" if each.get("late") else ""
-            print(
-                f"{each['name']:<20} {each.get('kind', ''):<10} {each.get('state', ''):<9} pid {each['pid'] or '-':<8} "
-                f"batch {each.get('batch_id', -1):<6} {each.get('batch_ms', 0):>6} ms  "
-                f"{each.get('input_rate', 0):>10,.0f} msg/s  lag {lag}{late}{_batch_age(each)}"
-            )
-            if each.get("error"):
-                print(f"    {each['error']}")
-            for away in each.get("away") or ():
-                print(f"    waits for {away}")
+        print(f"no pipeline has run with --data {data}")
     if any(each.get("state") in ("failed", "dead", "silent") for each in found):
         sys.exit(1)
 
 
-def _batch_age(status: dict[str, Any]) -> str:
-    """Return how long ago the last batch ended."""
-    ended = int(status.get("batch_at_ms") or 0)
-    return f"  last batch {duration(round(time.time() - ended / 1000))} ago" if ended else ""
+def _status_table(found: list[dict[str, Any]], terminal: Terminal, *, now: float) -> list[str]:
+    late = any(each.get("late") for each in found)
+    columns = (
+        Column("pipeline", left=True), Column("kind", left=True), Column("state", left=True), Column("pid"),
+        Column("batch"), Column("took"), Column("ended"), Column("msg/s"), Column("lag"),
+        *((Column("late"),) if late else ()), Column("note", left=True, note=True),
+    )  # fmt: skip
+    rows = []
+    for each in found:
+        ended, lag = int(each.get("batch_at_ms") or 0), each.get("lag")
+        notes = [str(each.get("error") or ""), *(f"waits for {away}" for away in each.get("away") or ())]
+        rows.append([
+            each["name"], each.get("kind", ""), each.get("state", ""), str(each["pid"] or ""),
+            str(each.get("batch_id", "")), duration(each.get("batch_ms", 0) / 1000),
+            f"{duration(round(now - ended / 1000))} ago" if ended else "", f"{each.get('input_rate', 0):,.0f}",
+            "?" if lag is None else f"{lag:,}", *((f"{each.get('late') or 0:,}",) if late else ()),
+            "; ".join(note for note in notes if note),
+        ])  # fmt: skip
+    return table(columns, rows, terminal)
 
 
 @app.command(example="lapwing pipeline stop archive")

@@ -113,14 +113,15 @@ class ClusterView:
     def pipeline_channels(self) -> set[tuple[str, str]]:
         """(topic, channel) that a pipeline moves: Spark reads the log, so such a channel has no connected consumer.
 
-        A pipeline that has ended or does not report does not count.
+        A pipeline that has ended or does not report does not count. One that has just started does not know its
+        topics yet: it moves the channels of its name.
         """
         return {
             (topic, str(pipeline.get("channel", "")))
             for pipeline in self.pipelines or ()
             if pipeline.get("state") not in pipeline_status.ENDED
             and not pipeline_status.silent_for(pipeline, now=self.at)
-            for topic in pipeline.get("topics") or ()
+            for topic in pipeline.get("topics") or self.topics
         }
 
     def lost_parts(self, topic: str) -> list[Json]:

@@ -1,7 +1,9 @@
 """Tables of topics, channels, pipelines and programs for a terminal."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -10,12 +12,14 @@ from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, Rate, Rates
 from lapwing.client.format import duration, short
 from lapwing.client.pipeline_status import problem
+from lapwing.tools.message_format import printable
 from lapwing.tools.supervisor import Child, State
 from lapwing.tools.terminal import Cell, Column, Terminal, table
 
 _STYLES: Final = {
     State.RUNNING: "green", State.STARTING: "yellow", State.DEAD: "red", State.STOPPING: "yellow", State.STOPPED: "dim",
 }  # fmt: skip
+_HOST: Final = re.compile(r"\b(tcp|http|redis) \S+:(\d+)")  # the ports suffice: the stack is on this machine
 _IN: Final = Column("in/s")
 _OUT: Final = Column("out/s")
 _WAITING: Final = Column("waiting", "wait")
@@ -32,7 +36,7 @@ _PIPELINE_COLUMNS: Final = (
 )  # fmt: skip
 _PROGRAM_COLUMNS: Final = (
     Column("program", left=True), Column("state", left=True), Column("since"), Column("CPU"), Column("memory"),
-    Column("address", left=True),
+    Column("ports and places", left=True),
 )  # fmt: skip
 
 
@@ -44,10 +48,10 @@ def waiting(topic: Json) -> int:
 def topics_table(
     view: ClusterView, rates: Rates | None, terminal: Terminal, *, title: str = "", most: int = 1000
 ) -> list[str]:
-    """Return a line for each topic, the busiest first if there are rates."""
+    """Return a line for each topic by name; of more than `most`, only the busiest."""
     columns = (Column("topic", left=True), *((_IN, _OUT) if rates is not None else ()), *_TOPIC_COLUMNS)
     rows: list[list[str | Cell]] = []
-    for name, topic in _busiest(view, rates)[:most]:
+    for name, topic in _busiest(view, rates, most):
         note = "paused" if topic["paused"] else "" if topic["channels"] else "no channel: messages are kept"
         rows.append([
             name, *_rates(rates, (name, "")), short(waiting(topic)), short(topic["message_count"]),
@@ -56,10 +60,12 @@ def topics_table(
     return table(columns, rows, terminal, title=title)
 
 
-def _busiest(view: ClusterView, rates: Rates | None) -> list[tuple[str, Json]]:
-    if not rates:
-        return list(view.topics.items())
-    return sorted(view.topics.items(), key=lambda pair: (-rates.get((pair[0], ""), Rate(0, 0)).arriving, pair[0]))
+def _busiest(view: ClusterView, rates: Rates | None, most: int) -> list[tuple[str, Json]]:
+    """Return the `most` busiest topics. Their order is that of their names, so that rows do not jump between looks."""
+    if not rates or len(view.topics) <= most:
+        return list(view.topics.items())[:most]
+    ranked = sorted(view.topics, key=lambda name: (-rates.get((name, ""), Rate(0, 0)).arriving, name))
+    return [(name, view.topics[name]) for name in sorted(ranked[:most])]
 
 
 def _rates(rates: Rates | None, key: tuple[str, str]) -> list[str]:
@@ -114,6 +120,37 @@ def consumers_table(view: ClusterView, terminal: Terminal, *, topic: str = "", m
     return table(columns, rows, terminal, title="Named consumers")
 
 
+def pending_table(entries: Sequence[tuple[str, Json]], terminal: Terminal, *, now: float) -> list[str]:
+    """Return a line for each pending message, with its node if there are several."""
+    nodes = len({node for node, _ in entries}) > 1
+    columns = (
+        *((Column("node", left=True),) if nodes else ()), Column("sequence", "seq"), Column("id"),
+        Column("state", left=True), Column("holder", left=True), Column("idle"), Column("until"),
+        Column("deliveries", "dlv"), Column("failures", "fail"), Column("size"), Column("error", left=True, note=True),
+    )  # fmt: skip
+    rows: list[list[str | Cell]] = []
+    for node, entry in entries:
+        idle, error = entry["idle"], str(entry["error"] or "").partition("\n")[0][:100]
+        rows.append([
+            *((node,) if nodes else ()), str(entry["sequence"]), entry["id"], entry["state"].replace("_", " "),
+            _clean(entry["holder"] or ""), "" if idle is None else duration(idle / 1000),
+            _left(entry["deadline"], now), str(entry["deliveries"]), str(entry["failures"]),
+            "" if entry["size"] is None else str(entry["size"]), _clean(error),
+        ])  # fmt: skip
+    return table(columns, rows, terminal)
+
+
+def _left(deadline: str | None, now: float) -> str:
+    if not deadline:
+        return ""
+    seconds = datetime.fromisoformat(deadline).timestamp() - now
+    return f"in {duration(round(seconds, 1) if seconds < 10 else round(seconds))}" if seconds > 0 else "now"
+
+
+def _clean(text: str) -> str:
+    return printable(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+
+
 def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
     if channel["paused"]:
         return Cell("paused", "yellow")
@@ -136,11 +173,13 @@ def unknown_ages(view: ClusterView) -> list[str]:
 
 def pipelines_table(view: ClusterView, terminal: Terminal, *, title: str = "") -> list[str]:
     """Return a line for each pipeline: what it last reported, and what is wrong with it."""
-    rows: list[list[str | Cell]] = [
-        [str(pipeline.get("name", "")), str(pipeline.get("state", "")), _number(pipeline, "input_rate"),
-         _number(pipeline, "lag") or "?", _number(pipeline, "batch_id"), Cell(problem(pipeline, now=view.at), "red")]
-        for pipeline in view.pipelines or ()
-    ]  # fmt: skip
+    rows: list[list[str | Cell]] = []
+    for pipeline in view.pipelines or ():
+        state = str(pipeline.get("state", ""))
+        figures = [_number(pipeline, "input_rate"), _number(pipeline, "lag") or "?", _number(pipeline, "batch_id")]
+        if state == "running" and pipeline.get("batch_id", 0) < 0:  # before its first batch
+            state, figures = "starting", ["", "", ""]
+        rows.append([str(pipeline.get("name", "")), state, *figures, Cell(problem(pipeline, now=view.at), "red")])
     return table(_PIPELINE_COLUMNS, rows, terminal, title=title)
 
 
@@ -158,7 +197,7 @@ def programs_table(
         state = child.state.value + (f", restarted {child.restarts}x" if child.restarts else "")
         rows.append([
             child.service.name, Cell(state, _STYLES[child.state]), duration(int(time.monotonic() - child.since)),
-            *usage.get(child.service.name, ("", "")), child.service.address,
+            *usage.get(child.service.name, ("", "")), _HOST.sub(r"\1 \2", child.service.address),
         ])  # fmt: skip
     return table(_PROGRAM_COLUMNS, rows, terminal, title=title)
 

@@ -194,7 +194,7 @@ def pipelines(plan: Plan) -> Service:
         (*program("lapwing", "main"), "pipeline", "run", *plan.pipelines,
          *(word for address in plan.nsqd_addresses("http") for word in ("--nsqd", address)),
          "--data", str(plan.data / "pipelines"), *outputs),
-        address=", ".join(f"{plan.data.name}/{name}" for name in plan.pipelines), patience=10.0,
+        address=f"{', '.join(plan.pipelines)} in {plan.data.name}", patience=10.0,
     )
 
 

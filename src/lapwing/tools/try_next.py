@@ -12,8 +12,11 @@ from lapwing.tools.stack import PORTS, Plan
 _QUERY: Final = f"select country, count(*) as orders, sum(total) as sum from {ORDERS} group by country"
 
 
-def suggestions(plan: Plan) -> list[str]:
-    """Return lines to print: the page, and commands that show what lapwing can do."""
+def suggestions(plan: Plan, *, room: int = 0) -> list[str]:
+    """Return lines to print: the page, and commands that show what lapwing can do.
+
+    `room` is the width of the terminal, or 0; where a comment does not fit beside its command, all stand above.
+    """
     lines = []
     if plan.admin:
         lines += [f"Open http://{plan.address('admin')}/ : topics, rates, messages, dead letters, alarms.", ""]
@@ -37,8 +40,10 @@ def suggestions(plan: Plan) -> list[str]:
         rows.append((verify, "the Parquet files: complete, and how many"))
         rows.append((f'lapwing sql{_archive(plan)} "{_QUERY}"', "SQL over them, once Spark has written some: 30 s"))
     width = max(len(command) for command, _ in rows if len(command) <= 60)
+    longest = max(len(meaning) for command, meaning in rows if len(command) <= 60)
+    above = bool(room) and width + longest + 6 > room
     for command, meaning in rows:
-        if len(command) > width:
+        if above or len(command) > width:
             lines += [f"  # {meaning}", f"  {command}"]
         else:
             lines.append(f"  {command:<{width}}  # {meaning}")

@@ -59,8 +59,9 @@ class Up:
             self._notify(note)
         if not self._as_json:
             names = ", ".join(child.service.name for child in supervisor.children)
-            slow = "; Spark takes some 20 s, the rest is there at once" if self._plan.pipelines else ""
-            print(f"starting {names}{slow}", flush=True)
+            print(f"starting {names}", flush=True)
+            if self._plan.pipelines:
+                print("Spark takes some 20 s, the rest is there at once", flush=True)
         starting = asyncio.create_task(supervisor.start(needed=2, seconds=START))
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -97,7 +98,7 @@ class Up:
             print(f"  {child.service.name:<18} {child.service.address}", flush=True)
         print(f"  {'data and logs':<18} {self._plan.data}", flush=True)
         if self._plan.demo:
-            print("\n".join(["", *suggestions(self._plan), ""]), flush=True)
+            print("\n".join(["", *suggestions(self._plan, room=Terminal.of(sys.stdout).width), ""]), flush=True)
         elif prepare := preparation(self._plan):
             print(f"  for other commands: {prepare}", flush=True)
         print("Ctrl-C stops everything.", flush=True)
