@@ -364,6 +364,40 @@ def test_ids_that_clients_choose_are_found_like_others(tmp_path: Path) -> None:
 # --- producers that add once ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("end", ["kill", "restart"])
+def test_a_producers_ids_survive_a_restart(tmp_path: Path, end: str) -> None:
+    stage = RedisStage(tmp_path)
+    client = stage.redis()
+    client.ask("XADD s * data plain")
+    once = [client.ask(f"XADD s IDMP p {number} * data x") for number in range(3)]
+    auto = client.ask("XADD s IDMPAUTO q * data y")
+    getattr(stage, end)()
+
+    client = stage.redis()
+    assert [client.ask(f"XADD s IDMP p {number} * data x") for number in range(3)] == once
+    assert client.ask("XADD s IDMPAUTO q * data y") == auto
+    assert client.ask("XADD s IDMP p 3 * data x") not in once
+    assert client.ask("XLEN s") == 6
+    stage.pass_time(101 * SECOND)
+    assert client.ask("XADD s IDMP p 0 * data x") != once[0]
+
+
+def test_a_restart_keeps_the_limits_of_a_window_and_what_they_made_it_forget(tmp_path: Path) -> None:
+    stage = RedisStage(tmp_path)
+    client = stage.redis()
+    first = client.ask("XADD s IDMP p 0 * data x")
+    client.ask("XCFGSET s IDMP-DURATION 1000 IDMP-MAXSIZE 2")
+    once = [client.ask(f"XADD s IDMP p {number} * data x") for number in range(1, 4)]
+    stage.checkpoint()
+    stage.pass_time(500 * SECOND)
+    stage.kill()
+
+    client = stage.redis()
+    assert [client.ask(f"XADD s IDMP p {number} * data x") for number in (2, 3)] == once[1:]
+    assert client.ask("XADD s IDMP p 1 * data x") != once[0]
+    assert client.ask("XADD s IDMP p 0 * data x") != first
+
+
 def test_a_producers_id_is_forgotten_after_its_time() -> None:
     stage = RedisStage()
     client = stage.redis()

@@ -13,7 +13,7 @@ from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, LogError
 from lapwing.sessions.redis_gathered import GatheredRuns
 from lapwing.sessions.redis_group import Group
-from lapwing.sessions.redis_idempotence import IdempotenceWindow
+from lapwing.sessions.redis_idempotence import DURATION, MAX_SIZE, IdempotenceWindow
 from lapwing.sessions.redis_replies import write_failed
 from lapwing.sessions.redis_stream import Stream
 from lapwing.wire.resp import keys
@@ -145,11 +145,14 @@ class RedisContext:
         self._known_groups[database, key, name] = group
         return group
 
-    def idempotence(self, stream: Stream) -> IdempotenceWindow:
-        """Return what producers of a stream have added lately."""
+    def idempotence(self, stream: Stream, *, now: int) -> IdempotenceWindow:
+        """Return what producers of a stream have added lately. Raises `ReadFailed`."""
         window = self._windows.get(stream.topic)
         if window is None:
-            window = self._windows[stream.topic] = IdempotenceWindow()
+            duration, max_size, since = stream.state.get("once", (DURATION, MAX_SIZE, 0))
+            window = IdempotenceWindow(duration, max_size)
+            window.read_back(stream, since=since, now=now)
+            self._windows[stream.topic] = window
         return window
 
     # --- adding ----------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def show_stream(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]]."""
     stream = _stream(session, words[2], now)
     count = parse_xinfo_full(words)
-    fields = _facts(session, stream)
+    fields = _facts(session, stream, now)
     if count is not None:
         return _full(session, stream, fields, count or _EVERYTHING, now)
     first, last = stream.first_entry(), stream.last_entry()
@@ -52,10 +52,10 @@ def show_stream(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.fields(fields, session.protocol)
 
 
-def _facts(session: RedisSession, stream: Stream) -> _Fields:
+def _facts(session: RedisSession, stream: Stream, now: int) -> _Fields:
     first = stream.first_entry()
     first_id = stream.id_at(first) if first < stream.log.end else ids.LEAST
-    window = session.context.idempotence(stream)
+    window = session.context.idempotence(stream, now=now)
     return [
         ("length", replies.integer(stream.length)),
         ("radix-tree-keys", replies.integer(1)),

@@ -8,7 +8,8 @@ such entries ids are found by bisection, as they rise with the sequence.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lapwing.log.reader import Reader
 
 MS: Final = 1_000_000  # ns
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 CHOSEN_ID: Final = "redis-id"  # the header that holds an id which a client chose
 PIECE: Final = 256 * 1024  # bytes of frames that one piece of a reply is made of
 
@@ -298,7 +300,16 @@ class Stream:
         topic.publish_framed(frames, count, size, receipt, now=now)
         return (stamp // MS, first), count
 
-    def add(self, pairs: list[bytes], new: NewId, receipt: Receipt, *, now: int, body: bytes | None = None) -> EntryId:
+    def add(
+        self,
+        pairs: list[bytes],
+        new: NewId,
+        receipt: Receipt,
+        *,
+        now: int,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> EntryId:
         """Add one entry and return its id. Raises `ErrorReply` if the id is not beyond the last one."""
         stamp, first = self.stamp(now), self.log.next
         natural: EntryId = (stamp // MS, first)
@@ -306,10 +317,10 @@ class Stream:
         if new.milliseconds is not None or "chosen" in self.state or "last" in self.state:
             self.topic.write_pending(now=now)
             entry = self._next_id(new, natural)
-        extras: list[Extra] = []
         if entry != natural:
-            extras = [Extra(first, headers={CHOSEN_ID: ids.encode(entry).decode()})]
+            headers = {**headers, CHOSEN_ID: ids.encode(entry).decode()}
             self.state.setdefault("chosen", first)
+        extras = [Extra(first, headers=dict(headers))] if headers else []
         if body is None:
             body = bodies.to_body(pairs, self.field, as_json=self.as_json)
         frames = kernel.frame_one(body, self.topic.id_base + first, stamp)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lapwing.errors import LogError
-from lapwing.sessions.redis_idempotence import name_of
+from lapwing.sessions.redis_idempotence import header_of, name_of
 from lapwing.sessions.redis_replies import SMALL, AddedSlot, Reply, Streamed
 from lapwing.sessions.redis_stream import Stream
 from lapwing.sessions.redis_trim import trim
@@ -59,12 +59,12 @@ def xadd(session: RedisSession, words: list[bytes], now: int) -> Reply:
 
 def _add_once(session: RedisSession, stream: Stream, asked: Xadd, producer: bytes, slot: AddedSlot, now: int) -> Reply:
     """Add an entry unless its producer has added it before; return the slot of the reply."""
-    window = session.context.idempotence(stream)
+    window = session.context.idempotence(stream, now=now)
     name = name_of(asked.pairs) if asked.idempotent_id is None else asked.idempotent_id
     before = window.find(producer, name, now=now)
     if before is not None:
         return replies.bulk(ids.encode(before))
-    entry = stream.add(asked.pairs, asked.id, slot, now=now)
+    entry = stream.add(asked.pairs, asked.id, slot, now=now, headers=header_of(producer, name))
     slot.expect(entry)
     window.add(producer, name, entry, now=now)
     slot.on_failure = lambda: window.forget(producer, name)
@@ -80,7 +80,10 @@ def xcfgset(session: RedisSession, words: list[bytes], now: int) -> Reply:
     stream = find(session, asked.key, now)
     if stream is None:
         raise ErrorReply(errors.NO_SUCH_KEY)
-    session.context.idempotence(stream).configure(duration=asked.duration, max_size=asked.max_size)
+    window = session.context.idempotence(stream, now=now)
+    window.configure(duration=asked.duration, max_size=asked.max_size)
+    stream.state["once"] = [window.duration, window.max_size, stream.log.next]
+    stream.topic.changed()
     return replies.OK
 
 
