@@ -61,9 +61,11 @@ bench: setup
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/transform.py
 
-# SOAK=10m: how long nsqd runs under load and faults; the report is in build/soak
+# SOAK=10m: how long nsqd runs under load and faults; the report is in build/soak. Before it, Hypothesis searches for
+# new examples: `make test` always tries the same ones.
 SOAK ?= 10m
 soak: setup
+	LAPWING_SOAK=1 $(BIN)/pytest -m hypothesis --timeout 7200
 	$(BIN)/python tests/faults/soak.py --time $(SOAK) --report build/soak
 
 soak-long: setup

@@ -1,18 +1,27 @@
 """What all tests share."""
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that every folder of tests finds `daemons`
 
 # a shell has its background jobs ignore Ctrl-C, and they hand that on to the programs that the tests start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# `make test` tries the same examples every time, so that only a change can turn it red; `make soak` searches for new
+# ones.
+# An example takes longer where the machine is busy: that is no failure.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("same", settings.get_profile("search"), derandomize=True, database=None)
+settings.load_profile("search" if os.environ.get("LAPWING_SOAK") else "same")
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def test_it_does_what_a_dict_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lapwing.broker.deferred._FRESH", 5)
     monkeypatch.setattr("lapwing.log.sequence_map._FRESH", 7)
     monkeypatch.setattr("lapwing.log.sequence_map._LARGE", 20)
-    DeferredMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    DeferredMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
     DeferredMachine.TestCase().runTest()
 
 

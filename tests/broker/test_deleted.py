@@ -8,7 +8,7 @@ from lapwing.broker.deleted import DeletedRuns
 spans = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda span: (span[0], span[0] + span[1]))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(spans, max_size=12), spans, st.integers(0, 50), st.integers(0, 12))
 def test_runs_are_what_a_set_of_sequences_would_be(runs, window, below, count):
     deleted, naive = DeletedRuns(), set()

@@ -183,7 +183,7 @@ histories = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @example([("publish", 4), ("publish", 1), ("seek", 2), ("finish", 2), ("bookmark", None), ("seek", 0)])
 @given(histories)
 def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):

@@ -204,19 +204,19 @@ frames = st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=9)), max_size=
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(body=torn, first=st.integers(0, 2**64), dress=st.sampled_from(DRESSES + ODD_DRESSES))
 def test_the_twins_frame_the_same_headers(body: bytes, first: int, dress: Any) -> None:
     both("frame_headed", dress(body), first, 1, 10, 20, 60)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=texts, dress=st.sampled_from(DRESSES + ODD_DRESSES))
 def test_the_twins_agree_on_what_is_lawful(text: bytes, dress: Any) -> None:
     both("count_headers", dress(text))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(found=rows, data=st.one_of(frames, st.binary(max_size=60)), start=st.integers(-1, 9), stop=st.integers(-1, 9))
 def test_the_twins_read_the_same_rows(found: bytes, data: bytes, start: int, stop: int) -> None:
     both("find_rows", found, start, stop)

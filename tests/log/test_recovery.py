@@ -557,7 +557,7 @@ GARBAGE = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(GARBAGE, GARBAGE, GARBAGE, GARBAGE, st.integers(0, 3), st.booleans())
 def test_any_bytes_at_all_can_be_opened_and_only_messages_are_served(
     frames: bytes, index: bytes, extras: bytes, journal: bytes, sound: int, keep_index: bool

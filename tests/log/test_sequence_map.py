@@ -68,11 +68,10 @@ class Small(SequenceMapMachine):
 def test_it_does_what_a_dict_does(monkeypatch) -> None:
     monkeypatch.setattr(sequence_map, "_FRESH", 7)
     monkeypatch.setattr(sequence_map, "_LARGE", 40)
-    SequenceMapMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+    SequenceMapMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30)
     SequenceMapMachine.TestCase().runTest()
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 10**6)))
 def test_rows_come_back_in_any_order(sequences: list[int]) -> None:
     rows = SequenceMap(1)

@@ -319,7 +319,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
 
 
 TestAgainstNaiveModel = AgainstNaiveModel.TestCase
-TestAgainstNaiveModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAgainstNaiveModel.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 def departed(known, topic=None, now=0):

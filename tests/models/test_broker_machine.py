@@ -625,7 +625,6 @@ def passed_over(channel: Channel, sequence: int) -> bool:
 BrokerMachine.TestCase.settings = settings(
     max_examples=2000 if os.environ.get("LAPWING_SOAK") else 80,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )

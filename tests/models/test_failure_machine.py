@@ -541,7 +541,6 @@ class FailureMachine(RuleBasedStateMachine):
 FailureMachine.TestCase.settings = settings(
     max_examples=3000 if os.environ.get("LAPWING_SOAK") else 30,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )

@@ -454,7 +454,6 @@ _NOBODY: Any = _Nobody()
 MixedMachine.TestCase.settings = settings(
     max_examples=2000 if os.environ.get("LAPWING_SOAK") else 40,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )

@@ -131,7 +131,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisPeer]:
         yield found
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=1, max_size=30))
 def test_a_group_behaves_as_that_of_redis(peer: RedisPeer, steps: list[str]) -> None:
     peer.ask([b"FLUSHALL"])

@@ -136,15 +136,15 @@ def test_redirects_are_followed_where_that_is_wanted(serve) -> None:
     away = f"HTTP/1.1 302 Found\r\nLocation: {there.url}\r\nContent-Length: 0\r\n\r\n".encode()
     server = serve(lambda _: away)
 
-    assert BlockingHttpClient(follow_redirects=True).request("GET", server.url).body == b"OK"
-    assert BlockingHttpClient().request("GET", server.url).status == 302
+    with BlockingHttpClient(follow_redirects=True) as following, BlockingHttpClient() as plain:
+        assert following.request("GET", server.url).body == b"OK"
+        assert plain.request("GET", server.url).status == 302
 
 
 def test_a_started_request_can_be_waited_for_with_select(serve) -> None:
     server = serve(lambda _: OK)
-    exchange = BlockingHttpClient().start("GET", server.url)
-    body = exchange.read()
-    exchange.finish()
+    with BlockingHttpClient() as http, http.start("GET", server.url) as exchange:
+        body = exchange.read()
 
     assert (exchange.status, body) == (200, b"OK")
     assert json.dumps(exchange.headers) == '{"content-length": "2"}'

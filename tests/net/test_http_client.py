@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import certificates
-from http_double import HttpDouble, reply
+from http_double import HttpDouble, LoopbackServer, reply
 from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
 from lapwing.net.http_message import HttpFailed
 
@@ -115,9 +115,10 @@ async def test_a_daemon_that_wants_tls_is_asked_over_tls(pair: tuple[Path, Path]
 
 
 async def test_cancelling_a_question_cancels_it() -> None:
-    async with HttpDouble(lambda *_: None) as server:
+    arrived = asyncio.Event()
+    async with HttpDouble(lambda *_: arrived.set()) as server:
         question = asyncio.ensure_future(client().ask(f"http://{server.address}/"))
-        await asyncio.sleep(0)
+        await arrived.wait()
         question.cancel()
         with pytest.raises(asyncio.CancelledError):
             await question
@@ -131,34 +132,28 @@ async def next_head(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-class KeepingServer:
-    """Serves any number of requests per connection; `closing` drops connections behind the client's back."""
+class KeepingServer(LoopbackServer):
+    """Serves any number of requests per connection; closes one without an answer at the requests of `hang_up_at`."""
+
+    hang_up_at: tuple[int, ...] = ()
 
     def __init__(self, answer: bytes = reply({})) -> None:
+        super().__init__()
         self.answer = answer
         self.connections: list[asyncio.StreamWriter] = []
         self.requests: list[bytes] = []
 
-    async def __aenter__(self) -> "KeepingServer":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
-        return self
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/"
 
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for writer in self.connections:
-            writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(writer)
         while head := await next_head(reader):
             self.requests.append(head)
             if len(self.requests) in self.hang_up_at:
-                writer.close()
                 return
             writer.write(self.answer)
-
-    hang_up_at: tuple[int, ...] = ()
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -224,20 +219,18 @@ async def test_a_post_that_is_redirected_becomes_a_get_unless_the_server_forbids
 async def test_no_more_connections_are_open_than_allowed() -> None:
     busy = most = 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal busy, most
-        while await next_head(reader):
-            busy += 1
-            most = max(most, busy)
-            await asyncio.sleep(0)
-            busy -= 1
-            writer.write(reply({}))
+    class Counting(LoopbackServer):
+        async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal busy, most
+            while await next_head(reader):
+                busy += 1
+                most = max(most, busy)
+                await asyncio.sleep(0)
+                busy -= 1
+                writer.write(reply({}))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    async with client(max_connections=3) as http:
-        await asyncio.gather(*(http.request("GET", url) for _ in range(30)))
-    server.close()
+    async with Counting() as server, client(max_connections=3) as http:
+        await asyncio.gather(*(http.request("GET", f"http://{server.address}/") for _ in range(30)))
 
     assert most <= 3
 

@@ -122,7 +122,7 @@ def cut(data, places):
     return [data[start:stop] for start, stop in itertools.pairwise(edges) if stop > start]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(REQUESTS), max_size=6), st.sampled_from(LAST), st.lists(st.integers(0, 2000), max_size=8)
 )
@@ -140,7 +140,7 @@ def test_the_answers_do_not_depend_on_how_the_bytes_arrive_or_what_came_before(r
     assert warm == bytewise
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.one_of(

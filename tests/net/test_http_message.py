@@ -109,7 +109,7 @@ def outcome(stream: list[bytes]) -> tuple[object, ...]:
     return parser.status, bytes(parser.body), parser.keep_alive
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(pieces)
 def test_any_bytes_give_the_same_answer_or_an_error_however_they_are_cut(stream: list[bytes]) -> None:
     with contextlib.suppress(HttpFailed):

@@ -9,15 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from postgresql import POSTGRESQL_JAR, SQLITE_JAR
 
 from daemons import Daemon, start_nsqd
 from lapwing.spark.session import local_session
-
-# these tests share two processors with Java: how long an example takes says nothing
-settings.register_profile("spark", deadline=None)
-settings.load_profile("spark")
 
 # no test runs for so long that the second compiler's work pays: it is a third of all the time that they take
 _SQLITE = "-Dorg.sqlite.lib.path=/usr/lib/x86_64-linux-gnu/jni"  # where Debian has the library of its driver

@@ -223,13 +223,13 @@ pieces = st.one_of(
 talks = st.lists(pieces, max_size=8).map(b"".join)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(talks, st.lists(st.integers(0, 10_000), max_size=20))
 def test_how_a_talk_is_cut_never_changes_what_is_heard(talk, places):
     assert hear(cut(talk, places)) == hear([talk])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=40))
 def test_any_line_is_words_or_unbalanced(line):
     found = inline.split(line)

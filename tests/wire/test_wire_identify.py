@@ -72,7 +72,7 @@ def random_json() -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.text() | st.sampled_from(["msg_timeout", "hostname"]), random_json(), max_size=5),
     st.integers(0, 3),
@@ -89,7 +89,6 @@ def test_every_object_of_json_is_understood_and_no_part_of_one(document, indent,
         read_members(text[: int(len(text) * share)].encode("utf-8", "replace"), {})
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_what_python_reads_is_read(body):
     try:
