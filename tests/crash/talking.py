@@ -12,7 +12,11 @@ class Talk:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._file = self._socket.makefile("rb")
-        self.send(b"  V2")
+        try:
+            self.send(b"  V2")
+        except OSError:
+            self.close()  # the server was killed in between
+            raise
 
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)

@@ -14,7 +14,7 @@ from lapwing import kernel
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, Extra, LogOptions, RetentionLimits
 
-ROUNDS = int(os.environ.get("LAPWING_CRASH_ROUNDS", "200"))
+ROUNDS = int(os.environ.get("LAPWING_CRASH_ROUNDS", "60"))
 NODE = 3
 OPTIONS = LogOptions(segment_bytes=400_000, boot=7)
 PUBLISH = 64  # more messages than one has
@@ -102,7 +102,7 @@ def served(log: DiskLog, start: int) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 @pytest.mark.slow
-def test_two_hundred_killings_lose_no_acknowledged_message(tmp_path: Path) -> None:
+def test_no_kill_loses_an_acknowledged_message(tmp_path: Path) -> None:
     directory = tmp_path / "topic"
     choose = random.Random(20)
     slate = Slate()

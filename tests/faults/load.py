@@ -58,9 +58,13 @@ class Line:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.sendall(b"  V2")
         self.data = b""
+        try:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket.sendall(b"  V2")
+        except OSError:
+            self.socket.close()  # the broker was killed in between
+            raise
 
     def receive(self) -> None:
         """Take what comes next; raises `EOFError` at the end."""

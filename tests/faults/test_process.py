@@ -16,7 +16,7 @@ from load import Line, Load
 import daemons
 
 FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=2s")
-KILLS = int(os.environ.get("LAPWING_KILLS", "6"))
+KILLS = int(os.environ.get("LAPWING_KILLS", "3"))
 
 
 def wait_for_progress(load: Load, messages: int = 5000) -> None:
