@@ -277,7 +277,7 @@ async def test_the_first_publish_connects():
 async def test_a_publish_hurries_a_connection_that_waits_to_be_made_again():
     async with NsqdDouble() as nsqd, Producer(nsqd.address) as producer:
         port = nsqd.port
-        link = next(iter(producer._connections._attempts.values()))
+        link = next(iter(producer._queue.connections._attempts.values()))
         link._delays._first = 60.0  # as after a long outage
         link._delays._longest = 60.0
         await nsqd.vanish()
