@@ -1,6 +1,5 @@
 """The log of one topic: read ranges of it, and delete what is not needed. `LogWriter` appends to it."""
 
-import contextlib
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ T = TypeVar("T")
 OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence, count
 
 _COLD_READERS: Final = 8  # readers of old rows that are remembered
-GONE: Final = "gone-"  # what a topic's directory is called while it is removed
 
 
 def _ignore(path: str, offset: int, first: int, count: int) -> None:
@@ -365,23 +363,9 @@ class DiskLog(LogWriter):
             self.files.keep(self, 0)
 
     def destroy(self) -> None:
-        """Remove the directory and all in it, journal and side logs included. Raises `WriteFailed` and leaves it all.
-
-        It is renamed first: a crash in between leaves nothing that looks like a topic, and the next start removes what
-        could not be removed now. Whoever still reads finds nothing, and not what a log of the same name has there next.
-        """
+        """Remove the directory with journal and side logs. Raises `WriteFailed` and leaves it all."""
         for segment in self._segments:
             segment.close()
         self.files.keep(self, 0)
-        gone = os.path.join(os.path.dirname(self.directory), GONE + os.urandom(6).hex())
-        try:
-            self.files.disk.rename(self.directory, gone)
-        except FileNotFoundError:
-            gone = ""
-        except OSError as error:
-            raise WriteFailed(self.directory, 0, error) from error
+        opening.remove_directory(self.directory, self.files.disk)
         self.first = self.end
-        if not gone:
-            return
-        with contextlib.suppress(OSError):
-            self.files.disk.remove_tree(gone)

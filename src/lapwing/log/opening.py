@@ -1,4 +1,4 @@
-"""Open a topic's directory: its identity, its segments, and what a crash left there half done."""
+"""Open and remove a topic's directory: its identity, its segments, and what a crash left there half done."""
 
 import contextlib
 import json
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lapwing import kernel
-from lapwing.errors import LogError
+from lapwing.errors import LogError, WriteFailed
 from lapwing.log import recovery, reservation
 from lapwing.log.disk import DISK, Disk, OpenFiles
 from lapwing.log.options import LogOptions
@@ -15,6 +15,7 @@ from lapwing.log.salvage import node_of
 from lapwing.log.segment import DIGITS, Segment
 from lapwing.names import ephemeral
 
+GONE: Final = "gone-"  # first letters of a directory's name while it is removed
 NODES: Final = 1 << 10
 SIDE: Final = "side"  # the folder of side logs
 SEQUENCES: Final = 1 << 54  # so many an id has room for
@@ -54,6 +55,23 @@ def open_directory(
         if isinstance(error, LogError):
             raise
         raise LogError(f"{directory}: cannot be opened: {error}") from error
+
+
+def remove_directory(directory: str, disk: Disk) -> None:
+    """Remove the directory of a log and all in it. Raises `WriteFailed` and leaves it all.
+
+    It is renamed first: a crash in between leaves nothing that looks like a topic, and the next start removes what
+    could not be removed now. A reader finds nothing then, and not the files of a later log of the same name.
+    """
+    gone = os.path.join(os.path.dirname(directory), GONE + os.urandom(6).hex())
+    try:
+        disk.rename(directory, gone)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise WriteFailed(directory, 0, error) from error
+    with contextlib.suppress(OSError):
+        disk.remove_tree(gone)
 
 
 def _open(
