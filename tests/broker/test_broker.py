@@ -101,13 +101,13 @@ def test_a_broker_that_closes_takes_nothing_new(stage: Stage) -> None:
 
 def test_the_next_deadline_is_known(stage: Stage) -> None:
     consumer = stage.consumer()
-    assert stage.broker.next_due() is None
+    assert stage.broker.agenda.next_due() is None
     stage.client().publish(b"later", delay=5 * SECOND)
-    assert stage.broker.next_due() == stage.now + 5 * SECOND
+    assert stage.broker.agenda.next_due() == stage.now + 5 * SECOND
     stage.pass_time(5 * SECOND)
     assert consumer.received() == [0]
 
-    assert stage.now + MINUTE <= (stage.broker.next_due() or 0) < stage.now + MINUTE + SECOND
+    assert stage.now + MINUTE <= (stage.broker.agenda.next_due() or 0) < stage.now + MINUTE + SECOND
 
 
 def test_a_scan_looks_at_a_selection_and_says_that_there_is_more() -> None:

@@ -93,12 +93,12 @@ def test_a_run_of_fins_does_what_finish_does_with_the_same_messages(
     for _ in range(2):
         pending, holders = new(), [Holder(str(number)) for number in range(3)]
         for holder in holders:
-            pending.attach(holder)
+            pending.holders.attach(holder)
         for number, start, count in given:
-            run = [each for each in range(start, start + count) if pending.holder_of(each) is None]
+            run = [each for each in range(start, start + count) if pending.holders.of(each) is None]
             pending.leases.hold(run, holders[number], timeout=MINUTE, delivered=0)
         for sequence in returned:
-            if (holder := pending.holder_of(sequence)) is not None:
+            if (holder := pending.holders.of(sequence)) is not None:
                 pending.take(sequence, holder)
                 pending.give_back([sequence], Reason.REQUEUED, now=0)
         twins.append((pending, holders[who]))
@@ -187,7 +187,7 @@ def test_a_named_holder_keeps_its_messages_without_a_connection_and_without_a_ti
     reader.leave()
     stage.pass_time(100 * MINUTE)
 
-    assert stage.channel().pending.named["worker"].in_flight.keys() == {0}
+    assert stage.channel().pending.holders.named["worker"].in_flight.keys() == {0}
     assert stage.channel().depth == 0
     again = Reader(stage, "worker", 10)
     assert again.holder is reader.holder
@@ -236,8 +236,8 @@ def test_a_named_holder_keeps_its_messages_over_a_restart(tmp_path: Path, way: s
     getattr(stage, way)()
 
     pending = stage.channel().pending
-    assert sorted(pending.named) == ["idle", "worker"]
-    worker = pending.named["worker"]
+    assert sorted(pending.holders.named) == ["idle", "worker"]
+    worker = pending.holders.named["worker"]
     assert {each: lease.delivered for each, lease in worker.in_flight.items()} == {0: began, 3: stage.now}
     assert (worker.seen, worker.active) == (stage.now, stage.now)
     assert pending.attempts == {3: 2}
@@ -301,7 +301,7 @@ def test_a_message_that_is_published_while_others_are_delivered_is_written_in_th
             stage.broker.topic("u").publish(b"a copy", Noted(), now=stage.now)
 
     copies = stage.consumer(topic="u")
-    holder = stage.channel().pending.named_holder("mover")
+    holder = stage.channel().pending.holders.by_name("mover")
     stage.channel().subscribe(Credit(holder, publish, lambda: None, count=10))
     stage.client().publish(b"x")
 
@@ -320,7 +320,7 @@ def test_a_claim_takes_what_is_idle_for_long_enough_and_counts_as_a_delivery(sta
     stage.client().publish(b"young")
     consumer.received()
     channel = stage.channel()
-    to = channel.pending.named_holder("worker")
+    to = channel.pending.holders.by_name("worker")
     claimed = channel.claim([0, 1, 5], to, min_idle=5 * SECOND, now=stage.now)
 
     assert claimed == [0]
@@ -337,7 +337,7 @@ def test_a_claim_need_not_count_and_may_set_the_time_of_delivery(stage: Stage) -
     stage.client().publish(b"x")
     consumer.received()
     channel = stage.channel()
-    to = channel.pending.named_holder("worker")
+    to = channel.pending.holders.by_name("worker")
     channel.claim([0], to, now=stage.now, delivered=stage.now - MINUTE, counted=False)
 
     assert (channel.pending.attempts, to.in_flight[0].delivered) == ({0: 1}, stage.now - MINUTE)
@@ -350,7 +350,7 @@ def test_a_claim_takes_what_nobody_holds_whatever_idle_time_is_asked_for(stage: 
     consumer.requeue(0, delay=MINUTE)
     consumer.say(Cls()).requeue(1)
     channel = stage.channel()
-    claimed = channel.claim([1, 0], channel.pending.named_holder("worker"), min_idle=MINUTE, now=stage.now)
+    claimed = channel.claim([1, 0], channel.pending.holders.by_name("worker"), min_idle=MINUTE, now=stage.now)
 
     assert claimed == [1, 0]
     assert (channel.depth, len(channel.pending.deferred), channel.in_flight_count) == (0, 0, 2)
@@ -363,7 +363,7 @@ def test_two_claimers_never_both_win(stage: Stage) -> None:
     stage.now += MINUTE // 2
     channel = stage.channel()
     won = [
-        channel.claim([0], channel.pending.named_holder(name), min_idle=SECOND, now=stage.now) for name in ("a", "b")
+        channel.claim([0], channel.pending.holders.by_name(name), min_idle=SECOND, now=stage.now) for name in ("a", "b")
     ]
 
     assert won == [[0], []]
@@ -431,7 +431,7 @@ def test_a_consumer_that_announced_its_end_gives_its_messages_back_for_another_r
 
 def test_a_message_is_taken_from_its_holder_alone() -> None:
     pending, one, other = new(), Holder(), Holder()
-    pending.attach(one)
+    pending.holders.attach(one)
     pending.leases.hold([1], one, timeout=None, delivered=0)
 
     with pytest.raises(NotOwner):

@@ -255,7 +255,7 @@ def test_letters_that_are_not_synced_yet_wait_for_their_redrive(tmp_path: Path):
 
     assert run(stage).redriven == 2
     assert sorted(each for each, _, _ in consumer.take()[0][-2:]) == [0, 1]
-    assert stage.channel().pending.with_consumers == 2
+    assert stage.channel().pending.holders.with_consumers == 2
 
 
 def test_a_message_that_the_cursor_will_reach_anyway_is_not_doubled(stage: Stage):

@@ -225,7 +225,7 @@ def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):
             finished = before | {each for each in finished if each >= to}
             stage.channel().bookmark = None
         pending = stage.channel().pending
-        held = {each for each in pending.sequences() if pending.holder_of(each)}
+        held = {each for each in pending.sequences() if pending.holders.of(each)}
         consumer.take()
         waiting = stage.channel().depth + stage.channel().in_flight_count
         assert waiting == published - len(finished), (verb, number)

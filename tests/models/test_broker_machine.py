@@ -175,7 +175,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def holder(self, channel: str, owner: Owner) -> Holder:
         if isinstance(owner, str):
-            return self.channel(channel).pending.named[owner]
+            return self.channel(channel).pending.holders.named[owner]
         return self.clients[owner].subscription.holder
 
     def channel(self, name: str) -> Channel:
@@ -380,7 +380,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if verb == "finish":
                 message_id = ids.encode(NODE, sequence)
                 assert channel.finish_run(b"FIN %b\n" % message_id, holder, now=self.now) == [message_id]
-                channel.pending.check_holder(sequence, holder)
+                channel.pending.holders.check(sequence, holder)
             elif verb == "requeue":
                 channel.requeue(sequence, holder, delay=0, now=self.now)
             else:
@@ -403,7 +403,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 if waits.owner is not None and waits.deadline is not None and waits.deadline <= self.now:
                     late = waits.deadline + 5 * MS <= self.now
                     # within the few ms that a lease may be late, a deadline is whatever the broker says it is
-                    if late or pending.holder_of(sequence) is None:
+                    if late or pending.holders.of(sequence) is None:
                         waits.owner = None
                 if waits.due is not None and waits.due <= self.now:
                     waits.due = None
@@ -514,7 +514,7 @@ class BrokerMachine(RuleBasedStateMachine):
                     waits.deadline = None  # what a named holder has stays with it
         self.reopen()
         for name, model in self.models.items():
-            assert set(self.channel(name).pending.named) == model.names
+            assert set(self.channel(name).pending.holders.named) == model.names
         self.saved()
 
     @rule()
@@ -525,11 +525,11 @@ class BrokerMachine(RuleBasedStateMachine):
             # finished after the last checkpoint: may come again; deferred or counted after it: may have been forgotten
             model.revived |= model.done_since_checkpoint | set(model.unfinished)
             pending = self.channel(name).pending
-            assert set(pending.named) ^ model.names <= model.unsaved_names
-            model.names = set(pending.named)
+            assert set(pending.holders.named) ^ model.names <= model.unsaved_names
+            model.names = set(pending.holders.named)
             for waits in model.unfinished.values():
                 waits.owner = None
-            for holder in pending.named.values():
+            for holder in pending.holders.named.values():
                 for sequence, lease in holder.in_flight.items():
                     assert sequence in model.revived
                     waits = model.unfinished.setdefault(sequence, Waits())

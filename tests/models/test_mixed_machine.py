@@ -400,7 +400,7 @@ class MixedMachine(RuleBasedStateMachine):
             message.finished, message.deleted = not ahead, gone
             message.owner = line[1].decode() or None if line else None
             message.deliveries = line[3] if line else 0
-            message.parked = line is not None and sequence in channel.pending.named.get("", _NOBODY).in_flight
+            message.parked = line is not None and sequence in channel.pending.holders.named.get("", _NOBODY).in_flight
             if not waits:
                 message.due = None
         self.saved()

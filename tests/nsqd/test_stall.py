@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import uvloop
 
+from lapwing.broker.agenda import Agenda
 from lapwing.broker.broker import Broker
 from lapwing.net.http import HttpServer
 from lapwing.net.routes import Router
@@ -67,11 +68,9 @@ class Events:
 def test_commands_are_read_before_message_timeouts_are_enforced() -> None:
     async def test() -> None:
         events, clock = Events(), Clock()
+        agenda = Agenda([(clock.now() + 50 * MS, 0, cast(Any, SimpleNamespace(scheduled=0, exiting=True)))])
         broker = SimpleNamespace(
-            agenda=[(clock.now() + 50 * MS, 0, None)],
-            scan=lambda now: events.happen("expired") or broker.agenda.clear(),
-            has_work=False,
-            next_due=lambda: None,
+            agenda=agenda, scan=lambda now: events.happen("expired") or agenda.clear(), has_work=False
         )
         alarm = Alarm(cast(Broker, broker), clock, asyncio.get_running_loop(), lambda: None)
         alarm.arm()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop
 from typing import TYPE_CHECKING
 
 from lapwing import names
 from lapwing.broker import persistence, trimming
+from lapwing.broker.agenda import Agenda
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_letter_mover import DeadLetterMover
 from lapwing.broker.drain import Drain
@@ -48,7 +48,7 @@ class Broker:
         self.clients: dict[Client, None] = {}
         self.dirty_topics: list[Topic] = []
         self.unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]] = []
-        self.agenda: list[tuple[int, int, Channel]] = []
+        self.agenda = Agenda()
         self.changes: list[Change] = []
         self.grown: dict[str, None] | None = None  # topics with news, while somebody asks for them
         self.problem: str | None = None  # why the last write failed, until one succeeds
@@ -134,7 +134,7 @@ class Broker:
         topic.store.destroy()  # first: should the disk refuse, nothing has changed
         topic.close()
         del self.topics[name]
-        self._forget_exiting()
+        self.agenda.drop_deleted()
         for channel in list(topic.channels):
             self.changed("channel", name, channel, created=False)
         self.changed("topic", name, None, created=False)
@@ -147,14 +147,9 @@ class Broker:
         channel = self.existing_channel(topic_name, name)
         topic = channel.topic
         topic.delete_channel(name)
-        self._forget_exiting()
+        self.agenda.drop_deleted()
         if topic.ephemeral and not topic.channels:
             self.delete_topic(topic_name)
-
-    def _forget_exiting(self) -> None:
-        """Drop deleted channels from the agenda: a deadline may be an hour away, and keeps all that they had."""
-        self.agenda = [entry for entry in self.agenda if not entry[2].exiting]
-        heapify(self.agenda)
 
     def pause_topic(self, name: str, paused: bool, *, now: int) -> None:
         """Stop or resume handing a topic's messages to its channels."""
@@ -199,7 +194,8 @@ class Broker:
             subscription, now=now, reason=reason, keep_in_flight=not self.options.requeue_on_disconnect
         )
         mine = channel.topic.channels.get(channel.name) is channel
-        if channel.ephemeral and mine and not (channel.exiting or channel.subscriptions or channel.pending.named):
+        used = channel.subscriptions or channel.pending.holders.named
+        if channel.ephemeral and mine and not (channel.exiting or used):
             self.delete_channel(channel.topic.name, channel.name)
 
     def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
@@ -310,21 +306,7 @@ class Broker:
 
     def scan(self, now: int) -> bool:
         """Look at channels with a deadline that has come, a selection at a time; return whether more are due."""
-        looked = 0
-        while self.agenda and self.agenda[0][0] <= now and looked < self.options.queue_scan_selection_count:
-            due, _, channel = heappop(self.agenda)
-            if channel.scheduled != due or channel.exiting:
-                continue
-            looked += 1
-            channel.scan(now)
-        return bool(looked) and bool(self.agenda) and self.agenda[0][0] <= now
-
-    def next_due(self) -> int | None:
-        """Return when `scan` has something to do."""
-        agenda = self.agenda
-        while agenda and (agenda[0][2].scheduled != agenda[0][0] or agenda[0][2].exiting):
-            heappop(agenda)
-        return agenda[0][0] if agenda else None
+        return self.agenda.scan(now, most=self.options.queue_scan_selection_count)
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
@@ -385,14 +367,4 @@ class Broker:
         """Save everything, and release the data path."""
         self.exiting = True
         self.commit(now)
-        for topic in self.topics.values():
-            for channel in topic.channels.values():
-                channel.dirty = True
-            self.checkpoint_topic(topic)
-            topic.close()
-            try:
-                topic.store.close()
-            except (LogError, OSError) as error:
-                self.report(f"topic {topic.name}: could not be saved in full: {error}")
-        self.save_catalog()
-        self.storage.close()
+        persistence.close_all(self)

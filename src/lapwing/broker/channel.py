@@ -138,9 +138,9 @@ class Channel(ChannelCore):
             raise TooManyConsumers(f"consumers for {self.topic.name}:{self.name} exceeds limit of {limit}")
         self.subscriptions[subscription] = None
         self.window_count += isinstance(subscription, Window)
-        self.pending.attach(subscription.holder)
-        if PARKED in self.pending.named and isinstance(subscription, Window):
-            self._unpark(self.pending.named[PARKED])
+        self.pending.holders.attach(subscription.holder)
+        if PARKED in self.pending.holders.named and isinstance(subscription, Window):
+            self._unpark(self.pending.holders.named[PARKED])
         if subscription.room > 0:
             self.mark_ready(self)
 
@@ -163,7 +163,7 @@ class Channel(ChannelCore):
             return
         self.window_count -= isinstance(subscription, Window)
         holder = subscription.holder
-        self.pending.detach(holder)
+        self.pending.holders.detach(holder)
         if not (holder.named or holder.attached or (keep_in_flight and not self.exiting)):
             self.give_back(self.pending.take_all(holder), reason, now=now, consumer=holder.name)
 

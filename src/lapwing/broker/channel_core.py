@@ -179,7 +179,7 @@ class ChannelCore:
     @property
     def in_flight_count(self) -> int:
         """The number of messages in flight."""
-        return self.pending.in_flight_count
+        return self.pending.holders.in_flight_count
 
     def waiting_bytes(self) -> int:
         """About how many bytes of messages wait for their first delivery."""
@@ -293,15 +293,15 @@ class ChannelCore:
 
     def touch(self, sequence: int, holder: Holder, *, timeout: int, now: int) -> None:
         """Give a holder more time for a message. Raises `NotOwner` or `NotInFlight`."""
-        self.pending.check_holder(sequence, holder)
+        self.pending.holders.check(sequence, holder)
         self.pending.leases.touch(sequence, holder, timeout=timeout, now=now)
         self.schedule(self.pending.leases.soonest)
 
     def named_holder(self, name: str) -> Holder:
         """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
-        if name not in self.pending.named:
+        if name not in self.pending.holders.named:
             self.changed()
-        return self.pending.named_holder(name)
+        return self.pending.holders.by_name(name)
 
     def drop_holder(self, name: str, *, now: int) -> int:
         """Remove a named holder, and finish everything it holds; return how many messages that were."""

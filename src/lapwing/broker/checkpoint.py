@@ -48,7 +48,7 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
             unfinished.extend(holder.in_flight)
     tried = {sequence: pending.attempts[sequence] for sequence in unfinished if sequence in pending.attempts}
     journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
-    if pending.named or channel.saved_holders:
+    if pending.holders.named or channel.saved_holders:
         holder_records.save(channel, journal, channel.saved_holders)
     if channel.door_state != channel.saved_state:
         journal.note(channel.name, DOOR, json.dumps(channel.door_state).encode() if channel.door_state else b"")
@@ -59,7 +59,7 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
         journal.note(channel.name, AHEAD, json.dumps({"runs": channel.saved_ahead}).encode())
     channel.dirty = False
     if now is not None:
-        count = len(unfinished) + sum(len(holder.in_flight) for holder in pending.named.values())
+        count = len(unfinished) + sum(len(holder.in_flight) for holder in pending.holders.named.values())
         channel.quiet_until = now + count * SAVING
 
 
@@ -86,7 +86,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     channel.saved_holders = holder_records.restore(channel, state.holders, there, now=now)
     channel.door_state = read_note(state.notes.get(DOOR, b""))
     channel.saved_state = dict(channel.door_state)
-    held = {sequence for holder in pending.named.values() for sequence in holder.in_flight}
+    held = {sequence for holder in pending.holders.named.values() for sequence in holder.in_flight}
     ready = {sequence for start, stop in state.unfinished for sequence in range(start, min(stop, channel.cursor))}
     ready |= set(unknown) - state.deferred.keys()
     again = [sequence for sequence in sorted(ready - held) if there(sequence)]

@@ -33,8 +33,8 @@ def claim(
     for "reject", and `to` names the consumer that gets what is made ready.
     """
     pending, wanted = channel.pending, list(dict.fromkeys(sequences))
-    if to and to in pending.named:
-        claimed = channel.claim(wanted, pending.named[to], now=now)
+    if to and to in pending.holders.named:
+        claimed = channel.claim(wanted, pending.holders.named[to], now=now)
     elif action == "finish":
         claimed = channel.finish(_free(channel, wanted), now=now)
     else:
@@ -53,7 +53,7 @@ def claim(
 
 def _free(channel: Channel, sequences: list[int]) -> list[int]:
     """Return the messages that are not on their way to the dead-letter topic."""
-    mover = channel.pending.mover
+    mover = channel.pending.holders.mover
     return sequences if mover is None else [each for each in sequences if each not in mover.in_flight]
 
 

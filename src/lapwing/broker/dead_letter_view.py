@@ -64,7 +64,7 @@ def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str], wanted
         return None
     if not wanted.matches(sequence, headers, lambda: body):
         return None
-    return DeadLetter(sequence, headers, body, channel.pending.holder_of(sequence) is not None)
+    return DeadLetter(sequence, headers, body, channel.pending.holders.of(sequence) is not None)
 
 
 def counted(channel: ChannelCore) -> int:

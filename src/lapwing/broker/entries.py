@@ -39,13 +39,13 @@ class Entry:
 
 def entry_of(pending: Pending, sequence: int, *, now: int) -> Entry | None:
     """Return a pending message; None when it is not pending. What is on its way to the dead-letter topic is not."""
-    return _entry(pending, sequence, pending.holder_of(sequence), now)
+    return _entry(pending, sequence, pending.holders.of(sequence), now)
 
 
 def _entry(pending: Pending, sequence: int, holder: Holder | None, now: int) -> Entry | None:
     deliveries, failures = pending.deliveries(sequence), pending.failures.get(sequence).failures
     if holder is not None:
-        if holder is pending.mover:
+        if holder is pending.holders.mover:
             return None
         lease = holder.in_flight[sequence]
         idle = max(now - lease.delivered, 0)
@@ -133,7 +133,8 @@ def entries(
 
 
 def _holders(pending: Pending, name: str | None) -> list[Holder]:
-    return [each for each in pending.holders if each is not pending.mover and (name is None or each.name == name)]
+    holders = pending.holders
+    return [each for each in holders if each is not holders.mover and (name is None or each.name == name)]
 
 
 def _owners(pending: Pending, sequences: list[int]) -> dict[int, Holder]:

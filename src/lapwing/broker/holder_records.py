@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def save(channel: ChannelCore, journal: Journal, saved: dict[str, HolderState]) -> None:
     """Save the named holders that differ from what was `saved` last, which is brought up to date."""
-    named = channel.pending.named
+    named = channel.pending.holders.named
     for name in saved.keys() - named.keys():
         journal.drop_holder(channel.name, name)
         del saved[name]
@@ -47,7 +47,7 @@ def restore(
     """Create the named holders as they were saved, with the messages that are still `there`; return what was saved."""
     pending, skew = channel.pending, channel.topic.skew
     for name, state in states.items():
-        holder = pending.named_holder(name)
+        holder = pending.holders.by_name(name)
         holder.seen = min(state.seen and state.seen - skew, now)
         holder.active = min(state.active and state.active - skew, now)
         for run in state.runs:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 from lapwing import kernel
 from lapwing.broker.deferred import Deferred
 from lapwing.broker.failures import Failures
-from lapwing.broker.holder import FATAL, Holder
+from lapwing.broker.holder import FATAL, Holder, Holders
 from lapwing.broker.leases import Lease, Leases
 from lapwing.broker.requeued import Requeued
-from lapwing.errors import NotInFlight, NotOwner
 
 if TYPE_CHECKING:
     from lapwing.broker.latency import Latencies
@@ -53,12 +52,10 @@ class Pending:
         self, side_logged: SideLogged, latencies: Latencies | None, *, max_timeout: int, journaled: bool
     ) -> None:
         self.leases = Leases(max_timeout)
-        self.holders: dict[Holder, None] = {}
-        self.named: dict[str, Holder] = {}
+        self.holders = Holders()
         self.requeued = Requeued()
         self.alone: dict[int, None] = {}  # to be delivered to a consumer that holds nothing else, in order
         self.failures: Failures = NO_FAILURES  # read only; see `own_failures`
-        self.mover: Holder | None = None  # of messages on their way to the dead-letter topic; it has no deadline
         self.attempts: dict[int, int] = {}  # deliveries so far, of messages neither deferred nor on their first one
         self.deferred = Deferred(self.attempts, journaled=journaled)
         self.side_logged = side_logged
@@ -68,16 +65,6 @@ class Pending:
         self._stamps: Collection[int] = latencies.stamps.keys() if latencies is not None else ()
 
     # --- who holds what ----------------------------------------------------------------------------------------
-
-    @property
-    def in_flight_count(self) -> int:
-        """The number of messages in flight."""
-        return sum(len(holder.in_flight) for holder in self.holders)
-
-    @property
-    def with_consumers(self) -> int:
-        """The number of messages that consumers hold: those in flight, except for dead letters on their way."""
-        return self.in_flight_count - (len(self.mover.in_flight) if self.mover is not None else 0)
 
     def in_flight_or_requeued(self) -> list[int]:
         """Return the sequences of all messages that are not deferred, in no order."""
@@ -93,7 +80,7 @@ class Pending:
     def __contains__(self, sequence: int) -> bool:
         if sequence in self.requeued or sequence in self.alone or sequence in self.deferred:
             return True
-        return self.holder_of(sequence) is not None
+        return self.holders.of(sequence) is not None
 
     def lowest(self, start: int = 0) -> int | None:
         """Return the lowest pending sequence from `start` on."""
@@ -117,49 +104,13 @@ class Pending:
         deliveries = self.deferred.deliveries(sequence) if len(self.deferred) else None
         return self.attempts.get(sequence, 1) if deliveries is None else deliveries
 
-    def holder_of(self, sequence: int) -> Holder | None:
-        """Return who holds a message."""
-        for holder in self.holders:
-            if sequence in holder.in_flight:
-                return holder
-        return None
-
-    def check_holder(self, sequence: int, holder: Holder) -> None:
-        """Raise `NotOwner` or `NotInFlight` unless `holder` holds the message."""
-        if sequence not in holder.in_flight:
-            raise NotOwner if self.holder_of(sequence) else NotInFlight
-
-    def attach(self, holder: Holder) -> None:
-        """Add a holder, or a further subscription of one."""
-        holder.attached += 1
-        self.holders[holder] = None
-
-    def detach(self, holder: Holder) -> None:
-        """Note that a subscription of the holder has ended."""
-        holder.attached -= 1
-        if not holder.attached:
-            holder.lease = None  # nothing joins it any more
-        self._drop_if_gone(holder)
-
-    def named_holder(self, name: str) -> Holder:
-        """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
-        holder = self.named.get(name)
-        if holder is None:
-            holder = self.named[name] = Holder(name, named=True)
-            self.holders[holder] = None
-        return holder
-
     def drop_holder(self, name: str, *, now: int) -> int:
         """Remove a named holder, and finish everything it holds; return how many messages that were."""
-        holder = self.named.pop(name)
+        holder = self.holders.named.pop(name)
         finished = self.finish(list(holder.in_flight), now=now)
         holder.named = False
-        self._drop_if_gone(holder)
+        self.holders.drop_if_gone(holder)
         return len(finished)
-
-    def _drop_if_gone(self, holder: Holder) -> None:
-        if holder.gone:
-            self.holders.pop(holder, None)
 
     # --- finishing ---------------------------------------------------------------------------------------------
 
@@ -174,7 +125,7 @@ class Pending:
                 del held[sequence]
             holder.finished_count += len(mine)
             finished += mine
-            self._drop_if_gone(holder)
+            self.holders.drop_if_gone(holder)
         finished += [sequence for sequence in wanted.difference(finished) if self.remove_waiting(sequence)]
         for sequence in finished:
             self.attempts.pop(sequence, None)
@@ -188,14 +139,14 @@ class Pending:
         """
         if self.side_logged.sequences or self._stamps or self._failed:
             return len(self.finish(sequences, now=now))
-        left = sequences
-        for holder in list(self.holders):
+        left, holders = sequences, self.holders
+        for holder in list(holders):
             held = holder.in_flight
             if held and left:
                 before = len(held)
                 left = kernel.finish_sequences(left, held, self.attempts)
                 holder.finished_count += before - len(held)
-                self._drop_if_gone(holder)
+                holders.drop_if_gone(holder)
         return len(sequences) - len(left) + (len(self.finish(left, now=now)) if left else 0)
 
     def finish_run(self, block: bytes, base: int, holder: Holder, *, now: int) -> list[bytes]:
@@ -250,7 +201,7 @@ class Pending:
             for held in [held for held in holder.in_flight if held < sequence]:
                 del holder.in_flight[held]
                 self._unstamp(held)
-            self._drop_if_gone(holder)
+            self.holders.drop_if_gone(holder)
         for waiting in [waiting for waiting in (*self.requeued, *self.alone) if waiting < sequence]:
             self.remove_waiting(waiting)
         self.deferred.drop_below(sequence)
@@ -264,7 +215,7 @@ class Pending:
         for holder in list(self.holders):
             holder.in_flight = {}
             holder.lease = None
-            self._drop_if_gone(holder)
+            self.holders.drop_if_gone(holder)
         self.leases.clear()
         self.deferred.clear()
         self.requeued.clear()
@@ -282,7 +233,7 @@ class Pending:
         for sequence in run:
             for holder in list(self.holders):
                 if holder is not keeper and holder.in_flight.pop(sequence, None) is not None:
-                    self._drop_if_gone(holder)
+                    self.holders.drop_if_gone(holder)
             if not self.requeued.remove(sequence):
                 self.deferred.remove(sequence)
             self.attempts.pop(sequence, None)
@@ -290,7 +241,7 @@ class Pending:
 
     def take(self, sequence: int, holder: Holder) -> None:
         """Take a message from `holder`. Raises `NotOwner` or `NotInFlight`."""
-        self.check_holder(sequence, holder)
+        self.holders.check(sequence, holder)
         del holder.in_flight[sequence]
 
     def take_pending(self, sequences: Iterable[int]) -> list[int]:
@@ -300,12 +251,12 @@ class Pending:
         """
         taken: list[int] = []
         for sequence in sequences:
-            holder = self.holder_of(sequence)
+            holder = self.holders.of(sequence)
             if holder is not None:
-                if holder is self.mover:
+                if holder is self.holders.mover:
                     continue
                 del holder.in_flight[sequence]
-                self._drop_if_gone(holder)
+                self.holders.drop_if_gone(holder)
             elif not self.remove_waiting(sequence):
                 continue
             if self._failed and self.failures.get(sequence).doom:
@@ -319,14 +270,14 @@ class Pending:
         holder.in_flight = {}
         holder.lease = None
         self.leases.next_deadline()  # drops its leases, which refer to the holder
-        self._drop_if_gone(holder)
+        self.holders.drop_if_gone(holder)
         return sequences
 
     def expire(self, now: int) -> list[tuple[Holder, list[int]]]:
         """Take the messages from their holders whose timeout has passed, in order of delivery."""
         late = self.leases.expire(now)
         for holder, _ in late:
-            self._drop_if_gone(holder)
+            self.holders.drop_if_gone(holder)
         return late
 
     def give_back(
@@ -381,16 +332,16 @@ class Pending:
         for sequence in sequences:
             self.attempts.setdefault(sequence, 1)
             self._unstamp(sequence)
-        if self.mover is None:
-            self.mover = Holder(MOVER)
-            self.mover.attached = 1
-        lease = Lease(self.mover, now, None, None)
-        self.mover.in_flight.update(dict.fromkeys(sequences, lease))
-        self.holders[self.mover] = None
+        mover = self.holders.mover
+        if mover is None:
+            mover = self.holders.mover = Holder(MOVER)
+            self.holders.attach(mover)
+        mover.in_flight.update(dict.fromkeys(sequences, Lease(mover, now, None, None)))
 
     def refuse_move(self, sequences: Iterable[int], *, now: int, delay: int) -> list[int]:
         """Defer messages that could not be moved; return which of them the mover still had."""
-        moving = self.mover.in_flight if self.mover is not None else {}
+        mover = self.holders.mover
+        moving = mover.in_flight if mover is not None else {}
         held = [sequence for sequence in sequences if moving.pop(sequence, None) is not None]
         self.give_back(held, Reason.REFUSED, now=now, delay=max(delay, 1))
         return held
@@ -413,15 +364,15 @@ class Pending:
         """
         claimed: list[int] = []
         for sequence in dict.fromkeys(sequences):
-            holder = self.holder_of(sequence)
-            if holder is not None and holder is self.mover:
+            holder = self.holders.of(sequence)
+            if holder is not None and holder is self.holders.mover:
                 continue
             if holder is not None:
                 if now - holder.in_flight[sequence].delivered < min_idle:
                     continue
                 del holder.in_flight[sequence]
                 if holder is not to:
-                    self._drop_if_gone(holder)
+                    self.holders.drop_if_gone(holder)
             elif not self.remove_waiting(sequence):
                 continue
             self._unstamp(sequence)

@@ -241,6 +241,21 @@ def checkpoint(broker: Broker, *, now: int) -> None:
         broker.save_catalog_later()
 
 
+def close_all(broker: Broker) -> None:
+    """Save every topic and the catalog, and release the data path."""
+    for topic in broker.topics.values():
+        for channel in topic.channels.values():
+            channel.dirty = True
+        broker.checkpoint_topic(topic)
+        topic.close()
+        try:
+            topic.store.close()
+        except (LogError, OSError) as error:
+            broker.report(f"topic {topic.name}: could not be saved in full: {error}")
+    broker.save_catalog()
+    broker.storage.close()
+
+
 def _probe(broker: Broker, now: int) -> None:
     """Try to write to the disk again: publishers may stay away for as long as health is bad."""
     if now < broker.probe_at:

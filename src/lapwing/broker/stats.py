@@ -169,13 +169,13 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         dropped_count=channel.dropped_count,
         discarded_count=channel.discarded_count,
         failures=replace(channel.counts),
-        holders=_holders(channel, now) if channel.pending.named else (),
+        holders=_holders(channel, now) if channel.pending.holders.named else (),
     )
 
 
 def _holders(channel: Channel, now: int) -> tuple[HolderStats, ...]:
     """Return the named consumers, those that hold most first; not more than anybody reads."""
-    named = [holder for name, holder in channel.pending.named.items() if name != PARKED]
+    named = [holder for name, holder in channel.pending.holders.named.items() if name != PARKED]
     named.sort(key=lambda holder: (-len(holder.in_flight), holder.name))
     return tuple(
         HolderStats(each.name, len(each.in_flight), max(now - each.seen, 0), _oldest(each, now))

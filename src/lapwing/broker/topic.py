@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from heapq import heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lapwing.broker import checkpoint
@@ -22,6 +21,7 @@ from lapwing.broker.topic_writer import Receipt, TopicWriter
 from lapwing.errors import Exiting, ReadFailed, WriteFailed
 
 if TYPE_CHECKING:
+    from lapwing.broker.agenda import Agenda
     from lapwing.broker.channel_core import Mover
     from lapwing.broker.options import Options
     from lapwing.broker.settings import ChannelSettings
@@ -48,7 +48,7 @@ class TopicBroker(Protocol):
     memory_problem: str | None
     dirty_topics: list[Topic]
     unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]]
-    agenda: list[tuple[int, int, Channel]]
+    agenda: Agenda
     grown: dict[str, None] | None
 
     @property
@@ -266,7 +266,7 @@ class Topic(TopicWriter):
 
     def schedule(self, due: int, channel: Channel) -> None:
         """Have the channel's `scan` called at that time."""
-        heappush(self._broker.agenda, (due, id(channel), channel))
+        self._broker.agenda.add(due, channel)
 
     # --- orders from above -------------------------------------------------------------------------------------
 

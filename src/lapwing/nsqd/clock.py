@@ -88,5 +88,5 @@ class Alarm:
             self._due = 0
         if self._broker.has_work:
             self._schedule_flush()
-        self._broker.next_due()
+        self._broker.agenda.next_due()
         self.arm()

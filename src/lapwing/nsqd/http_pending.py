@@ -79,7 +79,7 @@ class PendingApi:
         await _finished(scan)
         pending = channel.pending
         counts = {
-            State.IN_FLIGHT.value: pending.with_consumers,
+            State.IN_FLIGHT.value: pending.holders.with_consumers,
             State.READY.value: len(pending.requeued) + len(pending.alone),
             State.DEFERRED.value: len(pending.deferred),
         }

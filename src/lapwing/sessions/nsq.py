@@ -361,7 +361,7 @@ class Session:
         channel, holder = self._consuming()
         for message_id in channel.finish_run(command.block, holder, now=now):
             try:
-                channel.pending.check_holder(channel.topic.sequence_of(message_id), holder)
+                channel.pending.holders.check(channel.topic.sequence_of(message_id), holder)
             except CommandFailed as error:
                 self._soft("FIN", message_id, str(error))
 
@@ -384,7 +384,7 @@ class Session:
         sequences = channel.topic.sequences_of(command.ids)
         for place in channel.requeue_run(sequences, holder, delay=command.delay, now=now):
             try:
-                channel.pending.check_holder(sequences[place], holder)
+                channel.pending.holders.check(sequences[place], holder)
             except CommandFailed as error:
                 self._soft("REQ", command.ids[place], str(error))
 

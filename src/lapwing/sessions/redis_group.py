@@ -52,14 +52,14 @@ class Group:
 
     def consumers(self) -> list[Holder]:
         """Return the consumers, sorted by name."""
-        named = self.pending.named
+        named = self.pending.holders.named
         return [named[name] for name in sorted(named) if name != PARKED]
 
     def consumer(self, name: bytes, *, now: int) -> Holder:
         """Return the consumer of that name, created if there is none; it has been seen now. Raises `ErrorReply`."""
         if len(name) > LONGEST_CONSUMER:
             raise ErrorReply(f"ERR the name of a consumer may have {LONGEST_CONSUMER} bytes, this one has {len(name)}")
-        holder = self.pending.named_holder(name.decode("latin-1"))
+        holder = self.pending.holders.by_name(name.decode("latin-1"))
         holder.seen = now
         self.channel.journal_later()
         return holder
@@ -136,7 +136,7 @@ class Group:
 
     def acknowledge(self, sequences: list[int], *, now: int) -> int:
         """Finish pending entries, whoever has them; return how many."""
-        deferred, attempts, holder_of = self.pending.deferred, self.pending.attempts, self.pending.holder_of
+        deferred, attempts, holder_of = self.pending.deferred, self.pending.attempts, self.pending.holders.of
         if attempts or len(deferred):  # with 0 deliveries and no holder, a message waits and was never delivered
             deliveries = self.pending.deliveries
             sequences = [each for each in sequences if deliveries(each) or holder_of(each) is not None]
@@ -144,13 +144,13 @@ class Group:
 
     def _given(self, sequence: int) -> bool:
         """Return whether an entry with 0 deliveries was delivered, and taken back by XNACK; else it is deferred."""
-        nobody = self.pending.named.get(PARKED)
+        nobody = self.pending.holders.named.get(PARKED)
         return nobody is not None and sequence in nobody.in_flight
 
     @property
     def pending_count(self) -> int:
         """The number of pending entries."""
-        return self.pending.with_consumers + sum(1 for _ in self._given_back())
+        return self.pending.holders.with_consumers + sum(1 for _ in self._given_back())
 
     def _given_back(self) -> Iterator[int]:
         """Yield what was delivered and waits to be delivered again. A deferred message was not delivered yet."""
@@ -163,9 +163,9 @@ class Group:
     def is_pending(self, sequence: int) -> bool:
         """Return whether an entry was delivered, and not finished."""
         pending = self.pending
-        holder = pending.holder_of(sequence)
+        holder = pending.holders.of(sequence)
         if holder is not None:
-            return holder is not pending.mover
+            return holder is not pending.holders.mover
         waits = sequence in pending.requeued or sequence in pending.alone or pending.deferred.due(sequence) is not None
         return waits and pending.deliveries(sequence) > 0
 
@@ -192,11 +192,11 @@ class Group:
 
     def shown_name(self, name: str) -> bytes:
         """Return the consumer that a holder is shown as: NSQ clients have no name of their own."""
-        return name.encode("latin-1") if name in self.pending.named else b"nsq:" + name.encode()
+        return name.encode("latin-1") if name in self.pending.holders.named else b"nsq:" + name.encode()
 
     def lowest_and_greatest(self) -> tuple[int, int]:
         """Return the first and the last sequence that is pending."""
-        holders = [holder for holder in self.pending.holders if holder is not self.pending.mover]
+        holders = [holder for holder in self.pending.holders if holder is not self.pending.holders.mover]
         held = [sequence for holder in holders for sequence in holder.in_flight]
         found = [*held, *self._given_back()]
         return min(found), max(found)

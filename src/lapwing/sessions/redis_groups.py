@@ -122,7 +122,7 @@ def destroy(session: RedisSession, words: list[bytes], now: int) -> Reply:
 def create_consumer(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """XGROUP CREATECONSUMER key group consumer."""
     group = _of_key(session, words, now)
-    known = words[4].decode("latin-1") in group.pending.named
+    known = words[4].decode("latin-1") in group.pending.holders.named
     group.consumer(words[4], now=now)
     return replies.integer(0 if known else 1)
 
@@ -131,7 +131,7 @@ def delete_consumer(session: RedisSession, words: list[bytes], now: int) -> Repl
     """XGROUP DELCONSUMER key group consumer."""
     group = _of_key(session, words, now)
     name = words[4].decode("latin-1")
-    if name not in group.pending.named or name == PARKED:
+    if name not in group.pending.holders.named or name == PARKED:
         return replies.integer(0)
     return replies.integer(group.channel.drop_holder(name, now=now))
 
@@ -229,7 +229,7 @@ def _claim_one(session: RedisSession, group: Group, asked: Xclaim, sequence: int
         counted=counted,
     )
     if not found:
-        if not asked.force or group.pending.holder_of(sequence) is not None:
+        if not asked.force or group.pending.holders.of(sequence) is not None:
             return False
         channel.force(sequence, consumer, delivered=delivered)
         attempts[sequence] = 2 if counted else 1
@@ -240,7 +240,7 @@ def _claim_one(session: RedisSession, group: Group, asked: Xclaim, sequence: int
 
 def _min_idle(group: Group, sequence: int, min_idle: int) -> int:
     """Return how long an entry must have been idle: not at all once XNACK has given it back."""
-    nobody = group.pending.named.get(PARKED)
+    nobody = group.pending.holders.named.get(PARKED)
     return 0 if nobody is not None and sequence in nobody.in_flight else min_idle
 
 
@@ -299,7 +299,7 @@ def nack(session: RedisSession, words: list[bytes], now: int) -> Reply:
         sequence = group.stream.sequence_of(entry)
         if sequence is None:
             continue
-        holder = held.holder_of(sequence)
+        holder = held.holders.of(sequence)
         deliveries = held.attempts.get(sequence, 1)
         if holder is None:
             if not asked.force or sequence in held.requeued or sequence in group.stream.topic.deleted:
@@ -319,7 +319,7 @@ def nack(session: RedisSession, words: list[bytes], now: int) -> Reply:
             reason = Reason.RELEASED if asked.mode is NackMode.SILENT else Reason.REQUEUED
             channel.requeue(sequence, holder, delay=0, now=now, reason=reason)
         else:
-            channel.force(sequence, held.named_holder(PARKED), delivered=0)
+            channel.force(sequence, held.holders.by_name(PARKED), delivered=0)
             held.attempts[sequence] = deliveries
     if count:
         session.context.look_again(channel)

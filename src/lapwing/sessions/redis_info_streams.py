@@ -89,7 +89,7 @@ def _full(session: RedisSession, stream: Stream, fields: _Fields, count: int, no
 def _full_group(session: RedisSession, name: bytes, group: Group, count: int, now: int) -> bytes:
     protocol, skew = session.protocol, session.broker.skew
     stream = group.stream
-    given_back = group.pending.named.get(PARKED)
+    given_back = group.pending.holders.named.get(PARKED)
     pending = group.pending_entries(stream.log.first, stream.log.end, min(count, group.pending_count), now=now)
     lines = []
     for each in pending:
