@@ -37,7 +37,7 @@ unit:
 	$(BIN)/pytest
 
 inner:
-	$(BIN)/pytest -x -m "not slow" tests/kernel tests/wire tests/log tests/broker tests/sessions tests/models tests/net tests/test_import_cycles.py
+	$(BIN)/pytest -x -m "not slow" tests/kernel tests/wire tests/log tests/broker tests/sessions tests/models tests/net tests/test_import_cycles.py tests/test_sizes.py
 
 quick: setup
 	@$(MAKE) --no-print-directory -j2 lint inner
