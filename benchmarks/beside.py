@@ -21,7 +21,7 @@ LOADS = {"pub": loads.publish, "sub": loads.consume}
 def main() -> None:
     """Measure, and print both results and their ratio."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("peer", choices=("redis", "nats"))
+    options.add_argument("peer", choices=("redis", "nats", "rabbitmq"))
     options.add_argument("load", choices=sorted(LOADS))
     options.add_argument("--count", type=int, default=1_000_000)
     chosen = options.parse_args()

@@ -4,8 +4,9 @@
     LAPWING_PEER_NSQD=/path/to/nsqd python benchmarks/report.py    NSQ's own nsqd too
     python benchmarks/report.py --count 50000 --stdout             quickly, and only printed
 
-redis-server and nats-server are measured if they are installed. Every server runs alone, on a temporary folder, and
-writes messages to its files without waiting for the disk; NSQ's nsqd keeps them in memory as far as they fit.
+redis-server, nats-server and rabbitmq-server are measured if they are installed. Every server runs alone, on a
+temporary folder, and writes messages to its files without waiting for the disk, but for RabbitMQ, which waits before it
+confirms; NSQ's nsqd keeps them in memory as far as they fit.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import peers
-from peers import nats
+from peers import nats, rabbitmq
 
 import nsqd as ours
 from lapwing import __version__
@@ -40,6 +41,7 @@ NSQD = os.environ.get("LAPWING_PEER_NSQD", "")
 NSQ_LOADS: dict[str, Callable[[loads.Target, loads.LoadSettings], Result]] = {
     "pub": loads.publish, "sub": loads.consume, "fanout": loads.fan_out, "latency": latency,
 }  # fmt: skip
+PEERS = ("redis", "nats", "rabbitmq")
 TITLES = {
     "pub": "Publish: batches of 200, two connections",
     "sub": "Consume and acknowledge, what was published before",
@@ -95,7 +97,7 @@ def nsqds() -> dict[str, Start]:
 
 
 def others() -> list[str]:
-    return [name for name in ("redis", "nats") if shutil.which(f"{name}-server")]
+    return [name for name in PEERS if shutil.which(f"{name}-server")]
 
 
 def measure(load: str, count: int) -> list[Row]:
@@ -143,20 +145,32 @@ def backlog(count: int) -> list[Row]:
             with start(folder):
                 seconds = time.perf_counter() - began
         rows.append(Row(name, (f"{max(0.0, each):.0f} bytes", f"{seconds * 1000:.0f} ms"), command))
+    rows += [Row(name, (f"{each:.0f} bytes", "not measured"), command) for name, each in held(settings, count)]
+    return rows
+
+
+def held(settings: loads.LoadSettings, count: int) -> Iterator[tuple[str, float]]:
+    """Yield the memory of each waiting message in the other servers."""
+    fillers: dict[str, tuple[contextlib.AbstractContextManager[loads.Target], Callable[[int], None]]] = {
+        "redis": (peers.running(peers.redis_command), lambda port: peers.redis_fill(port, settings, count, 2)),
+        "nats": (peers.running(nats.server_command), lambda port: _fill(nats.NatsLine(port), settings, count)),
+        "rabbitmq": (rabbitmq.server(), lambda port: _fill(rabbitmq.AmqpLine(port), settings, count)),
+    }
     for name in others():
-        with peers.running(peers.redis_command if name == "redis" else nats.server_command) as target:
+        start, fill = fillers[name]
+        with start as target:
             assert target.pid is not None
             before = processes.resident_bytes(target.pid)
-            if name == "redis":
-                peers.redis_fill(target.tcp.port, settings, count, 2)
-            else:
-                line = nats.NatsLine(target.tcp.port)
-                line.create_stream()
-                line.publish(count, settings)
-                line.close()
-            each = (processes.resident_bytes(target.pid) - before) / count
-        rows.append(Row(name, (f"{max(0.0, each):.0f} bytes", "not measured"), command))
-    return rows
+            fill(target.tcp.port)
+            yield name, max(0.0, (processes.resident_bytes(target.pid) - before) / count)
+
+
+def _fill(line: nats.NatsLine | rabbitmq.AmqpLine, settings: loads.LoadSettings, count: int) -> None:
+    try:
+        line.declare()
+        line.publish(count, settings)
+    finally:
+        line.close()
 
 
 def table(title: str, headings: tuple[str, ...], rows: list[Row]) -> str:
@@ -177,11 +191,12 @@ def machine() -> str:
 
 def versions() -> str:
     found = [f"lapwing {__version__} on Python {platform.python_version()}"]
-    commands = [[f"{name}-server", "--version"] for name in others()] + ([[NSQD, "--version"]] if NSQD else [])
-    for command in commands:
+    commands = [[f"{name}-server", "--version"] for name in others() if name != "rabbitmq"]
+    for command in [*commands, *([[NSQD, "--version"]] if NSQD else [])]:
         text = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
         found.append(text.partition(" sha=")[0])
-    missing = [name for name in ("redis", "nats", "rabbitmq") if not shutil.which(f"{name}-server")]
+    found += [rabbitmq.version()] if "rabbitmq" in others() else []
+    missing = [name for name in PEERS if name not in others()]
     left_out = f". Not installed, so not measured: {', '.join(f'{name}-server' for name in missing)}" if missing else ""
     return "; ".join(found) + left_out
 

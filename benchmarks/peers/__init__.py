@@ -35,7 +35,12 @@ def named(name: str) -> Beside:
 
         _program("nats-server", "nats-server")
         return nats
-    raise ConfigError(f"peer {name} is not known: redis or nats expected")
+    if name == "rabbitmq":
+        from peers.rabbitmq import rabbitmq
+
+        _program("rabbitmq-server", "rabbitmq-server")
+        return rabbitmq
+    raise ConfigError(f"peer {name} is not known: redis, nats or rabbitmq expected")
 
 
 def _program(name: str, package: str) -> str:
@@ -45,17 +50,26 @@ def _program(name: str, package: str) -> str:
     return path
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @contextmanager
-def running(command: Callable[[str, int], list[str]]) -> Iterator[Target]:
+def running(
+    command: Callable[[str, int], list[str]], *, environment: dict[str, str] | None = None, start: float = _START
+) -> Iterator[Target]:
     """A server on a free port of the loopback with a temporary folder, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="lapwing-peer-") as folder:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         arguments = command(folder, port)
-        with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             try:
-                await_port(process, arguments[0], port)
+                await_port(process, arguments[0], port, start)
                 yield Target(Address("127.0.0.1", port), "", process.pid)
             finally:
                 process.terminate()
@@ -65,8 +79,8 @@ def running(command: Callable[[str, int], list[str]]) -> Iterator[Target]:
                     process.kill()
 
 
-def await_port(process: "subprocess.Popen[bytes]", name: str, port: int) -> None:
-    deadline = time.monotonic() + _START
+def await_port(process: "subprocess.Popen[bytes]", name: str, port: int, seconds: float = _START) -> None:
+    deadline = time.monotonic() + seconds
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -26,7 +26,7 @@ def nats(ours: Result, settings: LoadSettings) -> Result:
         watch = Watch(target.pid)
         line = NatsLine(target.tcp.port)
         try:
-            line.create_stream()
+            line.declare()
             if ours.load == "pub":
                 with watch:
                     line.publish(ours.messages, settings)
@@ -85,7 +85,7 @@ class NatsLine:
         if b'"error"' in answer:
             raise BenchError(f"nats-server refused {subject.decode()}: {answer.decode('utf-8', 'replace')} ({head!r})")
 
-    def create_stream(self) -> None:
+    def declare(self) -> None:
         self._ask(b"$JS.API.STREAM.CREATE.bench",
                   {"name": "bench", "subjects": ["bench"], "storage": "file", "retention": "limits", "num_replicas": 1})
 
