@@ -70,6 +70,16 @@ def test_a_channel_without_consumers_waits():
     assert alarm.link == "/topics/orders/c"
 
 
+def test_a_channel_without_consumers_is_no_alarm_while_the_cluster_starts():
+    history = History()
+    waiting = topics(channel(depth=1, clients=0))
+    history.sample(NOW, waiting)
+
+    assert found(ClusterView(at=NOW + 29, topics=waiting), history) == []
+    [alarm] = found(ClusterView(at=NOW + 30, topics=waiting), history)
+    assert alarm.text == "Channel orders/c has no consumers: 1 message is waiting."
+
+
 def test_a_channel_that_a_query_moves_needs_no_consumer_until_it_stands_still():
     history = History()
     for second in range(0, 60, 10):  # ten come and ten go, and 50 always wait

@@ -85,6 +85,18 @@ def test_missing_numbers_count_as_nothing():
     assert (topic["depth"], topic["channels"][0]["client_count"]) == (0, 0)
 
 
+def test_a_redis_client_counts_between_two_reads_too():
+    node = Node("h", "b", 4150, 4151, "")
+
+    def clients(idle, waiting):
+        named = [{"name": "ann", "in_flight_count": 0, "idle_seconds": idle, "oldest_seconds": 0.0}]
+        raw = {"channel_name": "c", "client_count": waiting, "clients": [], "consumers": named}
+        stats = {"topics": [{"topic_name": "t", "channels": [raw]}]}
+        return topics_of_stats([(node, stats)], now=0)["t"]["channels"][0]["client_count"]
+
+    assert [clients(0.0, 1), clients(0.1, 0), clients(3600.0, 0)] == [1, 1, 0]
+
+
 def test_topology_counts_are_there_only_when_they_are_something():
     node = Node("h", "b", 4150, 4151, "")
     raw = {"channel_name": "c", "zone_local_msg_count": 7, "global_msg_count": 3}

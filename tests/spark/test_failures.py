@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from lapwing.errors import ConfigError
+from daemons import until
+from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark import http, reason
 from lapwing.spark.pipelines import spec
 from lapwing.spark.pipelines.checkpoint import Checkpoint
@@ -87,3 +88,22 @@ def test_relative_and_absolute_paths_of_one_place_are_the_same(broker, tmp_path,
         checkpoint.check(spec.load("archive", ["out=other"], {"nsqd": [broker.address]})[0].settings)
     [found] = spec.load("archive", ["out=s3a://bucket/lake/"], {"nsqd": [broker.address]})
     assert found.settings.out == "s3a://bucket/lake"
+
+
+def test_brokers_learn_that_a_pipeline_starts_and_that_spark_does_not(broker, tmp_path, monkeypatch):
+    [found] = spec.load("archive", [], {"nsqd": [broker.address], "out": str(tmp_path / "lake")})
+    running = PipelineRun([found], RunRequest(tmp_path))
+    running.check()
+
+    def states():
+        return [each["state"] for each in broker.ask("/pipelines")["pipelines"] if each["name"] == "archive"]
+
+    def refuse(self):
+        until(lambda: states() == ["starting"], what="the report")
+        raise LapwingError("no Java")
+
+    monkeypatch.setattr(PipelineRun, "_session", refuse)
+    with pytest.raises(LapwingError, match="no Java"):
+        running.session()
+
+    assert states() == ["failed"]

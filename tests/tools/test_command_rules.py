@@ -240,7 +240,7 @@ def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
 
 def test_a_pipeline_that_starts_moves_its_channel_already() -> None:
     one = channel(depth=5, client_count=0, requeue_count=0, timeout_count=0)
-    starting = {"name": "lake", "channel": "c", "topics": [], "state": "running", "updated_ms": 100_000,
+    starting = {"name": "lake", "channel": "c", "topics": [".*"], "state": "running", "updated_ms": 100_000,
                 "batch_id": -1, "lag": None, "input_rate": 0.0}  # fmt: skip
     seen = picture(110.0, one, pipelines=(starting,))
 

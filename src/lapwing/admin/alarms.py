@@ -35,6 +35,7 @@ class AlarmLimits:
     age: float = 300.0  # seconds the oldest message may wait
     depth: int = 100  # messages below which a growing channel is no alarm
     growing: float = 300.0  # seconds of growth
+    settling: float = 30.0  # seconds that a channel is watched before it lacks a consumer
     keeping_up: float = 30.0  # seconds; a channel whose oldest message is younger keeps up, though it may grow
     stuck: float = 120.0  # seconds without a message finished
     stale: float = 60.0  # seconds since a pipeline last reported
@@ -184,6 +185,8 @@ def _of_channel(
     yield from _of_consumers(channel, name, link, limits)
     clients += sum(each["idle_seconds"] < limits.stuck for each in channel.get("consumers", ()))
     if depth > 0 and clients == 0 and key not in fed and not history.moving(key, cluster_view.at, over=limits.stuck):
+        if history.watched(key, cluster_view.at) < limits.settling:
+            return  # consumers connect after a start of the cluster
         yield Alarm(
             "warning",
             name,

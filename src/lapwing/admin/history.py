@@ -315,6 +315,12 @@ class History:
             return False
         return not self.moving(key, now, over=over)
 
+    def watched(self, key: tuple[str, str], now: float) -> float:
+        """Return for how many seconds the channel has been sampled; infinity for one that never was."""
+        track = self.channels.get(key)
+        begin = track.begins() if track is not None else None
+        return math.inf if begin is None else now - begin
+
     def moving(self, key: tuple[str, str], now: float, *, over: float) -> bool:
         """Return whether anything left the channel in the last `over` seconds, also without a consumer (Spark)."""
         track = self.channels.get(key)

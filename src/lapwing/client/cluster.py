@@ -299,7 +299,9 @@ def channel_of_node(node: Node, topic: str, raw: Json, *, now: float) -> Json:
     if any(local):
         channel["delivery_msg_count"] = sum(local)
         channel.update((key, value) for key, value in zip(_LOCALITIES, local, strict=True) if value)
-    channel["client_count"] = raw.get("client_count", len(clients or ()))
+    # nsqd counts a Redis client while its read waits: count one that has read lately too, so that the figure is steady
+    reading = sum([consumer.get("idle_seconds", 0.0) < _ACTIVE for consumer in raw.get("consumers") or ()])
+    channel["client_count"] = max(raw.get("client_count", len(clients or ())), reading)
     channel["nodes"] = None
     channel["clients"] = None if clients is None else [client_object(node, client, now=now) for client in clients]
     if raw.get("consumers"):
@@ -309,6 +311,7 @@ def channel_of_node(node: Node, topic: str, raw: Json, *, now: float) -> Json:
     return channel
 
 
+_ACTIVE: Final = 60.0  # s since a named consumer's last command
 _CHANNEL_SUMS: Final = (
     "depth",
     "memory_depth",

@@ -113,15 +113,15 @@ class ClusterView:
     def pipeline_channels(self) -> set[tuple[str, str]]:
         """(topic, channel) that a pipeline moves: Spark reads the log, so such a channel has no connected consumer.
 
-        A pipeline that has ended or does not report does not count. One that has just started does not know its
-        topics yet: it moves the channels of its name.
+        A pipeline that has ended or does not report does not count. One that starts does not know its topics until
+        its first batch: it moves every channel of its name.
         """
         return {
             (topic, str(pipeline.get("channel", "")))
             for pipeline in self.pipelines or ()
             if pipeline.get("state") not in pipeline_status.ENDED
             and not pipeline_status.silent_for(pipeline, now=self.at)
-            for topic in pipeline.get("topics") or self.topics
+            for topic in (self.topics if pipeline.get("batch_id", 0) < 0 else pipeline.get("topics") or ())
         }
 
     def lost_parts(self, topic: str) -> list[Json]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from fastapi import Request
 from nicegui import ui
@@ -57,13 +58,16 @@ def client_table_rows(
     return rows
 
 
+ABOVE: Final = "Every NSQ consumer that is connected. The consumers of Redis clients are on the page of their channel."
+
+
 def install(admin: Admin) -> None:
     """`/clients`"""
 
     @ui.page("/clients", response_timeout=PATIENCE)
     async def page(request: Request) -> None:
         await admin.poller.fresh()
-        with frame(admin, request, "Clients", "/clients", above="Every consumer that is connected to an nsqd.") as view:
+        with frame(admin, request, "Clients", "/clients", above=ABOVE) as view:
             with panel():
                 table = Table(
                     "clients", "Connections", client_columns(where=True), order="host", empty="No client is connected."

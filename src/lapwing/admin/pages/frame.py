@@ -12,7 +12,7 @@ from nicegui.client import Client
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
-from lapwing import names
+from lapwing import __version__, names
 from lapwing.admin.access import Visitor
 from lapwing.admin.asgi import full_url
 from lapwing.admin.firewall import VISITOR
@@ -219,7 +219,7 @@ def _navigation(admin: Admin, links: PageLinks, current: str) -> Element:
                     if path == "/":
                         badge = element("span", "", "lw-badge")
         with element("footer"):
-            element("span", "read-only" if admin.options.read_only else f"lapwing · v{NSQ_VERSION}")
+            element("span", "read-only" if admin.options.read_only else f"lapwing {__version__} · as NSQ {NSQ_VERSION}")
     assert badge is not None
     return badge
 

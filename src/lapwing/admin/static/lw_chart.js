@@ -92,6 +92,7 @@ export default {
           splitLine: { lineStyle: { color: line } } },
         series: this.series.map((s, i) => ({
           name: s.name, type: "line", ...this.dots(this.stack ? this.values[i].map((v, n) => (thin(this.values[i], n) ? null : v)) : this.values[i]), stack: this.stack ? "all" : undefined,
+          z: this.stack ? 2 + this.series.length - i : 2, // where two lines of a stack meet, that of the lower series is seen
           lineStyle: { width: 1.6, color: colour(s.colour) }, itemStyle: { color: colour(s.colour) },
           areaStyle: this.stack || this.series.length === 1 ? { color: colour(s.colour), opacity: this.stack ? 0.25 : 0.12 } : undefined,
           data: this.times.map((t, n) => this.stack && thin(this.values[i], n) ? [t * 1000, null]

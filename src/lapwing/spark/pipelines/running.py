@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -193,6 +193,7 @@ class PipelineRun:
         self._held = ExitStack()  # released at the end
         self._asked = threading.Event()
         self._at_once = threading.Event()
+        self._reporters: dict[str, ProgressReporter] = {}
         self.jobs: list[Job] = []
 
     def check(self) -> None:
@@ -223,7 +224,43 @@ class PipelineRun:
         self._asked.set()
 
     def session(self) -> "SparkSession":
-        """Return the session for them, started now."""
+        """Return the session for them, started now. The brokers are informed meanwhile that the pipelines start."""
+        with self._announced():
+            return self._session()
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
+        """Report every second that the pipelines start: Spark takes some 20 s, and their channels lack no consumer."""
+        done = threading.Event()
+        starting = [spec for spec in self._specs if spec.name in self._brokers]  # none for a preview
+
+        def announce() -> None:
+            while not done.is_set():
+                for spec in starting:
+                    self._reporter(spec).send(_beginning(spec))
+                done.wait(_REPORT_SECONDS)
+
+        thread = threading.Thread(target=announce, name="announce", daemon=True)
+        thread.start()
+        failed: dict[str, Any] = {}
+        try:
+            yield
+        except LapwingError as error:
+            failed = {"state": "failed", "error": str(error)}
+            raise
+        finally:
+            done.set()
+            thread.join()
+            for spec in starting if failed else ():
+                self._reporter(spec).send(replace(_beginning(spec), **failed))
+                self._reporter(spec).close()
+
+    def _reporter(self, spec: PipelineSpec) -> ProgressReporter:
+        if spec.name not in self._reporters:
+            self._reporters[spec.name] = ProgressReporter(self._brokers[spec.name], access(spec.settings))
+        return self._reporters[spec.name]
+
+    def _session(self) -> "SparkSession":
         from pyspark.errors import PySparkException
 
         from lapwing.spark.session import local_session, session_builder, warehouse
@@ -259,10 +296,9 @@ class PipelineRun:
         with self._held as stack:
             for spec in self._specs:
                 stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
-            reporters = {}
-            for spec in self._specs:
-                reporters[spec.name] = ProgressReporter(self._brokers[spec.name], access(spec.settings))
-                stack.callback(reporters[spec.name].close)
+            reporters = {spec.name: self._reporter(spec) for spec in self._specs}
+            for reporter in reporters.values():
+                stack.callback(reporter.close)
             stack.callback(self._stop_all)
             for spec in self._specs:
                 try:
