@@ -25,6 +25,12 @@ CHANNEL = {
     "channel_name": str, "depth": int, "backend_depth": int, "in_flight_count": int, "deferred_count": int,
     "message_count": int, "requeue_count": int, "timeout_count": int, "paused": bool, "clients": list,
 }  # fmt: skip
+CLIENT = {
+    "client_id": str, "hostname": str, "version": str, "remote_address": str, "state": int, "ready_count": int,
+    "in_flight_count": int, "message_count": int, "finish_count": int, "requeue_count": int, "connect_ts": int,
+    "sample_rate": int, "deflate": bool, "snappy": bool, "user_agent": str, "tls": bool, "tls_cipher_suite": str,
+    "tls_version": str, "tls_negotiated_protocol": str, "tls_negotiated_protocol_is_mutual": bool,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +69,15 @@ def test_the_mapping_for_statsd_exporter_gives_the_names_of_metrics(daemon: Daem
 
 
 def test_telegraf_finds_its_figures_in_the_stats(daemon: Daemon) -> None:
-    with urllib.request.urlopen(f"{daemon.url}/stats?format=json", timeout=10) as answer:
-        stats = json.load(answer)
+    host, _, port = daemon.tcp.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as consumer:
+        consumer.sendall(b"  V2SUB orders.eu c.1\n")
+        assert consumer.recv(100).endswith(b"OK")
+        with urllib.request.urlopen(f"{daemon.url}/stats?format=json", timeout=10) as answer:
+            stats = json.load(answer)
     (topic,) = stats["topics"]
     (channel,) = topic["channels"]
+    (client,) = channel["clients"]
 
-    for document, expected in ((stats, SERVER), (topic, TOPIC), (channel, CHANNEL)):
+    for document, expected in ((stats, SERVER), (topic, TOPIC), (channel, CHANNEL), (client, CLIENT)):
         assert {key: type(document[key]) for key in expected} == expected

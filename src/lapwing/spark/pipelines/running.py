@@ -230,7 +230,7 @@ class PipelineRun:
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
-        """Report every second that the pipelines start: Spark takes some 20 s, and their channels lack no consumer."""
+        """Report every second that the pipelines start: Spark takes some 20 s, and their first queries a few more."""
         done = threading.Event()
         starting = [spec for spec in self._specs if spec.name in self._brokers]  # none for a preview
 
@@ -300,13 +300,14 @@ class PipelineRun:
             for reporter in reporters.values():
                 stack.callback(reporter.close)
             stack.callback(self._stop_all)
-            for spec in self._specs:
-                try:
-                    self.jobs.append(self._start(spark, spec))
-                except LapwingError as error:
-                    failed = replace(_beginning(spec), state="failed", error=str(error))
-                    self._locks[spec.name].write_status(failed.as_json())
-                    raise
+            with self._announced():
+                for spec in self._specs:
+                    try:
+                        self.jobs.append(self._start(spark, spec))
+                    except LapwingError as error:
+                        failed = replace(_beginning(spec), state="failed", error=str(error))
+                        self._locks[spec.name].write_status(failed.as_json())
+                        raise
             try:
                 self._watch(spark, reporters, show)
             except Py4JJavaError:
