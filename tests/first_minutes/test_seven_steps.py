@@ -5,6 +5,7 @@ The wheel is installed as on a machine without a C compiler, into an environment
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from daemons import until
 from documents import ROOT, block
 
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")  # of a page to a file
 WITHOUT_CYTHON = "import sys; sys.modules['Cython'] = None; from setuptools import build_meta as b; b.build_wheel({!r})"
 FAILING = """
     import asyncio, sys
@@ -77,9 +79,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     place = tmp_path_factory.mktemp("machine")
     source = place / "clone"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.so", "*.c", "*.egg-info"))
-    shutil.copytree(ROOT / "packaging", source / "packaging")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    for name in ("packaging", "docs", "examples"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for each in ("pyproject.toml", "setup.py", "LICENSE", "llms.txt", *(path.name for path in ROOT.glob("*.md"))):
+        shutil.copy(ROOT / each, source)
     build = [sys.executable, "-c", WITHOUT_CYTHON.format(str(place))]
     subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=120)
     (wheel,) = place.glob("*.whl")
@@ -101,6 +104,18 @@ def test_1_the_wheel_is_installed_without_a_compiler(machine: Machine) -> None:
     assert (machine.bin.parent / "share" / "man" / "man1" / "nsqd.1").exists()
     assert (machine.bin.parent / "share" / "bash-completion" / "completions" / "lapwing").exists()
     assert str(machine.place) in machine.run("python", "-c", "import lapwing; print(lapwing.__file__)")
+
+
+def test_1_the_documents_come_along_and_their_links_lead_somewhere(machine: Machine) -> None:
+    listed = machine.run("lapwing", "docs")
+    root = Path(machine.run("lapwing", "docs", "readme", "--path").strip()).parent
+    pages = (*root.rglob("*.md"), root / "llms.txt")
+    links = [(page, link) for page in pages for link in LINK.findall(page.read_text())]
+
+    assert "troubleshooting  Troubleshooting, by symptom\n" in listed
+    assert machine.run("lapwing", "docs", "docs/why.md") == (ROOT / "docs" / "why.md").read_text()
+    assert len(links) > 100
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_2_the_stack_starts_and_names_its_addresses(machine: Machine) -> None:

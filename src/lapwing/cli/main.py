@@ -31,6 +31,7 @@ SECTIONS: Final = {
         "channels": "List channels, what waits in them, and their consumers.",
         "top": "Watch topics and channels live.",
         "check": "Check health and lag, with an exit code for monitoring.",
+        "docs": "Show the documents that came with lapwing.",
         "doctor": "Look for what would make lapwing slow or unsafe on this machine.",
         "bench": "Put load on an nsqd and measure it.",
         "log": "Look into the logs of a data path.",
