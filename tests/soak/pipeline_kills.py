@@ -4,12 +4,15 @@
 
 `tables` fills Parquet and, where it is installed, PostgreSQL from one topic, in one process that is killed. `archive`
 archives all topics of two nodes that are found by nsqlookupd, while drivers and brokers are killed, topics are deleted,
-created again and added, a node leaves and returns, and nsqlookupd is away. At the end what was archived is proven.
-Exits with 1 if a message is missing or doubled.
+created again and added, a node leaves and returns, and nsqlookupd is away. After every kill, while nothing is
+published, `verify` has to account for every message that was acknowledged, and at the end it has to be complete.
+Exits with 1 if a message is missing or doubled, or if something was incomplete and `verify` did not report it.
 """
 
 import argparse
+import atexit
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -23,8 +26,11 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "spark"))
@@ -41,10 +47,13 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def publish(broker: Daemon, topic: str, bodies: list[bytes]) -> None:
+def publish(url: str, topic: str, bodies: list[bytes]) -> None:
     batch = struct.pack(">i", len(bodies)) + b"".join(struct.pack(">i", len(body)) + body for body in bodies)
-    request = urllib.request.Request(f"{broker.url}/mpub?topic={topic}&binary=true", data=batch)
-    urllib.request.urlopen(request, timeout=30).close()
+    post(f"{url}/mpub?topic={topic}&binary=true", batch)
+
+
+def post(url: str, body: bytes = b"") -> None:
+    urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=30).close()
 
 
 class Driver:
@@ -58,9 +67,13 @@ class Driver:
                 start_new_session=True, env=environment,
             )  # fmt: skip
 
+        atexit.register(self.kill)
+
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        """End it with all that it has started, unless it has ended by itself."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def end(self, seconds: float = 900) -> int:
         return self.process.wait(seconds)
@@ -68,12 +81,15 @@ class Driver:
 
 def batches(data: Path, names: list[str]) -> list[int]:
     """Return the last batch that each pipeline has reported."""
-    found = []
-    for name in names:
-        try:
-            found.append(int(json.loads((data / name / "status.json").read_text())["batch_id"]))
-        except (OSError, ValueError, KeyError):
-            found.append(-1)
+    return [int(status_of(data, name).get("batch_id", -1)) for name in names]
+
+
+def status_of(data: Path, name: str) -> dict[str, Any]:
+    """Return what a pipeline has reported; nothing while it has not, or while it writes."""
+    try:
+        found: dict[str, Any] = json.loads((data / name / "status.json").read_text())
+    except (OSError, ValueError):
+        return {}
     return found
 
 
@@ -83,7 +99,7 @@ def moving(data: Path, names: list[str], driver: Driver, chance: random.Random) 
         (data / name / "status.json").unlink(missing_ok=True)
     until(
         lambda: min(batches(data, names)) >= 0 or failed(data, names) or driver.process.poll() is not None,
-        seconds=300, what="the first batch",
+        seconds=900, what="the first batch",
     )  # fmt: skip
     for text in failed(data, names):
         say(f"failed, as may happen where the machine is too busy to start workers: {text}")
@@ -92,13 +108,8 @@ def moving(data: Path, names: list[str], driver: Driver, chance: random.Random) 
 
 def failed(data: Path, names: list[str]) -> list[str]:
     """Return the errors of pipelines that have failed."""
-    found = []
-    for name in names:
-        with contextlib.suppress(OSError, ValueError):
-            status = json.loads((data / name / "status.json").read_text())
-            if status.get("state") == "failed":
-                found.append(f"{name}: {status['error']}")
-    return found
+    found = {name: status_of(data, name) for name in names}
+    return [f"{name}: {status['error']}" for name, status in found.items() if status.get("state") == "failed"]
 
 
 def finish(run: list[str], log: Path) -> bool:
@@ -137,7 +148,7 @@ def tables(kills: int, chance: random.Random, scratch: Path) -> bool:
         def produce() -> None:
             nonlocal published
             while not stop.is_set():
-                publish(broker, "orders", [b'{"n": %d}' % n for n in range(published, published + 20)])
+                publish(broker.url, "orders", [b'{"n": %d}' % n for n in range(published, published + 20)])
                 published += 20
                 stop.wait(0.1)
 
@@ -147,8 +158,7 @@ def tables(kills: int, chance: random.Random, scratch: Path) -> bool:
             for kill in range(kills):
                 driver = Driver(run, scratch / "driver.log")
                 moving(scratch / "data", names, driver, chance)
-                if driver.process.poll() is None:
-                    driver.kill()
+                driver.kill()
                 if server is not None and kill % 5 == 4:
                     server.kill()
                     server.start()
@@ -174,103 +184,249 @@ def tables(kills: int, chance: random.Random, scratch: Path) -> bool:
 
 # --- archive
 
+Log = tuple[str, int]  # topic and node
 
-class Topics:
-    """Topics with traffic on two nodes, of which some are deleted and created again."""
 
-    def __init__(self, brokers: list[Daemon]) -> None:
-        self.brokers = brokers
-        self.names = ["steady", "other", "brief"]
-        self.sent: Counter[tuple[str, int]] = Counter()  # messages of topics that are never deleted, by node
+class Traffic:
+    """Messages on two nodes, each different from all others, and which of them were acknowledged."""
+
+    def __init__(self, urls: dict[int, str]) -> None:
+        self.urls = urls  # by node
+        self.topics = ["steady", "other", "brief"]
+        self.acknowledged: dict[Log, list[int]] = {}
+        self._sent: Counter[Log] = Counter()
         self._stop = threading.Event()
+        self._flowing = threading.Event()
+        self._between = threading.Lock()  # held while messages are being published
+        self._flowing.set()
         self._thread = threading.Thread(target=self._produce)
         self._thread.start()
 
     def _produce(self) -> None:
         while not self._stop.is_set():
-            for number, broker in enumerate(self.brokers):
-                for topic in list(self.names):
-                    bodies = [b"%s %d" % (topic.encode(), n) for n in range(10)]
-                    try:
-                        publish(broker, topic, bodies)
-                    except OSError:
-                        continue  # it is away, and nothing was acknowledged; a retry could double it
-                    self.sent[topic, number] += len(bodies)
+            self._flowing.wait()
+            with self._between:
+                for node, url in self.urls.items():
+                    for topic in list(self.topics):
+                        self._publish(url, topic, node)
             self._stop.wait(0.2)
+
+    def _publish(self, url: str, topic: str, node: int) -> None:
+        log = topic, node
+        numbers = range(self._sent[log], self._sent[log] + 10)
+        self._sent[log] += 10  # never sent again: a publish without an answer may be there or not
+        try:
+            publish(url, topic, [body(topic, node, number) for number in numbers])
+        except (OSError, http.client.HTTPException):
+            return
+        self.acknowledged.setdefault(log, []).extend(numbers)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Publish nothing for the length of a `with` block."""
+        self._flowing.clear()
+        with self._between:
+            yield
+        self._flowing.set()
 
     def stop(self) -> None:
         self._stop.set()
+        self._flowing.set()
         self._thread.join()
+
+
+def body(topic: str, node: int, number: int) -> bytes:
+    return b"%s %d %d" % (topic.encode(), node, number)
+
+
+@dataclass
+class Cluster:
+    """The daemons of the archive, what is published there, and what was found to be wrong."""
+
+    lookupd: Daemon
+    brokers: dict[int, Daemon]
+    traffic: Traffic
+    place: Path
+    data: Path
+    log: Path
+    chance: random.Random
+    created: int = 0
+    deleted: list[tuple[str, int, str]] = field(default_factory=list)  # topic, node and log
+    wrong: list[str] = field(default_factory=list)
+
+    def complain(self, text: str) -> None:
+        say(f"WRONG: {text}")
+        self.wrong.append(text)
+
+    def verify(self) -> tuple[int, dict[str, Any], str]:
+        """Return the exit status of `verify`, its proof, and what it printed beside that."""
+        command = [*LAPWING, "verify", str(self.place), "--lookupd", self.lookupd.addresses.get("HTTP", self.http)]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+        return done.returncode, json.loads(done.stdout) if done.stdout.startswith("{") else {}, done.stderr.strip()
+
+    def __post_init__(self) -> None:
+        self.http = self.lookupd.http  # also while it is away
 
 
 def archive(kills: int, chance: random.Random, scratch: Path) -> bool:
     """Kill drivers and brokers of an archive of all topics; return whether it is complete at the end."""
     with ExitStack() as stack:
         lookupd = start_nsqlookupd()
-        stack.callback(lambda: lookupd.kill())
-        brokers = []
-        for number in (1, 2):
-            (scratch / f"node{number}").mkdir()
-            flags = [f"--node-id={number}", f"--lookupd-tcp-address={lookupd.tcp}"]
-            brokers.append(start_nsqd(scratch / f"node{number}", *flags))
-            stack.callback(brokers[-1].kill)
-        topics = Topics(brokers)
-        stack.callback(topics.stop)
-        place = scratch / "archive"
-        data = scratch / "data"
-        run = ["run", "archive", "--lookupd", lookupd.http, "--data", str(data), "--out", str(place)]
-        run += ["--master", "local[2]", "--set", "trigger=300ms", "--set", "max_messages=500"]
+        stack.callback(lookupd.kill)
+        brokers = {}
+        for node in (1, 2):
+            (scratch / f"node{node}").mkdir()
+            flags = [f"--node-id={node}", f"--lookupd-tcp-address={lookupd.tcp}"]
+            brokers[node] = start_nsqd(scratch / f"node{node}", *flags)
+            stack.callback(brokers[node].kill)
+        traffic = Traffic({node: broker.url for node, broker in brokers.items()})
+        stack.callback(traffic.stop)
+        log = scratch / "driver.log"
+        cluster = Cluster(lookupd, brokers, traffic, scratch / "archive", scratch / "data", log, chance)
+        run = ["run", "archive", "--lookupd", lookupd.http, "--data", str(cluster.data), "--out", str(cluster.place)]
+        run += ["--master", "local[2]", "--set", "trigger=300ms", "--set", "max_messages=5000"]
         run += ["--set", "compact_after=4"]
-        created = 0
         for kill in range(kills):
-            driver = Driver(run, scratch / "driver.log")
-            moving(data, ["archive"], driver, chance)
-            event = kill % 5
-            broker = chance.choice(brokers)
-            if event == 0:
-                broker.kill()
-                broker.restart()
-            elif event == 1:  # deleted on both nodes; traffic creates it again
-                for each in brokers:
-                    url = f"{each.url}/topic/delete?topic=brief"
-                    urllib.request.urlopen(urllib.request.Request(url, data=b""), timeout=30).close()
-            elif event == 2:
-                created += 1
-                topics.names.append(f"new{created}")
-            elif event == 3:  # leaves in order, and comes back
-                broker.stop()
-                time.sleep(3)
-                broker.restart()
-            else:
-                lookupd.kill()
-                time.sleep(35)  # longer than a query waits for a broker
-                lookupd.restart()
+            driver = Driver(run, log)
+            moving(cluster.data, ["archive"], driver, chance)
+            event = EVENTS[kill % len(EVENTS)]
+            event(cluster)
             time.sleep(chance.random() * 2)
             alive = driver.process.poll() is None
-            if alive:
-                driver.kill()
-            say(f"archive: kill {kill + 1} of {kills}, event {event}, the driver {'ran' if alive else 'had ended'}")
-        topics.stop()
-        time.sleep(6)  # nsqds report to nsqlookupd again
-        if not finish(run, scratch / "driver.log"):
-            say(f"the last run failed, see {scratch}/driver.log")
-            return False
-        proof = subprocess.run(
-            [*LAPWING, "verify", str(place), "--lookupd", lookupd.http], capture_output=True, text=True, check=False
-        )  # fmt: skip
-        print(proof.stdout)
-        held: Counter[tuple[str, int]] = Counter()
-        for path in place.rglob("*.parquet"):
-            if "_staging" in str(path):
-                continue
-            topic = next(part for part in path.parts if part.startswith("topic=")).removeprefix("topic=")
-            for node in parquet.read_table(path, columns=["node"], partitioning=None)["node"].to_pylist():
-                held[topic, node - 1] += 1
-        wrong = {
-            log: (count, held[log]) for log, count in topics.sent.items() if log[0] != "brief" and held[log] < count
-        }  # a publish whose answer a kill took away may be there as well: never fewer
-        say(f"verify: exit status {proof.returncode}; fewer than acknowledged: {wrong or 'none'}")
-        return proof.returncode == 0 and not wrong
+            driver.kill()
+            if not alive:
+                cluster.complain(f"the driver had ended after: {event.__doc__}")
+            left_out, waiting = account(cluster)
+            say(f"archive: kill {kill + 1} of {kills}: {event.__doc__} {waiting:,} wait, {left_out:,} unaccounted for")
+        traffic.stop()
+        if not finish(run, log):
+            cluster.complain(f"the last run failed, see {log}")
+        prove_all(cluster)
+        return not cluster.wrong
+
+
+def kill_broker(cluster: Cluster) -> None:
+    """A broker was killed."""
+    broker = cluster.brokers[cluster.chance.choice([1, 2])]
+    broker.kill()
+    broker.restart()
+
+
+def delete_topic(cluster: Cluster) -> None:
+    """A topic was deleted on both nodes, and created again by its next message."""
+    for node, broker in cluster.brokers.items():
+        with urllib.request.urlopen(f"{broker.url}/log/offsets?topic=brief", timeout=30) as answer:
+            held = json.load(answer)["topics"]
+        post(f"{broker.url}/topic/delete?topic=brief")
+        cluster.deleted += [("brief", node, topic["log_id"]) for topic in held]
+
+
+def create_topic(cluster: Cluster) -> None:
+    """A topic was created."""
+    cluster.created += 1
+    cluster.traffic.topics.append(f"new{cluster.created}")
+
+
+def leave(cluster: Cluster) -> None:
+    """A broker left in order, and came back."""
+    broker = cluster.brokers[cluster.chance.choice([1, 2])]
+    address = broker.http
+    broker.stop()
+    status, _, text = cluster.verify()
+    if status == 0 or address not in text:
+        cluster.complain(f"verify without {address}: exit status {status}, {text!r}")
+    until(lambda: address in str(status_of(cluster.data, "archive").get("away")), seconds=60, what="its absence")
+    broker.restart()
+
+
+def lose_lookupd(cluster: Cluster) -> None:
+    """The only nsqlookupd was away for 40 s."""
+    cluster.lookupd.kill()
+    time.sleep(35)  # longer than a query waits for a broker
+    before = batches(cluster.data, ["archive"])
+    time.sleep(5)
+    if batches(cluster.data, ["archive"]) <= before:
+        cluster.complain(f"no batch while nsqlookupd is away: {before}, {failed(cluster.data, ['archive'])}")
+    status, _, text = cluster.verify()
+    if status == 0 or cluster.http not in text:
+        cluster.complain(f"verify without nsqlookupd: exit status {status}, {text!r}")
+    cluster.lookupd.restart()
+
+
+EVENTS = (kill_broker, delete_topic, create_topic, leave, lose_lookupd)
+
+
+def log_text(cluster: Cluster) -> str:
+    return cluster.log.read_text(errors="replace")
+
+
+def account(cluster: Cluster) -> tuple[int, int]:
+    """Compare `verify` with what was acknowledged while nothing is published.
+
+    Returns how many messages it does not account for (in the archive, waiting, or reported as missing), and how many
+    wait. Topics that were deleted are left out: nobody knows how many messages they had.
+    """
+    with cluster.traffic.pause():
+        until(lambda: registered(cluster), seconds=60, what="both brokers at nsqlookupd")
+        _, proof, text = cluster.verify()
+    if not proof:
+        cluster.complain(f"verify: {text}")
+        return 0, 0
+    known: Counter[Log] = Counter()
+    waiting = 0
+    for log in proof["logs"]:
+        known[log["topic"], log["node"]] += log["rows"] + (log["waiting"] or 0)
+        known[log["topic"], log["node"]] += sum(stop - first for first, stop in log["missing"])
+        waiting += log["waiting"] or 0
+    unreported = 0
+    for log, numbers in cluster.traffic.acknowledged.items():
+        if log[0] != "brief" and known[log] < len(numbers):
+            cluster.complain(f"{log}: {len(numbers):,} acknowledged, verify accounts for {known[log]:,}")
+            unreported += len(numbers) - known[log]
+    return unreported, waiting
+
+
+def registered(cluster: Cluster) -> bool:
+    """Return whether nsqlookupd lists every topic of both nodes."""
+    with urllib.request.urlopen(f"{cluster.lookupd.url}/nodes", timeout=30) as answer:
+        producers = json.load(answer)["producers"]
+    return len(producers) == 2 and all({"steady", "other"} <= set(each["topics"]) for each in producers)
+
+
+def prove_all(cluster: Cluster) -> None:
+    """Compare the files of the archive with what was acknowledged, and what `verify` and the log report."""
+    until(lambda: registered(cluster), seconds=60, what="both brokers at nsqlookupd")
+    status, proof, text = cluster.verify()
+    if status != 0:
+        cluster.complain(f"verify: exit status {status}, {text or json.dumps(proof)}")
+    held: Counter[bytes] = Counter()
+    for path in cluster.place.rglob("*.parquet"):
+        if not str(path.relative_to(cluster.place)).startswith("_"):
+            held.update(parquet.read_table(path, columns=["body"], partitioning=None)["body"].to_pylist())
+    doubled = sum(count - 1 for count in held.values())
+    lost: Counter[str] = Counter()
+    acknowledged = 0
+    for (topic, node), numbers in cluster.traffic.acknowledged.items():
+        acknowledged += len(numbers)
+        lost[topic] += sum(body(topic, node, number) not in held for number in numbers)
+    deleted = lost.pop("brief")
+    if doubled or lost.total():
+        cluster.complain(f"{lost.total():,} messages lost ({+lost}), {doubled:,} doubled")
+    waiting = sum(log["waiting"] or 0 for log in proof.get("logs", ()))
+    if waiting:
+        cluster.complain(f"{waiting:,} messages wait after the last run")
+    ended = {log["log_id"] for log in proof.get("logs", ()) if log["ended"]}
+    reported = log_text(cluster)
+    for topic, node, log_id in cluster.deleted:
+        if log_id not in ended:
+            cluster.complain(f"verify does not report that log {log_id} of topic {topic}, node {node} was deleted")
+        if log_id not in reported:
+            cluster.complain(f"the driver's log does not have the end of log {log_id} of topic {topic}, node {node}")
+    say(
+        f"{acknowledged:,} acknowledged, {held.total():,} archived, {lost.total():,} lost, {doubled:,} doubled; "
+        f"{deleted:,} of the deleted topic were not archived before; {len(cluster.deleted)} logs deleted, "
+        f"{len(ended)} reported; verify: exit status {status}"
+    )
 
 
 def main() -> None:
