@@ -42,7 +42,9 @@ class Copy:
         self.source = tmp_path / "source"
         self.source.mkdir()
         self.checkpoint = tmp_path / "checkpoint"
-        self.options = {"nsqd": ",".join(addresses), "topic": "copy", "retryTimeout": "5s", **options}
+        self.options = {"topic": "copy", "retryTimeout": "5s", **options}
+        if addresses:
+            self.options["nsqd"] = ",".join(addresses)
         self.files = 0
 
     def add(self, *bodies):

@@ -53,7 +53,8 @@ def guarded(start_broker, auth_server):
 def publish(broker, **options):
     raw = {"nsqd": broker.address, "topic": "orders", "retryTimeout": "1s", **options}
     made = sink_options(raw, streaming=False)
-    commit([stage(iter([pa.RecordBatch.from_pydict({"body": [b"1", b"2"]})]), made, "test", 0)], made)
+    rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2"]})
+    commit([stage(iter([rows]), made, broker.address, "test", 0)], made)
 
 
 def test_a_query_and_a_sink_work_with_secrets_for_their_own_topic_and_channel(guarded):

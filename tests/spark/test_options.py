@@ -144,7 +144,6 @@ def test_a_stream_is_its_own_sink():
         sink_options({**NSQD, "sinkId": "a", "batchId": "1"}, streaming=True)
 
 
-def test_exactly_once_needs_a_fixed_list_of_brokers():
-    with pytest.raises(OptionError, match="option lookupd needs mode=atleastonce"):
-        sink_options({"lookupd": "h:4161"}, streaming=True)
-    assert sink_options({"lookupd": "h:4161", "mode": "AtLeastOnce"}, streaming=True).mode == "atleastonce"
+@pytest.mark.parametrize("mode", ["ExactlyOnce", "AtLeastOnce"])
+def test_a_sink_takes_nsqlookupd_in_both_modes(mode):
+    assert sink_options({"lookupd": "h:4161", "mode": mode}, streaming=True).access.lookupd == ("h:4161",)

@@ -249,7 +249,7 @@ def test_a_server_without_a_log_is_an_error_at_once(script):
 
     script.steps = [says(404, message="NOT_FOUND")]
     with pytest.raises(LapwingError, match="404 NOT_FOUND; a plain NSQ server cannot stage, mode=atleastonce"):
-        stage(iter([pa.record_batch({"body": ["x"]})]), sink, "s", 1)
+        stage(iter([pa.record_batch({"body": ["x"]})]), sink, sink.access.nsqd[0], "s", 1)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_what_a_broker_refuses_is_named_by_its_row_or_with_the_remedy(script, st
     sink = sink_options({"nsqd": script.address, "topic": "t"}, streaming=True)
 
     with pytest.raises(LapwingError, match=f"^topic t, batch 1, task 0, at {script.address}: .*{said}"):
-        stage(iter([pa.record_batch({"body": ["x", "y"]})]), sink, "s", 1)
+        stage(iter([pa.record_batch({"body": ["x", "y"]})]), sink, sink.access.nsqd[0], "s", 1)
 
 
 def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):

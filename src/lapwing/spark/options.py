@@ -327,10 +327,6 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         given.refuse(("sinkId", "batchId"), "is for batch writes; a stream has its query's own")
     if mode == "atleastonce":
         given.refuse(("sinkId", "batchId"), "needs mode=exactlyonce")
-    elif given.has("lookupd"):
-        raise OptionError(
-            "option lookupd needs mode=atleastonce; exactly once needs a fixed list of brokers, in the option nsqd"
-        )
     if given.has("sinkId") != given.has("batchId"):
         raise OptionError("options sinkId and batchId belong together: together they say what was written already")
     sink = given.text("sinkId")

@@ -24,6 +24,7 @@ from lapwing.errors import LapwingError
 from lapwing.spark.directory import discover
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.options import SinkOptions
+from lapwing.spark.sink_home import sink_home
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# the first batch of a query may have no tasks, and so leave nothing at a broker; later ones have some
+_KNOWN_FROM: Final = 2
 _TEXT: Final = (StringType, BinaryType)
 _NUMBER: Final = (ShortType, IntegerType, LongType)
 _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
@@ -98,11 +101,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._sink = options.sink or f"job-{uuid.uuid4().hex}"
         self._batch = options.batch or 0
+        self._address = ""
+        if options.mode == "exactlyonce":  # one for all tasks, though brokers may join or leave meanwhile
+            self._address = _address(options, self._sink, self._batch)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         if self._options.mode == "atleastonce":
             return send(iterator, self._options)
-        return stage(iterator, self._options, self._sink, self._batch)
+        return stage(iterator, self._options, self._address, self._sink, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit(messages, self._options)
@@ -126,7 +132,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = task.getLocalProperty("streaming.sql.batchId") if task else None
         if query is None or batch is None:
             raise LapwingError("Spark does not say which query and batch this is; nothing can be written once only")
-        return stage(iterator, self._options, f"query-{query}", int(batch))
+        sink, number = f"query-{query}", int(batch)
+        address = _address(self._options, sink, number, known_from=_KNOWN_FROM)
+        return stage(iterator, self._options, address, sink, number)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         commit(messages, self._options)
@@ -135,7 +143,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         abort(messages, self._options)
 
 
-def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, batch: int) -> StagedRows:
+def _address(options: SinkOptions, sink: str, batch: int, *, known_from: int | None = None) -> str:
+    """Return the broker that all of a batch goes to, and went to if it was written before."""
+    brokers = options.access.nsqd
+    if brokers:
+        return brokers[batch % len(brokers)]
+    return sink_home(options.access, sink, batch, known_from=known_from)
+
+
+def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, address: str, sink: str, batch: int) -> StagedRows:
     """Leave a task's rows at the broker of the batch; nothing of it can be seen until the commit."""
     from lapwing.spark.batches import batches
 
@@ -143,7 +159,6 @@ def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, sink: str, bat
     partition = task.partitionId() if task else 0
     # of its own for every attempt: a task that is thought dead may still be writing
     key = f"{partition}-{task.attemptNumber() if task else 0}-{uuid.uuid4().hex[:12]}"
-    address = options.access.nsqd[batch % len(options.access.nsqd)]
     staged = StagedRows(address, sink, batch, key, 0, 0, set())
     for record_batch in rows:
         for part in batches(record_batch, options.topic, options.batch_bytes):
@@ -190,11 +205,18 @@ def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
 
 def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
     """Publish what all tasks have staged; a second time does nothing."""
-    staged = [message for message in messages if isinstance(message, StagedRows) and message.parts]
+    staged = [message for message in messages if isinstance(message, StagedRows)]
+    if not options.access.lookupd:  # else also a batch without rows: by it the sink's broker is found again
+        staged = [message for message in staged if message.parts]
     if not staged:
         return
     address, sink, batch = staged[0].address, staged[0].sink, staged[0].batch
-    keys = [[message.key, message.parts] for message in staged]
+    if others := {message.address for message in staged} - {address}:
+        raise LapwingError(
+            f"batch {batch} of {sink}: brokers joined or left while it was written, and its rows are at {address} and "
+            f"{', '.join(sorted(others))}; nothing of it is published. Start the query again"
+        )
+    keys = [[message.key, message.parts] for message in staged if message.parts]
     order = json.dumps({"sink": sink, "batch": batch, "keys": keys}).encode()
     topics = sorted({topic for message in staged for topic in message.topics})
     what = f"topic {_some(topics)}, committing batch {batch} of {sink} at {address}"
