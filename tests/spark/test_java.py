@@ -8,6 +8,7 @@ import pytest
 
 from lapwing.errors import ConfigError
 from lapwing.spark import java as javas
+from lapwing.spark import session
 
 MODULES = "java.base@{version}\njava.sql@{version}\n"
 
@@ -90,3 +91,14 @@ def test_files_that_already_say_so_are_left_alone(tmp_path):
     javas.write_text(path, "other")
     assert path.read_text() == "other"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_each_set_of_settings_has_a_directory_of_its_own(monkeypatch):
+    """Two versions of lapwing may share a cache, and start Spark at the same time."""
+    now = session.prepare()
+    monkeypatch.setitem(session.SETTINGS, "spark.new.setting", "1")
+    later = session.prepare()
+
+    assert now.conf != later.conf
+    assert "spark.new.setting" not in (now.conf / "spark-defaults.conf").read_text()
+    assert "spark.new.setting 1" in (later.conf / "spark-defaults.conf").read_text()

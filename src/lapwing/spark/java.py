@@ -132,7 +132,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def install(java: Java, cache: Path) -> Path:
-    """Write the Java home for Spark into the cache; return it. Its configuration directory is `<home>/conf`."""
+    """Write the Java home for Spark into the cache; return it. Spark's log is set up in `<home>/conf`."""
     home = cache / f"java-{java.version}-{digest(str(java.home))}"
     conf = home / "conf"
     dropped = ["--add-opens=java.base/sun.security.action=ALL-UNNAMED"] if java.version > 23 else []

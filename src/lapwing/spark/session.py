@@ -41,6 +41,8 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     # removes a stall of 40 ms per Python task
     "spark.python.unix.domain.socket.enabled": "true",
+    # PySpark's own, without a trace for each reader that has all the rows it needs
+    "spark.python.daemon.module": "lapwing.spark.worker_daemon",
     # avoids about 25 forked processes per micro-batch
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -73,7 +75,7 @@ class Setup:
 def prepare(settings: Mapping[str, str] | None = None) -> Setup:
     """Find a Java and write what Spark needs into the cache directory; touches nothing else.
 
-    `settings` are added to `SETTINGS` in the configuration directory, which has a place of its own for each such set.
+    `settings` are added to `SETTINGS`. Each set of settings has a configuration directory of its own.
     """
     import pyspark
 
@@ -86,9 +88,8 @@ def prepare(settings: Mapping[str, str] | None = None) -> Setup:
     if classes.exists():
         options = f"{options} {javas.cached_options(java, classes)}"
     wanted["spark.driver.extraJavaOptions"] = f"{options} {wanted.get('spark.driver.extraJavaOptions', '')}".strip()
-    conf = home / "conf"
-    if settings:
-        conf = home / f"conf-{javas.digest(*(f'{key}={value}' for key, value in sorted(wanted.items())))}"
+    # other settings, of this process or of another version of lapwing, do not change the file while Spark starts
+    conf = home / f"conf-{javas.digest(*(f'{key}={value}' for key, value in sorted(wanted.items())))}"
     javas.write_text(conf / "spark-defaults.conf", "".join(f"{key} {value}\n" for key, value in sorted(wanted.items())))
     return Setup(java, home, conf, javas.install_python(cache), classes, wanted)
 

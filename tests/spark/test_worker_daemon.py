@@ -1,0 +1,55 @@
+"""Workers that are not read to their end: they leave without a trace, and real errors keep theirs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lapwing.spark.session import SETTINGS
+
+WORKER = """
+import sys
+from lapwing.spark import worker_daemon
+
+def work(sock, authenticated):
+    raise {error}
+
+def manager():
+    daemon.worker(None, True)
+
+daemon = worker_daemon.daemon
+daemon.worker, daemon.manager = work, manager
+worker_daemon.main()
+"""
+
+
+def run(error, **environment):
+    """A worker that fails like this: its exit status, and what it prints."""
+    variables = {key: value for key, value in os.environ.items() if key != "LAPWING_TRACE"}
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER.format(error=error)],
+        capture_output=True, text=True, check=False, env={**variables, **environment},
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("error", ["BrokenPipeError", "ConnectionResetError"])
+def test_a_worker_that_is_not_read_to_its_end_leaves_in_silence(error):
+    assert run(error) == (1, "")
+
+
+def test_other_errors_and_a_wanted_trace_are_printed():
+    assert "ValueError" in run("ValueError")[1]
+    assert "BrokenPipeError" in run("BrokenPipeError", LAPWING_TRACE="1")[1]
+
+
+@pytest.mark.spark
+def test_the_session_runs_its_workers_so_and_the_next_read_is_whole(spark, broker):
+    broker.publish("orders", *(b"%d" % number for number in range(30_000)))
+    frame = spark.read.format("lapwing").options(nsqd=broker.address, topic="orders").load()
+
+    assert spark.conf.get("spark.python.daemon.module") == SETTINGS["spark.python.daemon.module"]
+    assert len(frame.take(3)) == 3
+    assert frame.limit(5).count() == 5
+    assert frame.count() == 30_000
