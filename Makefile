@@ -72,6 +72,7 @@ soak-long: setup
 	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 LAPWING_KILLS=100 $(BIN)/pytest tests/crash tests/models tests/faults --timeout 7200
 	LAPWING_SOAK=1 $(BIN)/pytest tests/spark/test_sink.py --timeout 7200
 	$(BIN)/python tests/soak/spark_cluster.py
+	$(BIN)/python tests/soak/spark_submit.py --only py-files
 	$(BIN)/python tests/soak/pipeline_kills.py
 	$(BIN)/python benchmarks/pipeline.py --soak 3600 --rate 20000
 
