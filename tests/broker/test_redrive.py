@@ -428,3 +428,19 @@ def test_a_message_given_up_before_its_delivery_was_saved_is_not_delivered_again
     consumer.finish(0, 3)
     stage.restart()
     assert stage.consumer().received() == []
+
+
+def test_a_message_that_the_cursor_has_not_reached_survives_restarts_around_its_redrive(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=0)
+    stage.client().publish(b"later", delay=SECOND)
+    claims.claim(stage.channel(), [0], "reject", now=stage.now)
+    stage.commit()
+    assert [body for body, _ in letters(stage)] == [b"later"]
+    stage.restart()
+    start(stage)
+    assert run(stage).redriven == 1
+    stage.kill()
+    stage.pass_time(SECOND)
+
+    assert stage.consumer().received() == [0]

@@ -687,3 +687,18 @@ def test_a_message_delivered_alone_times_out_although_nothing_else_has_a_deadlin
 
     assert consumer.received() == [1]
     assert len(letters(stage)) == 1
+
+
+def test_what_an_overflow_dropped_ahead_of_the_cursor_stays_dropped(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=0)
+    configure(stage, max_depth=4, overflow="drop-oldest")
+    stage.client().publish(b"later", delay=SECOND)
+    stage.pass_time(SECOND)
+    stage.client().publish(*numbered(4))
+    assert stage.channel().counts.overflowed == 1
+    stage.restart()
+    configure(stage, max_depth=0, overflow="reject")
+    stage.pass_time(MINUTE)
+
+    assert stage.consumer().received() == [1, 2, 3, 4]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from redis_stage import NOW, RedisClient, RedisError, RedisStage, encode
 
-from lapwing.broker import stats
+from lapwing.broker import claims, stats
 from lapwing.wire.nsq.commands import Rdy
 from play import MINUTE, MS, SECOND, Client, identity
 
@@ -409,3 +409,21 @@ def test_what_one_read_delivered_is_saved_with_the_next_checkpoint(tmp_path: Pat
 
     ((_, owner, _, deliveries),) = stage.redis().ask("XPENDING s g - + 10")
     assert (owner, deliveries) == (b"w", 1)
+
+
+@pytest.mark.parametrize("end", ["kill", "restart"])
+def test_a_deferred_entry_that_was_claimed_and_acknowledged_does_not_come_again(tmp_path: Path, end: str) -> None:
+    stage = RedisStage(tmp_path)
+    client = stage.redis()
+    client.ask("XGROUP CREATE t c $ MKSTREAM")
+    stage.client().publish(b"later", delay=SECOND)
+    stage.pass_time(SECOND)
+    client.ask("XGROUP CREATECONSUMER t c w")
+    assert claims.claim(stage.channel(), [0], "ready", now=stage.now, to="w") == [0]
+    assert client.ask([b"XACK", b"t", b"c", entry(0)]) == 1
+    stage.now += 50 * MS
+    stage.checkpoint()
+    getattr(stage, end)()
+    stage.pass_time(MINUTE)
+
+    assert read(stage.redis()) == []

@@ -213,6 +213,7 @@ class Channel(ChannelCore):
         self.pending.clear()
         self.ahead.clear()
         self.finished_ahead.clear()
+        self.claimed_ahead.clear()
         self.reader.seek(self.topic.fanned_out)
         self.quiet_until = 0
         self.changed()
@@ -249,6 +250,7 @@ class Channel(ChannelCore):
         sequence = min(max(sequence, log.first), log.end)
         if sequence < before:
             self.overlap = max(self.overlap, before)
+            self.claimed_ahead.clear()
             for waiting in [waiting for waiting in self.pending.requeued if waiting >= sequence]:
                 self.pending.requeued.remove(waiting)
             deferred = runs_of(each for each in self.pending.deferred.sequences() if sequence <= each < before)

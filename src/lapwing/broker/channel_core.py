@@ -114,6 +114,7 @@ class ChannelCore:
         self.ahead = SkippedRuns()
         self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
         self.saved_ahead: list[Run] = []  # what of them is in the journal
+        self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed
         self.side_logged = SideLogged(topic, name)
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
         self.pending = Pending(
@@ -249,10 +250,15 @@ class ChannelCore:
     def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
         """Finish messages, whoever holds them; return those that were pending."""
         finished = self.pending.finish(sequences, now=now)
-        if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
-            self.finished_ahead.add(runs_of(ahead))
+        self.note_ahead(finished)
         self.changed()
         return finished
+
+    def note_ahead(self, finished: Sequence[int]) -> None:
+        """Have messages that are finished, and that the cursor skips, skipped after a restart too."""
+        if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
+            self.finished_ahead.add(runs_of(ahead))
+            self.claimed_ahead.difference_update(ahead)
 
     def finish_ahead(self, runs: Sequence[Run]) -> None:
         """Finish messages that wait for their first delivery; the cursor skips them, after a restart too."""
@@ -263,12 +269,21 @@ class ChannelCore:
     def finish_count(self, sequences: list[int], *, now: int) -> int:
         """Finish messages, whoever holds them; return how many were pending."""
         count = self.pending.finish_count(sequences, now=now)
+        if self.claimed_ahead:
+            self._note_claimed()
         self.changed()
         return count
+
+    def _note_claimed(self) -> None:
+        """Note which of the messages that were claimed ahead of the cursor are finished."""
+        self.claimed_ahead = {sequence for sequence in self.claimed_ahead if sequence >= self.cursor}
+        self.note_ahead([sequence for sequence in self.claimed_ahead if sequence not in self.pending])
 
     def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
         """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
         missing = self.pending.finish_run(block, self.topic.id_base, holder, now=now)
+        if self.claimed_ahead:
+            self._note_claimed()
         self.changed()
         return missing
 
@@ -287,6 +302,8 @@ class ChannelCore:
         claimed = self.pending.claim(
             sequences, to, now=now, min_idle=min_idle, timeout=timeout, delivered=delivered, counted=counted
         )
+        if self.ahead.count:
+            self.claimed_ahead.update(sequence for sequence in claimed if sequence >= self.cursor)
         self.schedule(self.pending.leases.soonest)
         self.changed()
         return claimed

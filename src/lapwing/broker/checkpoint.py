@@ -99,7 +99,8 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
         pending.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
     pending.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
-    channel.finished_ahead = Runs((start, min(stop, log.end)) for start, stop in _saved_ahead(state))
+    channel.saved_ahead = _saved_ahead(state)
+    channel.finished_ahead = Runs((start, min(stop, log.end)) for start, stop in channel.saved_ahead)
     channel.finished_ahead.drop_below(channel.cursor)
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
     skip(channel, find_skips(channel, channel.cursor, due, latest, settled))

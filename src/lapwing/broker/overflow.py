@@ -31,6 +31,7 @@ def shed(channel: ChannelCore, *, now: int) -> None:
     channel.counts.overflowed += surplus
     pending = channel.pending
     given_up: list[int] = []
+    dropped: list[int] = []
     while surplus > 0 and (first := pending.requeued.first()) is not None:
         surplus -= 1
         if dead:
@@ -38,6 +39,8 @@ def shed(channel: ChannelCore, *, now: int) -> None:
             given_up.append(first[0])
         else:
             pending.drop(first[0])
+            dropped.append(first[0])
+    channel.note_ahead(dropped)
     while surplus > 0:
         channel.pass_over()
         cursor = channel.cursor
