@@ -78,6 +78,8 @@ def test_names_that_are_not_there_are_one_sentence(pair: Pair) -> None:
     assert "knows a topic 'nowhere'" in pair.run("topic", "pause", "nowhere", code=1)
     direct = ("--nsqd-http-address", pair.nodes[0].http)
     assert "no nsqd has a topic 'nowhere'" in lapwing("topic", "pause", "nowhere", *direct, code=1).stderr
+    unknown = lapwing("channel", "create", "nowhere/c", *direct, code=1).stderr
+    assert "`lapwing topic create nowhere --channel c` creates both" in unknown
     assert "expected TOPIC/CHANNEL" in pair.run("channel", "pause", "orders", code=2)
 
 

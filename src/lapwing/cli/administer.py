@@ -37,7 +37,9 @@ def split_place(place: str) -> tuple[str, str]:
     return topic, channel
 
 
-async def topic_nodes(client: "ClusterClient", topic: str, node: str = "") -> "list[Node]":
+async def topic_nodes(
+    client: "ClusterClient", topic: str, node: str = "", *, advice: str = "`lapwing topics` lists them"
+) -> "list[Node]":
     """Return the nodes that have the topic, or the one that is named. Raises `LapwingError` if there is none."""
     from lapwing.client.cluster_client import UpstreamFailed
 
@@ -45,9 +47,9 @@ async def topic_nodes(client: "ClusterClient", topic: str, node: str = "") -> "l
         found = await client.holders(topic)
     except UpstreamFailed as error:
         if error.errors and all("TOPIC_NOT_FOUND" in each for each in error.errors):
-            raise LapwingError(f"no nsqlookupd knows a topic {topic!r}; `lapwing topics` lists them") from error
+            raise LapwingError(f"no nsqlookupd knows a topic {topic!r}; {advice}") from error
         raise
-    return _chosen(found.value, found.errors, node, f"no nsqd has a topic {topic!r}; `lapwing topics` lists them")
+    return _chosen(found.value, found.errors, node, f"no nsqd has a topic {topic!r}; {advice}")
 
 
 async def all_nodes(client: "ClusterClient", node: str = "") -> "list[Node]":

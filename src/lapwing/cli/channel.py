@@ -35,7 +35,8 @@ def create(place: NewPlace, node: OnNode = "", cluster: Flags = _FLAGS, as_json:
     async def made(client: "ClusterClient", at: "Node") -> None:
         await client.http.post(at.contact, "/channel/create", {"topic": name, "channel": channel})
 
-    results = administer.changed(cluster, lambda client: administer.topic_nodes(client, name, node), made)
+    both = f"`lapwing topic create {name} --channel {channel}` creates both"
+    results = administer.changed(cluster, lambda client: administer.topic_nodes(client, name, node, advice=both), made)
     administer.report(results, "created", as_json=as_json)
 
 
