@@ -11,7 +11,7 @@ from lapwing.cli.commands import Argument, Option, command
 
 @command(example='lapwing sql "select country, count(*), sum(total) from orders group by country"')
 def app(
-    query: Annotated[str, Argument(help="One query in Spark SQL. A topic is a table; quote other names: `a.b`.")],
+    sql: Annotated[str, Argument(metavar="QUERY", help="One query in Spark SQL. A topic is a table; quote other names: `a.b`.")],
     archive: Annotated[str, Option(help="Folder of the archive, or its URL.")] = "lapwing-data/archive",
     rows: Annotated[int, Option("--rows", "-n", min=1, help="Show at most so many rows.")] = 100,
     as_json: shared.Json = False,
@@ -24,7 +24,7 @@ def app(
     from lapwing.cli.pipeline import spark_needed
 
     with spark_needed():
-        from lapwing.spark.pipelines.archive_views import first_rows, select
+        from lapwing.spark.pipelines.archive_views import query
         from lapwing.spark.pipelines.stderr_filter import quieted
         from lapwing.spark.session import local_session
     if sys.stderr.isatty():
@@ -33,9 +33,7 @@ def app(
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         spark = local_session("lapwing sql")
         try:
-            frame = select(spark, archive, query)
-            found = first_rows(frame, rows + 1)
-            names = frame.columns
+            names, found = query(spark, archive, sql, rows + 1)
         finally:
             spark.stop()
     if as_json:

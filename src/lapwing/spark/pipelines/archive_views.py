@@ -4,12 +4,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lapwing.errors import ConfigError
-from lapwing.spark.failures import analysis
+from lapwing.spark.failures import analysis, complaint
 from lapwing.spark.pipelines.archive import read
 from lapwing.spark.pipelines.files import open_files
 from lapwing.spark.pipelines.manifest_table import settled
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _SAMPLE: Final = 1000  # messages that show the fields of a topic's bodies
 _CORRUPT: Final = "_corrupt_record"
+_ATTEMPTS: Final = 5  # at reading files that merges take away meanwhile
+_VANISHED: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "PATH_NOT_FOUND")
 
 
 def topics(spark: "SparkSession", place: str) -> list[str]:
@@ -45,6 +48,25 @@ def select(spark: "SparkSession", place: str, sql: str) -> "DataFrame":
         there = ", ".join(name if name.isidentifier() else f"`{name}`" for name in found) or "none yet"
         hint = f"; the topics are: {there}" if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND" else ""
         raise ConfigError(f"sql: {analysis(error, hint)}") from error
+
+
+def query(spark: "SparkSession", place: str, sql: str, count: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the columns and the first rows of a query's result. Raises `ConfigError`.
+
+    A merge of the pipeline that writes the archive takes files away: the query is then run again on the new ones.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            frame = select(spark, place, sql)
+            return frame.columns, first_rows(frame, count)
+        except (PySparkException, Py4JJavaError) as error:
+            text = str(error)
+            if not any(mark in text for mark in _VANISHED):
+                raise ConfigError(f"sql: {complaint(error)}") from error
+            if attempt == _ATTEMPTS:
+                raise ConfigError(f"{place}: files were merged during each of {_ATTEMPTS} attempts, as the query takes "
+                                  "longer than the time between two merges; stop the pipeline meanwhile") from error  # fmt: skip
+    raise AssertionError("unreachable")
 
 
 def first_rows(frame: "DataFrame", count: int) -> list[dict[str, Any]]:
