@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
+# else every program that the tests start compiles all that it imports, which is half of the time that they take
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup system run test quick inner lint unit bench soak soak-long fuzz screens lock clean
 
 help:
@@ -66,6 +68,7 @@ bench: setup
 SOAK ?= 10m
 soak: setup
 	LAPWING_SOAK=1 $(BIN)/pytest -m hypothesis --timeout 7200
+	LAPWING_PURE=1 $(BIN)/pytest -m hypothesis tests/wire tests/log tests/broker tests/sessions
 	$(BIN)/python tests/faults/soak.py --time $(SOAK) --report build/soak
 
 soak-long: setup

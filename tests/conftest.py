@@ -16,6 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that every folder of tests 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# the tests start hundreds of programs: without this cache each compiles all that it imports, three times its start
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # `make test` tries the same examples every time, so that only a change can turn it red; `make soak` searches for new
 # ones.
 # An example takes longer where the machine is busy: that is no failure.
