@@ -63,15 +63,15 @@ bench: setup
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/transform.py
 
-# SOAK=10m: how long nsqd runs under load and faults; the report is in build/soak. Before it, Hypothesis searches for
-# new examples: `make test` always tries the same ones.
+# SOAK=10m: how long nsqd runs under load and faults; the report is in build/soak
 SOAK ?= 10m
 soak: setup
-	LAPWING_SOAK=1 $(BIN)/pytest -m hypothesis --timeout 7200
-	LAPWING_PURE=1 $(BIN)/pytest -m hypothesis tests/wire tests/log tests/broker tests/sessions
 	$(BIN)/python tests/faults/soak.py --time $(SOAK) --report build/soak
 
+# the long forms of the tests; Hypothesis searches for new examples, where `make test` always tries the same ones
 soak-long: setup
+	LAPWING_SOAK=1 $(BIN)/pytest -m hypothesis --timeout 7200
+	LAPWING_PURE=1 $(BIN)/pytest -m hypothesis tests/wire tests/log tests/broker tests/sessions
 	LAPWING_SOAK=1 LAPWING_CRASH_ROUNDS=2000 LAPWING_KILLS=100 $(BIN)/pytest tests/crash tests/models tests/faults --timeout 7200
 	LAPWING_SOAK=1 $(BIN)/pytest tests/spark/test_sink.py --timeout 7200
 	$(BIN)/python tests/soak/spark_cluster.py
