@@ -28,7 +28,7 @@ async def peers(
     node.broker.changes.clear()
     made = Peers(node.broker, node.options, node.clock.now, node.turn.schedule_flush, node.log)
     node.peers = made  # type: ignore[assignment]
-    node.api._publishing._newcomers = made
+    node.api._publishing._announcer = made
     node.turn.on_changes = made.send_changes
     await made.start()
     try:

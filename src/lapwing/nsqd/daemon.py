@@ -41,7 +41,6 @@ from lapwing.wire.nsq.identify import Terms
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
     from lapwing.nsqd.publish_runs import PublishRuns
-    from lapwing.nsqd.redis import RedisConnection
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
@@ -70,7 +69,7 @@ class Daemon:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections: set[Stream] = set()
-        self._redis_connections: set[RedisConnection] = set()
+        self._redis_connections: set[Stream] = set()
         self._polled: polled.PolledConnections | None = None
 
     # --- starting ----------------------------------------------------------------------------------------------

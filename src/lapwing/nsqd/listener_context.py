@@ -33,7 +33,7 @@ class ListenerContext:
     tls: ssl.SSLContext | None
     auth: Authenticator | None
     connections: set[Stream]  # of all doors
-    newcomers: TopicAnnouncer | None = None
+    announcer: TopicAnnouncer | None = None
     publish_runs: PublishRuns | None = None  # where connections are in an epoll set, and an answer waits for no sync
 
     def locality(self, settings: identify.ClientSettings) -> int:

@@ -58,14 +58,14 @@ class Settled(Later):
 class Publishing:
     """The routes of `/pub` and `/mpub`."""
 
-    def __init__(self, broker: Broker, turn: Turn, log: Log, newcomers: TopicAnnouncer | None = None) -> None:
+    def __init__(self, broker: Broker, turn: Turn, log: Log, announcer: TopicAnnouncer | None = None) -> None:
         self._broker = broker
         self._topics = broker.topics
         self._options = broker.options
         self._now = turn.clock.now
         self._schedule_flush = turn.schedule_flush
         self._log = log
-        self._newcomers = newcomers
+        self._announcer = announcer
         self._longest_defer = broker.options.longest_defer // _MILLISECOND
 
     def routes(self) -> list[Route]:
@@ -175,7 +175,7 @@ class Publishing:
 
     def when_settled(self, topic: str, later: Later) -> Later:
         """Return the same answer, but not before consumers can find the new topic, or a second has passed."""
-        settling = self._newcomers.settling(topic) if self._newcomers is not None else None
+        settling = self._announcer.settling(topic) if self._announcer is not None else None
         if settling is None or settling.done():
             return later
         outer = Later()

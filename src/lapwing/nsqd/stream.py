@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from lapwing.broker.broker import Change
+from lapwing.broker.broker import Broker, Change
 from lapwing.errors import ProtocolError
 from lapwing.net.listen import far_end
+from lapwing.net.logs import Log
 from lapwing.nsqd.heartbeat import ClientTimer
-from lapwing.nsqd.listener_context import ListenerContext
+from lapwing.nsqd.turn import Turn
 from lapwing.sessions.replies import Replies
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.publishing import TopicAnnouncer
 
 _LINGER: Final = 1_000_000_000  # ns that a refused client has to read why
 _GOODBYE: Final = 10_000_000_000  # ns for the last bytes to leave after the broker has hung up
 HIGH_WATER: Final = 1 << 20  # bytes that may wait for a slow socket
 FULL: Final = 4 * HIGH_WATER  # more than deliveries alone leave waiting: then not even a consumer is read from
-_MOST_WAITING: Final = 10_000  # answers of one client that wait for a sync before nothing more is read from it
+MOST_WAITING: Final = 10_000  # answers of one client that wait for a sync before nothing more is read from it
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
 
 
@@ -31,8 +35,15 @@ class StreamSession(Protocol):
     def refuse(self, error: ProtocolError) -> None:
         """Answer an error that ends the connection."""
 
-    def leave(self, *, now: int) -> None:
-        """Release everything that the connection had."""
+
+class StreamContext(Protocol):
+    """The parts of the daemon that a stream needs."""
+
+    broker: Broker
+    turn: Turn
+    log: Log
+    connections: set[Stream]  # that `--max-connections` counts
+    announcer: TopicAnnouncer | None
 
 
 class Stream(asyncio.Protocol):
@@ -41,15 +52,17 @@ class Stream(asyncio.Protocol):
     A subclass is a door: it gives the bytes to its parser (`_feed`), and the commands to its session (`_obey`).
     """
 
+    _context: StreamContext
     _session: StreamSession
 
-    def __init__(self, context: ListenerContext, session: StreamSession) -> None:
+    def __init__(self, context: StreamContext, session: StreamSession) -> None:
         self._context = context
         self._turn = context.turn
         self._clock = context.turn.clock
         self._session = session
         self._timer = ClientTimer(self._clock, self)
         self._transport: asyncio.Transport | None = None
+        self._address = ""
         self._busy: asyncio.Task[None] | None = None  # something that further commands wait for
         self._behind = False  # some of what came waits for the next turn
         self._muted = False  # nothing is read from the socket
@@ -60,6 +73,7 @@ class Stream(asyncio.Protocol):
 
     # --- what a door does ----------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _opened(self, host: str, address: str, now: int) -> None:
         """Take note of a new client."""
 
@@ -72,7 +86,7 @@ class Stream(asyncio.Protocol):
         """Give bytes of the client to the parser."""
 
     def _feed_more(self) -> int:
-        """Give the parser more that came before, and return its cost in commands; 0 when there is no more."""
+        """Give the parser more that came before, and return its cost in commands; 0 when there is no more for now."""
         return 0
 
     @abstractmethod
@@ -98,8 +112,9 @@ class Stream(asyncio.Protocol):
     def _answered_all(self) -> None:
         """Note that every answer was written."""
 
+    @abstractmethod
     def _closed(self) -> None:
-        """Note that the client is gone, or about to be."""
+        """Release everything that the client had: it is gone, or about to be; called twice at times."""
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat."""
@@ -115,19 +130,17 @@ class Stream(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER)
-        host, address = far_end(transport)
+        host, self._address = far_end(transport)
         now = self._clock.now()
         self._timer.last_command = now
-        self._opened(host, address, now)
+        self._opened(host, self._address, now)
         context = self._context
-        limit = context.options.max_connections
+        limit = context.broker.options.max_connections
         if 0 < limit <= len(context.connections):
             self._session.refuse(self._too_many(limit))
             self._turn.add(self)
             return
         context.connections.add(self)
-        if context.options.magic_timeout > 0:
-            self._timer.arm(context.options.magic_timeout, self.hang_up)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -153,7 +166,6 @@ class Stream(asyncio.Protocol):
         if self._busy is not None:
             self._busy.cancel()
         self._context.connections.discard(self)
-        self._session.leave(now=self._clock.now())
         self._turn.schedule_flush()
 
     def pause_writing(self) -> None:
@@ -192,8 +204,6 @@ class Stream(asyncio.Protocol):
                     self._behind = True
                     asyncio.get_running_loop().call_soon(self._catch_up)
                     break
-                if self._waits:
-                    break
                 cost = self._feed_more()
                 if not cost:
                     break
@@ -212,7 +222,7 @@ class Stream(asyncio.Protocol):
         return share
 
     def _await_announcement(self, changes: list[Change]) -> None:
-        announcer = self._context.newcomers
+        announcer = self._context.announcer
         if announcer is None:
             return
         for kind, topic, _, created in changes:
@@ -262,7 +272,7 @@ class Stream(asyncio.Protocol):
     @property
     def _too_many_waiting(self) -> bool:
         """Whether more answers wait for their sync than one client may have."""
-        return self._session.replies.waiting >= _MOST_WAITING
+        return self._session.replies.waiting >= MOST_WAITING
 
     def _overfull(self) -> bool:
         """Return whether so many bytes wait for the socket that the client is no longer read from."""
@@ -314,6 +324,7 @@ class Stream(asyncio.Protocol):
     def on_stuck(self) -> None:
         """Give up a client that reads nothing."""
         if self._transport is not None:
+            self._context.log.info(f"{self._address}: reads nothing, hanging up")
             self._transport.abort()
 
     def _farewell(self) -> None:
@@ -321,7 +332,6 @@ class Stream(asyncio.Protocol):
         assert self._transport is not None
         self._ending = True
         self._closed()
-        self._session.leave(now=self._clock.now())
         self._turn.schedule_flush()
         if self._half_closed or not self._can_half_close or not self._transport.can_write_eof():
             self.hang_up()

@@ -15,7 +15,7 @@ from lapwing.net.polled import PolledTransport
 from lapwing.nsqd.authorization import Gate, Guarded
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.stream import Stream
-from lapwing.nsqd.upgrade import Compressed, Encrypted, Layers
+from lapwing.nsqd.upgrade import Encrypted, Layers, compression
 from lapwing.sessions.nsq import Session
 from lapwing.wire.nsq import frames, identify
 from lapwing.wire.nsq.commands import Auth, Command, Identify
@@ -30,6 +30,7 @@ _LARGE_IDENTIFY: Final = 16384  # bytes of a body that is read in several turns
 class Connection(Stream):
     """One client that speaks NSQ's protocol."""
 
+    _context: ListenerContext
     _session: Session
 
     def __init__(self, context: ListenerContext) -> None:
@@ -53,6 +54,8 @@ class Connection(Stream):
         about.connected = now // _SECOND
         if self._gate.closed:
             self._wire.authorize = self._gate.authorize
+        if self._context.options.magic_timeout > 0:
+            self._timer.arm(self._context.options.magic_timeout, self.hang_up)
 
     def _too_many(self, limit: int) -> ProtocolError:
         return ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time")
@@ -88,7 +91,7 @@ class Connection(Stream):
             self._wire.receive(data)
 
     def _feed_more(self) -> int:
-        if self._pieces is None:
+        if self._pieces is None or self._waits:
             return 0
         try:
             piece = next(self._pieces, None)
@@ -289,15 +292,11 @@ class Connection(Stream):
         self._turn.add(self)
 
     def _compress(self) -> None:
-        from lapwing.wire.nsq.compression import DeflateCodec, SnappyCodec  # not while starting: few ask for them
-
         settings, about = self._settings, self._session.about
-        if settings.snappy:
-            self._layers.append(Compressed(SnappyCodec()))
-        elif settings.deflate:
-            self._layers.append(Compressed(DeflateCodec(settings.deflate_level)))
-        else:
+        layer = compression(settings)
+        if layer is None:
             return
+        self._layers.append(layer)
         about.snappy, about.deflate = settings.snappy, settings.deflate
         self._session.replies.add(frames.OK)
 
@@ -338,11 +337,6 @@ class Connection(Stream):
         else:
             self.hang_up()
 
-    def on_stuck(self) -> None:
-        """Give up a client that reads nothing."""
-        self._context.log.info(f"{self._session.about.remote_address}: reads nothing, hanging up")
-        super().on_stuck()
-
     # --- output ------------------------------------------------------------------------------------------------
 
     def _encode(self, data: bytes) -> bytes:
@@ -377,6 +371,7 @@ class Connection(Stream):
         if session.refusal is not None:
             self._context.log.error(f"client({session.about.remote_address}) - {session.refusal}")
             session.refusal = None
+        session.leave(now=self._clock.now())
 
 
 _SPECIAL: Final = frozenset({Identify, Auth})

@@ -10,6 +10,7 @@ from lapwing.net.tls import common_name
 
 if TYPE_CHECKING:
     from lapwing.wire.nsq.compression import Codec
+    from lapwing.wire.nsq.identify import ClientSettings
 
 _PIECE: Final = 1 << 18
 
@@ -37,6 +38,15 @@ class Compressed:
     def send(self, data: bytes) -> bytes:
         """Return `data`, compressed and flushed."""
         return self._codec.encode(data)
+
+
+def compression(settings: ClientSettings) -> Compressed | None:
+    """Return the layer for the compression that a client was granted."""
+    from lapwing.wire.nsq.compression import DeflateCodec, SnappyCodec  # not while starting: few ask for them
+
+    if settings.snappy:
+        return Compressed(SnappyCodec())
+    return Compressed(DeflateCodec(settings.deflate_level)) if settings.deflate else None
 
 
 class Encrypted:

@@ -78,7 +78,7 @@ class RedisSession:
         self.peer = Peer()
         self.protocol = 2
         self.database = 0
-        self.closing = False  # the connection ends when the replies are sent
+        self.doomed = False  # the connection ends when the replies are sent
         self.authenticate = authenticate  # None: no client needs to
         self.grants: Grants | None = None
         self.user = "default"
@@ -151,7 +151,7 @@ class RedisSession:
     def plain(self) -> bool:
         """Whether plain XADDs of the client need no look at the state of its connection."""
         special = self.queue is not None or self.silent or self.silent_next or self.authenticate is not None
-        return not (special or self.closing or self.database or self.busy)
+        return not (special or self.doomed or self.database or self.busy)
 
     def carry_out_each(self, block: bytes, now: int) -> None:
         """Carry out each command of a run of XADDs for itself."""
@@ -248,7 +248,7 @@ class RedisSession:
     def refuse(self, error: ProtocolError) -> None:
         """Answer an error that ends the conversation."""
         self.replies.add(replies.error(str(error)))
-        self.closing = True
+        self.doomed = True
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class RedisSession:
 
     def leave(self) -> None:
         """Release everything that the connection had: it is gone."""
-        self.closing = True
+        self.doomed = True
         if self.wait is not None:
             self.wait.cancel()
             self.wait = None

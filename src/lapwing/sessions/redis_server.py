@@ -57,7 +57,7 @@ def echo(session: RedisSession, words: list[bytes], now: int) -> Reply:
 
 def leave(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """QUIT."""
-    session.closing = True
+    session.doomed = True
     return replies.OK
 
 
@@ -205,7 +205,7 @@ def client_kill(session: RedisSession, words: list[bytes], now: int) -> Reply:
         raise ErrorReply("ERR No such client")
     for each in chosen:
         if each is session:
-            session.closing = True
+            session.doomed = True
         else:
             each.hang_up()
     return replies.OK if len(words) == 3 else replies.integer(len(chosen))
