@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from lapwing.cli import shared
@@ -20,9 +21,28 @@ Place = Annotated[
     str, Argument(metavar="TOPIC/CHANNEL", help="The channel, such as orders/billing.", complete=shared.known_places)
 ]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask before messages are lost or delivered again.")]
-DryRun = Annotated[bool, Option("--dry-run", help="Only show what would be done.")]
-OnNode = Annotated[str, Option("--node", metavar="HOST:PORT", help="Only on this nsqd, named by its HTTP address.")]
 
+
+@dataclass(frozen=True, slots=True)
+class NodeFlags(shared.ClusterFlags):
+    """The nodes that a command is for, and how it reports on them."""
+
+    node: Annotated[
+        str, Option("--node", metavar="HOST:PORT", help="Only on this nsqd, named by its HTTP address.")
+    ] = ""
+    as_json: shared.Json = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFlags(NodeFlags):
+    """The same for a command that asks before messages are lost or delivered again."""
+
+    yes: Yes = False
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be done.")] = False
+
+
+NODES: Final = NodeFlags()
+CHANGE: Final = ChangeFlags()
 _ADVICE: Final = {
     "CHANNEL_NOT_FOUND": "there is no such channel; `lapwing channels` lists them",
     "TOPIC_NOT_FOUND": "there is no such topic; `lapwing topics` lists them",

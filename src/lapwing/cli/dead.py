@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from lapwing.cli import administer, dead_targets, shared
-from lapwing.cli.administer import DryRun, OnNode, Yes
+from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.cli.dead_targets import Dead, DeadNode, LetterFlags
 from lapwing.errors import LapwingError
@@ -23,9 +23,7 @@ app = Group(
     example="lapwing dead redrive orders/billing --reason attempts --rate 100/s --wait",
 )
 
-Flags = shared.ClusterFlags
 Results: TypeAlias = "list[NodeResult[Any]]"
-_FLAGS = shared.ClusterFlags()
 _LETTERS = LetterFlags()
 _EVERY: Final = 0.25  # s between two looks at the progress
 _PAGE: Final = 1000  # letters of one answer
@@ -42,23 +40,21 @@ def list_(
                  help="Count the letters of this dead-letter topic or TOPIC/CHANNEL by channel, reason and error."),
     ] = "",
     letters: LetterFlags = _LETTERS,
-    node: OnNode = "",
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: NodeFlags = NODES,
 ) -> None:  # fmt: skip
     """List the dead-letter topics of every node; or, of one of them, how many letters there are and why."""
     if not name:
         if letters != _LETTERS:
             raise UsageError("DEAD is missing: the dead-letter topic or TOPIC/CHANNEL whose letters are meant")
-        _list_topics(node, cluster, as_json)
+        _list_topics(flags)
         return
     params = dead_targets.parameters(letters.filter(name))
 
     async def grouped(at: DeadNode) -> Any:
         return await at.get("/dead/groups", **params)
 
-    results = dead_targets.on_each(cluster, name, node, grouped)
-    if as_json:
+    results = dead_targets.on_each(flags, name, grouped)
+    if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     rows = [
@@ -73,12 +69,12 @@ def list_(
     administer.end_quietly(results, "no dead letters" if not rows else "")
 
 
-def _list_topics(node: str, cluster: Flags, as_json: bool) -> None:
+def _list_topics(flags: NodeFlags) -> None:
     async def found(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.get(at.contact, "/dead")
 
-    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), found)
-    if as_json:
+    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), found)
+    if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     rows = [
@@ -96,9 +92,7 @@ def show(
     after: Annotated[int, Option(min=-1, help="Begin behind this sequence.")] = -1,
     bodies: Annotated[bool, Option("--bodies/--no-bodies", help="Show the bodies.")] = True,
     letters: LetterFlags = _LETTERS,
-    node: OnNode = "",
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: NodeFlags = NODES,
 ) -> None:
     """Show dead letters, the oldest first: where each comes from, why it was given up, its error and its body."""
     params = dead_targets.parameters(letters.filter(name)) | {"body": "true" if bodies else "false"}
@@ -115,8 +109,8 @@ def show(
             place = {"after": str(answer["next"])}
         return found
 
-    results = dead_targets.on_each(cluster, name, node, read, one=bool(letters.sequence))
-    if as_json:
+    results = dead_targets.on_each(flags, name, read, one=bool(letters.sequence))
+    if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     for result in results:
@@ -138,11 +132,7 @@ def redrive(
     body: Annotated[str, Option(help="Replace the body of the one letter that --sequence names.")] = "",
     wait: Wait = False,
     letters: LetterFlags = _LETTERS,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:  # fmt: skip
     """Return dead letters to the channels that gave them up, and to no other. The letters are counted first.
 
@@ -153,8 +143,7 @@ def redrive(
     document = {"to": to, **({"rate": rate} if rate else {}), **({"body": body} if body else {})}
     where = "the channels that gave them up" if to == "channel" else "their topics, for every channel"
     _carry_out(
-        "/dead/redrive", document, name, letters, limit, f"return {{}} of {name} to {where}", wait=wait, node=node,
-        yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json,
+        "/dead/redrive", document, name, letters, limit, f"return {{}} of {name} to {where}", wait=wait, flags=flags,
     )  # fmt: skip
 
 
@@ -164,35 +153,28 @@ def purge(
     limit: Limit = 0,
     wait: Wait = False,
     letters: LetterFlags = _LETTERS,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Drop dead letters for good. The letters are counted first."""
     _carry_out(
-        "/dead/purge", {}, name, letters, limit, f"drop {{}} of {name} for good", wait=wait, node=node, yes=yes,
-        dry_run=dry_run, cluster=cluster, as_json=as_json,
+        "/dead/purge", {}, name, letters, limit, f"drop {{}} of {name} for good", wait=wait, flags=flags,
     )  # fmt: skip
 
 
 @app.command(example="lapwing dead status orders/billing --wait")
-def status(
-    name: Dead, wait: Wait = False, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False
-) -> None:
+def status(name: Dead, wait: Wait = False, flags: NodeFlags = NODES) -> None:
     """Show the redrive of each node: the one that runs, or the last one."""
-    _report_tasks(_tasks(cluster, name, node, wait=wait), as_json)
+    _report_tasks(_tasks(name, flags, wait=wait), flags)
 
 
 @app.command(example="lapwing dead cancel orders/billing")
-def cancel(name: Dead, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+def cancel(name: Dead, flags: NodeFlags = NODES) -> None:
     """End a redrive or a purge where it is. Letters that it has not dealt with stay dead letters."""
 
     async def ended(at: DeadNode) -> Any:
         return await at.post("/dead/cancel")
 
-    _report_tasks(dead_targets.on_each(cluster, name, node, ended), as_json)
+    _report_tasks(dead_targets.on_each(flags, name, ended), flags)
 
 
 # ---- what they share ----
@@ -200,7 +182,7 @@ def cancel(name: Dead, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shar
 
 def _carry_out(
     path: str, document: dict[str, Any], name: str, letters: LetterFlags, limit: int, what: str, *, wait: bool,
-    node: str, yes: bool, dry_run: bool, cluster: Flags, as_json: bool,
+    flags: ChangeFlags,
 ) -> None:  # fmt: skip
     """Count the letters on each node, ask, and begin."""
     document = {**document, "filter": letters.filter(name)}
@@ -209,21 +191,21 @@ def _carry_out(
     async def preview(at: DeadNode) -> Any:
         return await at.post(path, {**document, "limit": limit, "dry_run": True})
 
-    planned = dead_targets.on_each(cluster, name, node, preview, one=one)
+    planned = dead_targets.on_each(flags, name, preview, one=one)
     shares = _shares(planned, limit)
-    if dry_run or not all(result.done for result in planned):
+    if flags.dry_run or not all(result.done for result in planned):
         administer.report(
             planned, lambda answer: "\n".join([f"would {what.format(_letters(answer['letters']))}", *_sample(answer)]),
-            as_json=as_json,
+            as_json=flags.as_json,
         )  # fmt: skip
         return
     if not any(shares.values()):
-        if as_json:
+        if flags.as_json:
             administer.report([], "", as_json=True)
         shared.warn("no dead letters match: nothing to do")
         return
     plan = "\n".join(f"  {at}: {_letters(count)}" for at, count in shares.items())
-    administer.confirm(f"This will {what.format(_letters(sum(shares.values())))}:\n{plan}\nGo on?", yes=yes)
+    administer.confirm(f"This will {what.format(_letters(sum(shares.values())))}:\n{plan}\nGo on?", yes=flags.yes)
 
     async def begin(at: DeadNode) -> Any:
         share = shares.get(at.node.name, 0)
@@ -231,12 +213,12 @@ def _carry_out(
             return {"state": "done", "redriven": 0, "skipped": {}, "left": 0, "error": ""}
         return await at.post(path, {**document, "limit": share if limit else 0})
 
-    results = dead_targets.on_each(cluster, name, node, begin, one=one)
+    results = dead_targets.on_each(flags, name, begin, one=one)
     if wait:
         waiting = {result.node for result in results if result.answer and result.answer["state"] == "running"}
-        ended = {result.node: result for result in _tasks(cluster, name, node, wait=True, only=waiting)}
+        ended = {result.node: result for result in _tasks(name, flags, wait=True, only=waiting)}
         results = [ended.get(result.node, result) for result in results]
-    _report_tasks(results, as_json)
+    _report_tasks(results, flags)
 
 
 def _shares(planned: Results, limit: int) -> dict[str, int]:
@@ -250,7 +232,7 @@ def _shares(planned: Results, limit: int) -> dict[str, int]:
     return shares
 
 
-def _tasks(cluster: Flags, name: str, node: str, *, wait: bool, only: Collection[str] | None = None) -> Results:
+def _tasks(name: str, flags: NodeFlags, *, wait: bool, only: Collection[str] | None = None) -> Results:
     """Return the task of each node, or of those named; with `wait`, once it does not run any more."""
     import asyncio
 
@@ -263,7 +245,7 @@ def _tasks(cluster: Flags, name: str, node: str, *, wait: bool, only: Collection
         _show_progress("")
         return task
 
-    return dead_targets.on_each(cluster, name, node, ask, only=only)
+    return dead_targets.on_each(flags, name, ask, only=only)
 
 
 def _show_progress(line: str) -> None:
@@ -271,10 +253,10 @@ def _show_progress(line: str) -> None:
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
-def _report_tasks(results: Results, as_json: bool) -> None:
-    if not results and not as_json:
+def _report_tasks(results: Results, flags: NodeFlags) -> None:
+    if not results and not flags.as_json:
         raise LapwingError("no dead letters there; `lapwing dead list` shows where there are some")
-    administer.report(results, _progress, as_json=as_json)
+    administer.report(results, _progress, as_json=flags.as_json)
     if any(result.answer["state"] == "failed" for result in results if result.answer):
         sys.exit(1)
 

@@ -113,7 +113,7 @@ class DeadNode:
 
 
 def on_each(
-    flags: shared.ClusterFlags, name: str, node: str, change: Callable[[DeadNode], Awaitable[T]], *,
+    flags: administer.NodeFlags, name: str, change: Callable[[DeadNode], Awaitable[T]], *,
     one: bool = False, only: Collection[str] | None = None,
 ) -> "list[NodeResult[T]]":  # fmt: skip
     """Carry `change` out on every node that has the dead letters, or on those of them that `only` names.
@@ -124,7 +124,7 @@ def on_each(
     async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
         from lapwing.client import cluster_changes
 
-        found = await _found(client, name, node)
+        found = await _found(client, name, flags.node)
         if one and len(found) > 1:
             names = ", ".join(each.node.name for each in found.values())
             raise LapwingError(f"--sequence names a letter of one node, and several have {name}: give --node ({names})")

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lapwing.cli import administer, shared
-from lapwing.cli.administer import OnNode, Yes
+from lapwing.cli import administer
+from lapwing.cli.administer import NODES, NodeFlags, Yes
 from lapwing.cli.commands import Group, Option
 
 if TYPE_CHECKING:
@@ -18,52 +18,48 @@ app = Group(
     example="lapwing drain start --node 10.0.0.7:4151 --deadline 10m",
 )
 
-Flags = shared.ClusterFlags
-_FLAGS = shared.ClusterFlags()
 
 
 @app.command(example="lapwing drain start --node 10.0.0.7:4151 --deadline 10m")
 def start(
-    node: OnNode = "",
     deadline: Annotated[str, Option(metavar="DURATION", help="Stop delivering after this time: 10m.")] = "",
     yes: Yes = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: NodeFlags = NODES,
 ) -> None:
     """Begin to drain a node."""
-    if not node:
-        administer.confirm("This will drain every node, so that nothing can be published. Go on?", yes=yes)
+    if not flags.node:
+        administer.confirm("This will drain every flags.node, so that nothing can be published. Go on?", yes=yes)
     document = {"deadline": deadline} if deadline else {}
 
     async def begin(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.call("POST", at.contact, "/drain", document=document)
 
-    _report(cluster, node, begin, as_json)
+    _report(flags, begin)
 
 
 @app.command(example="lapwing drain status")
-def status(node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+def status(flags: NodeFlags = NODES) -> None:
     """Show how far each node is."""
 
     async def show(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.get(at.contact, "/drain")
 
-    _report(cluster, node, show, as_json)
+    _report(flags, show)
 
 
 @app.command(example="lapwing drain stop --node 10.0.0.7:4151")
-def stop(node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+def stop(flags: NodeFlags = NODES) -> None:
     """Take messages again."""
 
     async def end(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.call("POST", at.contact, "/undrain")
 
-    _report(cluster, node, end, as_json)
+    _report(flags, end)
 
 
-def _report(cluster: Flags, node: str, change: Any, as_json: bool) -> None:
-    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), change)
-    administer.report(results, _state, as_json=as_json)
+def _report(flags: NodeFlags, change: Any) -> None:
+    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), change)
+    administer.report(results, _state, as_json=flags.as_json)
 
 
 def _state(answer: Any) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from lapwing.cli import administer, shared
-from lapwing.cli.administer import DryRun, OnNode, Place, Yes
+from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags, Place
 from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.errors import ConfigError
 
@@ -22,8 +22,6 @@ app = Group(
     example="lapwing pending list orders/billing --min-idle 1m",
 )
 
-Flags = shared.ClusterFlags
-_FLAGS = shared.ClusterFlags()
 _STATES: Final = ("in_flight", "ready", "deferred")
 _PAGE: Final = 10_000  # messages of one request
 _TIMEOUT: Final = 60.0  # s for the answer to one request
@@ -67,9 +65,7 @@ def list_(
     after: Annotated[int, Option(min=-1, help="Begin behind this sequence.")] = -1,
     bodies: Annotated[bool, Option("--bodies", help="Show the bodies too.")] = False,
     which: PendingFlags = _WHICH,
-    node: OnNode = "",
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: NodeFlags = NODES,
 ) -> None:
     """List pending messages in the order of the log: who has each, for how long, and how often it failed."""
     members = which.members()
@@ -77,8 +73,8 @@ def list_(
     async def read(client: "ClusterClient", at: "Node") -> Any:
         return await _read(client, at, place, members, count, after=after, bodies=bodies)
 
-    results = administer.changed(cluster, lambda client: _nodes(client, place, node), read)
-    if as_json:
+    results = administer.changed(flags, lambda client: _nodes(client, place, flags.node), read)
+    if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     _print_entries([(result.node, entry) for result in results for entry in (result.answer or {}).get("entries", ())],
@@ -96,19 +92,14 @@ def claim(
     to: Annotated[str, Option(metavar="CONSUMER", help="Hand the messages to this consumer.")] = "",
     limit: Limit = 0,
     which: PendingFlags = _WHICH,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Take messages from their consumers, or from their delay, so that others get them at once.
 
     A late answer of the former consumer is refused. It does not count as a failure.
     """
     document = {"action": "ready", **({"to": to} if to else {})}
-    _claim(document, "make {} ready to be delivered", place, ids, which, limit, node, yes=yes, dry_run=dry_run,
-           cluster=cluster, as_json=as_json)  # fmt: skip
+    _claim(document, "make {} ready to be delivered", place, ids, which, limit, flags)
 
 
 @app.command(example="lapwing pending finish orders/billing 0f1a2b3c4d5e6f70")
@@ -117,15 +108,10 @@ def finish(
     ids: Ids = None,
     limit: Limit = 0,
     which: PendingFlags = _WHICH,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Finish messages, so that they are not delivered any more."""
-    _claim({"action": "finish"}, "finish {}", place, ids, which, limit, node, yes=yes, dry_run=dry_run,
-           cluster=cluster, as_json=as_json)  # fmt: skip
+    _claim({"action": "finish"}, "finish {}", place, ids, which, limit, flags)
 
 
 @app.command(example="lapwing pending reject orders/billing --holder worker-3 --reason 'wrong schema'")
@@ -135,16 +121,11 @@ def reject(
     reason: Annotated[str, Option(metavar="TEXT", help="The error that the dead letter gets.")] = "",
     limit: Limit = 0,
     which: PendingFlags = _WHICH,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Give messages up at once: they become dead letters, or are dropped if the channel keeps none."""
     document = {"action": "reject", **({"reason": reason} if reason else {})}
-    _claim(document, "give up {}", place, ids, which, limit, node, yes=yes, dry_run=dry_run, cluster=cluster,
-           as_json=as_json)  # fmt: skip
+    _claim(document, "give up {}", place, ids, which, limit, flags)
 
 
 @app.command(example="lapwing pending defer orders/billing --state ready --by 30m")
@@ -154,11 +135,7 @@ def defer(
     by: Annotated[str, Option(metavar="DURATION", help="The delay, from now: 30s, 10m, 2h.")] = "",
     limit: Limit = 0,
     which: PendingFlags = _WHICH,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Take messages from their consumers, and deliver them after a delay."""
     from lapwing.client.format import parse_span
@@ -166,8 +143,7 @@ def defer(
     if not by:
         raise UsageError("--by is missing: the delay, such as --by 30m")
     document = {"action": "defer", "delay": parse_span(by, "--by") // 1_000_000}
-    _claim(document, f"defer {{}} by {by}", place, ids, which, limit, node, yes=yes, dry_run=dry_run, cluster=cluster,
-           as_json=as_json)  # fmt: skip
+    _claim(document, f"defer {{}} by {by}", place, ids, which, limit, flags)
 
 
 @app.command(example="lapwing pending cancel orders/billing --dry-run")
@@ -175,15 +151,10 @@ def cancel(
     place: Place,
     ids: OnlyIds = None,
     limit: Limit = 0,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Cancel deferred messages, so that they are never delivered. Messages in another state are left alone."""
-    _claim({"action": "finish"}, "cancel {}", place, ids, PendingFlags(state="deferred"), limit, node, yes=yes,
-           dry_run=dry_run, cluster=cluster, as_json=as_json)  # fmt: skip
+    _claim({"action": "finish"}, "cancel {}", place, ids, PendingFlags(state="deferred"), limit, flags)
 
 
 # ---- what they share ----
@@ -245,7 +216,7 @@ async def _counted_on(
 
 def _claim(
     document: dict[str, Any], what: str, place: str, ids: list[str] | None, which: PendingFlags, limit: int,
-    node: str, *, yes: bool, dry_run: bool, cluster: Flags, as_json: bool,
+    flags: ChangeFlags,
 ) -> None:  # fmt: skip
     """Count the messages of each node, ask, and claim them a page at a time."""
     members = which.members()
@@ -254,26 +225,26 @@ def _claim(
     wanted = set(ids or ())
 
     async def nodes(client: "ClusterClient") -> "list[Node]":
-        return await _nodes(client, place, node)
+        return await _nodes(client, place, flags.node)
 
     async def count(client: "ClusterClient", at: "Node") -> Any:
         return {"messages": await _counted_on(client, at, place, members, wanted, limit)}
 
-    planned = administer.changed(cluster, nodes, count)
-    if dry_run or not all(result.done for result in planned):
+    planned = administer.changed(flags, nodes, count)
+    if flags.dry_run or not all(result.done for result in planned):
         administer.report(planned, lambda answer: f"would {what.format(_messages(answer['messages']))}",
-                          as_json=as_json)  # fmt: skip
+                          as_json=flags.as_json)  # fmt: skip
         return
     plan = "\n".join(f"  {result.node}: {_messages(result.answer['messages'])}" for result in planned if result.answer)
     total = sum(result.answer["messages"] for result in planned if result.answer)
     if total:
-        administer.confirm(f"This will {what.format(_messages(total))} of {place}:\n{plan}\nGo on?", yes=yes)
+        administer.confirm(f"This will {what.format(_messages(total))} of {place}:\n{plan}\nGo on?", yes=flags.yes)
 
     async def take(client: "ClusterClient", at: "Node") -> Any:
         return await _take(client, at, {**document, **members, **_params(place)}, sorted(wanted), limit)
 
-    results = administer.changed(cluster, nodes, take)
-    administer.report(results, lambda answer: _taken(answer, what), as_json=as_json)
+    results = administer.changed(flags, nodes, take)
+    administer.report(results, lambda answer: _taken(answer, what), as_json=flags.as_json)
     if wanted and not any((result.answer or {}).get("claimed") for result in results):
         shared.warn("none of these messages is pending: each is finished, a dead letter, or of another channel")
         sys.exit(1)

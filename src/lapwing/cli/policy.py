@@ -3,8 +3,8 @@
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lapwing.cli import administer, shared
-from lapwing.cli.administer import OnNode, Yes
+from lapwing.cli import administer
+from lapwing.cli.administer import NODES, NodeFlags, Yes
 from lapwing.cli.commands import Argument, Group, Option
 from lapwing.cli.settings import parse_pairs
 
@@ -21,19 +21,17 @@ app = Group(
 )
 
 Name = Annotated[str, Argument(help="The name of the policy.")]
-Flags = shared.ClusterFlags
-_FLAGS = shared.ClusterFlags()
 
 
 @app.command("list", example="lapwing policy list")
-def list_(node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+def list_(flags: NodeFlags = NODES) -> None:
     """List the policies of each node, the one that wins first."""
 
     async def found(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.get(at.contact, "/policies")
 
-    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), found)
-    if as_json:
+    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), found)
+    if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     for result in results:
@@ -53,9 +51,7 @@ def set_(
     topics: Annotated[str, Option(metavar="PATTERN", help="Topics that it holds for; * stands for any text.")] = "*",
     channels: Annotated[str, Option(metavar="PATTERN", help="Channels that it holds for.")] = "*",
     priority: Annotated[int, Option(help="Of several policies that match, the highest priority wins.")] = 0,
-    node: OnNode = "",
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: NodeFlags = NODES,
 ) -> None:
     """Add a policy, or replace the one of that name."""
     document = {"topics": topics, "channels": channels, "priority": priority, "settings": parse_pairs(pairs)}
@@ -63,23 +59,21 @@ def set_(
     async def put(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.call("PUT", at.contact, f"/policies/{name}", document=document)
 
-    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), put)
+    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), put)
     administer.report(
         results,
         lambda answer: f"set; matches {answer['matching_topics']} topics and {answer['matching_channels']} channels",
-        as_json=as_json,
+        as_json=flags.as_json,
     )
 
 
 @app.command(example="lapwing policy remove retries")
-def remove(
-    name: Name, node: OnNode = "", yes: Yes = False, cluster: Flags = _FLAGS, as_json: shared.Json = False
-) -> None:
+def remove(name: Name, yes: Yes = False, flags: NodeFlags = NODES) -> None:
     """Remove a policy. Channels that it held for go back to other policies or to the defaults."""
     administer.confirm(f"This will remove the policy {name}. Go on?", yes=yes)
 
     async def removed(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.call("DELETE", at.contact, f"/policies/{name}")
 
-    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), removed)
-    administer.report(results, "removed", as_json=as_json)
+    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), removed)
+    administer.report(results, "removed", as_json=flags.as_json)

@@ -2,8 +2,8 @@
 
 from typing import Annotated, Any
 
-from lapwing.cli import seek, shared
-from lapwing.cli.administer import DryRun, OnNode, Place, Yes
+from lapwing.cli import seek
+from lapwing.cli.administer import CHANGE, ChangeFlags, Place
 from lapwing.cli.commands import Option, UsageError, command
 
 
@@ -13,11 +13,7 @@ def app(
     back: Annotated[str, Option(metavar="DURATION", help="Deliver the messages of this time again: 30m, 2h.")] = "",
     since: Annotated[str, Option(help="Deliver messages again from this time on: 2026-11-15T09:30:00Z.")] = "",
     sequence: Annotated[int | None, Option("--from", min=0, help="Deliver again from this sequence on.")] = None,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Deliver messages of a channel's past again, as far as the log holds them; it asks first.
 
@@ -30,4 +26,4 @@ def app(
     ]
     if len(given) != 1:
         raise UsageError("give one of --back, --since and --from")
-    seek.move(place, given[0], node, yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json, backwards=True)
+    seek.move(place, given[0], flags, backwards=True)

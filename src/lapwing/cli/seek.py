@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lapwing.cli import administer, shared
-from lapwing.cli.administer import DryRun, OnNode, Place, Yes
+from lapwing.cli import administer
+from lapwing.cli.administer import CHANGE, ChangeFlags, Place
 from lapwing.cli.commands import Argument, UsageError, command
 from lapwing.errors import ConfigError, LapwingError
 
@@ -22,18 +22,14 @@ def app(
         Argument(metavar="WHERE", help="earliest, latest, bookmark (undo), a sequence, a time, or 2h (ago).",
                  complete=lambda text: _WORDS),
     ],
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:  # fmt: skip
     """Move a channel to another place of the topic's log, on every node that has the topic.
 
     Messages behind the new place are delivered again, messages before it are skipped; both are counted first, and the
     command asks. `lapwing seek TOPIC/CHANNEL bookmark` goes back to where the channel was.
     """
-    move(place, target_of(to), node, yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json)
+    move(place, target_of(to), flags)
 
 
 def target_of(text: str) -> Any:
@@ -54,10 +50,7 @@ def target_of(text: str) -> Any:
     return {"back": text}
 
 
-def move(
-    place: str, to: Any, node: str, *, yes: bool, dry_run: bool, cluster: shared.ClusterFlags, as_json: bool,
-    backwards: bool = False,
-) -> None:  # fmt: skip
+def move(place: str, to: Any, flags: ChangeFlags, *, backwards: bool = False) -> None:
     """Preview a seek on each node, ask, and carry it out. With `backwards`, a seek that skips messages is refused."""
     topic, channel = administer.split_place(place)
     params = {"topic": topic, "channel": channel}
@@ -70,20 +63,20 @@ def move(
         return await client.http.call("POST", at.contact, "/channel/seek", params, document={"to": to})
 
     async def nodes(client: "ClusterClient") -> "list[Node]":
-        return await administer.topic_nodes(client, topic, node)
+        return await administer.topic_nodes(client, topic, flags.node)
 
-    planned = administer.changed(cluster, nodes, preview)
-    if dry_run or not all(result.done for result in planned):
-        administer.report(planned, lambda answer: f"would go {_effect(answer)}", as_json=as_json)
+    planned = administer.changed(flags, nodes, preview)
+    if flags.dry_run or not all(result.done for result in planned):
+        administer.report(planned, lambda answer: f"would go {_effect(answer)}", as_json=flags.as_json)
         return
     skipped = sum(int((result.answer or {}).get("skipped", 0)) for result in planned)
     if backwards and skipped:
         raise LapwingError(f"{place} is behind that place already: {skipped:,} messages would be skipped; "
                            "`lapwing seek` does that")  # fmt: skip
     plan = "\n".join(f"  {result.node}: {_effect(result.answer)}" for result in planned)
-    administer.confirm(f"This will move {place}:\n{plan}\nGo on?", yes=yes)
-    results = administer.changed(cluster, nodes, seek)
-    administer.report(results, lambda answer: f"moved {_effect(answer)}", as_json=as_json)
+    administer.confirm(f"This will move {place}:\n{plan}\nGo on?", yes=flags.yes)
+    results = administer.changed(flags, nodes, seek)
+    administer.report(results, lambda answer: f"moved {_effect(answer)}", as_json=flags.as_json)
 
 
 def _effect(answer: Any) -> str:

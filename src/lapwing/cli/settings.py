@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lapwing.cli import administer, shared
-from lapwing.cli.administer import OnNode
+from lapwing.cli.administer import NODES, NodeFlags
 from lapwing.cli.commands import Argument, Option, UsageError, command
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ def app(
     unset: Annotated[
         list[str] | None, Option("--unset", metavar="KEY", help="Remove this setting, so that its default holds.")
     ] = None,
-    node: OnNode = "",
     everything: Annotated[bool, Option("--all", help="Show settings that have their default too.")] = False,
-    cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
-    as_json: shared.Json = False,
+    flags: NodeFlags = NODES,
 ) -> None:
     """Show the settings of a topic or channel and where each comes from, or change them on every node.
 
@@ -47,9 +45,9 @@ def app(
             return await client.http.call("PATCH", at.contact, path, params, document=changes)
         return await client.http.get(at.contact, path, params)
 
-    results = administer.changed(cluster, lambda client: administer.topic_nodes(client, topic, node), apply)
-    if changes or as_json:
-        administer.report(results, lambda answer: f"set: {_shown(answer, changes)}", as_json=as_json)
+    results = administer.changed(flags, lambda client: administer.topic_nodes(client, topic, flags.node), apply)
+    if changes or flags.as_json:
+        administer.report(results, lambda answer: f"set: {_shown(answer, changes)}", as_json=flags.as_json)
         return
     for result in results:
         print(f"{result.node}:" if result.done else f"{result.node}: refused: {result.error}")

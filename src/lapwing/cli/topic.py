@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lapwing.cli import administer, shared
-from lapwing.cli.administer import DryRun, OnNode, Yes
+from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option
 
 if TYPE_CHECKING:
@@ -19,17 +19,13 @@ app = Group(
 )
 
 NewTopic = Annotated[str, Argument(help="The topic.")]
-Flags = shared.ClusterFlags
-_FLAGS = shared.ClusterFlags()
 
 
 @app.command(example="lapwing topic create orders")
 def create(
     topic: NewTopic,
     channel: Annotated[list[str] | None, Option("--channel", help="Create this channel too.")] = None,
-    node: OnNode = "",
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: NodeFlags = NODES,
 ) -> None:
     """Create a topic on every node. A topic that exists is left as it is."""
 
@@ -38,89 +34,78 @@ def create(
         for name in channel or ():
             await client.http.post(at.contact, "/channel/create", {"topic": topic, "channel": name})
 
-    results = administer.changed(cluster, lambda client: administer.all_nodes(client, node), made)
-    administer.report(results, "created", as_json=as_json)
+    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), made)
+    administer.report(results, "created", as_json=flags.as_json)
 
 
 @app.command(example="lapwing topic delete orders --dry-run")
 def delete(
     topic: shared.Topic,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Delete a topic with its channels and all messages, on every node and in nsqlookupd."""
-    destroy("delete", "deleted", topic, "", node, yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json)
+    destroy("delete", "deleted", topic, "", flags)
 
 
 @app.command(example="lapwing topic empty orders --yes")
 def empty(
     topic: shared.Topic,
-    node: OnNode = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cluster: Flags = _FLAGS,
-    as_json: shared.Json = False,
+    flags: ChangeFlags = CHANGE,
 ) -> None:
     """Drop the messages that wait in the topic and are not in a channel yet. Channels keep theirs."""
-    destroy("empty", "emptied", topic, "", node, yes=yes, dry_run=dry_run, cluster=cluster, as_json=as_json)
+    destroy("empty", "emptied", topic, "", flags)
 
 
 @app.command(example="lapwing topic pause orders")
-def pause(topic: shared.Topic, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+def pause(topic: shared.Topic, flags: NodeFlags = NODES) -> None:
     """Stop handing messages to channels. Publishing continues; the messages wait in the topic."""
-    act("pause", "paused", topic, "", node, cluster, as_json)
+    act("pause", "paused", topic, "", flags)
 
 
 @app.command(example="lapwing topic unpause orders")
-def unpause(topic: shared.Topic, node: OnNode = "", cluster: Flags = _FLAGS, as_json: shared.Json = False) -> None:
+def unpause(topic: shared.Topic, flags: NodeFlags = NODES) -> None:
     """Hand messages to channels again."""
-    act("unpause", "unpaused", topic, "", node, cluster, as_json)
+    act("unpause", "unpaused", topic, "", flags)
 
 
-def act(action: str, done: str, topic: str, channel: str, node: str, cluster: Flags, as_json: bool) -> None:
+def act(action: str, done: str, topic: str, channel: str, flags: NodeFlags) -> None:
     """Pause or unpause a topic, or a channel of it."""
     path, params = _request(action, topic, channel)
     results = administer.changed(
-        cluster,
-        lambda client: administer.topic_nodes(client, topic, node),
+        flags,
+        lambda client: administer.topic_nodes(client, topic, flags.node),
         lambda client, at: client.http.post(at.contact, path, params),
     )
-    administer.report(results, done, as_json=as_json)
+    administer.report(results, done, as_json=flags.as_json)
 
 
-def destroy(
-    action: str, done: str, topic: str, channel: str, node: str, *, yes: bool, dry_run: bool, cluster: Flags,
-    as_json: bool,
-) -> None:  # fmt: skip
+def destroy(action: str, done: str, topic: str, channel: str, flags: ChangeFlags) -> None:
     """Delete or empty a topic, or a channel of it, after asking."""
     path, params = _request(action, topic, channel)
     name = f"channel {topic}/{channel}" if channel else f"topic {topic}"
 
     async def look(client: "ClusterClient") -> list[tuple[str, str]]:
-        nodes = await administer.topic_nodes(client, topic, node)
+        nodes = await administer.topic_nodes(client, topic, flags.node)
         return [(each.name, _held(await _stats(client, each, topic), channel, action)) for each in nodes]
 
-    held = shared.asked(cluster, look)
-    if dry_run:
+    held = shared.asked(flags, look)
+    if flags.dry_run:
         for where, what in held:
             print(f"{where}  would {action} {name}: {what}")
         return
     places = "\n".join(f"  {where}: {what}" for where, what in held)
-    administer.confirm(f"This will {action} {name}:\n{places}\nGo on?", yes=yes)
+    administer.confirm(f"This will {action} {name}:\n{places}\nGo on?", yes=flags.yes)
 
     async def destroyed(client: "ClusterClient", at: "Node") -> None:
         await client.http.post(at.contact, path, params)
 
     async def nodes(client: "ClusterClient") -> "list[Node]":
-        found = await administer.topic_nodes(client, topic, node)
-        if action == "delete" and not node:
+        found = await administer.topic_nodes(client, topic, flags.node)
+        if action == "delete" and not flags.node:
             await _forget(client, path, params)
         return found
 
-    administer.report(administer.changed(cluster, nodes, destroyed), done, as_json=as_json)
+    administer.report(administer.changed(flags, nodes, destroyed), done, as_json=flags.as_json)
 
 
 async def _forget(client: "ClusterClient", path: str, params: dict[str, str]) -> None:
