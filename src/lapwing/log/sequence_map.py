@@ -5,7 +5,7 @@ A dict of a million messages takes over 100 MB. Here most of them lie in sorted 
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress
 from typing import Final
 
@@ -98,17 +98,6 @@ class SequenceMap:
         if len(self._fresh) > _FRESH:
             self._settle()
 
-    def set_all(self, sequences: "array[int]", columns: "list[array[int]]") -> None:
-        """Set many rows at once; cheap when the sequences rise and lie behind all that are here."""
-        self._settle()
-        count = len(sequences)
-        rising = all(map(int.__lt__, sequences, sequences[1:]))
-        if count and rising and self._is_behind(sequences[0]):
-            self._append(sequences, columns)
-            return
-        for row in zip(sequences, *columns, strict=True):
-            self.set(*row)
-
     def pop(self, sequence: int) -> Row | None:
         """Remove a sequence; return its row."""
         row = self._fresh.pop(sequence, None)
@@ -159,23 +148,7 @@ class SequenceMap:
                 lows.append(block.sequences[at])
         return min(lows, default=None)
 
-    def packed(self) -> "array[int]":
-        """Return all rows in one array, each a sequence and its numbers, in rising order within each block."""
-        width = self._columns + 1
-        self._settle()
-        packed = array("q", bytes(8 * width * len(self)))
-        at = 0
-        for block in self._blocks:
-            end = at + block.count * width
-            for place, column in enumerate([block.sequences, *block.columns]):
-                packed[at + place : end : width] = array("q", compress(column, block.alive))
-            at = end
-        return packed
-
     # --- the arrays --------------------------------------------------------------------------------------------
-
-    def _is_behind(self, sequence: int) -> bool:
-        return all(block.sequences[-1] < sequence for block in self._blocks)
 
     def _settle(self) -> None:
         """Sort the newest rows into the arrays."""
@@ -205,14 +178,3 @@ class SequenceMap:
 
 def _columns(rows: Sequence[Row], count: int) -> "list[array[int]]":
     return [array("q", [row[column] for row in rows]) for column in range(count)]
-
-
-def unpacked(values: "array[int]", columns: int) -> "tuple[array[int], list[array[int]]]":
-    """Return the sequences and the columns of rows that lie behind one another in one array."""
-    width = columns + 1
-    return values[::width], [values[place::width] for place in range(1, width)]
-
-
-def sequences_of(found: Iterable[int]) -> "array[int]":
-    """Return sequences as an array."""
-    return array("q", found)

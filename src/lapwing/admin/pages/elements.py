@@ -208,10 +208,6 @@ class Field(Element, component=PACKAGED / "lw_field.js"):
         self.value = value
         set_attributes(self, value=value)
 
-    def set_options(self, options: Sequence[tuple[str, str]]) -> None:
-        """Set the choices."""
-        set_attributes(self, options=[list(option) for option in options])
-
 
 class Counter(Element, component=PACKAGED / "lw_counter.js"):
     """A number that counts up between polls."""
