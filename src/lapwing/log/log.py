@@ -63,7 +63,7 @@ class DiskLog(LogWriter):
         self.identity, self.node, self.lost = opened.identity, opened.node, opened.lost
         self.on_corrupt = on_corrupt
         self.unserved: list[tuple[int, int]] = []  # runs that could not be served when they were read
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self._memo: tuple[int, int, Frames] = (0, 0, b"")
         self._cold_rows: list[tuple[Segment, int, int, list[Rows]]] = []  # that were read last: from, and to before
 
@@ -85,11 +85,11 @@ class DiskLog(LogWriter):
         segment = self._segments[at]
         if sequence >= segment.end:
             following = self._firsts[at + 1]
-            self._tell(segment.frames.path, segment.size, segment.end, following - segment.end)
+            self._report_unserved(segment.frames.path, segment.size, segment.end, following - segment.end)
             return segment.end, following, None, None
-        return self._sure(segment, lambda: self._load_cold(segment, sequence, place, max_bytes))
+        return self._with_sound_index(segment, lambda: self._load_cold(segment, sequence, place, max_bytes))
 
-    def _sure(self, segment: Segment, look: Callable[[], T]) -> T:
+    def _with_sound_index(self, segment: Segment, look: Callable[[], T]) -> T:
         """Return what `look` finds in a segment; the index is rebuilt first when it is damaged. Raises `ReadFailed`."""
         try:
             try:
@@ -104,7 +104,7 @@ class DiskLog(LogWriter):
 
     def rebuild(self, segment: Segment, *, by_form: bool = False) -> None:
         """Write the index of a segment again, with what is sound of it. Raises `OSError` or `LogError`."""
-        recovery.rebuild_index(segment, node=self.node, say=self._note, by_form=by_form)
+        recovery.rebuild_index(segment, node=self.node, note=self._note, by_form=by_form)
         if segment is self._segments[-1]:
             segment.last = None  # its record may be another one now
 
@@ -118,16 +118,16 @@ class DiskLog(LogWriter):
             number = segment.find(sequence)
         chunks, frames, problem = segment.read(number, max_bytes)
         if frames is None:
-            self._tell(segment.frames.path, chunks[0].offset, chunks[0].first, chunks[0].count, problem)
+            self._report_unserved(segment.frames.path, chunks[0].offset, chunks[0].first, chunks[0].count, problem)
         return chunks[0].first, chunks[-1].end, frames, (segment, number + len(chunks))
 
     def _note(self, path: str, offset: int, what: str) -> None:
         self.notes.append(f"{path}: offset {offset}: {what}")
 
-    def _tell(self, path: str, offset: int, first: int, count: int, problem: str = "missing") -> None:
+    def _report_unserved(self, path: str, offset: int, first: int, count: int, problem: str = "missing") -> None:
         """Report a range that cannot be served, once."""
-        if (path, offset) not in self._told:
-            self._told.add((path, offset))
+        if (path, offset) not in self._reported:
+            self._reported.add((path, offset))
             self.unserved.append((first, first + count))
             self._note(path, offset, f"messages {first} to {first + count - 1} not served: {problem}")
             self.on_corrupt(path, offset, first, count)
@@ -152,7 +152,7 @@ class DiskLog(LogWriter):
         segment = self._segments[bisect_right(self._firsts, sequence) - 1]
         if sequence >= segment.end:
             return segment.frames.path, segment.size
-        chunk = self._sure(segment, lambda: segment.index.chunk(segment.find(sequence)))
+        chunk = self._with_sound_index(segment, lambda: segment.index.chunk(segment.find(sequence)))
         return segment.frames.path, chunk.offset
 
     def shed(self) -> None:
@@ -178,7 +178,7 @@ class DiskLog(LogWriter):
         segment = self._segments[bisect_right(self._firsts, start) - 1]
         if start >= segment.end:
             return None
-        run = self._sure(segment, lambda: segment.run(segment.find(start), max_bytes))
+        run = self._with_sound_index(segment, lambda: segment.run(segment.find(start), max_bytes))
         chunks = [chunk for chunk in run if chunk.end <= stop and not chunk.flags & QUARANTINED]
         if not chunks or chunks[0].first != start:
             return None
@@ -196,7 +196,7 @@ class DiskLog(LogWriter):
             if segment.first >= stop:
                 break
             if segment.extras.size:
-                found += segment.extras.read(start, stop, self._tell_extras)
+                found += segment.extras.read(start, stop, self._report_damaged_rows)
         for rows in self._unwritten_rows:
             found += rows.extras(start, stop)
         return found
@@ -222,12 +222,12 @@ class DiskLog(LogWriter):
         for known, begin, end, runs in self._cold_rows:
             if known is segment and begin <= start and stop <= end:
                 return join(runs, start, stop)
-        end, runs = self._sure(segment, lambda: segment.extras.runs(start, stop, self._tell_extras))
+        end, runs = self._with_sound_index(segment, lambda: segment.extras.runs(start, stop, self._report_damaged_rows))
         self._cold_rows = [(segment, start, end, runs), *self._cold_rows[: _COLD_READERS - 1]]
         return join(runs, start, stop)
 
-    def _tell_extras(self, path: str, offset: int, length: int) -> None:
-        self._tell(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
+    def _report_damaged_rows(self, path: str, offset: int, length: int) -> None:
+        self._report_unserved(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")
 
     def bytes_from(self, sequence: int) -> int:
         """Return about how many bytes of frames lie from `sequence` on: exact between chunks. Raises `ReadFailed`."""
@@ -238,7 +238,7 @@ class DiskLog(LogWriter):
         segment = self._segments[at]
         total = unwritten + sum(segment.size for segment in self._segments[at:])
         if segment.first <= sequence < segment.end:
-            chunk = self._sure(segment, lambda: segment.index.chunk(segment.find(sequence)))
+            chunk = self._with_sound_index(segment, lambda: segment.index.chunk(segment.find(sequence)))
             total -= chunk.offset + chunk.length * (sequence - chunk.first) // max(chunk.count, 1)
         elif sequence >= segment.end:
             total -= segment.size
@@ -248,7 +248,7 @@ class DiskLog(LogWriter):
         """Return the first sequence at or after a time; `end` when there is none."""
         for segment in self._segments:
             if segment.index.count and segment.newest >= timestamp:
-                return self._sure(segment, lambda: self._search_time(segment, timestamp))  # noqa: B023 - called at once
+                return self._with_sound_index(segment, lambda: self._search_time(segment, timestamp))  # noqa: B023 - called at once
         return self._first_since(self._written, self.end, timestamp)
 
     def _search_time(self, segment: Segment, timestamp: int) -> int:
@@ -271,7 +271,7 @@ class DiskLog(LogWriter):
             segment = self._segments[bisect_right(self._firsts, sequence) - 1]
             if sequence >= segment.end:
                 return segment.newest
-            return self._sure(segment, lambda: segment.index.chunk(segment.find(sequence))).time
+            return self._with_sound_index(segment, lambda: segment.index.chunk(segment.find(sequence))).time
 
     # --- deleting ----------------------------------------------------------------------------------------------
 
@@ -355,8 +355,8 @@ class DiskLog(LogWriter):
                 self._written = self.end
                 self._unwritten_rows = []
             self.write_index()
-            if self._promised:
-                self._keep_promise()
+            if self._reserved:
+                self._clear_reservation()
         finally:
             for segment in self._segments:
                 segment.close()

@@ -36,7 +36,7 @@ class LogWriter:
         self.first = self._firsts[0] if self._firsts else self.next
         self._written = self.next  # with durability "memory", what is beyond it is in the window alone
         self._window = Window(self.next)
-        self._promised = False  # whether the disk knows that there may be something beyond `_written`
+        self._reserved = False  # whether the disk knows that there may be something beyond `_written`
         self._unwritten_rows: list[Rows] = []
         self._pending: list[Frames] = []
         self._pending_counts: list[int] = []
@@ -155,8 +155,8 @@ class LogWriter:
             self._written = self.next
             self._unwritten_rows = []
         else:
-            if not self._promised:
-                self._promise()
+            if not self._reserved:
+                self._reserve()
             self._unwritten_rows += self._pending_rows
 
     def _batches(self) -> list[Batch]:
@@ -171,14 +171,14 @@ class LogWriter:
         """Return what with durability "memory" was flushed and is in the window alone."""
         return joined([(count, frames, last_time(frames)) for _, count, frames in self._window.since(self._written)])
 
-    def _promise(self) -> None:
+    def _reserve(self) -> None:
         """Have the disk know how far memory may be ahead of it, so that a crash gives no sequence out twice."""
         try:
             reservation.reserve(self.directory, self.options.mem_queue_size, self.files)
         except OSError as error:
             self._give_up_pending()
             raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
-        self._promised = True
+        self._reserved = True
 
     def _write_or_forget(self, batches: list[Batch], extras: Sequence[Rows], *, atomic: bool = True) -> None:
         try:
@@ -267,12 +267,12 @@ class LogWriter:
         if self._segments:
             self._segments[-1].write_index()
 
-    def _keep_promise(self) -> None:
+    def _clear_reservation(self) -> None:
         try:
             reservation.clear(self.directory, self.files)
         except OSError as error:
             raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
-        self._promised = False
+        self._reserved = False
 
     # --- syncing -----------------------------------------------------------------------------------------------
 

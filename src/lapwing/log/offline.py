@@ -199,21 +199,21 @@ def _walk_segment(
 ) -> Iterator[Event]:
     segment.size = segment.frames.size()
     segment.extras.size = segment.extras.file.size()
-    told: list[Problem] = []
+    problems: list[Problem] = []
 
-    def say(path: str, offset: int, what: str) -> None:
+    def note(path: str, offset: int, what: str) -> None:
         if path != segment.frames.path:  # what is wrong with the frames is reported chunk by chunk
-            told.append(Problem(topic, path, offset, what))
+            problems.append(Problem(topic, path, offset, what))
 
     known = _recorded(segment)
     stop = 0
-    for chunk in recovery.every_chunk(segment, summary.node, following, say, by_form=by_form):
-        yield from told
-        told.clear()
+    for chunk in recovery.every_chunk(segment, summary.node, following, note, by_form=by_form):
+        yield from problems
+        problems.clear()
         yield from _walk_chunk(topic, segment, chunk, summary, known, want_frames)
         stop, segment.end = chunk.stop, chunk.end
         yield Progress(topic, stop, segment.size)
-    yield from told
+    yield from problems
     if stop < segment.size:
         yield Problem(topic, segment.frames.path, stop, f"{segment.size - stop} bytes that are no whole message")
     summary.next = max(summary.next, segment.end)

@@ -89,14 +89,14 @@ def _open(
     if known is None:
         known = _make_identity(directory, node, now, segments, files, sync=options.durability == "fsync")
 
-    def say(path: str, offset: int, what: str) -> None:
+    def note(path: str, offset: int, what: str) -> None:
         notes.append(f"{path}: offset {offset}: {what}")
 
     reached = 0
     for place, segment in enumerate(segments):
         following = firsts[place + 1] if place + 1 < len(firsts) else None
         reached = recovery.open_segment(
-            segment, node=known[1], following=following, by_form=by_form, say=say
+            segment, node=known[1], following=following, by_form=by_form, note=note
         )
     ahead = reservation.ahead(directory, names, files)
     missing = ahead + (reached - segments[-1].end if segments else 0)

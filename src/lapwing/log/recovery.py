@@ -19,14 +19,14 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.log.index import CONTINUED, QUARANTINED, RECORD, UNVERIFIED, Chunk, decode
-from lapwing.log.salvage import Say, Stretch
+from lapwing.log.salvage import Note, Stretch
 from lapwing.log.segment import SPARE, Segment
 
 _RECORDS_AT_ONCE: Final = 4096
 
 
-def open_segment(segment: Segment, *, node: int, following: int | None, by_form: bool, say: Say) -> int:
-    """Learn what `segment` holds; mend it where it is not as a clean stop leaves it, and `say` what was done.
+def open_segment(segment: Segment, *, node: int, following: int | None, by_form: bool, note: Note) -> int:
+    """Learn what `segment` holds; mend it where it is not as a clean stop leaves it, and `note` what was done.
 
     `following` is the first sequence of the next segment, None when this is the last one, to be appended to. With
     `by_form` frames without a record are always served. Only the first and the last record are looked at while they
@@ -41,13 +41,13 @@ def open_segment(segment: Segment, *, node: int, following: int | None, by_form:
         if following is None and kept is not None:
             count = segment.index.file.size() // RECORD
             if kept < count:
-                reached = _undo_torn_write(segment, kept, count, node, say)
+                reached = _undo_torn_write(segment, kept, count, node, note)
             else:
-                _mend_tail(segment, kept, node, by_form, say)
+                _mend_tail(segment, kept, node, by_form, note)
         else:
-            _rebuild(segment, node, following, by_form, say)
+            _rebuild(segment, node, following, by_form, note)
     if following is None:
-        _finish_last(segment, say)
+        _finish_last(segment, note)
     else:
         segment.extras.size = segment.extras.file.size()
     return max(reached, segment.end)
@@ -72,10 +72,10 @@ def sound_index(segment: Segment) -> bool:
     return at == segment.size and expected == segment.end
 
 
-def rebuild_index(segment: Segment, *, node: int, say: Say, by_form: bool = False) -> None:
+def rebuild_index(segment: Segment, *, node: int, note: Note, by_form: bool = False) -> None:
     """Write the index of an open segment again, with every record that is sound; the frames are not touched."""
     segment.write_index()
-    _replace_index(segment, every_chunk(segment, node, segment.end, say, by_form=by_form))
+    _replace_index(segment, every_chunk(segment, node, segment.end, note, by_form=by_form))
 
 
 def _fits(segment: Segment, following: int | None) -> bool:
@@ -115,30 +115,30 @@ def _sound_records(segment: Segment) -> int | None:
     return count
 
 
-def _mend_tail(segment: Segment, kept: int, node: int, by_form: bool, say: Say) -> None:
+def _mend_tail(segment: Segment, kept: int, node: int, by_form: bool, note: Note) -> None:
     """Give the whole frames behind the last sound record a record, and cut off the rest."""
     index = segment.index
     index.count = kept
     last = index.chunk(kept - 1) if kept else Chunk(segment.first, 0, 0, 0, 0, 0)
     stretch = _behind(segment, last, segment.size, None, node, by_form)
     stretch.resync = not kept or not stretch.trusted
-    chunks = list(stretch.chunks(say))
+    chunks = list(stretch.chunks(note))
     surplus = index.file.size() - kept * RECORD
     if surplus:
-        say(index.file.path, kept * RECORD, f"dropped {surplus} bytes of torn records")
+        note(index.file.path, kept * RECORD, f"dropped {surplus} bytes of torn records")
         index.file.truncate(kept * RECORD)
     if chunks:
         count = stretch.expected - last.end
         if stretch.trusted:
-            say(segment.frames.path, last.stop, f"found {count} whole messages that the index did not have")
+            note(segment.frames.path, last.stop, f"found {count} whole messages that the index did not have")
         index.recent = chunks  # written with the next checkpoint: opening needs no room on the disk
         index.count += len(chunks)
         index.unwritten = len(chunks)
-    _cut(segment, stretch.at, say)
+    _cut(segment, stretch.at, note)
     _learn_end(segment, chunks[-1] if chunks else last)
 
 
-def _undo_torn_write(segment: Segment, kept: int, count: int, node: int, say: Say) -> int:
+def _undo_torn_write(segment: Segment, kept: int, count: int, node: int, note: Note) -> int:
     """Go back to before the last write, whose records are there but not its frames; return where all was given out.
 
     After a power loss the record may have covered acknowledged messages: the frames that are left of them stay where
@@ -153,28 +153,28 @@ def _undo_torn_write(segment: Segment, kept: int, count: int, node: int, say: Sa
     base = torn.before()
     reached = 0
     if base.stop <= segment.size and torn.boot and not trusts(segment, torn):
-        whole, chunks = begun, list(_left_of(segment, torn, node, None, say, unverified=True))
+        whole, chunks = begun, list(_left_of(segment, torn, node, None, note, unverified=True))
     elif base.stop <= segment.size:
         whole, chunks = begun, [base] if base.length else []
-        say(index.file.path, begun * RECORD, "the last write is not all there, and was not acknowledged")
-        _cut(segment, base.stop, say)
+        note(index.file.path, begun * RECORD, "the last write is not all there, and was not acknowledged")
+        _cut(segment, base.stop, note)
         # the record that knows what was before goes last, and in place: this can be broken off anywhere and done again
         index.file.truncate((begun + 1) * RECORD)
     else:
         whole, reached = kept, index.chunk(count - 1).end
-        chunks = list(_left_of(segment, index.chunk(kept), node, None, say))
+        chunks = list(_left_of(segment, index.chunk(kept), node, None, note))
     if chunks:
         index.file.write(b"".join([chunk.encode() for chunk in chunks]), whole * RECORD)
     index.count = whole + len(chunks)
     index.file.truncate(index.count * RECORD)
     last = index.chunk(index.count - 1) if index.count else Chunk(segment.first, 0, 0, 0, 0, 0)
-    _cut(segment, last.stop, say)
+    _cut(segment, last.stop, note)
     _learn_end(segment, last)
     return reached
 
 
 def _left_of(
-    segment: Segment, chunk: Chunk, node: int, until: int | None, say: Say, *, unverified: bool = False
+    segment: Segment, chunk: Chunk, node: int, until: int | None, note: Note, *, unverified: bool = False
 ) -> Iterator[Chunk]:
     """Yield the chunks to make of one that is not all there: what it was before, if that is, then quarantine.
 
@@ -188,25 +188,25 @@ def _left_of(
     count, stop = chunk.count - known.count, segment.size
     if until is None:
         stretch = Stretch(segment.frames, known.stop, segment.size, known.end, node << 54, resync=False)
-        list(stretch.chunks(say))
+        list(stretch.chunks(note))
         count, stop = stretch.expected - known.end, stretch.at
     if count:
         what = f"messages {known.end} to {known.end + count - 1}: not all of their chunk is there, quarantined"
-        say(segment.frames.path, known.stop, what)
+        note(segment.frames.path, known.stop, what)
         flags = QUARANTINED | UNVERIFIED if unverified else QUARANTINED
         crc = kernel.crc32c(segment.frames.read(stop - known.stop, known.stop)) if unverified else 0
         yield Chunk(known.end, known.stop, chunk.time, count, stop - known.stop, crc, flags)
 
 
-def _rebuild(segment: Segment, node: int, following: int | None, by_form: bool, say: Say) -> None:
-    last = _replace_index(segment, every_chunk(segment, node, following, say, by_form=by_form))
-    say(segment.index.file.path, 0, f"rebuilt the index: {segment.index.count} chunks")
+def _rebuild(segment: Segment, node: int, following: int | None, by_form: bool, note: Note) -> None:
+    last = _replace_index(segment, every_chunk(segment, node, following, note, by_form=by_form))
+    note(segment.index.file.path, 0, f"rebuilt the index: {segment.index.count} chunks")
     if following is None:
-        _cut(segment, last.stop, say)
+        _cut(segment, last.stop, note)
 
 
 def every_chunk(
-    segment: Segment, node: int, until: int | None, say: Say, *, by_form: bool = False
+    segment: Segment, node: int, until: int | None, note: Note, *, by_form: bool = False
 ) -> Iterator[Chunk]:
     """Yield every chunk of a segment whose size is known: those of its sound records, and those found between them.
 
@@ -223,25 +223,25 @@ def every_chunk(
             if chunk is not None and until is not None and chunk.end > until:
                 chunk = chunk.before()  # of a write that failed
             if chunk is None or not _follows(chunk, known, segment.size, until):
-                say(file.path, begin * RECORD + place, "dropped a record that is damaged or out of place")
+                note(file.path, begin * RECORD + place, "dropped a record that is damaged or out of place")
                 damaged.append(data[place : place + RECORD])
                 continue
             if chunk.offset > known.stop or chunk.first > known.end:
                 stretch = _behind(segment, known, chunk.offset, chunk.first, node, by_form)
-                yield from _without_record(stretch, damaged, say)
+                yield from _without_record(stretch, damaged, note)
             damaged.clear()
-            for known in [chunk] if chunk.stop <= segment.size else _left_of(segment, chunk, node, until, say):
+            for known in [chunk] if chunk.stop <= segment.size else _left_of(segment, chunk, node, until, note):
                 yield known
-    yield from _without_record(_behind(segment, known, segment.size, until, node, by_form), damaged, say)
+    yield from _without_record(_behind(segment, known, segment.size, until, node, by_form), damaged, note)
 
 
-def _without_record(stretch: Stretch, damaged: list[bytes], say: Say) -> Iterator[Chunk]:
+def _without_record(stretch: Stretch, damaged: list[bytes], note: Note) -> Iterator[Chunk]:
     """Yield the chunks of a stretch, first those that the damaged records still verify."""
     for record in damaged:
         chunk = None if stretch.trusted else stretch.verified(record)
         if chunk is not None:
             yield chunk
-    yield from stretch.chunks(say)
+    yield from stretch.chunks(note)
 
 
 def _follows(chunk: Chunk, known: Chunk, size: int, until: int | None) -> bool:
@@ -265,9 +265,9 @@ def _behind(
     return stretch
 
 
-def _cut(segment: Segment, size: int, say: Say) -> None:
+def _cut(segment: Segment, size: int, note: Note) -> None:
     if size < segment.size:
-        say(segment.frames.path, size, f"cut off a torn tail of {segment.size - size} bytes")
+        note(segment.frames.path, size, f"cut off a torn tail of {segment.size - size} bytes")
         segment.frames.truncate(size)
         segment.size = size
 
@@ -298,28 +298,28 @@ def _learn_end(segment: Segment, last: Chunk) -> None:
     segment.end, segment.newest = last.end, last.time
 
 
-def _finish_last(segment: Segment, say: Say) -> None:
+def _finish_last(segment: Segment, note: Note) -> None:
     """Prepare the segment that is appended to: it has no extras of messages to come, and its last chunk is verified."""
     if segment.frames.room() > segment.size + SPARE:
         segment.frames.truncate(segment.size)  # to its own length: gives back what a killed process had reserved
     cut = segment.extras.cut(segment.end)
     if cut:
-        say(segment.extras.file.path, segment.extras.size, f"cut off {cut} bytes that belong to no message")
+        note(segment.extras.file.path, segment.extras.size, f"cut off {cut} bytes that belong to no message")
     for chunk in segment.index.recent:
         chunk.attributes = segment.extras.size
     if segment.index.count:
-        _set_aside_without_attributes(segment, say)
+        _set_aside_without_attributes(segment, note)
         chunks, frames, problem = segment.read(segment.index.count - 1, 0)
         if frames is not None:
             segment.last = chunks[0]
             if not segment.index.recent:
                 segment.last.recorded()
                 segment.index.recent = [segment.last]
-        elif problem != "quarantined" and not _keep_sound_part(segment, chunks[0], say):
-            say(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")
+        elif problem != "quarantined" and not _keep_sound_part(segment, chunks[0], note):
+            note(segment.frames.path, chunks[0].offset, f"the last chunk will not be served: {problem}")
 
 
-def _set_aside_without_attributes(segment: Segment, say: Say) -> None:
+def _set_aside_without_attributes(segment: Segment, note: Note) -> None:
     """Serve no message that a power loss has left without its deferral and headers."""
     index = segment.index
     number = index.count - 1
@@ -330,14 +330,14 @@ def _set_aside_without_attributes(segment: Segment, say: Say) -> None:
         chunk.flags |= QUARANTINED | UNVERIFIED
         index.file.write(chunk.encode(), number * RECORD)
         what = f"messages {chunk.first} to {chunk.end - 1}: their deferrals and headers are not there, set aside"
-        say(segment.frames.path, chunk.offset, what)
+        note(segment.frames.path, chunk.offset, what)
         number -= 1
         if number < 0:
             return
         chunk = index.chunk(number)
 
 
-def _keep_sound_part(segment: Segment, chunk: Chunk, say: Say) -> bool:
+def _keep_sound_part(segment: Segment, chunk: Chunk, note: Note) -> bool:
     """Serve, of a last chunk that does not match its checksum, what was there before, if that does; return whether.
 
     A power loss may leave a file that is as long as it should be, without the bytes that were written last.
@@ -350,5 +350,5 @@ def _keep_sound_part(segment: Segment, chunk: Chunk, say: Say) -> bool:
     rest.flags = QUARANTINED
     segment.index.file.write(before.encode() + rest.encode(), (segment.index.count - 1) * RECORD)
     segment.index.count += 1
-    say(segment.frames.path, rest.offset, f"messages {rest.first} to {rest.end - 1} do not match: quarantined")
+    note(segment.frames.path, rest.offset, f"messages {rest.first} to {rest.end - 1} do not match: quarantined")
     return True

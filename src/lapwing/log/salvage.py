@@ -20,7 +20,7 @@ _SET_ASIDE: Final = (
     "(lapwing log repair --unverified serves them)"
 )
 
-Say = Callable[[str, int, str], None]  # path, offset, what
+Note = Callable[[str, int, str], None]  # path, offset, what
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Stretch:
     trusted: bool = True  # whether frames are served by their form, without a checksum
     boot: int = 0  # for the records of what is found
 
-    def chunks(self, say: Say) -> Iterator[Chunk]:
+    def chunks(self, note: Note) -> Iterator[Chunk]:
         """Chunks of the frames that are whole; damaged places between them, and before `until`, as quarantined ones.
 
         Afterwards `at` is where the last of them ends.
@@ -52,20 +52,20 @@ class Stretch:
                 suspect = self.at + positions[sound - 1]
                 place, sequence = self._next_sound(suspect, self.expected + sound - 1)
                 if place and (place < after or sequence == self.expected + sound):
-                    yield from self._emit(data, positions, sound - 1, say)
-                    yield self._quarantine(place, sequence, say)
+                    yield from self._emit(data, positions, sound - 1, note)
+                    yield self._quarantine(place, sequence, note)
                     continue
             if sound:
-                yield from self._emit(data, positions, sound, say)
+                yield from self._emit(data, positions, sound, note)
                 continue
             if not self.resync or (not self.trusted and self._is_torn()):
                 break
             place, sequence = self._next_sound(self.at, self.expected)
             if not place:
                 break
-            yield self._quarantine(place, sequence, say)
+            yield self._quarantine(place, sequence, note)
         if self.until is not None and self.expected < self.until and self.until - self.expected < _MOST:
-            yield self._quarantine(self.stop, self.until, say)
+            yield self._quarantine(self.stop, self.until, note)
 
     def verified(self, record: bytes) -> Chunk | None:
         """Return the chunk at the head of the stretch if a damaged record verifies it, and move behind it.
@@ -148,7 +148,7 @@ class Stretch:
             begin += max(len(data) - kernel.HEAD, 1)
         return 0, 0
 
-    def _emit(self, data: bytes, positions: "array[int]", count: int, say: Say) -> Iterator[Chunk]:
+    def _emit(self, data: bytes, positions: "array[int]", count: int, note: Note) -> Iterator[Chunk]:
         if count:
             frames = data[: positions[count]]
             self.newest = max(self.newest, *[time_of(data, at) for at in positions[:count]])
@@ -156,14 +156,14 @@ class Stretch:
             chunk = Chunk(self.expected, self.at, self.newest, count, len(frames), crc, boot=self.boot)
             if not self.trusted:
                 chunk.flags = QUARANTINED | UNVERIFIED
-                say(self.file.path, self.at, f"messages {chunk.first} to {chunk.end - 1} {_SET_ASIDE}")
+                note(self.file.path, self.at, f"messages {chunk.first} to {chunk.end - 1} {_SET_ASIDE}")
             yield chunk
             self.at += len(frames)
             self.expected += count
 
-    def _quarantine(self, place: int, sequence: int, say: Say) -> Chunk:
+    def _quarantine(self, place: int, sequence: int, note: Note) -> Chunk:
         length, count = place - self.at, sequence - self.expected
-        say(self.file.path, self.at, f"quarantined {length} bytes, messages {self.expected} to {sequence - 1}")
+        note(self.file.path, self.at, f"quarantined {length} bytes, messages {self.expected} to {sequence - 1}")
         chunk = Chunk(self.expected, self.at, self.newest, count, length, 0, QUARANTINED, boot=self.boot)
         self.at, self.expected = place, sequence
         return chunk

@@ -102,7 +102,7 @@ class LookupRoutes:
             for one in self._registry.departed.listed(topic, now=now)
         ]
         return answers.value({
-            "producers": [self._picture(one, one in active, now) for one in listed],
+            "producers": [self._shown(one, one in active, now) for one in listed],
             "departed": departed,
             "started_ms_ago": max(0, now // 1_000_000 - round(self._counts.started * 1000)),
         })
@@ -112,7 +112,7 @@ class LookupRoutes:
             raise Refused(404, "NODE_NOT_FOUND")
         return _DONE
 
-    def _picture(self, producer: Producer, active: bool, now: int) -> dict[str, Any]:
+    def _shown(self, producer: Producer, active: bool, now: int) -> dict[str, Any]:
         return {
             **producer.description(),
             "active": active,

@@ -21,14 +21,14 @@ class GcPauses:
     def __init__(self) -> None:
         self._began = 0
         self._pauses: deque[int] = deque(maxlen=_PAUSES)  # microseconds
-        gc.callbacks.append(self._hear)
+        gc.callbacks.append(self._note_pause)
 
     def close(self) -> None:
         """Stop measuring."""
-        if self._hear in gc.callbacks:
-            gc.callbacks.remove(self._hear)
+        if self._note_pause in gc.callbacks:
+            gc.callbacks.remove(self._note_pause)
 
-    def _hear(self, phase: str, info: Mapping[str, int]) -> None:
+    def _note_pause(self, phase: str, info: Mapping[str, int]) -> None:
         if phase == "start":
             self._began = time.perf_counter_ns()
         else:
