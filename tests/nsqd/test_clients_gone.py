@@ -10,7 +10,8 @@ from doors import options, quiet
 
 import lapwing.net.conversation
 import lapwing.nsqd.tcp
-from lapwing.nsqd.daemon import Daemon, new_event_loop
+from lapwing.net.event_loop import new_event_loop
+from lapwing.nsqd.daemon import Daemon
 
 REQUESTS = [
     b"  V2SUB t c\nRDY 1\nNOP\n",

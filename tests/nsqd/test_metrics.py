@@ -6,7 +6,8 @@ from pathlib import Path
 
 from doors import Node, settle
 
-from lapwing.nsqd.metrics import CONTENT_TYPE, HOLDER_GAUGES, FsyncTimes, escape, line
+from lapwing.net.prometheus import CONTENT_TYPE, escape, line
+from lapwing.nsqd.metrics import HOLDER_GAUGES, FsyncTimes
 
 SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? (\S+)')
 

@@ -13,12 +13,13 @@ from lapwing.admin.asgi import BodyTooBig, WebRequest, WebRoute, json_body
 from lapwing.admin.flow_history import FlowHistory, hint
 from lapwing.admin.flow_windows import RANGES
 from lapwing.admin.graphite import Graphite, GraphiteFailed
-from lapwing.admin.metrics import CONTENT_TYPE, exposition
+from lapwing.admin.metrics import exposition
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.client.cluster_changes import ACTIONS
 from lapwing.client.cluster_client import ClusterClient, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.answers import Answer, failure, plain, text, value
+from lapwing.net.prometheus import CONTENT_TYPE
 
 log = logging.getLogger("nsqadmin")
 

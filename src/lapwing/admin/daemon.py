@@ -22,6 +22,7 @@ from lapwing.admin.services import Admin, auth_secret, build, can_name_users
 from lapwing.admin.static import static_routes
 from lapwing.errors import ConfigError
 from lapwing.names import NSQ_VERSION
+from lapwing.net.event_loop import new_event_loop
 from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
 
@@ -109,7 +110,7 @@ def run(options: AdminOptions) -> None:
         log.warn(text)
     listener = _listen(options.http_address)
     log.info(f"nsqadmin v{NSQ_VERSION} (lapwing)")
-    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(admin, listener, log))
     log.info("HTTP: closing")
     log.drain()
@@ -127,15 +128,6 @@ def warnings(options: AdminOptions) -> Iterator[str]:
             f"everybody who reaches nsqadmin on {options.http_address} uses its secret, without a login: "
             "add --password-file, or --trusted-proxy with --require-user"
         )
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _listen(address: str) -> Listener:

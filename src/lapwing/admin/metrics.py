@@ -11,8 +11,8 @@ from lapwing.admin.alarms import Alarm
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.pipeline_status import problem
+from lapwing.net import prometheus
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[dict[str, str], float]  # labels and a number
 
 
@@ -102,11 +102,6 @@ def _lines(cluster_view: ClusterView, alarms: Iterable[Alarm], now: float) -> It
 
 def _family(name: str, kind: str, text: str, samples: Sequence[Sample]) -> Iterator[str]:
     if samples:
-        yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+        yield prometheus.head(name, kind, text)
     for labels, number in samples:
-        inside = ",".join(f'{key}="{_escape(value)}"' for key, value in labels.items())
-        yield f"{name}{{{inside}}} {float(number)!r}\n"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        yield prometheus.line(name, labels, float(number))

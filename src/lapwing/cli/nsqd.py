@@ -37,7 +37,8 @@ def main() -> None:
         print(version_text("nsqd"))
         return
     gc.disable()  # nothing that starting makes is garbage; looking for it again and again takes a fifth of the time
-    from lapwing.nsqd.daemon import new_event_loop, run
+    from lapwing.net.event_loop import new_event_loop
+    from lapwing.nsqd.daemon import run
 
     options = effective(parsed)
     log = Log(options.log_prefix, Level(options.log_level))

@@ -19,7 +19,8 @@ def main() -> None:
     if options.version:
         print(version)
         return
-    from lapwing.lookup.daemon import new_event_loop, run
+    from lapwing.lookup.daemon import run
+    from lapwing.net.event_loop import new_event_loop
 
     log = Log(options.log_prefix, Level(options.log_level))
     log.info(version)

@@ -3,7 +3,8 @@
 import os
 
 from lapwing.kernel import pure
-from lapwing.kernel.pure import BAD_COUNT, BAD_SIZE, HEAD, MESSAGE, SHORT, SURPLUS, TOO_BIG, Buffer, crc32c
+from lapwing.kernel.pure import BAD_COUNT, BAD_SIZE, HEAD, MESSAGE, SHORT, SURPLUS, TOO_BIG, crc32c
+from lapwing.kernel.pure_buffers import Buffer
 from lapwing.kernel.pure_headers import BAD_HEADERS, HEADED, HEADERS_TOO_BIG, MAX_HEADERS, strip_headers
 
 try:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import google_crc32c
 
 from lapwing.errors import PublishRefused
+from lapwing.kernel.pure_buffers import Buffer, checked_place, flat
 from lapwing.kernel.pure_headers import (  # noqa: F401 - this module is one whole twin
     HEADED,
     count_headers,
@@ -41,8 +42,6 @@ from lapwing.kernel.pure_resp import (  # noqa: F401 - this module is one whole 
     xadd_run,
 )
 
-Buffer = bytes | bytearray | memoryview
-
 HEAD: Final = 34  # bytes of a frame before its body
 MESSAGE: Final = 2  # frame type
 
@@ -63,22 +62,6 @@ _ROOM: Final = _LARGEST - 30  # the largest body
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 
-def _flat(data: Buffer) -> Buffer:
-    """Return the same bytes as a buffer of single bytes, which a view of larger items is not."""
-    if isinstance(data, bytes):
-        return data
-    view = memoryview(data)
-    if not view.c_contiguous:
-        raise BufferError("the bytes do not lie back to back")
-    return view if view.ndim == 1 and view.format == "B" else view.tobytes()
-
-
-def _place(start: int) -> int:
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
-    return start
-
-
 def crc32c(data: Buffer, value: int = 0) -> int:
     """Return the CRC-32C of `data`, continued from `value`."""
     checksum: int = google_crc32c.extend(value, data if isinstance(data, bytes) else bytes(memoryview(data)))
@@ -95,7 +78,7 @@ def frame_bodies(bodies: Iterable[Buffer], first_id: int, timestamp: int) -> byt
     pack, time = _FRAME.pack, timestamp.to_bytes(8, "big", signed=True)
     parts: list[Buffer] = []
     for number, body in enumerate(bodies, first_id):
-        body = _flat(body)
+        body = flat(body)
         size = len(body)
         if size > _ROOM:
             raise OverflowError(f"a body of {size} bytes does not fit a frame")
@@ -112,7 +95,7 @@ def frame_mpub(
     All or nothing: raises `PublishRefused` with the first thing that is wrong.
     """
     time = timestamp.to_bytes(8, "big", signed=True)
-    body = _flat(body)
+    body = flat(body)
     end = len(body)
     if end < 4:
         raise PublishRefused(SHORT, -1, end)
@@ -148,7 +131,7 @@ def mpub_run(data: Buffer, at: int, count: int, max_size: int) -> tuple[int, int
 
     `at` is where the size of the first one stands. The run ends before a message whose size is not 1 to `max_size`.
     """
-    at, data = _place(at), _flat(data)
+    at, data = checked_place(at), flat(data)
     end = len(data)
     max_size = min(max_size, _ROOM)
     whole = 0
@@ -210,7 +193,7 @@ def fin_run(data: Buffer, start: int) -> int:
 
     A space or a closing CR makes the id shorter than it looks: such a line ends the run, and needs a parser.
     """
-    start, data = _place(start), _flat(data)
+    start, data = checked_place(start), flat(data)
     end = len(data)
     while end - start >= _FIN and data[start : start + 4] == b"FIN " and data[start + 20] == 10:
         text = bytes(data[start + 4 : start + 20])
@@ -227,7 +210,7 @@ def finish(block: Buffer, base: int, in_flight: dict[int, Any], attempts: dict[i
     """
     if not 0 <= base <= _MASK:
         raise ValueError(f"base {base} is no id")
-    block = _flat(block)
+    block = flat(block)
     missing: list[bytes] = []
     for at in range(4, len(block) - 16, _FIN):
         text = bytes(block[at : at + 16])
@@ -243,7 +226,7 @@ def finish(block: Buffer, base: int, in_flight: dict[int, Any], attempts: dict[i
 
 def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: int) -> tuple[int, int]:
     """Return how many whole frames from `start` fit, and where they end; the first one fits whatever its size."""
-    start, data = _place(start), _flat(data)
+    start, data = checked_place(start), flat(data)
     stop = min(stop, len(data))
     limit = min(stop, start + max_bytes)
     count, at = 0, start
@@ -264,7 +247,7 @@ def fins_of(data: Buffer, start: int, stop: int) -> tuple[bytes, int, int]:
 
     Return also how many there are, and the end of the run: the first bytes that are no whole message frame.
     """
-    start, data = _place(start), _flat(data)
+    start, data = checked_place(start), flat(data)
     stop = min(stop, len(data), _LARGEST)
     fins = []
     at = start
@@ -282,7 +265,7 @@ def scan_frames(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]
 
     Scanning stops at the first bytes that are no whole frame: torn and corrupt look alike from here.
     """
-    start, data = _place(start), _flat(data)
+    start, data = checked_place(start), flat(data)
     stop = min(stop, len(data), _LARGEST)
     positions = array("i", [start] if start <= _LARGEST else [0])
     at = start
@@ -304,7 +287,7 @@ def decode_columns(
     native i32 (that of `row` is there already, and is where the next body begins), and the bodies. It ends at
     what is no whole frame, and where a column is full.
     """
-    at, index, data = _place(start), _place(row), _flat(data)
+    at, index, data = checked_place(start), checked_place(row), flat(data)
     id_at, time_at, offset_at, body_at = (memoryview(column).cast("B") for column in (ids, times, offsets, bodies))
     time_at, offset_at = time_at[: len(time_at) // 8 * 8].cast("q"), offset_at[: len(offset_at) // 4 * 4].cast("i")
     most = min(len(id_at) // 16, len(time_at), len(offset_at) - 1)
@@ -332,7 +315,7 @@ def decode_columns(
 
 def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int, int, bytes, bytes]], int]:
     """Return the run of whole message frames at `start` as (timestamp, attempts, id, body), and where it ends."""
-    start, data = _place(start), _flat(data)
+    start, data = checked_place(start), flat(data)
     positions, end = scan_frames(data, start, stop)
     messages = []
     for index in range(len(positions) - 1):
@@ -344,7 +327,7 @@ def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int
 
 def with_attempts(frame: Buffer, attempts: int) -> bytes:
     """Return the same frame with this number of attempts, at most 65,535: there is room for no more."""
-    frame = _flat(frame)
+    frame = flat(frame)
     if len(frame) < HEAD:
         raise ValueError(f"frame of {len(frame)} bytes, at least {HEAD} needed")
     return b"".join((frame[:16], min(max(attempts, 0), 0xFFFF).to_bytes(2, "big"), frame[18:]))

@@ -21,8 +21,7 @@ from struct import Struct
 from typing import Final
 
 from lapwing.errors import PublishRefused
-
-Buffer = bytes | bytearray | memoryview
+from lapwing.kernel.pure_buffers import Buffer, as_bytes
 
 HEAD: Final = 34  # bytes of a frame before its body
 MESSAGE: Final = 2  # frame type
@@ -59,15 +58,6 @@ _ROW: Final = re.compile(rb"\[(0|[1-9][0-9]{0,18}),(0|[1-9][0-9]{0,18}),(?=\{)")
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
-def _bytes(data: Buffer) -> bytes:
-    if type(data) is bytes:
-        return data
-    view = memoryview(data)
-    if not view.c_contiguous:
-        raise BufferError("the bytes do not lie back to back")
-    return view.tobytes()
-
-
 def _object(text: bytes) -> tuple[int, int, int]:
     """Return how many headers a lawful text has, and where its braces begin and end; -1 if it is not lawful."""
     opened = _OPEN.match(text)
@@ -102,7 +92,7 @@ def count_headers(text: Buffer) -> int:
 
     A name is a token of 1 to 64 lower-case characters. The value of `message-id` has at most 128 bytes.
     """
-    return _object(_bytes(text))[0]
+    return _object(as_bytes(text))[0]
 
 
 def frame_headed(
@@ -113,7 +103,7 @@ def frame_headed(
     All or nothing: raises `PublishRefused` with the first thing that is wrong.
     """
     time = timestamp.to_bytes(8, "big", signed=True)
-    data = _bytes(body)
+    data = as_bytes(body)
     end = len(data)
     if end < 4:
         raise PublishRefused(SHORT, -1, end)
@@ -191,13 +181,13 @@ def _end_of(text: bytes, at: int) -> int:
 
 def find_rows(rows: Buffer, start: int, stop: int) -> list[tuple[int, int, bytes]]:
     """Return the rows of the messages [start, stop) as (sequence, deferral ns, headers). Raises `ValueError`."""
-    return [row for row in _rows(_bytes(rows)) if start <= row[0] < stop]
+    return [row for row in _rows(as_bytes(rows)) if start <= row[0] < stop]
 
 
 def message_ids(rows: Buffer) -> list[tuple[int, bytes]]:
     """Return (sequence, `message-id`) of each row that has one, as UTF-8. Raises `ValueError`."""
     found = []
-    for sequence, _, text in _rows(_bytes(rows)):
+    for sequence, _, text in _rows(as_bytes(rows)):
         strings = [each[0][1:-1] for each in _STRING.finditer(text)]
         name = None
         for place in range(0, len(strings) - 1, 2):
@@ -222,7 +212,7 @@ def row_places(rows: Buffer) -> tuple["array[int]", "array[int]"]:
     Raises `ValueError` when the rows are none.
     """
     sequences, places = array("q"), array("q", [0])
-    for sequence, deferral, text in _rows(_bytes(rows)):
+    for sequence, deferral, text in _rows(as_bytes(rows)):
         sequences.append(sequence)
         places.append(places[-1] + len(b"[%d,%d,%b]," % (sequence, deferral, text)))
     return sequences, places
@@ -234,7 +224,7 @@ def with_headers(frames: Buffer, rows: Buffer) -> bytes:
     Both are in the order of their sequences. Rows of other messages are passed over; so is what follows the last whole
     frame. Raises `ValueError` when the rows are none.
     """
-    data, found = _bytes(frames), _rows(_bytes(rows))
+    data, found = as_bytes(frames), _rows(as_bytes(rows))
     out: list[bytes] = []
     row = next(found, None)
     at = 0
@@ -264,7 +254,7 @@ def decode_headed(
     """Return the run of whole frames of type 3 at `start` as (timestamp, attempts, id, body, headers), and its end."""
     if start < 0:
         raise ValueError(f"start {start} is negative")
-    view = _bytes(data)
+    view = as_bytes(data)
     stop = min(stop, len(view), _LARGEST)
     messages = []
     at = start
@@ -287,7 +277,7 @@ def strip_headers(frame: Buffer) -> tuple[bytes, bytes]:
 
     Raises `ValueError` when a frame of type 3 is not whole.
     """
-    data = _bytes(frame)
+    data = as_bytes(frame)
     if len(data) < HEAD or _PREFIX.unpack_from(data)[1] != HEADED:
         return data, b""
     messages, end = decode_headed(data, 0, len(data))

@@ -14,7 +14,7 @@ from array import array
 from struct import Struct
 from typing import Any, Final
 
-Buffer = bytes | bytearray | memoryview
+from lapwing.kernel.pure_buffers import Buffer, as_bytes, checked_place
 
 HEAD: Final = 34  # bytes of a frame before its body
 MESSAGE: Final = 2  # frame type
@@ -27,25 +27,6 @@ _ID: Final = re.compile(rb"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 _PREFIX: Final = Struct(">II")
 _FRAME: Final = Struct(">II8sH16s")
 _XADD: Final = b"XADD"
-
-
-def _flat(data: Buffer) -> Buffer:
-    if isinstance(data, bytes):
-        return data
-    view = memoryview(data)
-    if not view.c_contiguous:
-        raise BufferError("the bytes do not lie back to back")
-    return view if view.ndim == 1 and view.format == "B" else view.tobytes()
-
-
-def _bytes(data: Buffer) -> bytes:
-    return data if type(data) is bytes else bytes(_flat(data))
-
-
-def _place(start: int) -> int:
-    if start < 0:
-        raise ValueError(f"start {start} is negative")
-    return start
 
 
 def _number(data: bytes, at: int, kind: int) -> tuple[int, int]:
@@ -86,7 +67,7 @@ def split_words(data: Buffer, start: int, max_words: int) -> tuple[list[bytes], 
 
     No words and `start` mean that there is no such array: what lies there is unfinished, or needs a careful parser.
     """
-    at, flat = _place(start), _bytes(data)
+    at, flat = checked_place(start), as_bytes(data)
     count, place = _number(flat, at, 42) if at <= len(flat) else (-1, at)
     if count < 1 or count > max_words:
         return [], start
@@ -102,7 +83,7 @@ def split_words(data: Buffer, start: int, max_words: int) -> tuple[list[bytes], 
 
 def is_pairs(body: Buffer) -> bool:
     """Return whether a body is the pairs of an entry: one whole array with an even number of words, and no more."""
-    flat = _bytes(body)
+    flat = as_bytes(body)
     count, end = _words(flat, 0, _LARGEST)
     return count > 0 and count % 2 == 0 and end == len(flat)
 
@@ -135,7 +116,7 @@ def xadd_run(data: Buffer, start: int, max_size: int) -> tuple[int, int, bytes]:
 
     A plain XADD has no options, the id `*`, and pairs whose array takes at most `max_size` bytes.
     """
-    at, flat = _place(start), _bytes(data)
+    at, flat = checked_place(start), as_bytes(data)
     count, key = 0, b""
     while at < len(flat):
         parts = _plain_xadd(flat, at)
@@ -159,7 +140,7 @@ def frame_xadds(block: Buffer, first_id: int, timestamp: int, field: Buffer) -> 
     else the array of its words. Raises `ValueError` if `block` is anything else than such a run.
     """
     time = timestamp.to_bytes(8, "big", signed=True)
-    flat, name = _bytes(block), _bytes(field)
+    flat, name = as_bytes(block), as_bytes(field)
     parts: list[bytes] = []
     at = count = size = 0
     while at < len(flat):
@@ -211,7 +192,7 @@ def entry_replies(data: Buffer, start: int, stop: int, first: int, field: Buffer
 
     Their sequences are those from `first` on; `field` names the pair that a plain body is shown as.
     """
-    at, flat, name = _place(start), _bytes(data), _bytes(field)
+    at, flat, name = checked_place(start), as_bytes(data), as_bytes(field)
     plain = b"*2\r\n$%d\r\n%b\r\n" % (len(name), name)
     parts: list[bytes] = []
     spans = _frames(flat, at, stop)
@@ -226,7 +207,7 @@ def entry_replies(data: Buffer, start: int, stop: int, first: int, field: Buffer
 
 def publish_times(data: Buffer, start: int, stop: int) -> tuple["array[int]", int]:
     """Return when each of the whole frames at `start` was published, in ms, and where the frames end."""
-    at, flat = _place(start), _bytes(data)
+    at, flat = checked_place(start), as_bytes(data)
     spans = _frames(flat, at, stop)
     stamps = (int.from_bytes(flat[begin + 8 : begin + 16], "big", signed=True) for begin, _ in spans)
     return array("q", [max(stamp, 0) // 1_000_000 for stamp in stamps]), (spans[-1][1] if spans else start)
@@ -254,7 +235,7 @@ def known_sequences(words: list[Any], start: int, first: int, times: "array[int]
         raise ValueError(f"first {first} is no sequence")
     known: list[int] = []
     others: list[Any] = []
-    at, many = _place(start), len(times)
+    at, many = checked_place(start), len(times)
     for word in words[at:]:
         found = _ID.fullmatch(word) if type(word) is bytes else None
         index = int(found[2]) - first if found else -1

@@ -140,12 +140,3 @@ async def run(options: LookupOptions, log: Log) -> int:
     log.info("NSQLOOKUPD: bye")
     log.drain()
     return 0
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of uvloop where it is installed, else of asyncio."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

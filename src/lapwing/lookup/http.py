@@ -10,11 +10,11 @@ from lapwing.lookup.registry import NEVER, Producer, Registry, RegistryFull
 from lapwing.names import NSQ_VERSION
 from lapwing.net import answers
 from lapwing.net.answers import Answer, Refused
+from lapwing.net.prometheus import CONTENT_TYPE
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 
 _DONE: Final = answers.nothing()
-_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class LookupRoutes:
@@ -148,7 +148,7 @@ class LookupRoutes:
     def _metrics(self, request: Request) -> Answer:
         self._counts.requests = self._served()
         text = exposition(self._registry, self._counts, now=self._clock())
-        return Answer(200, text.encode(), _METRICS, nsq=False)
+        return Answer(200, text.encode(), CONTENT_TYPE, nsq=False)
 
     def _create_topic(self, request: Request) -> Answer:
         self._create(_name(request, "topic"))

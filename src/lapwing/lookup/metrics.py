@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lapwing.lookup.registry import Registry
+from lapwing.net import prometheus
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class LookupCounts:
 def exposition(registry: Registry, counts: LookupCounts, *, now: int) -> str:
     """Return all metrics in Prometheus' text format."""
     return "".join(
-        f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n"
+        prometheus.head(name, kind, text) + prometheus.line(name, {}, value)
         for name, kind, value, text in _lines(registry, counts, now)
     )
 

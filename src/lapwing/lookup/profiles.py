@@ -3,11 +3,11 @@
 import gc
 import sys
 import threading
-import traceback
 from typing import Final
 
 from lapwing.net import answers
 from lapwing.net.answers import Answer
+from lapwing.net.event_loop import stacks
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 
@@ -29,7 +29,7 @@ def _page(request: Request) -> Answer:
     if page == "cmdline":
         return answers.plain("\0".join(sys.orig_argv))
     if page == "goroutine":
-        return answers.plain(_stacks())
+        return answers.plain(stacks())
     if page == "heap":
         return answers.plain(f"objects: {len(gc.get_objects())}\ncollections: {gc.get_stats()}\n")
     if page == "threadcreate":
@@ -37,19 +37,3 @@ def _page(request: Request) -> Answer:
     if page == "symbol":
         return answers.plain("num_symbols: 0\n")
     return answers.plain("no profiler is built in; py-spy can look at a running process from outside\n")
-
-
-def _stacks() -> str:
-    """Return the stack of every thread and every task."""
-    import asyncio
-
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    lines = []
-    for ident, frame in sys._current_frames().items():
-        lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frame), "\n"]
-    for task in asyncio.all_tasks():
-        lines += [f"task {task.get_name()}:\n"]
-        for frame in task.get_stack():
-            lines += traceback.format_stack(frame, limit=1)
-        lines.append("\n")
-    return "".join(lines)

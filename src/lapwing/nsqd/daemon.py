@@ -418,15 +418,6 @@ def _settle_garbage() -> None:
     gc.enable()
 
 
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of uvloop where it is installed, else of asyncio."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
 async def run(options: Options, log: Log) -> int:
     """Run nsqd until SIGINT or SIGTERM; return the exit status."""
     import signal

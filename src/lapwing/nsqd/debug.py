@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import io
 import signal
 import sys
 import threading
@@ -13,7 +12,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Final
 
-from lapwing.net.answers import HTML, TEXT, Answer, plain
+from lapwing.net.answers import HTML, Answer, plain
+from lapwing.net.event_loop import stacks
 from lapwing.net.options import without_secrets
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
@@ -36,13 +36,13 @@ _PAGES: Final = {
 def routes() -> list[Route]:
     """Return the routes."""
     pages: dict[str, Callable[[Request], Reply]] = {
-        "cmdline": lambda _: _text("\0".join(map(without_secrets, sys.argv))),
+        "cmdline": lambda _: plain("\0".join(map(without_secrets, sys.argv))),
         "profile": profile,
-        "goroutine": lambda _: _text(stacks()),
-        "block": lambda _: _text(waiting()),
-        "heap": lambda _: _text(heap()),
-        "threadcreate": lambda _: _text("".join(f"{thread.name}\n" for thread in threading.enumerate())),
-        "symbol": lambda _: _text("num_symbols: 0\n"),
+        "goroutine": lambda _: plain(stacks()),
+        "block": lambda _: plain(waiting()),
+        "heap": lambda _: plain(heap()),
+        "threadcreate": lambda _: plain("".join(f"{thread.name}\n" for thread in threading.enumerate())),
+        "symbol": lambda _: plain("num_symbols: 0\n"),
     }
     return [
         Route("GET", "/debug/pprof/", index, logged=False),
@@ -51,10 +51,6 @@ def routes() -> list[Route]:
         Route("PUT", "/debug/setblockrate", set_block_rate),
         Route("POST", "/debug/freememory", free_memory),
     ]
-
-
-def _text(content: str, status: int = 200) -> Answer:
-    return Answer(status, content.encode("utf-8", "replace"), TEXT, nsq=False)
 
 
 def index(request: Request) -> Answer:
@@ -137,32 +133,15 @@ async def profile(request: Request) -> Answer:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= _LONGEST:
-        return _text(f"seconds must be above 0 and at most {_LONGEST:.0f}\n", 400)
+        return plain(f"seconds must be above 0 and at most {_LONGEST:.0f}\n", 400)
     if Profile.running:
-        return _text("another profile is being taken\n", 503)
+        return plain("another profile is being taken\n", 503)
     with Profile() as taken:
         await asyncio.sleep(seconds)
-    return _text(taken.collapsed())
+    return plain(taken.collapsed())
 
 
-# --- stacks ----------------------------------------------------------------------------------------------------
-
-
-def stacks() -> str:
-    """Return the stack of every task and every thread."""
-    import traceback
-
-    out = io.StringIO()
-    for task in asyncio.all_tasks():
-        out.write(f"task {task.get_name()}:\n")
-        task.print_stack(file=out)
-        out.write("\n")
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():
-        out.write(f"thread {names.get(ident, ident)}:\n")
-        out.writelines(traceback.format_stack(frame))
-        out.write("\n")
-    return out.getvalue()
+# --- tasks -----------------------------------------------------------------------------------------------------
 
 
 def waiting() -> str:

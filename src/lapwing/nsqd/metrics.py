@@ -15,14 +15,13 @@ from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.stats import ChannelStats, HolderStats, TopicStats
 from lapwing.errors import LogError
+from lapwing.net import prometheus
 from lapwing.net.answers import Answer, Refused, StreamedAnswer
 from lapwing.net.requests import Request
 from lapwing.net.routes import OPEN, Route
 from lapwing.nsqd import memory, nsq_metrics
 from lapwing.nsqd.permissions import METRICS
 from lapwing.nsqd.pipelines import Pipelines
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _LINES: Final = 500  # samples written before others get their turn
 _AT_ONCE: Final = 20  # topics counted before others get their turn
@@ -52,24 +51,9 @@ class FsyncTimes:
         yield "_count", {}, below
 
 
-def escape(text: str) -> str:
-    """Return `text` escaped for the value of a label."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def line(name: str, labels: dict[str, str], number: float) -> str:
-    """Return one sample."""
-    return f"{name}{_labels(labels)} {number!r}\n"
-
-
-def _labels(labels: dict[str, str]) -> str:
-    inside = ",".join(f'{key}="{escape(text)}"' for key, text in labels.items())
-    return f"{{{inside}}}" if inside else ""
-
-
 def _column(name: str, kind: str, text: str, labels: list[str], values: array[Any]) -> Iterator[str]:
     """Yield the lines of one metric, some at a time; nothing at all without a sample."""
-    head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    head = prometheus.head(name, kind, text)
     for start in range(0, len(labels), _LINES):
         pairs = zip(labels[start : start + _LINES], values[start : start + _LINES], strict=True)
         lines = "".join([f"{name}{label} {value!r}\n" for label, value in pairs if value == value])
@@ -89,7 +73,7 @@ class Columns:
 
     def add(self, labels: dict[str, str], counted: object) -> None:
         """Count one topic or channel."""
-        self.labels.append(_labels(labels))
+        self.labels.append(prometheus.label_set(labels))
         for values, (_, _, _, number) in zip(self._values, self._metrics, strict=True):
             values.append(number(counted))
 
@@ -110,7 +94,7 @@ class Family:
 
     def add(self, number: float, labels: dict[str, str] | None = None, suffix: str = "") -> None:
         """Add a sample."""
-        self.lines.append(line(self.name + suffix, labels or {}, number))
+        self.lines.append(prometheus.line(self.name + suffix, labels or {}, number))
 
     def render(self) -> str:
         """Return all lines; nothing at all without a sample."""
@@ -119,7 +103,7 @@ class Family:
     def slices(self) -> Iterator[str]:
         """Yield the lines, some at a time."""
         if self.lines:
-            yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
+            yield prometheus.head(self.name, self.kind, self.help)
         for start in range(0, len(self.lines), _LINES):
             yield "".join(self.lines[start : start + _LINES])
 
@@ -195,7 +179,7 @@ class Metrics:
         if names not in ("lapwing", "nsq"):
             raise Refused(400, "INVALID_NAMES")
         pieces = self.nsq_pieces() if names == "nsq" else self.pieces()
-        return StreamedAnswer(200, content_type=CONTENT_TYPE, pieces=pieces, nsq=False)
+        return StreamedAnswer(200, content_type=prometheus.CONTENT_TYPE, pieces=pieces, nsq=False)
 
     async def nsq_pieces(self) -> AsyncIterator[bytes]:
         """Yield the figures that NSQ has, under the names that statsd_exporter makes of NSQ's keys."""

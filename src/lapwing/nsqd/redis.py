@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.errors import HangUp, LapwingError, ProtocolError
 from lapwing.net.listen import join
 from lapwing.net.logs import Log
+from lapwing.net.tls import common_name
+from lapwing.nsqd import memory
 from lapwing.nsqd.stream import MOST_WAITING, Stream
 from lapwing.nsqd.turn import Turn
 from lapwing.sessions import redis_gathered, redis_server
@@ -71,19 +72,11 @@ class RedisDoor:
             process_id=os.getpid(),
             port=self.port,
             started=self.started,
-            memory=_resident(),
+            memory=memory.resident(),
             cpu_user=usage.ru_utime,
             cpu_system=usage.ru_stime,
             system=f"{os.uname().sysname} {os.uname().release} {os.uname().machine}",
         )
-
-
-def _resident() -> int:
-    """Return the bytes of memory that the process has now."""
-    if sys.platform == "linux":
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes where there is no /proc
 
 
 class RedisConnection(Stream):
@@ -238,10 +231,9 @@ class RedisConnection(Stream):
         assert self._transport is not None
         host = self._session.peer.address.rpartition(":")[0].strip("[]")
         encrypted = self._transport.get_extra_info("ssl_object") is not None
+        name = common_name(self._transport.get_extra_info("peercert"))
         try:
-            grants = await self._context.auth.query(
-                secret=secret, remote_ip=host, tls=encrypted, common_name=_common_name(self._transport)
-            )
+            grants = await self._context.auth.query(secret=secret, remote_ip=host, tls=encrypted, common_name=name)
         except LapwingError as error:
             self._context.log.warn(f"{self._session.peer.address}: auth server: {error}")
             return None
@@ -298,9 +290,3 @@ class RedisConnection(Stream):
 def _local(transport: asyncio.BaseTransport | None) -> str:
     name = transport.get_extra_info("sockname") if transport is not None else None
     return join(str(name[0]), name[1]) if isinstance(name, tuple) else str(name or "")
-
-
-def _common_name(transport: asyncio.BaseTransport) -> str:
-    certificate: dict[str, Any] = transport.get_extra_info("peercert") or {}
-    names = dict(pair for part in certificate.get("subject", ()) for pair in part)
-    return str(names.get("commonName", ""))

@@ -25,7 +25,7 @@ from lapwing.errors import (
     ProtocolError,
     PublishRefused,
 )
-from lapwing.sessions.replies import Replies, Slot
+from lapwing.sessions.replies import Replies, Slot, nothing
 from lapwing.wire.nsq import frames, parse_headed, parse_mpub
 from lapwing.wire.nsq.commands import (
     Cls,
@@ -436,17 +436,13 @@ class Session:
         """Release everything that the connection had: it is gone."""
         self.doomed = True
         self.replies.close()
-        self._hang_up = _nothing  # break the reference cycle with the connection
+        self._hang_up = nothing  # break the reference cycle with the connection
         self._run_topic = None
         self.broker.clients.pop(self, None)
         if self.channel is not None and self.subscription is not None:
             reason = Reason.CLOSED if self.state == CLOSING else Reason.DISCONNECTED
             self.broker.leave(self.channel, self.subscription, now=now, reason=reason)
             self.channel = self.subscription = None
-
-
-def _nothing() -> None:
-    """Do nothing: there is no connection to close."""
 
 
 def _failed(word: str, error: LapwingError) -> ProtocolError:

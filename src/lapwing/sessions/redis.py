@@ -14,7 +14,7 @@ from lapwing.errors import LapwingError, LogError, ProtocolError
 from lapwing.sessions import redis_authorization, redis_handlers
 from lapwing.sessions.redis_context import Grants, RedisContext
 from lapwing.sessions.redis_replies import SMALL, AddedSlot, Reply, Silence, Streamed, Transaction, write_failed
-from lapwing.sessions.replies import Replies, Slot
+from lapwing.sessions.replies import Replies, Slot, nothing
 from lapwing.wire.resp import commands, errors, replies
 from lapwing.wire.resp.commands import CommandSpec
 from lapwing.wire.resp.errors import ErrorReply
@@ -338,14 +338,10 @@ class RedisSession:
         self.discard()
         self.replies.close()
         self.context.leave(self)
-        self._on_free = self.hang_up = _nothing  # break the reference cycles with the connection
+        self._on_free = self.hang_up = nothing  # break the reference cycles with the connection
         self.authenticate = None
 
 
 def _again(first: bytes, rest: Streamed) -> Iterator[bytes]:
     yield first
     yield from rest.pieces
-
-
-def _nothing() -> None:
-    """Do nothing: there is no connection any more."""

@@ -13,6 +13,7 @@ from lapwing.broker.entries import Entry, State
 from lapwing.broker.holder import PARKED
 from lapwing.broker.subscription import Credit
 from lapwing.sessions.redis_stream import MS, Stream
+from lapwing.sessions.replies import nothing
 from lapwing.wire.resp import ids, keys
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId
@@ -76,7 +77,7 @@ class Group:
         parts: list[bytes] = []
         size = 0
         while count > 0 and size < (max_size or _MOST_BYTES):
-            credit = Credit(holder, parts.append, _nothing, count=1 if max_size else min(count, 4096))
+            credit = Credit(holder, parts.append, nothing, count=1 if max_size else min(count, 4096))
             wanted = credit.left
             self.channel.deliver_to(credit, now=now)
             given = wanted - credit.left
@@ -278,7 +279,3 @@ def find_channel(stream: Stream, group: bytes) -> Channel | None:
     """Return the channel of a group; None if there is none."""
     name = keys.channel_of(group)
     return None if name is None else stream.topic.channels.get(name)
-
-
-def _nothing() -> None:
-    """Do nothing: a read that is over has no connection to close."""

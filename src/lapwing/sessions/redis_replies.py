@@ -8,7 +8,7 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import LapwingError
-from lapwing.sessions.replies import Replies, Slot
+from lapwing.sessions.replies import Replies, Slot, nothing
 from lapwing.wire.resp import ids, replies
 from lapwing.wire.resp.ids import EntryId
 
@@ -71,7 +71,7 @@ class Transaction(Replies):
     __slots__ = ("_open", "_parts", "_size", "_slot")
 
     def __init__(self, slot: Slot) -> None:
-        super().__init__(_nothing)
+        super().__init__(nothing)
         self._slot = slot
         self._parts: list[bytes | Slot] = []
         self._open = True
@@ -113,7 +113,7 @@ class Silence(Replies):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(_nothing)
+        super().__init__(nothing)
 
     def advance(self) -> None:
         """Send nothing."""
@@ -122,7 +122,3 @@ class Silence(Replies):
 def write_failed(error: LapwingError) -> str:
     """Return the error line of an entry that could not be written."""
     return f"MISCONF Errors writing to the AOF file: {error}"
-
-
-def _nothing() -> None:
-    """Do nothing: the replies are read from elsewhere."""

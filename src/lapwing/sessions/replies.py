@@ -89,8 +89,8 @@ class Replies:
         """Drop everything: the connection is gone. Slots may still be filled, without effect."""
         self.ready.clear()
         self.slots.clear()
-        self._on_ready = _nothing
+        self._on_ready = nothing
 
 
-def _nothing() -> None:
-    """Do nothing: there is no connection to send on."""
+def nothing() -> None:
+    """Do nothing: there is no connection any more."""
