@@ -11,7 +11,9 @@ from lapwing.cli.commands import Argument, Option, command
 
 @command(example='lapwing sql "select country, count(*), sum(total) from orders group by country"')
 def app(
-    sql: Annotated[str, Argument(metavar="QUERY", help="One query in Spark SQL. A topic is a table; quote other names: `a.b`.")],
+    sql: Annotated[
+        str, Argument(metavar="QUERY", help="One query in Spark SQL. A topic is a table; quote other names: `a.b`.")
+    ],
     archive: Annotated[str, Option(help="Folder of the archive, or its URL.")] = "lapwing-data/archive",
     rows: Annotated[int, Option("--rows", "-n", min=1, help="Show at most so many rows.")] = 100,
     as_json: shared.Json = False,

@@ -64,8 +64,10 @@ def query(spark: "SparkSession", place: str, sql: str, count: int) -> tuple[list
             if not any(mark in text for mark in _VANISHED):
                 raise ConfigError(f"sql: {complaint(error)}") from error
             if attempt == _ATTEMPTS:
-                raise ConfigError(f"{place}: files were merged during each of {_ATTEMPTS} attempts, as the query takes "
-                                  "longer than the time between two merges; stop the pipeline meanwhile") from error  # fmt: skip
+                raise ConfigError(
+                    f"{place}: files were merged during each of {_ATTEMPTS} attempts, as the query takes longer than "
+                    "the time between two merges; stop the pipeline meanwhile"
+                ) from error
     raise AssertionError("unreachable")
 
 
