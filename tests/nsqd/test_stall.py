@@ -11,14 +11,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
+import pytest
 import uvloop
+from doors import Node, quiet
 
 from lapwing.broker.agenda import Agenda
 from lapwing.broker.broker import Broker
 from lapwing.net.http import HttpServer
 from lapwing.net.routes import Router
+from lapwing.nsqd import heartbeat
 from lapwing.nsqd.clock import Alarm, Clock
 from lapwing.nsqd.heartbeat import ClientTimer
+from lapwing.nsqd.redis import RedisDoor
 
 MS = 1_000_000
 
@@ -128,3 +132,23 @@ def test_time_in_which_an_http_server_hangs_counts_for_no_deadline() -> None:
 
     assert len(checked) == 1
     assert checked[0] <= 2
+
+
+def test_a_redis_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_STUCK", 20 * MS)
+
+    async def test() -> None:
+        loop, node = asyncio.get_running_loop(), Node()
+        door = RedisDoor(node.broker, node.turn, quiet())
+        ours, theirs = socket.socketpair()
+        with theirs:
+            _, client = await loop.connect_accepted_socket(door.connect, sock=ours)
+            assert door.connections == {client}
+            client.pause_writing()  # as the transport does when the socket is full
+            theirs.setblocking(False)
+            async with asyncio.timeout(10):
+                assert await loop.sock_recv(theirs, 1) == b""
+
+        assert not door.connections
+
+    run(test)
