@@ -27,7 +27,7 @@ async def test_an_order_with_a_locked_card_is_given_up_after_five_failures_and_n
         broker.advance(20)
 
     assert len(errors) == 5
-    assert all(error.startswith("CardLocked: the card of c1 is locked") for error in errors)
+    assert all(error.startswith("CardLocked: the card is locked") for error in errors)
 
 
 async def test_a_declined_card_works_at_the_third_attempt(monkeypatch: pytest.MonkeyPatch) -> None:

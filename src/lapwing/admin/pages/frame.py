@@ -219,7 +219,8 @@ def _navigation(admin: Admin, links: PageLinks, current: str) -> Element:
                     if path == "/":
                         badge = element("span", "", "lw-badge")
         with element("footer"):
-            element("span", "read-only" if admin.options.read_only else f"lapwing {__version__} · as NSQ {NSQ_VERSION}")
+            shown = "read-only" if admin.options.read_only else f"lapwing {__version__}"
+            element("span", shown, title=f"It speaks the protocols of NSQ {NSQ_VERSION}.")
     assert badge is not None
     return badge
 
