@@ -18,7 +18,7 @@ import certificates
 import daemons
 
 NSQJS = Path(__file__).parent / "nsqjs"
-SHORT = "--msg-timeout=1s"  # so that a message that is not touched comes again soon
+SHORT = "--msg-timeout=2s"  # a message that is not touched comes again soon, but not on a busy machine
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ def check(report: dict[str, Any], job: Job) -> None:
 def test_a_client_publishes_consumes_requeues_and_touches(
     client: str, nsqd: daemons.Daemon, make_job: MakeJob
 ) -> None:
-    job = make_job(client, nsqd, touches=6)
+    job = make_job(client, nsqd, touches=7)
     with Party(command(client), job) as party:
         check(party.report, job)
         channel = channel_of(nsqd, job)

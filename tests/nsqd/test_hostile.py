@@ -72,27 +72,27 @@ def test_others_are_served_while_the_largest_identify_is_read(nsqd: daemons.Daem
 
 
 def test_a_slow_sender_is_given_up_at_every_phase(nsqd: daemons.Daemon) -> None:
-    silent = Raw(nsqd, magic=False)
-    half_magic = Raw(nsqd, magic=False)
-    half_magic.send(b"  V")
-    in_line, in_size, in_body, in_batch, shaking = (Raw(nsqd) for _ in range(5))
-    for raw in (in_line, in_size, in_body, in_batch):
-        raw.identify(heartbeat_interval=1000)  # two seconds for a command
-    in_line.send(b"PUB slow")
-    in_size.send(b"PUB slow\n\0\0")
-    in_body.send(b"PUB slow\n\0\0\0\x09half")
-    in_batch.send(b"MPUB slow\n\0\0\0\x20\0\0\0\2\0\0\0\5half")
-    assert json.loads(shaking.identify(feature_negotiation=True, tls_v1=True))["tls_v1"]
-    shaking.send(b"\x16\x03\x01")  # the beginning of a handshake
+    with contextlib.ExitStack() as stack:
+        silent, half_magic = (stack.enter_context(Raw(nsqd, magic=False)) for _ in range(2))
+        half_magic.send(b"  V")
+        in_line, in_size, in_body, in_batch, shaking = (stack.enter_context(Raw(nsqd)) for _ in range(5))
+        for raw in (in_line, in_size, in_body, in_batch):
+            raw.identify(heartbeat_interval=1000)  # two seconds for a command
+        in_line.send(b"PUB slow")
+        in_size.send(b"PUB slow\n\0\0")
+        in_body.send(b"PUB slow\n\0\0\0\x09half")
+        in_batch.send(b"MPUB slow\n\0\0\0\x20\0\0\0\2\0\0\0\5half")
+        assert json.loads(shaking.identify(feature_negotiation=True, tls_v1=True))["tls_v1"]
+        shaking.send(b"\x16\x03\x01")  # the beginning of a handshake
 
-    assert silent.ended()
-    assert half_magic.ended()
-    assert in_line.ended()
-    assert in_size.error() == "E_BAD_MESSAGE PUB failed to read message body size"
-    assert in_body.error() == "E_BAD_MESSAGE PUB failed to read message body"
-    assert in_batch.error() == "E_BAD_MESSAGE MPUB failed to read message body"
-    assert shaking.error() == "E_IDENTIFY_FAILED IDENTIFY failed i/o timeout"
-    assert "slow" not in topics(nsqd)
+        assert silent.ended()
+        assert half_magic.ended()
+        assert in_line.ended()
+        assert in_size.error() == "E_BAD_MESSAGE PUB failed to read message body size"
+        assert in_body.error() == "E_BAD_MESSAGE PUB failed to read message body"
+        assert in_batch.error() == "E_BAD_MESSAGE MPUB failed to read message body"
+        assert shaking.error() == "E_IDENTIFY_FAILED IDENTIFY failed i/o timeout"
+        assert "slow" not in topics(nsqd)
 
 
 def test_who_ends_in_a_line_without_end_still_hears_of_what_it_published(nsqd: daemons.Daemon) -> None:
