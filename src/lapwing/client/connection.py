@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self.granted = IdentifyAnswer()
         self.owner: ConnectionOwner | None = None
         self.thread = threading.get_ident()
-        self.heard = 0.0  # time of the last bytes, by the clock of the loop
+        self.received_at = 0.0  # time of the last bytes, by the clock of the loop
         self.closed = False  # no more is sent
         self.full = False  # the write buffer is full
         self._loop = asyncio.get_running_loop()
@@ -182,11 +182,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of that class
-        self.heard = self._loop.time()
+        self.received_at = self._loop.time()
         self._watch = self._loop.call_later(self._watch_interval(), self._look)
 
     def data_received(self, data: bytes) -> None:
-        self.heard = self._loop.time()
+        self.received_at = self._loop.time()
         try:
             if self._codec is not None:
                 for piece in self._codec.pieces(data):
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
         """Abort the connection if the peer is silent or does not read. The clock is monotonic."""
         now = self._loop.time()
         limit = self.options.read_timeout
-        if self.options.heartbeat_interval > 0 and now - self.heard > limit:
+        if self.options.heartbeat_interval > 0 and now - self.received_at > limit:
             self.abort(f"no bytes for {limit:g} s, not even a heartbeat: the host is down or the network is cut")
             return
         if self.full:

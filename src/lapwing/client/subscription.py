@@ -80,7 +80,7 @@ class Subscription:
     # -- called by the connection
 
     def messages(self, rows: Sequence[Row]) -> None:
-        now = self.connection.heard
+        now = self.connection.received_at
         if self.share is not None:
             self.share.last_message = now
         self.received += len(rows)

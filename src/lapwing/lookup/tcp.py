@@ -44,13 +44,13 @@ class PeerConnections:
         """Disconnect peers that sent nothing for too long."""
         if self._timeout:
             oldest = self.clock() - self._timeout
-            for peer in [peer for peer in self.connected if peer.heard < oldest]:
+            for peer in [peer for peer in self.connected if peer.received_at < oldest]:
                 peer.abort()
 
     def allow(self, duration: int) -> None:
         """Give every peer `duration` ns more before it counts as silent."""
         for peer in self.connected:
-            peer.heard += duration
+            peer.received_at += duration
 
     def close(self) -> None:
         """Disconnect every peer."""
@@ -61,13 +61,13 @@ class PeerConnections:
 class PeerConnection(asyncio.Protocol):
     """The asyncio side of one peer."""
 
-    __slots__ = ("_peers", "_session", "_transport", "heard")
+    __slots__ = ("_peers", "_session", "_transport", "received_at")
 
     def __init__(self, peers: PeerConnections) -> None:
         self._peers = peers
         self._session: LookupSession
         self._transport: asyncio.Transport
-        self.heard = 0  # ns
+        self.received_at = 0  # ns
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the peer, unless there are too many."""
@@ -83,7 +83,7 @@ class PeerConnection(asyncio.Protocol):
         self._peers.connected.add(self)
         counts.peers = len(self._peers.connected)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
-        self.heard = self._peers.clock()
+        self.received_at = self._peers.clock()
         connection = transport.get_extra_info("socket")
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -92,7 +92,7 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answer every whole command."""
-        now = self.heard = self._peers.clock()
+        now = self.received_at = self._peers.clock()
         session = self._session
         before = session.answered
         answer = session.receive(data, now=now)

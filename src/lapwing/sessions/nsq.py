@@ -391,9 +391,9 @@ class Session:
     def _rej(self, command: Rej, now: int) -> None:
         channel, holder = self._consuming()
         reason, error = rejection(command.body)
-        said = f"{reason}: {error}" if reason and error else reason or error
+        text = f"{reason}: {error}" if reason and error else reason or error
         try:
-            channel.reject(channel.topic.sequence_of(command.id), holder, now=now, error=said)
+            channel.reject(channel.topic.sequence_of(command.id), holder, now=now, error=text)
         except CommandFailed as failed:
             self._soft("REJ", command.id, str(failed))
 

@@ -19,9 +19,9 @@ class Status:
             return
         self._times.append(seconds)
         if len(self._times) >= self._every + self._late:
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._late = 0
         times = sorted(self._times)
         self._times = []

@@ -214,8 +214,8 @@ class Rej:
     @classmethod
     def of(cls, message_id: bytes, reason: str, error: str = "") -> "Rej":
         """Return the command that rejects a message for a reason."""
-        said = {"reason": shorten(reason).decode(), "error": shorten(error).decode()}
-        return cls(message_id, compact_json({key: text for key, text in said.items() if text}))
+        members = {"reason": shorten(reason).decode(), "error": shorten(error).decode()}
+        return cls(message_id, compact_json({key: text for key, text in members.items() if text}))
 
     def encode(self) -> bytes:
         return _with_body(b"REJ %b\n" % self.id, self.body)

@@ -71,8 +71,8 @@ class PeerInfo:
 def parse_peer(payload: bytes) -> PeerInfo:
     """Return the identity in an IDENTIFY or in the answer to it; raise `ValueError` if it is not JSON."""
     nothing = PeerInfo(broadcast_address="", http_port=0, tcp_port=0, version="")
-    told = {name: getattr(nothing, name) for name in _MEMBERS} | read_members(payload, _MEMBERS)
-    return PeerInfo(**told)
+    members = {name: getattr(nothing, name) for name in _MEMBERS} | read_members(payload, _MEMBERS)
+    return PeerInfo(**members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,8 +216,8 @@ def _req(on: Circumstances, words: list[bytes]) -> Command:
         if words[3] == b"free":
             return Req(message_id, delay, free=True)
         if words[3].startswith(b"error="):
-            said = unquote_to_bytes(words[3][len(b"error=") :])
-            return Req(message_id, delay, error=shorten(said.decode("utf-8", "replace")).decode())
+            error = unquote_to_bytes(words[3][len(b"error=") :])
+            return Req(message_id, delay, error=shorten(error.decode("utf-8", "replace")).decode())
     return Req(message_id, delay)
 
 
@@ -228,10 +228,10 @@ def _rej(on: Circumstances, words: list[bytes]) -> Command:
 def rejection(body: bytes) -> tuple[str, str]:
     """Return the reason and the error that the body of a REJ holds. Raises `ProtocolError` when it is not JSON."""
     try:
-        said = read_members(body, {"reason": JsonKind.LONG_TEXT, "error": JsonKind.LONG_TEXT})
+        members = read_members(body, {"reason": JsonKind.LONG_TEXT, "error": JsonKind.LONG_TEXT})
     except ValueError as error:
         raise ProtocolError("E_BAD_BODY", "REJ failed to decode JSON body") from error
-    return shorten(said.get("reason", "")).decode(), shorten(said.get("error", "")).decode()
+    return shorten(members.get("reason", "")).decode(), shorten(members.get("error", "")).decode()
 
 
 def _touch(on: Circumstances, words: list[bytes]) -> Command:
