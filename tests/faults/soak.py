@@ -32,11 +32,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from careful_load import Breaks, CarefulLoad
+from careful_load import CarefulLoad
 from disk import OPENS, READS, SYNCS, WRITES, Faults
 from load import Load
 
 import daemons
+from breaks import Breaks
 
 TESTS = Path(__file__).parent.parent
 UNITS = {"s": 1, "m": 60, "h": 3600}

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from careful_load import Breaks, CarefulLoad
+from careful_load import CarefulLoad
 from disk import Faults, compiler
 from load import Line, Load
 
 import daemons
+from breaks import Breaks
 
 FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=2s")
 KILLS = int(os.environ.get("LAPWING_KILLS", "3"))
