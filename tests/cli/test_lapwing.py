@@ -152,3 +152,11 @@ def test_the_status_of_pipelines_fits_eighty_columns(tmp_path: Path, monkeypatch
     refused = lapwing("pipeline", "status", "lake", "--data", str(tmp_path), code=2).stderr
     assert "no pipeline lake has run" in refused
     assert "there are: archive" in refused
+
+
+def test_a_pipeline_that_waits_for_its_broker_shows_that(tmp_path: Path) -> None:
+    shown = lapwing("pipeline", "run", "archive", "--nsqd", "127.0.0.1:1", "--set", "retry=1s", "--data", str(tmp_path),
+                    "--out", str(tmp_path / "lake"), code=2).stderr  # fmt: skip
+
+    assert "is it running?" in shown.splitlines()[0]
+    assert "no nsqd answers: 127.0.0.1:1" in shown.splitlines()[-1]

@@ -87,6 +87,20 @@ def resume(
     _run(remembered(data, name, once=once, accept_loss=accept_loss), data)
 
 
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Show on stderr which brokers a start waits for."""
+    lines, ours = logging.StreamHandler(), logging.getLogger("lapwing")
+    ours.addHandler(lines)
+    level = ours.level
+    ours.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        ours.setLevel(level)
+        ours.removeHandler(lines)
+
+
 def _run(command: "RunCommand", data: Path) -> None:
     """Run pipelines until they end; exit status 1 when one fails."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -94,7 +108,8 @@ def _run(command: "RunCommand", data: Path) -> None:
     from lapwing.spark.pipelines.stderr_filter import quieted
 
     preview = command.is_preview
-    running = command.unchecked(data) if preview else command.running(data)
+    with _waiting():
+        running = command.unchecked(data) if preview else command.running(data)
     _until_signalled(running.ask_to_stop)
     good = True
     with quieted():
