@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lapwing.spark.session import SETTINGS
+from lapwing.spark.java import install_python
 
 WORKER = """
 import sys
@@ -44,12 +44,25 @@ def test_other_errors_and_a_wanted_trace_are_printed():
     assert "BrokenPipeError" in run("BrokenPipeError", LAPWING_TRACE="1")[1]
 
 
+def test_the_session_runs_its_daemons_so(tmp_path):
+    """Spark starts several: for tasks, and for plans, where no setting names another module."""
+    path = tmp_path / "package" / "lapwing" / "spark"
+    path.mkdir(parents=True)
+    for package in (path, path.parent):
+        (package / "__init__.py").touch()
+    (path / "worker_daemon.py").write_text("import sys; print(sys.argv[1:])")
+    python = install_python(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "package")}
+    command = [python, "-m", "pyspark.daemon", "pyspark.worker"]
+
+    assert subprocess.check_output(command, text=True, env=environment) == "['pyspark.worker']\n"
+
+
 @pytest.mark.spark
-def test_the_session_runs_its_workers_so_and_the_next_read_is_whole(spark, broker):
+def test_a_read_is_whole_after_readers_that_needed_less(spark, broker):
     broker.publish("orders", *(b"%d" % number for number in range(30_000)))
     frame = spark.read.format("lapwing").options(nsqd=broker.address, topic="orders").load()
 
-    assert spark.conf.get("spark.python.daemon.module") == SETTINGS["spark.python.daemon.module"]
     assert len(frame.take(3)) == 3
     assert frame.limit(5).count() == 5
     assert frame.count() == 30_000

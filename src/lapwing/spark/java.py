@@ -41,7 +41,8 @@ exec "{java}" "$@"
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Runs {python} for Spark, with pyspark from its site-packages rather than from a zip that every worker compiles anew.
+# Runs {python} for Spark, with pyspark from its site-packages rather than from a zip that every worker compiles anew,
+# and with a daemon of workers that prints no trace for each reader that has all the rows it needs.
 rest=
 IFS=:
 for p in $PYTHONPATH; do
@@ -50,6 +51,10 @@ done
 unset IFS
 PYTHONPATH="$rest"
 export PYTHONPATH
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+  shift 2
+  set -- -m lapwing.spark.worker_daemon "$@"
+fi
 exec "{python}" "$@"
 """
 
@@ -146,8 +151,9 @@ def install(java: Java, cache: Path) -> Path:
 
 def install_python(cache: Path, python: str = sys.executable) -> Path:
     """Write the script that runs `python` as a Spark worker; return it."""
-    path = cache / f"python-{digest(python)}"
-    write_script(path, _WRAPPER.format(python=python))
+    script = _WRAPPER.format(python=python)
+    path = cache / f"python-{digest(script)}"
+    write_script(path, script)
     return path
 
 

@@ -41,8 +41,6 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     # removes a stall of 40 ms per Python task
     "spark.python.unix.domain.socket.enabled": "true",
-    # PySpark's own, without a trace for each reader that has all the rows it needs
-    "spark.python.daemon.module": "lapwing.spark.worker_daemon",
     # avoids about 25 forked processes per micro-batch
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
