@@ -1,10 +1,13 @@
 """Pipelines as they are written down: what is wrong is said with its place and the remedy, before anything starts."""
 
+import json
+
 import pytest
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec, template
 from lapwing.spark.pipelines.messages import sink_access, stream_options
+from lapwing.spark.pipelines.parse import with_mark
 from lapwing.spark.pipelines.pipeline_settings import KINDS, ArchiveSettings, ReplaySettings, RollupSettings
 
 
@@ -197,3 +200,23 @@ def test_the_file_that_init_writes_runs_as_it_stands_and_shows_every_setting(tmp
         assert f"{key}:" in text
     uncommented = text.replace("# Run it", "#-Run it")
     assert "None" not in uncommented
+
+
+def test_avro_is_read_with_a_mark_that_broken_messages_lack():
+    """Spark returns a row of nulls for a message that it cannot read."""
+    order, newer = (
+        {"type": "record", "name": "Order", "fields": [{"name": name, "type": ["null", "long"]}]}
+        for name in ("id", "number")
+    )
+    mark = {"name": "_end", "type": "int", "default": 1}
+
+    plain = with_mark(json.dumps(order), {"mode": "PERMISSIVE"}, "p")
+    evolved = with_mark(json.dumps(order), {"AVROSCHEMA": json.dumps(newer)}, "p")
+
+    assert plain.keys() == {"mode", "avroSchema"}
+    assert json.loads(plain["avroSchema"]) == {**order, "fields": [*order["fields"], mark]}
+    assert evolved.keys() == {"avroSchema"}
+    assert json.loads(evolved["avroSchema"])["fields"] == [*newer["fields"], mark]
+    for wrong in ("no json", '"long"', '{"type": "array"}'):
+        with pytest.raises(ConfigError, match="p: definition: the schema of a record is needed"):
+            with_mark(wrong, {}, "p")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -126,7 +127,8 @@ def _parse_defined(frame: "DataFrame", settings: ParsedSettings, about: "list[Co
         if settings.format == "avro":
             from pyspark.sql.avro.functions import from_avro
 
-            value = from_avro(body, Path(settings.definition).read_text(encoding="utf-8"), options)
+            definition = Path(settings.definition).read_text(encoding="utf-8")
+            value = from_avro(body, definition, with_mark(definition, options, settings.name))
         else:
             from pyspark.sql.protobuf.functions import from_protobuf
 
@@ -144,11 +146,30 @@ def _parse_defined(frame: "DataFrame", settings: ParsedSettings, about: "list[Co
     kind = marked.schema["_parsed"].dataType
     if not isinstance(kind, StructType):
         raise ConfigError(f"{settings.name}: definition: a record with fields is needed, not {kind.simpleString()}")
-    schema = _unambiguous(kind, settings)
-    fields = [F.col("_parsed").getField(field.name).alias(field.name) for field in schema.fields]
+    schema = _unambiguous(StructType([field for field in kind.fields if field.name != _MARK]), settings)
+    value = F.col("_parsed")
+    fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
+    failed = value.getField(_MARK).isNull() if settings.format == "avro" else value.isNull()
     wrong = F.lit(f"not {settings.format.capitalize()} of this definition")
-    reason = F.when(F.col("_barrier") < 0, F.lit("")).when(F.col("_parsed").isNull(), wrong)
+    reason = F.when(F.col("_barrier") < 0, F.lit("")).when(failed, wrong)
     return marked.select(*fields, *about, reason.alias(_REASON))
+
+
+def with_mark(definition: str, options: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return options by which Spark reads Avro into the fields of `definition` and a mark that each message gets.
+
+    For a message that cannot be read Spark returns a row of nulls, which a message could be too; such a row has no
+    mark. The mark is a field of the reader's schema with a default. Raises `ConfigError`, which names the pipeline.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    text = given.get("avroschema", definition)
+    try:
+        record = json.loads(text)
+        fields = [*record["fields"], {"name": _MARK, "type": "int", "default": 1}]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{name}: definition: the schema of a record is needed, as JSON with fields") from error
+    kept = {key: value for key, value in options.items() if key.lower() != "avroschema"}
+    return {**kept, "avroSchema": json.dumps({**record, "fields": fields})}
 
 
 def rejecting(rows: "DataFrame", reason: "Column") -> "DataFrame":
