@@ -15,7 +15,9 @@ from typing import Any
 import daemons
 from lapwing import Producer, kernel
 from lapwing.client.errors import ClientError
-from lapwing.log.log import DiskLog
+from lapwing.log.log import DiskLog, LogOptions
+from lapwing.log.options import boot_number
+from lapwing.net.machine import boot_id
 
 TOPIC = "once"
 
@@ -70,7 +72,9 @@ async def kill_often(path: Path, kills: int, durability: str) -> tuple[set[bytes
 
 
 def stored(path: Path) -> list[tuple[str, bytes]]:
-    log = DiskLog(path / "topics" / f"t-{TOPIC}", 0)
+    # in the same run of the machine: after a power loss, frames without an index record would be set aside
+    options = LogOptions(boot=boot_number(boot_id()))
+    log = DiskLog(path / "topics" / f"t-{TOPIC}", 0, options=options)
     ids = {extra.sequence: extra.headers.get("message-id", "") for extra in log.extras(0, log.end)}
     found: list[tuple[str, bytes]] = []
     for first, _, frames in log.blocks(log.first, log.end, 1 << 20):
