@@ -173,7 +173,7 @@ async def test_a_client_far_ahead_of_the_disk_is_not_read_until_it_is_answered(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = slow.syncs
-    monkeypatch.setattr("lapwing.nsqd.stream._MOST_WAITING", 3)
+    monkeypatch.setattr("lapwing.nsqd.stream.MOST_WAITING", 3)
     client = await slow.client(3 * PUB)
     await until(lambda: syncs.begun == 1)
     (connection,) = slow.daemon._connections
