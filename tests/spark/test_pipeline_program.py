@@ -61,7 +61,7 @@ def publishing(broker, topic, acknowledged, body=str, every=0.005):
         thread.join()
 
 
-def workers_of(driver, program=b"pyspark.daemon"):
+def workers_of(driver, program=b"lapwing.spark.worker_daemon"):
     """The processes of Python in which Spark has its tasks done for this driver; or those of another program."""
     parents = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):

@@ -8,6 +8,7 @@ import pytest
 from queries import Query
 
 from daemons import start_nsqlookupd, until
+from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.poller import Poller
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
@@ -185,7 +186,7 @@ def alarms(broker):
 
     async def ask():
         http = DaemonHttp()
-        poller = Poller(ClusterClient(http, nsqds=[broker.address]))
+        poller = Poller(ClusterClient(http, nsqds=[broker.address]), limits=AlarmLimits(settling=0))
         try:
             await poller.poll()
         finally:

@@ -1,5 +1,6 @@
 """Workers that are not read to their end: they leave without a trace, and real errors keep theirs."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from lapwing.spark.java import install_python
+from lapwing.spark.source_worker import RUNNER
 
 WORKER = """
 import sys
@@ -51,11 +53,32 @@ def test_the_session_runs_its_daemons_so(tmp_path):
     for package in (path, path.parent):
         (package / "__init__.py").touch()
     (path / "worker_daemon.py").write_text("import sys; print(sys.argv[1:])")
+    (path / "source_worker.py").write_text("import sys; print('source', sys.argv[1:])")
     python = install_python(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "package")}
     command = [python, "-m", "pyspark.daemon", "pyspark.worker"]
 
     assert subprocess.check_output(command, text=True, env=environment) == "['pyspark.worker']\n"
+    command = [python, "-m", RUNNER]
+    assert subprocess.check_output(command, text=True, env=environment) == "source []\n"
+
+
+@pytest.mark.parametrize("trace", ["", "1"])
+def test_a_source_whose_spark_has_gone_ends_in_silence(trace):
+    """Spark names a socket that is not there any more."""
+    gone = {"PYTHON_WORKER_FACTORY_SOCK_PATH": "/nonexistent/socket", "LAPWING_TRACE": trace}
+    environment = {**os.environ, **gone}
+    done = subprocess.run(
+        [sys.executable, "-m", "lapwing.spark.source_worker"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+    assert done.returncode == 1
+    assert ("CANNOT_OPEN_SOCKET" in done.stderr) is bool(trace)
+    assert bool(done.stderr) is bool(trace)
+
+
+def test_the_process_of_a_source_is_pysparks_own():
+    assert importlib.util.find_spec(RUNNER) is not None
 
 
 @pytest.mark.spark

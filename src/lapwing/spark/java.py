@@ -42,7 +42,8 @@ exec "{java}" "$@"
 _WRAPPER: Final = """\
 #!/bin/sh
 # Runs {python} for Spark, with pyspark from its site-packages rather than from a zip that every worker compiles anew,
-# and with a daemon of workers that prints no trace for each reader that has all the rows it needs.
+# with a daemon of workers that prints no trace for each reader that has all the rows it needs, and with processes of
+# streaming sources that print none when Spark has gone before them.
 rest=
 IFS=:
 for p in $PYTHONPATH; do
@@ -51,10 +52,10 @@ done
 unset IFS
 PYTHONPATH="$rest"
 export PYTHONPATH
-if [ "$1 $2" = "-m pyspark.daemon" ]; then
-  shift 2
-  set -- -m lapwing.spark.worker_daemon "$@"
-fi
+case "$1 $2" in
+  "-m pyspark.daemon") shift 2; set -- -m lapwing.spark.worker_daemon "$@" ;;
+  "-m pyspark.sql.streaming.python_streaming_source_runner") shift 2; set -- -m lapwing.spark.source_worker "$@" ;;
+esac
 exec "{python}" "$@"
 """
 

@@ -179,7 +179,7 @@ def _warm_later() -> None:
     logger.info("making Spark's class cache in the background")
     with contextlib.suppress(OSError):  # an optimisation: a machine that cannot do it just starts more slowly
         subprocess.Popen(
-            [sys.executable, "-m", "lapwing.spark.warm"],
+            [sys.executable, "-m", "lapwing.spark.warm", "--background"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -20,6 +20,7 @@ from lapwing.spark import java as javas
 from lapwing.spark.session import prepare, session_builder
 
 _WORKLOAD: Final = "--workload"
+_BACKGROUND: Final = "--background"
 
 
 class _Numbers(DataSource):
@@ -98,7 +99,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == [_WORKLOAD]:
         _workload(Path(sys.argv[2]))
     else:
-        os.nice(10)
+        if sys.argv[1:] == [_BACKGROUND]:
+            os.nice(10)
         made = warm()
         print(made or "no class cache was made")
         sys.exit(0 if made else 1)
