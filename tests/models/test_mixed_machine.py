@@ -401,8 +401,7 @@ class MixedMachine(RuleBasedStateMachine):
             message.owner = line[1].decode() or None if line else None
             message.deliveries = line[3] if line else 0
             message.parked = line is not None and sequence in channel.pending.holders.named.get("", _NOBODY).in_flight
-            if not waits:
-                message.due = None
+            message.due = channel.pending.deferred.due(sequence) if waits else None  # a delay may begin again
         self.saved()
 
     # --- what always holds ---------------------------------------------------------------------------------------

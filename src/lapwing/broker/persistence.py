@@ -132,7 +132,7 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
             channel.settings["paused_until"] = show(channel.doubt_until + topic.skew)
             broker.catalog_changed()
     broker.settings.apply_topic(topic, now=now)
-    topic.fan_out(now, reopened=True)
+    topic.fan_out(now)
 
 
 def _restore_topic(topic: Topic, state: JournalState, longest: int, now: int) -> None:

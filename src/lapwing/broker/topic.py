@@ -158,18 +158,18 @@ class Topic(TopicWriter):
                 receipt.settle(sequence, None)
         self.fan_out(now)
 
-    def fan_out(self, now: int, *, reopened: bool = False) -> None:
+    def fan_out(self, now: int) -> None:
         """Hand new messages to the channels, unless the topic stands still; retried when a read fails."""
         try:
-            self.try_fan_out(now, reopened=reopened)
+            self.try_fan_out(now)
         except ReadFailed as error:
             self._broker.read_failed(self, error, now=now)
 
-    def try_fan_out(self, now: int, *, reopened: bool = False) -> None:
+    def try_fan_out(self, now: int) -> None:
         """Hand new messages to the channels, unless the topic stands still. Raises `ReadFailed`, and nothing moves.
 
-        When the topic was just `reopened`, a message may have been handed over before: its delay counts from its
-        publish.
+        After a kill a message may be handed over a second time. Its delay begins again then: when it was published is
+        known by a clock that may have been set since, and no message may come early.
         """
         start, stop = self.fanned_out, self.log.end
         if start >= stop or self.stands_still:
@@ -177,8 +177,6 @@ class Topic(TopicWriter):
         deferrals: list[tuple[int, int]] = []
         if self.has_extras:
             deferrals = [(extra.sequence, extra.defer) for extra in self.log.extras(start, stop) if extra.defer]
-            if reopened:
-                deferrals = [(sequence, self._rest_of(sequence, delay, now)) for sequence, delay in deferrals]
             self.has_extras = self.log.pending
         self.fanned_out = stop
         self.moved = True
@@ -188,11 +186,6 @@ class Topic(TopicWriter):
             else:
                 channel.accept(start, stop, deferrals, now=now)
         self.lost = range(0)
-
-    def _rest_of(self, sequence: int, delay: int, now: int) -> int:
-        """Return what is left of the delay of a message, all of it if the clock was set back. Raises `ReadFailed`."""
-        passed = now + self.skew - self.log.timestamp(sequence)
-        return min(max(delay - passed, 0), delay)
 
     def _accept_around(
         self, channel: Channel, start: int, stop: int, deferrals: Sequence[tuple[int, int]], now: int

@@ -330,6 +330,7 @@ class Daemon:
         self._tasks.append(asyncio.get_running_loop().create_task(repeat()))
 
     async def _checkpoint(self) -> None:
+        await self._align()  # deadlines are saved by the machine's clock, with which the next process begins
         self.broker.checkpoint(now=self.clock.now())
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
