@@ -7,6 +7,7 @@ daemon would take long to reach.
 import json
 import threading
 import time
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -194,8 +195,9 @@ class Fake:
         handler.end_headers()
         handler.wfile.write(raw)
 
+    @abstractmethod
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
-        raise NotImplementedError
+        """The status and the body of an answer."""
 
 
 NOT_FOUND = (404, {"message": "NOT_FOUND"})
