@@ -127,7 +127,7 @@ def test_a_claim_reports_how_many_it_took_and_whether_there_are_more():
     none = NodeResult("b", {"claimed": 0, "next": None})
 
     assert claimed([took, none], "Finished") == "Finished 100 messages; there are more"
-    assert claimed([none], "Finished") == "No message fits: nothing was changed"
+    assert claimed([none], "Finished") == "Nothing was changed: no message fits"
 
 
 def test_a_pending_message_offers_what_fits_its_state():

@@ -74,7 +74,7 @@ def test_messages_are_claimed_finished_and_cancelled_by_id_and_by_state(pair: Pa
     assert f"{pair.nodes[0].http}  done: make 1 message ready" in claimed
     assert f"{pair.nodes[1].http}  nothing to do" in claimed
     assert [each["claimed"] for each in finished] == [1, 0]
-    assert "none of these messages is pending" in again
+    assert f"{ids[1]} was left alone: not pending: finished" in again
     assert [each["ids"] for each in by_limit] == [[ids[2]], []]
     assert "done: cancel 1 message" in cancelled
     assert lapwing("sub", topic, "c", "-n", "1", daemon=pair.nodes[0]).stdout == "one\n"
@@ -94,8 +94,10 @@ def test_messages_are_deferred_and_wrong_choices_are_one_sentence(pair: Pair) ->
     assert "expected in_flight, ready or deferred" in pair.run("pending", "list", f"{topic}/c", "--state", "x", code=2)
     missing = pair.run("pending", "list", f"{topic}/nothing", code=1)
     assert "CHANNEL_NOT_FOUND: there is no such channel; `lapwing channels` lists them" in missing
-    refused = pair.run("pending", "finish", f"{topic}/c", "nonsense", "--yes", code=1)
-    assert "none of these messages is pending" in refused
+    refused = pair.run("pending", "finish", f"{topic}/c", "nonsense", "--yes", code=2)
+    assert "'nonsense' is no id of a message: 16 digits from 0 to f expected" in refused
+    nobody = pair.run("pending", "finish", f"{topic}/c", "ffc0000000000000", "--yes", code=1)
+    assert "ffc0000000000000 was left alone: an id of another node" in nobody
 
 
 def test_dead_letters_are_listed_grouped_and_shown(pair: Pair) -> None:

@@ -226,6 +226,13 @@ async def test_a_claim_looks_at_ten_times_its_limit_and_says_where_to_go_on(held
         ({"action": "eat", "ids": []}, 400, "action: one of ready, finish, reject, defer expected"),
         ({"action": "finish"}, 400, "which messages: ids, sequences, holder, min_idle or state expected"),
         ({"action": "finish", "ids": "x"}, 400, "ids: a list of at most 10000 ids expected"),
+        ({"action": "finish", "ids": ["zz"]}, 400, "ids: 'zz' is no id of a message: 16 digits from 0 to f expected"),
+        ({"action": "finish", "ids": ["é" * 16]}, 400, "ids: 'éééééééééééééééé' is no id of a message"),
+        (
+            {"action": "finish", "sequences": [-1]},
+            400,
+            "sequences: -1 is no sequence: whole numbers from 0 on expected",
+        ),
         ({"action": "finish", "sequences": [True]}, 400, "sequences: a list of at most 10000 sequences expected"),
         ({"action": "finish", "state": "lost"}, 400, "state: one of in_flight, ready, deferred expected"),
         ({"action": "finish", "min_idle": -1}, 400, "min_idle: a whole number from 0 on expected"),
@@ -253,8 +260,24 @@ async def test_bad_listings_are_answered_with_one_sentence(held: Held, query: st
     assert "expected" in json.loads(answer)["message"]
 
 
-async def test_an_id_of_another_node_is_nobody_s(held: Held):
-    held.consumer(1)
-    status, answer = await held.claim(ids=[f"{(9 << 54):016x}", "not an id", "00"], action="finish")
+async def test_ids_that_are_not_taken_are_named_with_the_reason(held: Held):
+    held.consumer(2, "one")
+    other, waiting = f"{(9 << 54):016x}", held.broker.topics["t"].id_of(7)
+    mine, theirs = (held.broker.topics["t"].id_of(sequence) for sequence in (0, 1))
+    status, answer = await held.claim(ids=[mine, other, waiting], action="finish")
+    assert (status, answer["ids"]) == (200, [mine])
+    assert answer["refused"] == {
+        other: "an id of another node",
+        waiting: "not pending: finished, a dead letter, or not yet delivered",
+    }
 
-    assert (status, answer["claimed"]) == (200, 0)
+    _, answer = await held.claim(ids=[mine], action="finish")
+    assert list(answer["refused"]) == [mine]
+    _, answer = await held.claim(ids=[theirs], action="finish", state="deferred")
+    assert answer["refused"] == {theirs: "the state is in_flight"}
+    _, answer = await held.claim(ids=[theirs], action="finish", holder="two")
+    assert answer["refused"] == {theirs: "the holder is nsq:one:"}
+    _, answer = await held.claim(ids=[theirs], action="finish", min_idle=60_000)
+    assert answer["refused"] == {theirs: "it was delivered less than min_idle ago"}
+    _, answer = await held.claim(ids=[theirs], action="finish")
+    assert "refused" not in answer

@@ -24,6 +24,8 @@ app = Group(
 
 _STATES: Final = ("in_flight", "ready", "deferred")
 _PAGE: Final = 10_000  # messages of one request
+_NAMED: Final = 10  # messages that could not be taken and are named one by one
+_OTHER_NODE: Final = "an id of another node"  # nsqd's reason; if every node gives it, nobody has the message
 _TIMEOUT: Final = 60.0  # s for the answer to one request
 
 Ids = Annotated[
@@ -223,6 +225,8 @@ def _claim(
     if not ids and not members:
         raise UsageError("which messages: give ids, --state, --holder or --min-idle")
     wanted = set(ids or ())
+    for each in wanted:
+        _check_id(each)
 
     async def nodes(client: "ClusterClient") -> "list[Node]":
         return await _nodes(client, place, flags.node)
@@ -245,8 +249,34 @@ def _claim(
 
     results = administer.changed(flags, nodes, take)
     administer.report(results, lambda answer: _taken(answer, what), as_json=flags.as_json)
-    if wanted and not any((result.answer or {}).get("claimed") for result in results):
-        shared.warn("none of these messages is pending: each is finished, a dead letter, or of another channel")
+    _warn_of_others(wanted, [result.answer for result in results if result.answer])
+
+
+def _check_id(text: str) -> None:
+    from lapwing import ids
+
+    try:
+        ids.decode(text.encode("utf-8", "replace"))
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no id of a message: 16 digits from 0 to f expected, as `lapwing pending list` shows them"
+        ) from None
+
+
+def _warn_of_others(wanted: set[str], answers: list[Any]) -> None:
+    """Name the messages that no node took, with the reason; exits with 1 if there are any."""
+    reasons: dict[str, str] = {}
+    for answer in answers:
+        for each, reason in answer["refused"].items():
+            if reason != _OTHER_NODE or each not in reasons:
+                reasons[each] = reason
+    taken = {each for answer in answers for each in answer["ids"]}
+    left = sorted((each, reasons[each]) for each in wanted - taken if each in reasons)
+    for each, reason in left[:_NAMED]:
+        shared.warn(f"{each} was left alone: {reason}")
+    if len(left) > _NAMED:
+        shared.warn(f"{len(left) - _NAMED:,} more messages were left alone; --json names each with its reason")
+    if left:
         sys.exit(1)
 
 
@@ -255,6 +285,7 @@ async def _take(
 ) -> dict[str, Any]:
     """Claim what there is on a node, a page at a time."""
     claimed: list[str] = []
+    refused: dict[str, str] = {}
     # A message that was deferred or made ready matches again: only the pages behind the last one are looked at.
     after, pages = -1, [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)] or [[]]
     for page in pages:
@@ -266,10 +297,11 @@ async def _take(
             answer = await client.http.call("POST", at.contact, "/channel/claim", document={
                 **document, **more, "limit": most}, timeout=_TIMEOUT)  # fmt: skip
             claimed += answer["ids"]
+            refused |= answer.get("refused", {})
             if page or answer["next"] is None:
                 break
             after = answer["next"]
-    return {"claimed": len(claimed), "ids": claimed}
+    return {"claimed": len(claimed), "ids": claimed, "refused": refused}
 
 
 def _taken(answer: Any, what: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any, Final
 
+from lapwing import ids as message_ids
 from lapwing import kernel
 from lapwing.broker import claims, times
 from lapwing.broker.broker import Broker
@@ -21,10 +22,12 @@ from lapwing.nsqd.permissions import CHANNEL_ADMIN
 from lapwing.nsqd.publishing import named
 
 MOST: Final = 10_000  # entries of one answer
+OTHER_NODE: Final = "an id of another node"  # the reason for which a claim leaves an id out
 MOST_BODIES: Final = 16 << 20  # bytes of bodies in one answer
 _AT_ONCE: Final = 50  # messages that are read before others get their turn
 _LOOKED: Final = 10  # pending messages that a claim looks at for each that it may take
 _LONGEST: Final = 4096  # bytes of a reason
+_SHOWN: Final = 32  # characters of a wrong id in an error
 _MILLISECOND: Final = 1_000_000
 _KEYS: Final = (
     "topic", "channel", "ids", "sequences", "state", "min_idle", "holder", "action", "to", "limit", "after", "delay",
@@ -127,18 +130,25 @@ class PendingApi:
         if to and action != "ready":
             raise Refused(400, "to: only what is made ready can be handed to a consumer: use the action ready")
         error = member(document, "reason", str, "")[:_LONGEST]
-        chosen, following = await self._chosen(channel, document, limit)
+        refused: dict[str, str] = {}
+        chosen, following = await self._chosen(channel, document, limit, refused)
         if channel.exiting:
             raise Refused(404, "CHANNEL_NOT_FOUND")
         done = claims.claim(channel, chosen, action, now=self._now(), delay=delay, error=error, to=to)
         self._broker.checkpoint_topic(channel.topic, now=self._now())
         self._schedule_flush()
         ids = [channel.topic.id_of(sequence) for sequence in done]
-        return value({"topic": topic, "channel": name, "claimed": len(done), "ids": ids, "next": following})
+        answer = {"topic": topic, "channel": name, "claimed": len(done), "ids": ids, "next": following}
+        return value(answer | {"refused": refused} if refused else answer)
 
-    async def _chosen(self, channel: Channel, document: Mapping[str, Any], limit: int) -> tuple[list[int], int | None]:
-        """Return the sequences that a claim means, and where the next one starts."""
-        named_ones = _named(channel, document)
+    async def _chosen(
+        self, channel: Channel, document: Mapping[str, Any], limit: int, refused: dict[str, str]
+    ) -> tuple[list[int], int | None]:
+        """Return the sequences that a claim means, and where the next one starts.
+
+        `refused` gets the ids that the claim names and cannot take, each with the reason.
+        """
+        named_ones = _named(channel, document, refused)
         states = _states(document.get("state"))
         holder = document.get("holder")
         min_idle = whole_number(document, "min_idle", 0) * _MILLISECOND
@@ -164,9 +174,9 @@ class PendingApi:
             if number % (_AT_ONCE * _LOOKED) == 0:
                 await asyncio.sleep(0)
             entry = entry_of(channel.pending, sequence, now=self._now())
-            if entry is None or entry.state not in states or (min_idle and entry.idle < min_idle):
-                continue
-            if holder is not None and entry.holder != holder:
+            if reason := _reason_against(entry, states, min_idle, holder):
+                if named_ones is not None:
+                    refused[channel.topic.id_of(sequence)] = reason
                 continue
             if len(chosen) == limit:
                 following = chosen[-1]
@@ -204,20 +214,42 @@ def _shown(channel: Channel, entry: Entry, bodies: bool) -> dict[str, Any]:
     return found
 
 
-def _named(channel: Channel, document: Mapping[str, Any]) -> list[int] | None:
-    """Return the sequences that a claim names by itself; None when it does not."""
+def _reason_against(entry: Entry | None, states: Collection[State], min_idle: int, holder: str | None) -> str:
+    """Return why a claim does not take a message; the empty string when it does."""
+    if entry is None:
+        return "not pending: finished, a dead letter, or not yet delivered"
+    if entry.state not in states:
+        return f"the state is {entry.state.value}"
+    if holder is not None and entry.holder != holder:
+        return f"the holder is {entry.holder}" if entry.holder else "nobody holds it"
+    return "it was delivered less than min_idle ago" if min_idle and entry.idle < min_idle else ""
+
+
+def _named(channel: Channel, document: Mapping[str, Any], refused: dict[str, str]) -> list[int] | None:
+    """Return the sequences that a claim names by itself; None when it does not. `refused` gets ids of other nodes."""
     ids, sequences = document.get("ids"), document.get("sequences")
     if ids is None and sequences is None:
         return None
-    found: list[int] = []
     for key, given, kind in (("ids", ids, str), ("sequences", sequences, int)):
-        if given is None:
-            continue
-        good = isinstance(given, list) and len(given) <= MOST
-        if not good or not all(isinstance(each, kind) and not isinstance(each, bool) for each in given):
+        good = given is None or (isinstance(given, list) and len(given) <= MOST)
+        if not good or not all(isinstance(each, kind) and not isinstance(each, bool) for each in given or ()):
             raise Refused(400, f"{key}: a list of at most {MOST} {key} expected")
-        found += given if kind is int else [channel.topic.sequence_of(each.encode()) for each in given]
-    return [sequence for sequence in found if sequence >= 0]
+    for each in sequences or ():
+        if each < 0:
+            raise Refused(400, f"sequences: {str(each)[:_SHOWN]} is no sequence: whole numbers from 0 on expected")
+    found: list[int] = list(sequences or ())
+    for each in ids or ():
+        try:
+            node, sequence = message_ids.decode(each.encode("utf-8", "replace"))
+        except ValueError:
+            raise Refused(
+                400, f"ids: {each[:_SHOWN]!r} is no id of a message: 16 digits from 0 to f expected"
+            ) from None
+        if node == channel.topic.log.node:
+            found.append(sequence)
+        else:
+            refused[each] = OTHER_NODE
+    return found
 
 
 def _states(name: Any) -> Collection[State]:

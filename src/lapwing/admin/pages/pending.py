@@ -106,7 +106,8 @@ def claimed(results: Results, past: str) -> str:
     answers = [result.answer for result in results if result.answer is not None]
     taken = sum(answer["claimed"] for answer in answers)
     if not taken:
-        return "No message fits: nothing was changed"
+        reasons = [reason for answer in answers for reason in answer.get("refused", {}).values()]
+        return f"Nothing was changed: {reasons[0] if reasons else 'no message fits'}"
     more = any(answer["next"] is not None for answer in answers)
     return f"{past} {messages(taken)}" + ("; there are more" if more else "")
 
