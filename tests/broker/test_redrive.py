@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from failing import configure, failures, letters, reject
+from lapwing import kernel
 from lapwing.broker import claims, dead_filter, redrive_task
 from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings import UNLIMITED, Rate
@@ -299,6 +300,70 @@ def test_a_topic_that_was_made_again_gets_no_message_of_the_old_one(stage: Stage
     assert [body for _, _, body in consumer.take()[0]] == numbered(3)
 
 
+def test_a_letter_whose_message_the_log_has_lost_stays(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    """After a crash the log of a topic may end before messages whose letters are there."""
+    consumer = buried(stage)
+    log = stage.broker.topics["t"].log
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "end", 1)
+        start(stage)
+        task = run(stage)
+    assert (task.redriven, task.skipped.total(), waiting(stage)) == (1, 2, 2)
+    (reason,) = task.skipped
+    assert reason == "the log of topic t lost the message in a crash: publish to the topic instead"
+    assert consumer.received() == [0]
+    start(stage, to="topic")
+    assert run(stage).redriven == 2
+
+
+def test_a_letter_is_not_taken_for_another_message_with_its_sequence(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    consumer = buried(stage)
+    consumer.leave()
+    stage.channel().seek(0, back=True)
+    topic = stage.broker.topics["t"]
+    real = type(topic.log).frame
+
+    def frame(log: Any, sequence: int) -> bytes:
+        found = real(log, sequence)
+        return found if log is not topic.log or sequence != 1 else kernel.frame_one(b"new", 1, stage.now + 7)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(topic.log), "frame", frame)
+        start(stage)
+        task = run(stage)
+
+    assert (task.redriven, task.skipped.total(), waiting(stage)) == (2, 1, 1)
+
+
+def test_an_edited_body_is_not_lost_when_its_message_is_in_the_channel(stage: Stage):
+    consumer = buried(stage)
+    consumer.leave()
+    stage.channel().seek(0, back=True)
+    start(stage, sequences=[1], edited=b"mended")
+    task = run(stage)
+
+    assert (task.redriven, waiting(stage)) == (0, 3)
+    assert dict(task.skipped) == {"its message is in channel t/c again: finish it there, or redrive it unchanged": 1}
+
+
+@pytest.mark.parametrize("to_dead", [False, True])
+def test_a_letter_that_would_expire_at_once_stays(stage: Stage, to_dead: bool):
+    consumer = buried(stage)
+    configure(stage, message_ttl="10s", expired_to_dead=to_dead)
+    stage.pass_time(11 * SECOND)
+    start(stage)
+    task = run(stage)
+    assert (task.redriven, waiting(stage)) == (0, 3)
+    assert dict(task.skipped) == {
+        "older than message_ttl 10s of channel t/c: raise message_ttl, or publish to the topic instead": 3
+    }
+    configure(stage, message_ttl="1h")
+    start(stage)
+
+    assert run(stage).redriven == 3
+    assert consumer.received() == [0, 1, 2]
+
+
 def test_letters_are_published_again_for_all_channels_if_so_asked(stage: Stage):
     other = stage.consumer("other")
     consumer = buried(stage)
@@ -358,7 +423,7 @@ def test_a_kill_between_the_return_and_the_end_of_a_letter_doubles_nothing(tmp_p
         raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
 
     if to == "channel":
-        dead.tell = refuse  # type: ignore[method-assign]  # what is finished there does not reach the disk
+        dead.checkpoint = refuse  # type: ignore[method-assign]  # what is finished there does not reach the disk
     stage.broker.redrives.step(now=stage.now)
     stage.commit()
     got = consumer.received()
@@ -395,6 +460,40 @@ def test_when_the_channel_cannot_be_journaled_the_letters_stay(tmp_path: Path, m
     assert run(stage).redriven == 3
 
     assert consumer.received() == [0, 1, 2]
+
+
+def test_letters_that_came_back_before_others_failed_do_not_come_back_twice(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """Letters of two topics in one dead-letter topic: the journal of the second cannot be written."""
+    consumer, other = stage.consumer(), stage.consumer(topic="u")
+    configure(stage, dead_topic=DEAD)
+    configure(stage, topic="u", dead_topic=DEAD)
+    stage.client().publish(b"a")
+    stage.client().publish(b"b", topic="u")
+    reject(consumer, 0)
+    reject(other, 0)
+    consumer.take()
+    other.take()
+    start(stage)
+    second = stage.broker.topics["u"]
+
+    def refuse(**_: object) -> bool:
+        raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(second, "checkpoint", refuse)
+        task = run(stage)
+        assert consumer.received() == [0]
+        consumer.finish(0)
+        assert (task.state, task.redriven, waiting(stage)) == (RUNNING, 1, 1)
+        assert "No space left on device" in task.error
+    stage.pass_time(SECOND)
+    task = run(stage)
+
+    assert (task.state, task.redriven, task.looked, waiting(stage)) == (DONE, 2, 2, 0)
+    assert consumer.received() == []
+    assert other.received() == [0]
 
 
 def test_the_note_of_a_task_is_understood_again():

@@ -66,6 +66,12 @@ def test_a_duration_as_a_time_means_from_now_on():
     assert own == {"paused_until": "2030-01-31T12:30:00Z"}
 
 
+def test_a_time_that_could_not_be_read_back_is_refused():
+    """It would be accepted, kept, and never hold."""
+    with pytest.raises(SettingRefused, match=r"^paused_until: a time such as"):
+        settings.changed(settings.CHANNEL, "channel", {}, {"paused_until": "2500000h"}, now=SECOND)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -82,6 +88,8 @@ def test_a_duration_as_a_time_means_from_now_on():
         ({"retry_first": "-1s"}, 'retry_first: a duration such as "500ms", "30s", "15m" or "72h" expected, not "-1s"'),
         ({"retry_factor": 0.5}, "retry_factor: a number from 1 to 1000 expected, not 0.5"),
         ({"retry_factor": float("nan")}, "retry_factor: a number from 1 to 1000 expected, not NaN"),
+        ({"retry_factor": "\u0661"}, 'retry_factor: a number from 1 to 1000 expected, not "\\u0661"'),
+        ({"retry_factor": "1_0"}, 'retry_factor: a number from 1 to 1000 expected, not "1_0"'),
         ({"retry_jitter": 2}, "retry_jitter: a number from 0 to 1 expected, not 2"),
         ({"rate": "fast"}, 'rate: a rate such as "100/s", "5/m" or "20/h" expected, not "fast"'),
         ({"rate": "1/d"}, 'rate: a rate such as "100/s", "5/m" or "20/h" expected, not "1/d"'),
@@ -236,6 +244,24 @@ def test_a_policy_that_contradicts_a_channel_it_matches_is_refused_and_the_forme
 
     assert stage.channel().effective.retry_first == SECOND
     assert store.policies.documents()["p"]["settings"] == {"retry_first": "1s"}
+
+
+def test_one_dead_letter_topic_for_all_topics_is_not_its_own(stage: Stage):
+    """Once it exists the policy matches its channel `dead` too: that must not block every later change."""
+    store = stage.broker.settings
+    everything = {"settings": {"dead_topic": "graveyard", "max_attempts": 1}}
+    store.put_policy(policies.parse("all", everything), now=stage.now)
+    consumer = stage.consumer()
+    stage.client().publish(b"a")
+    consumer.requeue(0)
+    assert stage.channel("dead", "graveyard").depth == 1
+
+    everything["settings"]["max_attempts"] = 2
+    store.put_policy(policies.parse("all", everything), now=stage.now)
+    store.change_channel(stage.channel("dead", "graveyard"), {"max_in_flight": 5}, now=stage.now)
+    found = store.explain_channel(stage.channel("dead", "graveyard"))
+    assert (found["dead_topic"].value, found["dead_topic"].source) == ("graveyard.dead.dead", "default")
+    assert found["max_attempts"].value == 2
 
 
 def test_a_pattern_that_could_run_for_ever_does_not():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from failing import configure, fail, failures, letters, reject, release
+from lapwing.broker import policies
 from lapwing.broker.pending import Reason
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Cls, Rdy
@@ -190,6 +191,15 @@ def test_a_timeout_and_a_lost_connection_give_up_too(stage: Stage):
     consumer.leave()
 
     assert [headers["dead-failures"] for _, headers in letters(stage)] == ["2"]
+
+
+def test_reason_and_error_of_a_reject_take_four_kib_together(stage: Stage):
+    consumer = stage.consumer()
+    stage.client().publish(b"a")
+    reject(consumer, 0, "r" * 4000, "é" * 4000)
+
+    ((_, headers),) = letters(stage)
+    assert 4095 <= len(headers["dead-error"].encode()) <= 4096
 
 
 def test_a_reject_gives_up_at_once(stage: Stage):
@@ -653,6 +663,43 @@ def test_the_oldest_become_dead_letters_when_more_waits_than_may(stage: Stage):
     assert {headers["dead-reason"] for _, headers in letters(stage)} == {"overflow"}
     assert {headers["dead-deliveries"] for _, headers in letters(stage)} == {"0"}
     assert stage.consumer().received() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"message_ttl": "10s", "expired_to_dead": True},
+        {"max_depth": 2, "overflow": "dead"},
+        {"max_bytes": 50, "overflow": "dead"},
+    ],
+)
+def test_dead_letters_are_kept_where_other_messages_would_become_dead_letters(stage: Stage, wishes: dict[str, object]):
+    """A dead letter never makes another: a policy for all channels must not drop it either."""
+    policy = policies.parse("all", {"settings": wishes})
+    stage.broker.settings.put_policy(policy, now=stage.now)
+    stage.consumer(ready=0)
+    stage.client().publish(*numbered(5))
+    if "message_ttl" in wishes:
+        stage.pass_time(11 * SECOND)
+        assert stage.consumer().received() == []
+    dead = len(letters(stage))
+    assert dead > 2
+    stage.pass_time(11 * SECOND)
+    reader = stage.consumer("dead", topic="t.c.dead")
+
+    assert reader.received() == list(range(dead))
+    assert stage.channel("dead", "t.c.dead").counts.dead == 0
+
+
+def test_dead_letters_expire_where_expired_messages_are_dropped(stage: Stage):
+    consumer = stage.consumer()
+    stage.client().publish(b"a")
+    reject(consumer, 0)
+    configure(stage, "dead", "t.c.dead", message_ttl="10s")
+    stage.pass_time(11 * SECOND)
+
+    assert stage.consumer("dead", topic="t.c.dead").received() == []
+    assert stage.channel("dead", "t.c.dead").counts.expired == 1
 
 
 def test_bytes_beyond_the_limit_are_dropped(stage: Stage):

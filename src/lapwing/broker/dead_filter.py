@@ -13,6 +13,8 @@ from lapwing.errors import SettingRefused
 LONGEST_TEXT: Final = 1024  # characters
 MOST_FIELDS: Final = 16
 MOST_SEQUENCES: Final = 10_000
+_RE2: Final = "a regular expression as RE2 knows them"
+_LONGEST_REASON: Final = 80  # characters of what RE2 reports
 _PATTERN_MEMORY: Final = 1 << 20  # bytes that a compiled pattern may take
 
 KEYS: Final = (
@@ -78,7 +80,7 @@ class DeadFilter:
             document = json.loads(body)
         except (ValueError, RecursionError):
             return False
-        return all(_found(document, pointer) == value for pointer, value in self.fields.items())
+        return all(_same(_found(document, pointer), value) for pointer, value in self.fields.items())
 
     def document(self) -> dict[str, Any]:
         """Return the filter as JSON, as `parse` takes it."""
@@ -102,14 +104,14 @@ def parse(document: Mapping[str, Any], *, now: int = 0) -> DeadFilter:
     for key, value in document.items():
         if key not in KEYS:
             raise SettingRefused(f"{str(key)[:80]} is no part of a filter: use {', '.join(KEYS)}")
-        if value is None or value in ("", [], {}):
+        if value is None or value == "":
             continue
         if key in ("since", "until"):
             found[key] = _time(key, value, now)
         elif key == "fields":
             found[key] = _fields(value)
         elif key == "sequences":
-            found[key] = _sequences(value)
+            found[key] = _sequences(value)  # not an empty list: a filter without letters must not match all of them
         elif not isinstance(value, str) or len(value) > LONGEST_TEXT:
             raise SettingRefused(f"{key}: a string of at most {LONGEST_TEXT} characters expected")
         else:
@@ -141,9 +143,9 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _sequences(value: Any) -> frozenset[int]:
-    good = isinstance(value, list) and len(value) <= MOST_SEQUENCES
+    good = isinstance(value, list) and 0 < len(value) <= MOST_SEQUENCES
     if not good or not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in value):
-        raise SettingRefused(f"sequences: a list of at most {MOST_SEQUENCES} sequences of dead letters expected")
+        raise SettingRefused(f"sequences: a list of 1 to {MOST_SEQUENCES} sequences of dead letters expected")
     return frozenset(value)
 
 
@@ -155,8 +157,12 @@ def _compiled(pattern: str) -> Callable[[bytes], object]:
     options.log_errors = False
     try:
         search: Callable[[bytes], object] = re2.compile(pattern.encode(), options=options).search
+    except UnicodeEncodeError as error:
+        raise SettingRefused(f"pattern: {_RE2} expected: half of a surrogate pair is no character") from error
     except re2.error as error:
-        raise SettingRefused(f"pattern: a regular expression as RE2 knows them expected: {error}") from error
+        seen = error.args[0] if error.args else ""
+        text = seen.decode("utf-8", "replace") if isinstance(seen, bytes) else str(seen)
+        raise SettingRefused(f"pattern: {_RE2} expected: {text[:_LONGEST_REASON]}") from error
     return search
 
 
@@ -171,6 +177,11 @@ def _found(document: Any, pointer: str) -> Any:
         else:
             return _NOTHING
     return document
+
+
+def _same(one: object, other: object) -> bool:
+    """Return whether two JSON values are the same: true is not 1."""
+    return one == other and isinstance(one, bool) is isinstance(other, bool)
 
 
 _NOTHING: Final = object()

@@ -11,6 +11,7 @@ are still to be finished. So no message is lost, and none is returned twice.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,8 @@ from lapwing.broker.skips import runs_of
 from lapwing.errors import CorruptChunk, LapwingError, LogError, OutOfRange, SettingRefused
 from lapwing.log.attributes import Rows
 from lapwing.log.log import Extra
+from lapwing.log.segment import time_of
+from lapwing.net import durations
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
@@ -143,18 +146,25 @@ class Redrives:
         if len(found) > most:  # the others are looked at again
             found = found[:most]
             looked, last = len(found), found[-1].sequence
-        task.looked += looked
         free = [letter for letter in found if not letter.held]
+        skipped = task.skipped.copy()
         task.skipped["held by a consumer"] += len(found) - len(free)
-        done = self._deal(channel, task, free, now)
+        done, failed = self._deal(channel, task, free, now)
         if bucket is not None:
             bucket.take(len(done))
-        task.position = last + 1
-        task.skipped = +task.skipped
         finish(channel, done, now=now)
         task.redriven += len(done)
+        if failed is None:
+            task.looked += looked
+            task.position = last + 1
+            task.skipped = +task.skipped
+        else:  # all of them are looked at again, but for those that are done
+            task.looked += len(done)
+            task.skipped = skipped
         self._save(channel, now=now)
         self._forget_returned(channel)
+        if failed is not None:
+            raise failed
         return now
 
     def _end(self, channel: Channel, task: RedriveTask, now: int) -> int:
@@ -162,21 +172,31 @@ class Redrives:
         self._save(channel, now=now)
         return now
 
-    def _deal(self, channel: Channel, task: RedriveTask, found: list[DeadLetter], now: int) -> list[int]:
-        """Return letters to where the task sends them; return the sequences of those that are dealt with."""
+    def _deal(
+        self, channel: Channel, task: RedriveTask, found: list[DeadLetter], now: int
+    ) -> tuple[list[int], LapwingError | OSError | None]:
+        """Return letters to where the task sends them.
+
+        Return the sequences of those that are dealt with, and why the others could not be: what came back to one
+        channel must not come back again because the journal of another could not be written.
+        """
         if task.to == NOWHERE:
-            return [letter.sequence for letter in found]
+            return [letter.sequence for letter in found], None
         by_origin: dict[tuple[str, str], list[DeadLetter]] = {}
         for letter in found:
             origin = letter.headers.get("dead-topic", ""), letter.headers.get("dead-channel", "")
             by_origin.setdefault(origin, []).append(letter)
         done: list[int] = []
+        failed: LapwingError | OSError | None = None
         for (topic, name), some in by_origin.items():
-            if task.to == TOPIC:
-                done += self._publish(channel, task, topic, some, now)
-            else:
-                done += self._return(channel, task, topic, name, some, now)
-        return done
+            try:
+                if task.to == TOPIC:
+                    done += self._publish(channel, task, topic, some, now)
+                else:
+                    done += self._return(channel, task, topic, name, some, now)
+            except (LapwingError, OSError) as error:
+                failed = error
+        return done, failed
 
     # --- back into the channel ---------------------------------------------------------------------------------
 
@@ -195,8 +215,12 @@ class Redrives:
             task.skipped[reason] += len(found) - len(same)
         if not same:
             return []
-        returned = return_letters(channel, same, edited=task.edited, now=now)
-        done = [letter.sequence for letter in same]
+        usable, kept = _returnable(channel, same, edited=task.edited is not None, now=now)
+        task.skipped += kept
+        if not usable:
+            return []
+        returned = return_letters(channel, usable, edited=task.edited, now=now)
+        done = [letter.sequence for letter in usable]
         log = dead.topic.log.identity
         key = f"{dead.topic.name} {log}"
         link = channel.dead_link()
@@ -331,9 +355,8 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
     kept: list[tuple[int, bytes]] = []
     wanted: dict[int, Mapping[str, str]] = {}
     for letter in found:
-        sequence = topic.sequence_of(letter.headers.get("dead-id", "").encode())
-        ahead = sequence >= channel.cursor and sequence not in channel.finished_ahead
-        if not 0 <= sequence < topic.log.end or sequence in unfinished or ahead:
+        sequence = _sequence(topic, letter)
+        if sequence in unfinished or _is_ahead(channel, sequence):
             continue  # it is there
         wanted[sequence] = letter.headers
         if edited is not None or not _in_log(topic, sequence, letter.body):
@@ -349,6 +372,54 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
     return list(wanted)
 
 
+def _returnable(
+    channel: Channel, found: list[DeadLetter], *, edited: bool, now: int
+) -> tuple[list[DeadLetter], Counter[str]]:
+    """Return the letters that a channel can take back, and how many others stay, by reason. Raises `ReadFailed`.
+
+    A letter stays when its message would be lost: the channel drops what is so old, or the log does not have this
+    message (it was lost in a crash after it was copied, and another one may have its sequence).
+    """
+    topic, ttl = channel.topic, channel.effective.message_ttl
+    oldest = now + topic.skew - ttl if ttl else 0
+    usable: list[DeadLetter] = []
+    kept: Counter[str] = Counter()
+    for letter in found:
+        sequence = _sequence(topic, letter)
+        if _published(letter) < oldest:
+            kept[
+                f"older than message_ttl {durations.show(ttl)} of channel {topic.name}/{channel.name}: "
+                "raise message_ttl, or publish to the topic instead"
+            ] += 1
+        elif not 0 <= sequence < topic.log.end or not _same_message(topic, sequence, letter):
+            kept[f"the log of topic {topic.name} lost the message in a crash: publish to the topic instead"] += 1
+        elif edited and (_is_ahead(channel, sequence) or sequence in channel.pending.sequences()):
+            kept[
+                f"its message is in channel {topic.name}/{channel.name} again: finish it there, or redrive it unchanged"
+            ] += 1
+        else:
+            usable.append(letter)
+    return usable, kept
+
+
+def _sequence(topic: Topic, letter: DeadLetter) -> int:
+    return topic.sequence_of(letter.headers.get("dead-id", "").encode())
+
+
+def _is_ahead(channel: Channel, sequence: int) -> bool:
+    """Return whether a message waits for its first delivery since the channel was created or moved."""
+    return sequence >= channel.cursor and sequence not in channel.finished_ahead
+
+
+def _same_message(topic: Topic, sequence: int, letter: DeadLetter) -> bool:
+    """Return whether the log has no other message at that sequence. Raises `ReadFailed`."""
+    try:
+        published = time_of(topic.log.frame(sequence))
+    except (OutOfRange, CorruptChunk):
+        return True  # the letter has all that is left of it
+    return published == _published(letter)
+
+
 def _in_log(topic: Topic, sequence: int, body: bytes) -> bool:
     """Return whether the log has the message with that body."""
     try:
@@ -358,14 +429,18 @@ def _in_log(topic: Topic, sequence: int, body: bytes) -> bool:
 
 
 def _frame(topic: Topic, sequence: int, letter: DeadLetter, edited: bytes | None) -> bytes:
-    try:
-        published = times.parse(letter.headers.get("dead-published", ""))
-    except ValueError:
-        published = 0
     body = letter.body if edited is None else edited
-    frame = kernel.frame_one(body, topic.id_base + sequence, published)
+    frame = kernel.frame_one(body, topic.id_base + sequence, _published(letter))
     headers = dead_letters.original(letter.headers)
     return kernel.with_headers(frame, Rows.of([Extra(sequence, headers=headers)]).text) if headers else frame
+
+
+def _published(letter: DeadLetter) -> int:
+    """Return when the message of a letter was published, Unix ns; 0: nobody knows."""
+    try:
+        return times.parse(letter.headers.get("dead-published", ""))
+    except ValueError:
+        return 0
 
 
 def _number(headers: Mapping[str, str], name: str) -> int:

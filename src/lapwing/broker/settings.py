@@ -92,6 +92,8 @@ def _ranged(kind: Kind, least: Any, most: Any, expected: str, *, show: Callable[
 
 def _number(value: Any) -> float:
     if isinstance(value, str):
+        if not value.isascii() or "_" in value:
+            raise ValueError("a number")
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("a number")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing.broker import policies, settings
+from lapwing.broker import dead_letters, policies, settings
 from lapwing.broker.options import Options
 from lapwing.broker.policies import Policies, Policy
 from lapwing.broker.settings import ChannelSettings, Layer, Own, Resolved, TopicSettings
@@ -49,7 +49,8 @@ class SettingsStore:
         """Return what holds for a channel."""
         if not channel.settings and not channel.topic.settings and not len(self.policies):
             return self.plain_channel
-        return settings.resolve(ChannelSettings, self._channel_layers(channel, channel.settings))
+        found = settings.resolve(ChannelSettings, self._channel_layers(channel, channel.settings))
+        return _keeping_letters(found) if channel.name == dead_letters.CHANNEL else found
 
     def of_topic(self, topic: Topic) -> TopicSettings:
         """Return what holds for a topic."""
@@ -110,6 +111,8 @@ class SettingsStore:
         topic = channel.topic
         shared = {name: topic.settings[name] for name in _FROM_TOPIC if name in topic.settings}
         matching = policies.layers(self.policies.of_channel(topic.name, channel.name))
+        # a dead-letter topic that a policy gives to all topics is not its own
+        matching = [(name, _without(values, "dead_topic", topic.name)) for name, values in matching]
         return [("channel", own), *matching, ("topic", shared), self._channel_flags]
 
     def _topic_layers(self, topic: Topic, own: Own) -> list[Layer]:
@@ -228,6 +231,23 @@ class SettingsStore:
             for channel in topic.channels.values():
                 if any(policy.matches(topic.name, channel.name) for policy in changed):
                     self.apply_channel(channel, now=now)
+
+
+def _without(values: Mapping[str, Any], setting: str, value: str) -> Mapping[str, Any]:
+    """Return values, without a setting if it has that value."""
+    if values.get(setting) != value:
+        return values
+    return {name: each for name, each in values.items() if name != setting}
+
+
+def _keeping_letters(found: ChannelSettings) -> ChannelSettings:
+    """Return the settings of a channel `dead`.
+
+    A dead letter never makes another: where it would become one, as it is old or too much, it is kept instead.
+    """
+    if found.expired_to_dead:
+        found = replace(found, message_ttl=0)
+    return replace(found, max_depth=0, max_bytes=0) if found.overflow == "dead" else found
 
 
 def _flags(options: Options, names: tuple[str, ...], definition: Mapping[str, Any]) -> Layer:

@@ -22,7 +22,10 @@ def parse(value: Any, *, now: int = 0, back: bool = False) -> int:
         return 0
     if isinstance(value, str):
         if now and (span := _span(value)) is not None:
-            return max(now - span if back else now + span, 1)
+            moment = max(now - span if back else now + span, 1)
+            if moment >= _LATEST * _SECOND:
+                raise ValueError(_EXPECTED)
+            return moment
         return _rfc3339(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LATEST:
         raise ValueError(_EXPECTED)

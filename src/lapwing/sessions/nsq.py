@@ -43,6 +43,7 @@ from lapwing.wire.nsq.commands import (
     Reqs,
     Sub,
     Touch,
+    shorten,
 )
 from lapwing.wire.nsq.limits import Limits
 from lapwing.wire.nsq.parse_line import rejection
@@ -391,7 +392,7 @@ class Session:
     def _rej(self, command: Rej, now: int) -> None:
         channel, holder = self._consuming()
         reason, error = rejection(command.body)
-        text = f"{reason}: {error}" if reason and error else reason or error
+        text = shorten(f"{reason}: {error}").decode() if reason and error else reason or error
         try:
             channel.reject(channel.topic.sequence_of(command.id), holder, now=now, error=text)
         except CommandFailed as failed:
