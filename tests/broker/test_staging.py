@@ -130,6 +130,16 @@ def test_a_batch_that_was_published_is_not_staged_again(node):
     assert not node.staging.settled(SINK, 1)
 
 
+def test_a_batch_whose_commit_has_begun_counts_as_published(node):
+    node.stage(0, "a", 0, "orders", b"x")
+    assert node.staging.begun(SINK) == -1
+
+    commit = node.staging.commit(SINK, 0, [("a", 1)])
+    assert (node.staging.begun(SINK), node.staging.published(SINK)) == (0, -1)
+    commit.run(node.now)
+    assert (node.staging.begun(SINK), node.staging.published(SINK)) == (0, 0)
+
+
 def test_messages_keep_their_headers_and_delays(node):
     node.stage(0, "a", 0, "orders", b"x", b"y", extras=[(1, 5_000_000, {"k": "v"})])
     node.broker.topic("orders")

@@ -251,6 +251,7 @@ class Cluster:
     log: Path
     chance: random.Random
     created: int = 0
+    absences: int = 0  # of nsqlookupd
     deleted: list[tuple[str, int, str]] = field(default_factory=list)  # topic, node and log
     wrong: list[str] = field(default_factory=list)
 
@@ -340,9 +341,10 @@ def leave(cluster: Cluster) -> None:
 
 
 def lose_lookupd(cluster: Cluster) -> None:
-    """The only nsqlookupd was away for 35 s and a batch."""
+    """The only nsqlookupd was away, two minutes at first and then 35 s, and a batch more."""
     cluster.lookupd.kill()
-    time.sleep(35)  # longer than a query waits for a broker
+    time.sleep(35 if cluster.absences else 120)  # longer than a query waits for a broker
+    cluster.absences += 1
     before = batches(cluster.data, ["archive"])
     deadline = time.monotonic() + 300  # a batch may take a minute where the machine is busy
     while batches(cluster.data, ["archive"]) <= before:

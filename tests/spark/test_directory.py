@@ -163,3 +163,26 @@ def test_a_broker_that_left_one_nsqlookupd_and_is_with_another_is_connected():
     finally:
         here.close()
         there.close()
+
+
+def test_a_query_moves_between_a_list_and_nsqlookupd_with_a_batch_begun(cluster):
+    query = DrivenQuery(cluster.brokers, channel="lake")
+    query.batch()
+    start = query.committed
+    query.planned = start, query.reader.latestOffset(start, query.reader.getDefaultReadLimit())
+    del query.raw["nsqd"]
+    query.restart(lookupd=cluster.lookupd.http)
+    assert sorted(row[3] for row in query.batch()) == ALL
+
+    for number, broker in enumerate(cluster.brokers):
+        broker.publish("orders", b"%d-3" % number)
+    start = query.committed
+    query.planned = start, query.reader.latestOffset(start, query.reader.getDefaultReadLimit())
+    del query.raw["lookupd"]
+    query.restart(nsqd=cluster.brokers[0].address)
+    with pytest.raises(BrokerAway, match=r"topic orders, node 2, log \w+, sequences \[3, 4\): no broker has it"):
+        query.batch()
+    query.restart(nsqd=f"{cluster.brokers[1].address},{cluster.brokers[0].address}")
+    query.catch_up()
+    assert query.bodies() == sorted([*ALL, b"0-3", b"1-3"])
+    assert [broker.depth("orders", "lake") for broker in cluster.brokers] == [0, 0]

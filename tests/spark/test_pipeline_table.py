@@ -17,7 +17,9 @@ from lapwing.spark.pipelines.manifest_table import ManifestTable, TableDamaged, 
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings, RollupSettings
 from lapwing.spark.pipelines.progress import PipelineProgress, from_spark
+from lapwing.spark.pipelines.publish import options
 from lapwing.spark.pipelines.report import proof_text
+from lapwing.spark.pipelines.run_context import RunContext
 from lapwing.spark.pipelines.stderr_filter import meaningful
 
 FOLDER = "topic=orders/date=2026-11-15/hour=10"
@@ -228,18 +230,25 @@ def test_a_checkpoint_says_what_cannot_be_changed_and_what_to_do(tmp_path):
     assert checkpoint.unfinished
 
 
-def test_brokers_to_publish_at_change_between_batches_only(tmp_path):
-    checkpoint = Checkpoint(LocalFiles(tmp_path))
-    checkpoint.check_sink(("a:1",))
+def test_brokers_to_publish_at_change_between_batches_and_are_added_while_one_is_unfinished(tmp_path):
+    context = RunContext(None, None, Checkpoint(LocalFiles(tmp_path)), ("a:1",), once=True)
+
+    def sink(*brokers, **more):
+        context.brokers = brokers
+        found = options(RollupSettings(name="r", topics=("a",), values={"n": "count"}, **more), context, streaming=True)
+        return found["nsqd"], found.get("acceptDoubles")
+
+    assert sink("a:1") == ("a:1", "true")
     for folder, names in (("offsets", "01"), ("commits", "0")):
         (tmp_path / folder).mkdir()
         for name in names:
             (tmp_path / folder / name).touch()
-
-    with pytest.raises(ConfigError, match="run it once with the old ones first"):
-        checkpoint.check_sink(("a:1", "b:1"))
+    assert sink("b:1") == ("a:1,b:1", None)
+    assert sink("c:1") == ("a:1,b:1,c:1", None)
+    assert sink("c:1", options={"acceptDoubles": "true"}) == ("c:1", "true")
+    assert sink("b:1") == ("c:1,b:1", None)
     (tmp_path / "commits" / "1").touch()
-    assert checkpoint.check_sink(("a:1", "b:1")) == ("a:1", "b:1")
+    assert sink("b:1") == ("b:1", "true")
 
 
 def test_lag_and_rates_come_from_what_spark_tells():

@@ -71,6 +71,12 @@ class Staging:
         commit = self._commits[sink] = Commit(self, self._broker, sink, intent)
         return commit
 
+    def begun(self, sink: str) -> int:
+        """Return the last batch of the sink that is published or about to be, -1 if none is. Raises as `published`."""
+        published = self.published(sink)
+        commit = self._commits.get(sink)
+        return published if commit is None else max(published, commit.batch)
+
     def settled(self, sink: str, batch: int) -> bool:
         """Return whether the batch is published or about to be, so that nothing more can be staged for it."""
         commit = self._commits.get(sink)

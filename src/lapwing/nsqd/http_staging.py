@@ -114,10 +114,10 @@ class Staged:
         return value({"dropped": _checked(lambda: self._staging.abort(order["sink"], order["batch"], keys))})
 
     def status(self, request: Request) -> Answer:
-        """Return the last published batch of a sink, and the staged ones."""
+        """Return the last batch of a sink that is published or about to be, and the staged ones."""
         sink = named(request.head, "sink", "INVALID_ARG_SINK")
         staged = [batch for batch, _ in _checked(lambda: self._staging.files.batches(sink))]
-        published = _checked(lambda: self._staging.published(sink))
+        published = _checked(lambda: self._staging.begun(sink))
         return value({"sink": sink, "published": published, "staged": staged})
 
     async def _check_topics(self, request: Request, sink: str, batch: int, keys: list[str]) -> None:

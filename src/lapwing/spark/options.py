@@ -77,6 +77,7 @@ class SinkOptions:
     sink: str | None = None
     batch: int | None = None
     batch_bytes: int = _BATCH_BYTES
+    accept_doubles: bool = False  # continue where no broker has a batch of this query
 
 
 # as users write them; Spark hands them over in lower case
@@ -91,7 +92,7 @@ _SOURCE: Final = (
     "acceptLoss", "includeHeaders", "includeFields", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
     "archive", "dead",
 )  # fmt: skip
-_SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes")
+_SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes", "acceptDoubles")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
 _STREAM_ONLY: Final = (
     "channel", "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
@@ -325,8 +326,10 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     mode = given.one_of("mode", ("exactlyonce", "atleastonce"), "exactlyonce")
     if streaming:
         given.refuse(("sinkId", "batchId"), "is for batch writes; a stream has its query's own")
+    else:
+        given.refuse(("acceptDoubles",), "is for streams")
     if mode == "atleastonce":
-        given.refuse(("sinkId", "batchId"), "needs mode=exactlyonce")
+        given.refuse(("sinkId", "batchId", "acceptDoubles"), "needs mode=exactlyonce")
     if given.has("sinkId") != given.has("batchId"):
         raise OptionError("options sinkId and batchId belong together: together they say what was written already")
     sink = given.text("sinkId")
@@ -342,6 +345,7 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         sink=sink,
         batch=None if batch is None else int(batch),
         batch_bytes=given.count("batchBytes") or _BATCH_BYTES,
+        accept_doubles=given.flag("acceptDoubles", False),
     )
 
 

@@ -1,13 +1,13 @@
-"""The broker that has the batches of a sink, where nsqlookupd lists the brokers: one for the sink's whole life.
+"""The broker that has the batches of a sink: one for the sink's whole life.
 
 A broker knows which batches of a sink it has published. A batch that Spark does again must go to the broker that may
-have it, whatever brokers have joined or left since. So the broker that has published a batch of the sink gets all
-later ones; a new sink gets one of the brokers by its name.
+have it, whatever brokers have joined or left since, and however the options name them. So the broker that has published
+a batch of the sink gets all later ones; a new sink gets one of the brokers by its name.
 """
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from lapwing.errors import LapwingError
 from lapwing.spark.directory import Directory, ask_all
@@ -30,17 +30,20 @@ class _Candidate:
         return self.published, self.staged, hashlib.sha256(f"{sink} {self.address}".encode()).hexdigest()
 
 
-def sink_home(access: BrokerAccess, sink: str, batch: int, *, known_from: int | None = None) -> str:
+def sink_home(
+    access: BrokerAccess, sink: str, batch: int, *, known_from: int | None = None, accept_doubles: bool = False
+) -> str:
     """Return the address of the broker for a batch of the sink.
 
     A broker that is away and may have published the batch is waited for; then raises `BrokerAway`. From batch
-    `known_from` on, one of the brokers must have published the batches before.
+    `known_from` on, one of the brokers must have published a batch before, unless `accept_doubles` is true.
     """
     key = access, sink
     if key not in _homes:
         what = f"finding the broker that has the batches of {sink}"
         directory = Directory(access)
-        found = patiently(what, lambda: _find(directory, access, sink, batch, known_from), access)
+        least = None if known_from is None or batch < known_from else batch - 1
+        found = patiently(what, lambda: _find(directory, access, sink, least, accept_doubles), access)
         if found.published < 0:
             return found.address
         if len(_homes) >= _MOST_HOMES:
@@ -49,27 +52,44 @@ def sink_home(access: BrokerAccess, sink: str, batch: int, *, known_from: int | 
     return _homes[key]
 
 
-def _find(directory: Directory, access: BrokerAccess, sink: str, batch: int, known_from: int | None) -> _Candidate:
+def _find(
+    directory: Directory, access: BrokerAccess, sink: str, least: int | None, accept_doubles: bool
+) -> _Candidate:
+    """Return the broker; `least` is the last batch that it has published if every batch was written to it."""
     everyone = directory.find(departed=True)
     connected = set(directory.find())
     answers = ask_all(everyone, lambda address: call(address, access, "GET", "/stage/status", {"sink": sink}))
     found = [_candidate(address, answer) for address, answer in answers if not isinstance(answer, BrokerAway)]
     away = [str(answer) for _, answer in answers if isinstance(answer, BrokerAway)]
     homes = [candidate for candidate in found if candidate.published >= 0]
-    if len(homes) == 1 or (homes and not away):  # several: the query was written to a list of brokers before
+    surely = [candidate for candidate in homes if least is None or candidate.published >= least]
+    if len(surely) == 1 or (homes and not away):  # several: the sink was moved
         return max(homes, key=lambda candidate: candidate.rank(sink))
     if away:
-        raise BrokerAway("a broker that may have published it does not answer", "; ".join(away))
-    if known_from is not None and batch >= known_from:
-        raise BrokerAway(
-            f"no broker that nsqlookupd lists has the batches before batch {batch}",
-            "the one that has them is away and nsqlookupd has forgotten it; start it, or name the brokers of this "
-            "query in the option nsqd",
-        )
+        left_out = "leave it out of nsqd" if access.nsqd else "POST /producer/forget?node=HOST:PORT at nsqlookupd"
+        hint = f"for a broker that will not come back: {left_out}, and acceptDoubles=true"
+        raise BrokerAway("a broker that may have published it does not answer", f"{'; '.join(away)}; {hint}")
+    if least is not None and not accept_doubles:
+        _refuse(access, least + 1)
     choice = [candidate for candidate in found if candidate.address in connected]
     if not choice:
         raise BrokerAway("nsqlookupd", "knows of no broker")
     return max(choice, key=lambda candidate: candidate.rank(sink))
+
+
+def _refuse(access: BrokerAccess, batch: int) -> NoReturn:
+    """Raise the error for a batch that may have been published at a broker that nobody names any more."""
+    otherwise = "acceptDoubles=true goes on without it, and publishes its last batch again if that was not finished"
+    if access.nsqd:
+        raise LapwingError(
+            f"none of {', '.join(access.nsqd)} has a batch of this query before batch {batch}: add the broker that "
+            f"has them to the option nsqd; {otherwise}"
+        )
+    raise BrokerAway(
+        f"no broker that nsqlookupd lists has a batch of this query before batch {batch}",
+        f"the one that has them is away and nsqlookupd has forgotten it; start it, or name it in the option nsqd; "
+        f"{otherwise}",
+    )
 
 
 def _candidate(address: str, answer: Any) -> _Candidate:

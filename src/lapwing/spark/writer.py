@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# the first batch of a query may have no tasks, and so leave nothing at a broker; later ones have some
+# the first batch of a query may have no tasks, and so leave nothing at a broker; the next one has some
 _KNOWN_FROM: Final = 2
 _TEXT: Final = (StringType, BinaryType)
 _NUMBER: Final = (ShortType, IntegerType, LongType)
@@ -103,7 +103,8 @@ class BatchWriter(DataSourceArrowWriter):
         self._batch = options.batch or 0
         self._address = ""
         if options.mode == "exactlyonce":  # one for all tasks, though brokers may join or leave meanwhile
-            self._address = _address(options, self._sink, self._batch)
+            new = options.sink is None and options.access.nsqd  # no broker has anything of it
+            self._address = new[0] if new else sink_home(options.access, self._sink, self._batch)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         if self._options.mode == "atleastonce":
@@ -111,7 +112,7 @@ class BatchWriter(DataSourceArrowWriter):
         return stage(iterator, self._options, self._address, self._sink, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit(messages, self._options)
+        commit(messages, self._options, noted=self._options.sink is not None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort(messages, self._options)
@@ -133,7 +134,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise LapwingError("Spark does not say which query and batch this is; nothing can be written once only")
         sink, number = f"query-{query}", int(batch)
-        address = _address(self._options, sink, number, known_from=_KNOWN_FROM)
+        options = self._options
+        address = sink_home(
+            options.access, sink, number, known_from=_KNOWN_FROM, accept_doubles=options.accept_doubles
+        )
         return stage(iterator, self._options, address, sink, number)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -141,14 +145,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         abort(messages, self._options)
-
-
-def _address(options: SinkOptions, sink: str, batch: int, *, known_from: int | None = None) -> str:
-    """Return the broker that all of a batch goes to, and went to if it was written before."""
-    brokers = options.access.nsqd
-    if brokers:
-        return brokers[batch % len(brokers)]
-    return sink_home(options.access, sink, batch, known_from=known_from)
 
 
 def stage(rows: "Iterator[pa.RecordBatch]", options: SinkOptions, address: str, sink: str, batch: int) -> StagedRows:
@@ -203,11 +199,12 @@ def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
     return LapwingError(f"{what}: {error}{remedy}")
 
 
-def commit(messages: list[WriterCommitMessage | None], options: SinkOptions) -> None:
-    """Publish what all tasks have staged; a second time does nothing."""
-    staged = [message for message in messages if isinstance(message, StagedRows)]
-    if not options.access.lookupd:  # else also a batch without rows: by it the sink's broker is found again
-        staged = [message for message in staged if message.parts]
+def commit(messages: list[WriterCommitMessage | None], options: SinkOptions, *, noted: bool = True) -> None:
+    """Publish what all tasks have staged; a second time does nothing.
+
+    With `noted` also a batch without rows is committed: by it the sink's broker is found again.
+    """
+    staged = [message for message in messages if isinstance(message, StagedRows) and (noted or message.parts)]
     if not staged:
         return
     address, sink, batch = staged[0].address, staged[0].sink, staged[0].batch

@@ -95,20 +95,14 @@ class Checkpoint:
                     )
         self.pin(kind=settings.kind, settings=_without_secrets(settings))
 
-    def check_sink(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the brokers that batches are published at, in their order.
-
-        A batch that is done again has to meet the broker that may have published it already, so the list can only
-        change between batches. Raises `ConfigError`.
-        """
-        before = tuple(self.pins().get("sink", ()))
-        if self.unfinished and before and before != addresses:
-            raise ConfigError(
-                f"the last batch was not finished, and the brokers to publish at have changed from "
-                f"{', '.join(before)} to {', '.join(addresses)}; run it once with the old ones first (--once)"
-            )
+    def move_sink(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """Return these brokers, and note that batches are published at them from now on."""
         self.pin(sink=list(addresses))
         return addresses
+
+    def keep_sink(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the brokers that batches were published at, and these: one of them may have the last batch."""
+        return self.move_sink(tuple(dict.fromkeys((*self.pins().get("sink", ()), *addresses))))
 
 
 def _fixed(settings: PipelineSettings, *, stateful: bool) -> dict[str, str]:

@@ -33,7 +33,7 @@ def build(settings: DedupSettings, context: RunContext) -> PreparedQuery:
     once = keyed.withWatermark("timestamp", f"{settings.within:f} seconds").dropDuplicatesWithinWatermark(["_key"])
     out = once.select("body", "headers", F.lit(settings.to).alias("topic"))
     context.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-    writer = out.writeStream.format("lapwing").options(**publish.options(settings, context))
+    writer = out.writeStream.format("lapwing").options(**publish.options(settings, context, streaming=True))
     return PreparedQuery(writer, settings.trigger)
 
 

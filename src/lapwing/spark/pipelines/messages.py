@@ -8,7 +8,7 @@ from lapwing.spark.directory import ask_all, discover
 from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, RetryPauses, WrongPort, call
 from lapwing.spark.options import BrokerAccess, OptionError, sink_options, source_options
 from lapwing.spark.pipelines.pipeline_settings import ParsedSettings, PipelineSettings, StreamSettings
-from lapwing.spark.pipelines.settings import ACCESS_OPTIONS
+from lapwing.spark.pipelines.settings import ACCESS_OPTIONS, SINK_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,8 @@ def access_options(settings: PipelineSettings) -> dict[str, str]:
 def read_options(settings: PipelineSettings) -> dict[str, str]:
     """Return the same for reading, with the options that the user gave."""
     archive = settings.archive if isinstance(settings, ParsedSettings) else ""
-    return {**settings.options, **access_options(settings), **({"archive": archive} if archive else {})}
+    own = {key: value for key, value in settings.options.items() if key not in SINK_OPTIONS}
+    return {**own, **access_options(settings), **({"archive": archive} if archive else {})}
 
 
 def stream_options(settings: StreamSettings, **more: str) -> dict[str, str]:

@@ -20,9 +20,15 @@ HEADERS: Final = "map<string,string>"
 _TYPES: Final = {"topic": "string", "body": "binary", "headers": HEADERS}
 
 
-def options(settings: PipelineSettings, context: RunContext) -> dict[str, str]:
-    """Return where the pipeline publishes; the same brokers in the same order as long as a batch is unfinished."""
-    return sink_access(settings, context.checkpoint.check_sink(context.brokers))
+def options(settings: PipelineSettings, context: RunContext, *, streaming: bool = False) -> dict[str, str]:
+    """Return where the pipeline publishes, for the writer of a stream or of batches.
+
+    A batch that was begun goes to the broker that may have published it; between batches the brokers may change.
+    """
+    if settings.options.get("acceptDoubles") == "true" or not context.checkpoint.unfinished:
+        more = {"acceptDoubles": "true"} if streaming else {}
+        return sink_access(settings, context.checkpoint.move_sink(context.brokers), **more)
+    return sink_access(settings, context.checkpoint.keep_sink(context.brokers))
 
 
 def rejects_topic(settings: RejectingSettings) -> str:

@@ -16,11 +16,12 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}")
 _DAYS: Final = re.compile(r"(\d+)d")
 
-# options of the data source: how brokers are spoken to, and how they are read
+# options of the data source: how brokers are reached, read, and written to
 ACCESS_OPTIONS: Final = ("tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "authSecret")
 READ_OPTIONS: Final = (
     "minPartitions", "maxRecordsPerPartition", "minMessagesPerTrigger", "maxTriggerDelay", "pollTimeout", "localFiles",
 )  # fmt: skip
+SINK_OPTIONS: Final = ("acceptDoubles",)
 _SAID_BY: Final = {
     "nsqd": "nsqd", "lookupd": "lookupd", "retrytimeout": "retry", "topic": "topics", "subscribe": "topics",
     "topicpattern": "pattern", "subscribepattern": "pattern", "channel": "channel", "startingoffsets": "start",
@@ -189,7 +190,7 @@ def mapping(value: Any) -> dict[str, str]:
 def options(value: Any) -> dict[str, str]:
     """Return options of the data source that no other setting has, as the source spells them."""
     found: dict[str, str] = {}
-    spelling = {name.lower(): name for name in (*ACCESS_OPTIONS, *READ_OPTIONS)}
+    spelling = {name.lower(): name for name in (*ACCESS_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS)}
     for name, given in mapping(value).items():
         if name.lower() in _SAID_BY:
             raise BadSetting(f"{name} is said by the setting {_SAID_BY[name.lower()]}")

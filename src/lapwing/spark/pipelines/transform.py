@@ -33,7 +33,7 @@ def build(settings: TransformSettings, function: Callable[[Any], Any] | None, co
             out = publish.both(together, settings.to, rejects, settings.name)
         else:
             out = publish.beside(out, found.everything, rejects, settings.name)
-    writer = out.writeStream.format("lapwing").options(**publish.options(settings, context))
+    writer = out.writeStream.format("lapwing").options(**publish.options(settings, context, streaming=True))
     return PreparedQuery(writer, settings.trigger)
 
 
