@@ -23,63 +23,18 @@ import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from random import Random
+
+from mutation import CORPUS, Mutation, load_corpus
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-CORPUS = HERE / "corpus"
 SANITIZED = ROOT / "build" / "sanitized"
 FLAGS = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 CAP = 256 << 20  # bytes of memory beyond those that the process began with
 SECOND = 1.0  # of CPU time, for so many inputs together:
-ROUND = 16
-EDGES = [0, 1, 4, 16, 21, 34, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 31, 2**31 - 1, 2**31, 2**32 - 1]
-BYTES = b"\x00\x01\x02\x1e\x22\x7f\x80\xff\n\r *$:-0 9{}[]\""
-
-
-def load_corpus(decoder: str) -> list[bytes]:
-    """Return the inputs of a decoder, one per line of its file, in hex."""
-    return [bytes.fromhex(line) for line in (CORPUS / f"{decoder}.txt").read_text().splitlines()]
-
-
-def mutated(random: Random, corpus: list[bytes]) -> bytes:
-    """Return an input of the corpus with a few things wrong: bits, sizes, cuts, repeats, another input's bytes."""
-    draw = random.random
-    out = bytearray(corpus[int(draw() * len(corpus))])
-    for _ in range((1, 1, 1, 2, 2, 3, 6)[int(draw() * 7)]):
-        size = len(out)
-        at = int(draw() * (size + 1))
-        kind = int(draw() * 8)
-        if kind == 0 and at < size:
-            out[at] ^= 1 << int(draw() * 8)
-        elif kind == 1 and at < size:
-            out[at] = BYTES[int(draw() * len(BYTES))]
-        elif kind == 2:
-            form = ">I" if draw() < 0.5 else "<I"
-            out[at : at + 4] = struct.pack(form, EDGES[int(draw() * len(EDGES))])
-        elif kind == 3:
-            del out[at:]
-        elif kind == 4:
-            del out[at : at + 1 + int(draw() * 40)]
-        elif kind == 5:
-            begin = int(draw() * (size + 1))
-            out[at:at] = out[begin : begin + 1 + int(draw() * 80)]
-        elif kind == 6:
-            other = corpus[int(draw() * len(corpus))]
-            begin = int(draw() * (len(other) + 1))
-            out[at:] = other[begin:]
-        else:
-            out[at:at] = random.randbytes(1 + int(draw() * 12))
-    return bytes(out)
-
-
-def input_of(decoder: str, number: int) -> bytes:
-    """Return the input of that number; each round of them has a seed."""
-    random, corpus = Random(number // ROUND), load_corpus(decoder)
-    for _ in range(number % ROUND):
-        mutated(random, corpus)
-    return mutated(random, corpus)
+ROUND = 64
 
 
 def work(decoder: str, begin: int, inputs: int, seconds: float, note: str, sanitized: bool) -> int:
@@ -87,7 +42,7 @@ def work(decoder: str, begin: int, inputs: int, seconds: float, note: str, sanit
     from decoders import DECODERS
 
     decode, corpus = DECODERS[decoder], load_corpus(decoder)
-    random = Random()
+    mutation, noted_form = Mutation(corpus, ROUND), struct.Struct("<QQ")
     until = time.monotonic() + seconds if seconds else float("inf")
     number, end = begin, begin + inputs if inputs else sys.maxsize
     for each in corpus:
@@ -98,10 +53,9 @@ def work(decoder: str, begin: int, inputs: int, seconds: float, note: str, sanit
     with open(note, "r+b") as file, mmap.mmap(file.fileno(), 16) as noted:
         while number < end and time.monotonic() < until:
             signal.setitimer(signal.ITIMER_VIRTUAL, SECOND)
-            random.seed(number // ROUND)
-            for _ in range(ROUND):
-                struct.pack_into("<QQ", noted, 0, number, number - begin + 1)
-                decode(mutated(random, corpus))
+            for data in mutation.inputs(number):
+                noted_form.pack_into(noted, 0, number, number - begin + 1)
+                decode(data)
                 number += 1
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return 0
@@ -149,7 +103,7 @@ def watch(decoder: str, chosen: argparse.Namespace, environment: dict[str, str])
     chosen.failures.mkdir(parents=True, exist_ok=True)
     path = chosen.failures / f"{decoder}-{number}.json"
     why = "took a second of CPU time" if done.returncode == -signal.SIGVTALRM else f"ended with {done.returncode}"
-    data = input_of(decoder, number).hex()
+    data = Mutation(load_corpus(decoder)).inputs(number)[0].hex()
     found = {"decoder": decoder, "number": number, "input": data, "error": done.stderr[-8000:]}
     path.write_text(json.dumps(found, indent=2))
     print(f"{decoder:14}input {count:,} FAILED on {how}, {why}: {path}\n{done.stderr[-2000:]}", flush=True)
@@ -172,7 +126,8 @@ def replay(path: Path) -> int:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--decoder", help="only this one")
+    options.add_argument("--decoder", help="only this one, or these, with commas between")
+    options.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="decoders at the same time")
     options.add_argument("--inputs", type=int, default=0, metavar="N", help="end after so many inputs of each decoder")
     options.add_argument("--seconds", type=float, default=0.0, help="end after so many seconds of each decoder")
     options.add_argument("--seed", type=int, help="number of the first input (default: from the clock)")
@@ -185,7 +140,6 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     if chosen.seed is None:
         chosen.seed = time.time_ns() & 0xFFFFFFFFFFFF
-    chosen.seed -= chosen.seed % ROUND
     if chosen.work:
         return work(chosen.decoder, chosen.seed, chosen.inputs, chosen.seconds, chosen.work, chosen.sanitize)
     if chosen.replay:
@@ -193,9 +147,10 @@ def main() -> int:
     if not chosen.inputs and not chosen.seconds:
         chosen.seconds = 60.0
     environment = build_sanitized() if chosen.sanitize else {"LAPWING_PURE": "1"} if chosen.pure else {}
-    names = [chosen.decoder] if chosen.decoder else sorted(path.stem for path in CORPUS.glob("*.txt"))
+    names = chosen.decoder.split(",") if chosen.decoder else sorted(path.stem for path in CORPUS.glob("*.txt"))
     print(f"seed {chosen.seed}", flush=True)
-    fine = [watch(name, chosen, environment) for name in names]
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        fine = list(pool.map(lambda name: watch(name, chosen, environment), names))
     return 0 if all(fine) else 1
 
 
