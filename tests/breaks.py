@@ -8,7 +8,7 @@ import daemons
 
 
 class Breaks:
-    """When the broker was killed, and when its clock was set: both excuse something for a moment."""
+    """When the broker was killed, which excuses something for a moment, and when its clock was set, which does not."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -47,6 +47,9 @@ class Breaks:
         saved = next((saved for kill, saved in self.kills if kill > connected), None)
         return saved is not None and moment > saved
 
-    def clock_set(self, since: float) -> bool:
-        """Return whether the clock was set since then."""
-        return any(moment > since for moment in self.clocks)
+    def around(self, sent: float, came: float) -> str:
+        """Describe when a message was sent and came, and which breaks lie near, in seconds of the run."""
+        kills = [moment for moment, _ in self.kills]
+        times = {"sent": [sent], "clock set": self.clocks, "killed": kills, "came": [came]}
+        near = {what: [moment for moment in some if sent - 5 < moment <= came] for what, some in times.items()}
+        return ", ".join(f"{what} {[round(each - self.began, 2) for each in some]}" for what, some in near.items())

@@ -121,6 +121,7 @@ class Stage:
         self, path: Path | None = None, *, now: int = 1_000 * SECOND, storage: Storage | None = None, **options: Any
     ) -> None:
         self.now = now
+        self.skew = 0  # of the machine's clock, as a process begins
         self.boot_id = "a run of the machine"
         self.path = path
         self.reports: list[str] = []
@@ -145,6 +146,7 @@ class Stage:
                 boot_id=self.boot_id,
             )
         self.broker = Broker(self.options, storage, report=self.reports.append)
+        self.broker.skew = self.skew
         self.broker.restore(now=self.now)
         self.commit()
 

@@ -53,22 +53,45 @@ def test_a_search_by_time_finds_what_was_published_then(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [Stage.restart, Stage.kill])
 @pytest.mark.parametrize("jump", [8 * HOUR, -10 * MINUTE])
-def test_a_delay_goes_on_after_a_restart_although_the_clock_was_set_before(
-    tmp_path: Path, end: object, jump: int
+@pytest.mark.parametrize("saved", ["before the clock is set", "after", "never"])
+def test_a_clock_that_was_set_makes_no_delay_shorter_after_a_restart(
+    tmp_path: Path, end: object, jump: int, saved: str
 ) -> None:
     stage = Stage(tmp_path)
     stage.consumer().leave()
-    stage.broker.skew = jump
-    stage.client().publish(b"deferred", delay=30 * MINUTE)
     stage.checkpoint()
+    stage.client().publish(b"deferred", delay=30 * MINUTE)
+    if saved == "before the clock is set":
+        stage.checkpoint()
+    stage.skew = jump  # the broker's time goes on in the next process
+    stage.broker.skew = jump
+    if saved == "after":
+        stage.checkpoint()
     stage.pass_time(10 * MINUTE)
-    stage.now += jump  # a new process begins with the machine's clock
     end(stage)  # type: ignore[operator]
 
     consumer = stage.consumer()
     stage.pass_time(19 * MINUTE)
     assert consumer.received() == []
-    stage.pass_time(MINUTE)
+    stage.pass_time(MINUTE if end is Stage.restart or saved != "never" else 11 * MINUTE)  # or it waits again
+    assert consumer.received() == [0]
+
+
+def test_a_deferral_that_was_not_saved_with_its_message_begins_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer().leave()
+    stage.checkpoint()
+    channel = stage.channel()
+    channel.quiet_until = stage.now + HOUR  # as after a save of very many messages
+    stage.client().publish(b"deferred", delay=30 * MINUTE)
+    stage.checkpoint()  # that the message was handed over
+    stage.now += 8 * HOUR
+    stage.kill()
+
+    consumer = stage.consumer()
+    stage.pass_time(30 * MINUTE - 1)
+    assert consumer.received() == []
+    stage.pass_time(1)
     assert consumer.received() == [0]
 
 

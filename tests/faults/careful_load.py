@@ -81,8 +81,8 @@ class Book:
         if known.id not in (b"", identity):
             self._break(f"message {number} is there twice, as {known.id!r} and {identity!r}")
         known.id = identity
-        if known.due and now < known.due and not self.breaks.clock_set(known.sent):
-            self._break(f"message {number} came {known.due - now:.2f} s early")
+        if known.due and now < known.due:
+            self._break(f"message {number} came {known.due - now:.2f} s early: {self.breaks.around(known.sent, now)}")
         known.history.append(f"{attempts} at {now - self.breaks.began:.2f}")
         saved = not self.breaks.forgotten(known.came, known.connected)
         if known.finished and identity not in self.refused and saved:

@@ -104,6 +104,36 @@ def test_a_clock_that_jumps_loses_nothing_and_brings_nothing_early(tmp_path: Pat
     assert waited > 2.6  # a clock that was set is followed by a tenth of the time that passes
 
 
+@pytest.mark.skipif(compiler() is None, reason="the clock is turned by a C library: install a C compiler")
+def test_a_clock_that_is_set_before_a_kill_brings_nothing_early(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    faults = Faults(tmp_path, data)
+    with daemons.start_nsqd(data, env=faults.env) as nsqd:
+        nsqd.kill()
+        nsqd.restart()  # from here on at the same addresses
+        line = Line(nsqd.tcp_port)
+        line.socket.sendall(b"SUB later c\nDPUB later 4000\n" + struct.pack(">I", 4) + b"late")
+        sent = time.monotonic()
+        while line.data.count(b"OK") < 2:
+            line.receive()
+        line.socket.close()
+        journal = data / "topics" / "t-later" / "journal"
+        size = journal.stat().st_size
+        daemons.until(lambda: journal.stat().st_size > size, seconds=10, what="a checkpoint")
+        faults.shift_clock(3600)
+        nsqd.kill()
+        nsqd.restart()
+        line = Line(nsqd.tcp_port)
+        line.socket.sendall(b"SUB later c\nRDY 1\n")
+        while b"late" not in line.data:
+            line.receive()
+        waited = time.monotonic() - sent
+        line.socket.close()
+
+    assert waited > 3.5  # a clock that was set is followed by a tenth of the time that passes
+
+
 def test_connections_that_break_in_mid_frame_lose_nothing(tmp_path: Path) -> None:
     chance = random.Random(2)
     with daemons.start_nsqd(tmp_path, *FLAGS) as nsqd:

@@ -15,8 +15,14 @@ class Machine:
     def __init__(self) -> None:
         self.steady = 12 * HOUR
         self.wall = EPOCH
-        self.clock = Clock(lambda: self.wall, lambda: self.steady)
+        self.suspended = 0
         self.skew = 0
+        self.start("a boot")
+
+    def start(self, boot: str) -> None:
+        """Begin a process, in that run of the machine."""
+        self.boot = boot
+        self.clock = Clock(lambda: self.wall, lambda: self.steady, lambda: self.steady + self.suspended, boot=boot)
 
     def run(self, seconds: int) -> None:
         """Let time pass, looking at the clock every second as the daemon does."""
@@ -66,3 +72,52 @@ def test_a_small_correction_is_followed_soon_and_time_never_goes_back() -> None:
 
     assert seen == sorted(set(seen))
     assert (seen[-1], machine.skew) == (machine.wall, 0)
+
+
+@pytest.mark.parametrize("jump", [25 * HOUR, -25 * HOUR, 3 * SECOND, 0])
+def test_a_process_continues_the_time_of_the_last_one_although_the_clock_was_set(jump: int) -> None:
+    machine = Machine()
+    machine.run(10)
+    saved, before = machine.clock.saved(), machine.clock.now()
+    machine.wall += jump
+    machine.start("a boot")
+    machine.clock.resume(saved)
+
+    assert (machine.clock.now(), machine.clock.skew) == (before, jump)
+    machine.run(5)
+    assert abs(machine.clock.now() - before - 5 * SECOND) <= SECOND // 2
+
+
+def test_the_time_that_a_machine_was_suspended_has_passed_for_the_next_process() -> None:
+    machine = Machine()
+    saved, before = machine.clock.saved(), machine.clock.now()
+    machine.suspended += HOUR
+    machine.wall += HOUR
+    machine.start("a boot")
+    machine.clock.resume(saved)
+
+    assert machine.clock.now() == before + HOUR
+
+
+@pytest.mark.parametrize("boot", ["another boot", ""])
+def test_after_a_start_of_the_machine_its_clock_leads_to_the_time_of_the_last_process(boot: str) -> None:
+    machine = Machine()
+    machine.wall += 8 * HOUR
+    machine.run(10)
+    saved, before = machine.clock.saved(), machine.clock.now()
+    machine.steady = 0
+    machine.wall += HOUR
+    machine.start(boot)
+    machine.clock.resume(saved)
+
+    assert machine.clock.now() == before + HOUR
+
+
+def test_a_clock_that_was_years_off_is_followed_at_the_next_start() -> None:
+    machine = Machine()
+    saved = machine.clock.saved()
+    machine.wall += 10 * 365 * 24 * HOUR
+    machine.start("a boot")
+    machine.clock.resume(saved)
+
+    assert machine.clock.skew == 0

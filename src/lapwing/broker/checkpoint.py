@@ -34,9 +34,8 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
     if removed:
         journal.deferred(channel.name, [], removed)  # first: a message may have been deferred again
     if added:
-        skew = channel.topic.skew  # the next process begins with the machine's clock
         deliveries = pending.deliveries
-        deferrals = [(each, min(due + skew, LATEST), deliveries(each)) for each, due in added.items()]
+        deferrals = [(each, min(due, LATEST), deliveries(each)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
     if pending.failures.records or pending.failures.changed:
         journal.failures(channel.name, *pending.failures.changes())
@@ -66,10 +65,11 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
 def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int) -> None:
     """Rebuild a channel from the journal: messages of holders without a name are ready again.
 
-    No message is deferred for longer than `longest` from now on, in case the clock was set back.
+    Deadlines are those of the broker's time, which continues. No message is deferred for longer than `longest` from now
+    on, in case it could not.
     """
     log, pending = channel.topic.log, channel.pending
-    latest, skew = now + longest, channel.topic.skew
+    latest = now + longest
     channel.reader.seek(min(max(state.cursor, log.first), log.end))
     channel.side_logged.open()
     copied = channel.side_logged.sequences
@@ -94,7 +94,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     # deferred messages that were ready, and that the cursor has not passed yet, are not deferred again
     runs = [range(max(start, channel.cursor), stop) for start, stop in state.unfinished]
     due = {sequence: now for run in runs for sequence in run if there(sequence)}
-    due |= {sequence: min(until - skew, latest) for sequence, until in state.deferred.items() if there(sequence)}
+    due |= {sequence: min(until, latest) for sequence, until in state.deferred.items() if there(sequence)}
     for sequence in due:
         pending.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
@@ -103,7 +103,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     channel.finished_ahead = Runs((start, min(stop, log.end)) for start, stop in channel.saved_ahead)
     channel.finished_ahead.drop_below(channel.cursor)
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
-    skip(channel, find_skips(channel, channel.cursor, due, latest, settled))
+    skip(channel, find_skips(channel, channel.cursor, due, settled, begin=now))
     channel.side_logged.leave([sequence for sequence in copied if sequence not in pending])
     if state.failures:
         pending.own_failures().restore(state.failures, pending.sequences())
@@ -156,19 +156,21 @@ def find_skips(
     channel: ChannelCore,
     cursor: int,
     known: Mapping[int, int] = MappingProxyType({}),
-    latest: int = LATEST,
     settled: Sequence[Run] = (),
+    *,
+    begin: int | None = None,
 ) -> list[Skip]:
     """Find what a channel has to skip from `cursor` on: deferred messages, and runs that are `settled` or emptied.
 
-    A message that was published deferred, and is not `known`, waits from its publish on. Raises `ReadFailed`.
+    A message that was published deferred, and is not `known`, waits from its publish on, or from `begin`: when it was
+    published is known by a clock that may have been set since. Raises `ReadFailed`.
     """
     log, topic = channel.topic.log, channel.topic
     waiting = {sequence: until for sequence, until in known.items() if sequence >= cursor}
     for extra in log.extras(cursor, topic.fanned_out):
         if extra.defer and extra.sequence not in known:
-            due = log.timestamp(extra.sequence) + extra.defer - topic.skew
-            waiting[extra.sequence] = min(due, latest)
+            start = log.timestamp(extra.sequence) - topic.skew if begin is None else begin
+            waiting[extra.sequence] = min(start + extra.defer, LATEST)
     dropped = union(sorted(settled), [(max(start, cursor), stop) for start, stop in topic.emptied.since(cursor)])
     alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
     skips: list[Skip] = [(start, stop, None) for start, stop in dropped]

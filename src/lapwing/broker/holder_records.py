@@ -27,32 +27,32 @@ def save(channel: ChannelCore, journal: Journal, saved: dict[str, HolderState]) 
 
 
 def _state(channel: ChannelCore, holder: Holder) -> HolderState:
-    """Return what the journal keeps of a holder; its times are those of the machine's clock."""
-    skew, attempts = channel.topic.skew, channel.pending.attempts
+    """Return what the journal keeps of a holder; its times are the broker's."""
+    attempts = channel.pending.attempts
     runs: list[HeldRun] = []
     for sequence in sorted(holder.in_flight):
         delivered = holder.in_flight[sequence].delivered
-        found = HeldRun(sequence, sequence + 1, delivered and delivered + skew, attempts.get(sequence, 1))
+        found = HeldRun(sequence, sequence + 1, delivered, attempts.get(sequence, 1))
         last = runs[-1] if runs else None
         if last is not None and (last.stop, *last[2:]) == (sequence, *found[2:]):
             runs[-1] = last._replace(stop=sequence + 1)
         else:
             runs.append(found)
-    return HolderState(holder.seen and holder.seen + skew, holder.active and holder.active + skew, runs)
+    return HolderState(holder.seen, holder.active, runs)
 
 
 def restore(
     channel: ChannelCore, states: dict[str, HolderState], there: Callable[[int], bool], *, now: int
 ) -> dict[str, HolderState]:
     """Create the named holders as they were saved, with the messages that are still `there`; return what was saved."""
-    pending, skew = channel.pending, channel.topic.skew
+    pending = channel.pending
     for name, state in states.items():
         holder = pending.holders.by_name(name)
-        holder.seen = min(state.seen and state.seen - skew, now)
-        holder.active = min(state.active and state.active - skew, now)
+        holder.seen = min(state.seen, now)
+        holder.active = min(state.active, now)
         for run in state.runs:
             held = [sequence for sequence in range(run.start, run.stop) if there(sequence)]
-            delivered = min(run.delivered and run.delivered - skew, now)
+            delivered = min(run.delivered, now)
             pending.leases.hold(held, holder, timeout=None, delivered=delivered)
             if run.deliveries != 1:
                 pending.attempts.update(dict.fromkeys(held, run.deliveries))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from lapwing import names
 from lapwing.errors import ReadFailed
 from lapwing.log.catalog import Catalog, TopicEntry
+from lapwing.log.clock_file import ClockFile
 from lapwing.log.datapath import DataPath
 from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal import Journal
@@ -231,6 +232,7 @@ class DiskStorage:
         self._report = report
         self._files = OpenFiles()
         self.catalog = Catalog(self._place.path)
+        self.clock_file = ClockFile(self._place.path)
 
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""

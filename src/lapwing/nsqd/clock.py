@@ -8,29 +8,65 @@ from collections.abc import Callable
 from typing import Final
 
 from lapwing.broker.broker import Broker
+from lapwing.log.clock_file import SavedClock
 
 _CATCH_UP: Final = 10  # a wrong clock is approached by a tenth of the time that passes, so that no deadline jumps
 _RESOLUTION: Final = 0.001  # seconds
+_MOST_SKEW: Final = 7 * 86_400_000_000_000  # ns; after a clock was set by more, the next process begins with it
 LATE: Final = 50_000_000  # ns after which a timer that rings was held up: then sockets are read before it counts
+
+
+def _since_boot() -> int:
+    """Return the ns since the machine was started, those included for which it was suspended."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Clock:
     """Wall time in ns that never jumps, whatever is done to the machine's clock: for deadlines.
 
     It runs with the monotonic clock and drifts towards the wall clock when that was set: a deadline may be off by a
-    tenth for a while, but nothing expires at once or never. Times that leave the process, such as timestamps of
-    messages, are corrected by the result of `align`.
+    tenth for a while, but nothing expires at once or never. A process continues the time of the one before it. Times
+    that leave the process, such as timestamps of messages, are corrected by the result of `align`.
     """
 
-    def __init__(self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        wall: Callable[[], int] = time.time_ns,
+        steady: Callable[[], int] = time.monotonic_ns,
+        since_boot: Callable[[], int] = _since_boot,
+        *,
+        boot: str = "",
+    ) -> None:
+        """`boot` names this run of the machine; without it only the wall clock leads to the next process."""
         self._wall = wall
         self._steady = steady
+        self._since_boot = since_boot
+        self._boot = boot
         self._offset = wall() - steady()
         self._aligned = steady()
 
     def now(self) -> int:
         """Return the time, in ns since the epoch."""
         return self._steady() + self._offset
+
+    @property
+    def skew(self) -> int:
+        """How far ahead of this one the wall clock is, in ns."""
+        return self._wall() - self.now()
+
+    def saved(self) -> SavedClock:
+        """Return what the next process needs to continue this time."""
+        now = self.now()  # first: a process that is held up in between has the next one deliver late, not early
+        return SavedClock(self._boot, self._since_boot() - now, self.skew)
+
+    def resume(self, saved: SavedClock) -> None:
+        """Continue the time of an earlier process, whatever was done to the machine's clock since."""
+        if self._boot and saved.boot == self._boot:
+            now = self._since_boot() - saved.since_boot
+        else:
+            now = self._wall() - saved.skew
+        if abs(self._wall() - now) <= _MOST_SKEW:
+            self._offset = now - self._steady()
 
     def align(self) -> int:
         """Take a step towards the wall clock; return how far ahead of this one it still is, in ns."""

@@ -16,6 +16,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import ConfigError, LogError
+from lapwing.log.clock_file import SavedClock
 from lapwing.log.nsq_queues import undrained
 from lapwing.names import NSQ_VERSION
 from lapwing.net import polled
@@ -23,7 +24,7 @@ from lapwing.net.browsers import BrowserGuard
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
-from lapwing.net.machine import boot_id
+from lapwing.net.machine import boot_id, clock_id
 from lapwing.net.routes import Router, RouteTable, TlsRequired
 from lapwing.net.tls import server_context
 from lapwing.nsqd.catalog_writer import CatalogWriter
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
 _GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
+_CLOCK_MOVED: Final = 1_000_000  # ns that the broker's time has moved by when it is saved again
 _NAMED: Final = 5  # disk queues of NSQ that the warning names
 _ABOVE_ZERO: Final = (  # else nsqd would do nothing but this one thing, or never
     "checkpoint_interval", "http_client_connect_timeout", "http_client_request_timeout", "msg_timeout",
@@ -58,7 +60,8 @@ class Daemon:
     def __init__(self, options: Options, log: Log) -> None:
         self.options = options
         self.log = log
-        self.clock = Clock()
+        self.clock = Clock(boot=clock_id())
+        self._saved_clock: SavedClock | None = None
         self.started = self.clock.now()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
@@ -87,6 +90,7 @@ class Daemon:
             report=self.log.warn,
             boot_id=boot_id(),
         )
+        self._resume_clock()
         try:
             tls = self._tls()
             self.tcp = bind(options.tcp_address)
@@ -96,6 +100,7 @@ class Daemon:
             self.redis_tls = bind(options.redis_tls_address) if tls is not None and options.redis_tls_address else None
             self.options = options = self._with_ports(options)
             self.broker = Broker(options, self.storage, report=self.log.error)
+            self.broker.skew = self.clock.skew
             self._restore()
         except BaseException:
             self.close_listeners()
@@ -109,6 +114,28 @@ class Daemon:
         self._log_nsq_queues()
         _settle_garbage()
         self.turn.schedule_flush()
+
+    def _resume_clock(self) -> None:
+        """Continue the time of the last process, by which it has saved its deadlines."""
+        saved = self.storage.clock_file.load()
+        if saved is not None:
+            self.clock.resume(saved)
+        self.started = self.clock.now()
+        self._save_clock()
+
+    def _save_clock(self) -> None:
+        """Save the time for the next process, if it is not where the saved one leads to."""
+        saved, before = self.clock.saved(), self._saved_clock
+        if before is not None:
+            moved = max(abs(saved.since_boot - before.since_boot), abs(saved.skew - before.skew))
+            if moved < _CLOCK_MOVED:
+                return
+        try:
+            self.storage.clock_file.save(saved)
+        except OSError as error:  # the next checkpoint tries again
+            self.log.debug(f"failed to save the clock: {error}")
+        else:
+            self._saved_clock = saved
 
     def _restore(self) -> None:
         """Restore topics and channels. Raises `LogError`."""
@@ -330,7 +357,7 @@ class Daemon:
         self._tasks.append(asyncio.get_running_loop().create_task(repeat()))
 
     async def _checkpoint(self) -> None:
-        await self._align()  # deadlines are saved by the machine's clock, with which the next process begins
+        await self._align()
         self.broker.checkpoint(now=self.clock.now())
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
@@ -348,6 +375,7 @@ class Daemon:
 
     async def _align(self) -> None:
         gap = self.broker.skew = self.clock.align()
+        self._save_clock()
         if abs(gap) > 1_000_000_000:
             self.log.debug(f"the machine's clock differs by {gap / 1e9:.1f} s; deadlines follow it slowly")
 
