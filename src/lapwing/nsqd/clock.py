@@ -51,7 +51,7 @@ class Clock:
 
     @property
     def skew(self) -> int:
-        """How far ahead of this one the wall clock is, in ns."""
+        """ns from this time to that of the wall clock."""
         return self._wall() - self.now()
 
     def saved(self) -> SavedClock:
