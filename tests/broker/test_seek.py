@@ -23,7 +23,7 @@ def move(stage: Stage, to: Any) -> seek.SeekPlan:
 
 
 def preview(stage: Stage, to: Any) -> seek.SeekPlan:
-    return seek.plan(stage.channel(), seek.target_of(stage.channel(), to, now=stage.now))
+    return seek.preview(stage.channel(), to, now=stage.now)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,8 @@ def test_what_is_no_place_is_refused(stage: Stage, to: Any):
 def test_refusals_name_what_is_wrong(stage: Stage):
     stage.consumer()
     for to, sentence in (
-        ({"time": "noon"}, 'to: time: a time such as "2030-01-31T12:00:00Z", Unix seconds, or'),
+        ({"time": "noon"}, 'to: time: a time such as "2030-01-31T12:00:00Z" or Unix seconds expected; {"back": "2h"}'),
+        ({"back": "-2h"}, 'to: back: a duration such as "2h" expected, not "-2h"'),
         ({"back": "long"}, 'to: back: a duration such as "2h" expected, not "long"'),
         ("bookmark", "to: the channel has no bookmark: it was never moved by a seek"),
     ):
@@ -218,11 +219,13 @@ def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):
             stage.pass_time(0)
         elif verb == "bookmark" and marks:
             before, to, _ = marks.pop()
-            marks.append((finished.copy(), 0, 0))
-            move(stage, "bookmark")
+            after = before | {each for each in finished if each >= to}
+            plan = preview(stage, "bookmark")
+            assert (plan.again, plan.skipped) == (len(finished - after), len(after - finished))
+            assert move(stage, "bookmark") == plan
             held.clear()
             marks = []
-            finished = before | {each for each in finished if each >= to}
+            finished = after
             stage.channel().bookmark = None
         pending = stage.channel().pending
         held = {each for each in pending.sequences() if pending.holders.of(each)}

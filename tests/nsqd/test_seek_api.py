@@ -43,6 +43,12 @@ async def test_a_channel_can_be_created_anywhere(node: Node):
     assert node.broker.existing_channel("t", "d").cursor == 2
 
 
+@pytest.mark.parametrize(("to", "status"), [({"sequence": 99}, 416), ("there", 400), ("bookmark", 400)])
+async def test_no_channel_is_created_for_a_place_that_is_none(node: Node, to: object, status: int):
+    assert (await seek(node, {"topic": "t", "channel": "d", "to": to, "create": True}))[0] == status
+    assert list(node.broker.existing("t").channels) == ["c"]
+
+
 @pytest.mark.parametrize(
     ("document", "status", "message"),
     [

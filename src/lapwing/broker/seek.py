@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import checkpoint, times
-from lapwing.broker.skips import Bookmark, Runs, gaps, runs_of
+from lapwing.broker.skips import Bookmark, Runs, count_of, gaps, runs_of, union
 from lapwing.errors import OutOfRange, SettingRefused
 from lapwing.net import durations
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
+    from lapwing.broker.topic import Topic
 
 EXPECTED: Final = 'to: "earliest", "latest", "bookmark", {"sequence": n}, {"time": "..."} or {"back": "2h"} expected'
+_NO_TIME: Final = 'to: time: a time such as "2030-01-31T12:00:00Z" or Unix seconds expected; {"back": "2h"} is a duration'
 _MOST_RUNS: Final = 10_000  # of unfinished messages that a bookmark keeps apart
 
 
@@ -29,15 +31,20 @@ class SeekPlan:
 
 def target_of(channel: Channel, to: Any, *, now: int) -> int:
     """Return the sequence that `to` means. Raises `SettingRefused`, or `OutOfRange` for what the log does not hold."""
-    log = channel.topic.log
+    return target_in(channel.topic, to, channel.bookmark, now=now)
+
+
+def target_in(topic: Topic, to: Any, bookmark: Bookmark | None = None, *, now: int) -> int:
+    """Return the sequence of a topic that `to` means for a channel with this bookmark. Raises as `target_of` does."""
+    log = topic.log
     if to == "earliest":
         return log.first
     if to == "latest":
-        return channel.topic.fanned_out
+        return topic.fanned_out
     if to == "bookmark":
-        if channel.bookmark is None:
+        if bookmark is None:
             raise SettingRefused("to: the channel has no bookmark: it was never moved by a seek")
-        return max(channel.bookmark.cursor, log.first)
+        return max(bookmark.cursor, log.first)
     if not isinstance(to, dict) or len(to) != 1:
         raise SettingRefused(EXPECTED)
     ((kind, value),) = to.items()
@@ -49,14 +56,16 @@ def target_of(channel: Channel, to: Any, *, now: int) -> int:
         try:
             moment = times.parse(value)
         except ValueError as error:
-            raise SettingRefused(f"to: time: {error} expected") from error
+            raise SettingRefused(_NO_TIME) from error
         return log.at_time(moment)
     if kind == "back" and isinstance(value, str):
         try:
             span = durations.parse(value)
+            if span < 0:
+                raise ValueError("it would skip all messages")
         except ValueError as error:
             raise SettingRefused(f'to: back: a duration such as "2h" expected, not "{value[:80]}"') from error
-        return log.at_time(now + channel.topic.skew - span)
+        return log.at_time(now + topic.skew - span)
     raise SettingRefused(EXPECTED)
 
 
@@ -90,6 +99,14 @@ def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
     return found
 
 
+def preview(channel: Channel, to: Any, *, now: int) -> SeekPlan:
+    """Return what a seek to `to` would do. Raises as `target_of` does."""
+    target = target_of(channel, to, now=now)
+    if to != "bookmark" or channel.bookmark is None:
+        return plan(channel, target)
+    return _plan_undo(channel, channel.bookmark, _finished_since(channel, channel.bookmark))
+
+
 def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     """Undo the last seek: what was finished before it, or since, stays finished. Raises `SettingRefused`.
 
@@ -98,15 +115,13 @@ def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     bookmark = channel.bookmark
     if bookmark is None:
         raise SettingRefused("to: the channel has no bookmark: it was never moved by a seek")
-    channel.pass_over()
-    cursor = channel.cursor
-    finished = gaps(bookmark.target, cursor, runs_of(channel.pending.sequences()))
-    since = Runs([*finished, *channel.finished_ahead.runs])
+    since = _finished_since(channel, bookmark)
+    found = _plan_undo(channel, bookmark, since)
     back = [each for run in bookmark.unfinished for each in range(*run) if each not in since]
     dues = _dues(channel, back)
     copied = channel.side_logged.sequences
     frames = [(each, frame) for each in back if each in copied and (frame := channel.frame(each)) is not None]
-    found = seek(channel, bookmark.cursor, now=now)
+    seek(channel, bookmark.cursor, now=now)
     for each in channel.pending.sequences():
         if each in since:  # it was published deferred, and the seek found it in the log again
             channel.pending.drop(each)
@@ -117,6 +132,25 @@ def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     channel.take_back([each for each in back if each < channel.cursor], now=now, dues=dues)
     channel.pass_over()
     return found
+
+
+def _finished_since(channel: Channel, bookmark: Bookmark) -> Runs:
+    """Return the messages from the target of the last seek on that were finished before it or since."""
+    channel.pass_over()
+    finished = gaps(bookmark.target, channel.cursor, runs_of(channel.pending.sequences()))
+    return Runs([*finished, *channel.finished_ahead.runs])
+
+
+def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:
+    """Return what going back to the bookmark does: compare what is unfinished now with what will be."""
+    topic = channel.topic
+    cursor = min(max(bookmark.cursor, topic.log.first), topic.fanned_out)
+    unfinished = union(runs_of(channel.pending.sequences()), gaps(channel.cursor, topic.fanned_out, channel.ahead.runs))
+    gone = union(since.runs, topic.emptied.since(cursor))
+    below = [part for start, stop in bookmark.unfinished for part in gaps(start, min(stop, cursor), since.runs)]
+    after = union(below, gaps(cursor, topic.fanned_out, gone))
+    both = count_of(union(unfinished, after))
+    return SeekPlan(channel.cursor, cursor, both - count_of(unfinished), both - count_of(after))
 
 
 def _dues(channel: Channel, sequences: list[int]) -> dict[int, int]:

@@ -48,12 +48,13 @@ class SeekApi:
                     raise Refused(400, "INVALID_ARG_CHANNEL")
                 if dry:
                     raise Refused(400, "create: a channel that does not exist has nothing to preview")
+                seek.target_in(self._broker.existing(topic), document["to"], now=now)  # before it is created
                 self._broker.create_channel(self._broker.existing(topic), name, now=now)
                 created = True
             channel = self._broker.existing_channel(topic, name)
             found = self._move(channel, document["to"], dry=dry, now=now)
         except OutOfRange as error:
-            log = channel.topic.log
+            log = self._broker.existing(topic).log
             raise Refused(416, str(error), first=log.first, next=log.end) from error
         return value(
             {
@@ -69,9 +70,9 @@ class SeekApi:
         )
 
     def _move(self, channel: Channel, to: Any, *, dry: bool, now: int) -> seek.SeekPlan:
-        target = seek.target_of(channel, to, now=now)
         if dry:
-            return seek.plan(channel, target)
+            return seek.preview(channel, to, now=now)
+        target = seek.target_of(channel, to, now=now)
         found = seek.seek_bookmark(channel, now=now) if to == "bookmark" else seek.seek(channel, target, now=now)
         self._broker.checkpoint_topic(channel.topic, now=now)
         self._schedule_flush()
