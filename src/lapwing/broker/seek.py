@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
 
 EXPECTED: Final = 'to: "earliest", "latest", "bookmark", {"sequence": n}, {"time": "..."} or {"back": "2h"} expected'
-_NO_TIME: Final = 'to: time: a time such as "2030-01-31T12:00:00Z" or Unix seconds expected; {"back": "2h"} is a duration'
+_NO_TIME: Final = 'to: time: a time such as "2030-01-31T12:00:00Z" or Unix seconds expected; or use {"back": "2h"}'
 _MOST_RUNS: Final = 10_000  # of unfinished messages that a bookmark keeps apart
 
 
