@@ -77,6 +77,7 @@ soak-long: setup
 	$(BIN)/python tests/soak/spark_cluster.py
 	$(BIN)/python tests/soak/spark_submit.py --only py-files
 	$(BIN)/python tests/soak/pipeline_kills.py
+	$(BIN)/python tests/soak/spark_one_table.py
 	$(BIN)/python benchmarks/pipeline.py --soak 3600 --rate 20000
 
 # INPUTS=10000000: so many mutated inputs per decoder, instead of a time; failures are in build/fuzz

@@ -9,6 +9,7 @@ from lapwing.spark.pipelines import spec, template
 from lapwing.spark.pipelines.messages import sink_access, stream_options
 from lapwing.spark.pipelines.parse import with_mark
 from lapwing.spark.pipelines.pipeline_settings import KINDS, ArchiveSettings, ReplaySettings, RollupSettings
+from lapwing.spark.pipelines.run_command import RunCommand, remembered
 
 
 def written(tmp_path, text, name="p.yaml"):
@@ -220,3 +221,19 @@ def test_avro_is_read_with_a_mark_that_broken_messages_lack():
     for wrong in ("no json", '"long"', '{"type": "array"}'):
         with pytest.raises(ConfigError, match="p: definition: the schema of a record is needed"):
             with_mark(wrong, {}, "p")
+
+
+def test_a_run_is_kept_for_resume_with_places_from_the_root_and_without_an_accepted_loss(broker, tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    given = {"nsqd": [broker.address], "out": "lake"}
+    RunCommand(["archive"], ["topics=orders"], given, checkpoint="place").running(data)._held.close()
+
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = remembered(data, "archive", accept_loss=True)
+    assert again.checkpoint == str(tmp_path / "place")
+    assert again.specs()[0].settings.out == str(tmp_path / "lake")
+    assert again.specs()[0].settings.accept_loss
+    again.running(data)._held.close()
+    assert not remembered(data, "archive").specs()[0].settings.accept_loss

@@ -9,6 +9,7 @@ from lapwing.spark.pipelines import spec as specs
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
 from lapwing.spark.pipelines.running import PipelineRun, RunRequest
+from lapwing.spark.pipelines.settings import place, place_or_none
 from lapwing.spark.pipelines.spec import PipelineSpec
 
 
@@ -56,9 +57,19 @@ class RunCommand:
         running = PipelineRun(found, RunRequest(data, self.once, self.checkpoint, self.master, self.conf))
         running.check()
         for spec in found:
-            kept = replace(self, names=[(spec.origin and str(Path(spec.origin).absolute())) or spec.settings.kind])
+            kept = replace(
+                self,
+                names=[(spec.origin and str(Path(spec.origin).absolute())) or spec.settings.kind],
+                extra={key: value for key, value in self._placed().items() if key != "accept_loss"},  # for one run
+                checkpoint=self.checkpoint and place(self.checkpoint),
+            )
             PipelineHome(data / spec.name).remember({**asdict(kept), "only": spec.name})
         return running
+
+    def _placed(self) -> dict[str, Any]:
+        """Return `extra` as it means the same in every directory."""
+        out = self.extra.get("out")
+        return {**self.extra, "out": place_or_none(out)} if out else self.extra
 
 
 def remembered(data: Path, name: str, *, once: bool = False, accept_loss: bool = False) -> RunCommand:
