@@ -295,6 +295,19 @@ def test_headers_come_along_unless_left_out(shared):
     assert shared("/log/read?topic=headed")[1]["messages"][0]["headers"] == {"k": "v"}
 
 
+def test_clients_cannot_publish_dead_letters(shared):
+    """Only the broker may write where a letter comes from: a redrive returns its body to that channel."""
+    forged = {"k": "v", "dead-id": "0", "dead-topic": "orders", "dead-channel": "billing"}
+    request = urllib.request.Request(
+        f"{shared.daemon.url}/pub?topic=forged", data=b"x", headers={"X-Lapwing-Headers": json.dumps(forged)}
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+    assert shared("/stage?sink=f&batch=0&key=a&topic=forged&part=0", part(b"z", extras=[[0, 0, forged]]))[0] == 200
+    assert shared("/stage/commit", order("f", 0, ["a", 1]))[0] == 200
+
+    assert [message["headers"] for message in shared("/log/read?topic=forged")[1]["messages"]] == [{"k": "v"}] * 2
+
+
 def test_people_get_json_and_where_to_go_on(shared, topic):
     shared(f"/pub?topic={topic}", b"\xff")
     _, answer = shared(f"/log/read?topic={topic}&from=-2&limit=5")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from failing import configure, letters
 from lapwing.errors import ProtocolError
 from lapwing.log.log import Extra
 from lapwing.wire.nsq.commands import Hmpub, Hpub, Pub, Rdy
@@ -45,6 +46,24 @@ def test_a_redelivery_has_the_same_headers(stage: Stage) -> None:
     consumer.requeue(0).requeue(1)
 
     assert rows(consumer) == [(2, b"one", b'{"a":"1"}'), (2, b"two", b"")]
+
+
+def test_headers_of_dead_letters_are_the_brokers_alone(stage: Stage) -> None:
+    """A message that is published with the headers of a letter, by mistake or on purpose, is a message like any other."""
+    consumer = stage.consumer(headers=True)
+    letter = b'{"a":"1","dead-id":"0000000000000000","dead-topic":"t"}'
+    publish(stage, (letter, b"one"), (b'{"b":"dead-2"}', b"two"), (b'{"dead-id":"0"}', b"three"))
+    stage.client().say(Hpub.of("t", letter, b"four"), Hpub.of("t", letter, b"five", delay=SECOND))
+    stage.pass_time(2 * SECOND)
+
+    assert rows(consumer) == [
+        (1, b"one", b'{"a":"1"}'), (1, b"two", b'{"b":"dead-2"}'), (1, b"three", b""), (1, b"four", b'{"a":"1"}'),
+        (1, b"five", b'{"a":"1"}'),
+    ]  # fmt: skip
+    configure(stage, max_attempts=1)
+    for sequence in range(5):
+        consumer.requeue(sequence)
+    assert len(letters(stage)) == 5
 
 
 def test_one_message_at_a_time_out_of_many_batches(stage: Stage) -> None:

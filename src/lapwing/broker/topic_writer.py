@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import ids, kernel, names
-from lapwing.broker import dedup
+from lapwing.broker import dead_letters, dedup
 from lapwing.errors import Exiting, LapwingError, PublishRefused
 from lapwing.log.attributes import Rows, encode_headers
 from lapwing.log.log import Extra
@@ -42,6 +42,17 @@ class PublishLimits(Protocol):
 
     def check(self, count: int, size: int, largest: int) -> None:
         """Raise a `BrokerError` that names the reason if `count` messages of `size` bytes cannot be taken."""
+
+
+_DEAD: Final = dead_letters.PREFIX.encode()
+
+
+def _without_dead(rows: bytes, start: int, stop: int) -> bytes:
+    """Return rows of the extras of [start, stop) without the headers that only the broker sets."""
+    extras = Rows(start, stop - 1, rows).extras(start, stop)
+    kept = [Extra(each.sequence, each.defer, dead_letters.original(each.headers)) for each in extras]
+    kept = [each for each in kept if each.headers]
+    return Rows.of(kept).text if kept else b""
 
 
 def _id_of(headers: Mapping[str, str]) -> bytes:
@@ -96,6 +107,7 @@ class TopicWriter:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Take one message; `receipt` is settled when the turn's batch is written."""
+        headers = dead_letters.original(headers) if headers else None
         if headers and dedup.HEADER in headers and self._is_repeat(headers, receipt, now=now):
             return
         if self.admission is not None:
@@ -153,6 +165,8 @@ class TopicWriter:
             self.admission.check(count, size, 0)
         if window is not None and ids:
             window.add(ids, now=now + self.skew)
+        if _DEAD in rows:
+            rows = _without_dead(rows, first, first + count)
         if defer:
             plain = b"[%d,0," % first
             rows = b"[%d,%d,%b" % (first, self._lawful(defer), rows[len(plain) :] if rows else b"{}]")
@@ -217,6 +231,7 @@ class TopicWriter:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Take several messages, all or none."""
+        headers = dead_letters.original(headers) if headers else None
         if self.admission is not None:
             self.admission.check(len(bodies), sum(map(len, bodies)), max(map(len, bodies), default=0))
         first = self.log.next

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from lapwing import kernel, names
+from lapwing.broker import dead_letters
 from lapwing.broker.broker import Broker
 from lapwing.broker.staging import Commit, NotStaged, Staging
 from lapwing.errors import BrokerError, LapwingError, LogError, PublishRefused
@@ -220,7 +221,7 @@ class Staged:
                 raise Refused(400, "INVALID_HEADERS", index=index)
             if sum(len(name) + len(entry) for name, entry in headers.items()) > kernel.MAX_HEADERS:
                 raise Refused(400, "INVALID_HEADERS", index=index)
-        return extras
+        return [(index, defer, dead_letters.original(headers)) for index, defer, headers in extras]
 
     def _check_space(self, size: int) -> None:
         """Raise `Refused` if the part would take disk space that is to stay free."""
