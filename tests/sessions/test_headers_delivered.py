@@ -49,7 +49,7 @@ def test_a_redelivery_has_the_same_headers(stage: Stage) -> None:
 
 
 def test_headers_of_dead_letters_are_the_brokers_alone(stage: Stage) -> None:
-    """A message that is published with the headers of a letter, by mistake or on purpose, is a message like any other."""
+    """A message that is published with the headers of a letter is a message like any other."""
     consumer = stage.consumer(headers=True)
     letter = b'{"a":"1","dead-id":"0000000000000000","dead-topic":"t"}'
     publish(stage, (letter, b"one"), (b'{"b":"dead-2"}', b"two"), (b'{"dead-id":"0"}', b"three"))
