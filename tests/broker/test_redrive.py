@@ -122,9 +122,10 @@ def test_letters_out_of_the_middle_stay_finished(tmp_path: Path):
     assert stage.consumer("dead", topic=DEAD).received() == [0, 2, 4]
 
 
-def test_a_limit_and_a_rate_are_kept(stage: Stage):
+@pytest.mark.parametrize("to", ["channel", "topic", "nowhere"])
+def test_a_limit_and_a_rate_are_kept(stage: Stage, to: str):
     buried(stage, 20)
-    start(stage, limit=12, rate=Rate(10, SECOND))
+    start(stage, to, limit=12, rate=Rate(10, SECOND))
     assert run(stage).redriven == 1
     for _ in range(30):
         stage.pass_time(SECOND // 10)

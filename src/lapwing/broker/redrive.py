@@ -271,6 +271,8 @@ class Redrives:
             task.unsettled = found[0].sequence
         receipt = _Republished(self, dead, task, topic, [letter.sequence for letter in found])
         topic.publish_own(bodies, extras, receipt, now=now)
+        if (bucket := self._buckets.get(dead.topic.name)) is not None:
+            bucket.take(len(found))
         return []
 
     def republished(self, dead: Channel, task: RedriveTask, topic: Topic, done: list[int], error: str) -> None:
