@@ -53,6 +53,41 @@ async def test_an_exception_is_a_failure_with_type_text_and_place() -> None:
     assert not command.free
 
 
+class Unreadable(Exception):
+    """An exception whose text cannot be had, as some libraries make them."""
+
+    def __str__(self) -> str:
+        return self.missing  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("run", ["loop", "threads"])
+@pytest.mark.parametrize("error", [Unreadable(), Reject(Unreadable()), Requeue(error=Unreadable())])  # type: ignore[arg-type]
+async def test_an_exception_without_a_text_stops_no_worker(run: str, error: Exception) -> None:
+    def handler(message: Message) -> None:
+        raise error
+
+    async with (
+        NsqdDouble(**LAPWING) as nsqd,
+        Consumer("t", "c", handler, nsqd=nsqd.address, run=run, max_backoff_duration=0.0, max_in_flight=1),
+    ):
+        peer = await nsqd.subscriber()
+        peer.wire.reject = True
+        for count in (1, 2):
+            peer.deliver(b"body")
+            await nsqd.until(lambda count=count: len(nsqd.said(Req) + nsqd.said(Rej)) == count)  # type: ignore[misc]
+
+    if error.args == ():
+        assert nsqd.said(Req)[0].error.startswith("Unreadable (test_answers.py:")
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), "5"])
+def test_a_delay_that_is_none_is_refused_where_it_is_given(seconds: Any) -> None:
+    message = Message((0, 1, b"", b""), None, 0.0)
+    for use in (Hold, Requeue, message.release, message.requeue):
+        with pytest.raises((TypeError, ValueError)):
+            use(seconds)
+
+
 @pytest.mark.parametrize("run", ["loop", "threads"])
 async def test_the_verbs_are_the_commands_of_nsqd(run: str) -> None:
     failed = await answer_of(lambda message: message.fail("card declined", delay=5), run=run)

@@ -26,7 +26,7 @@ class Requeue(Exception):
 
     def __init__(self, delay: float | None = None, *, backoff: bool = True, error: str = "") -> None:
         super().__init__("requeue" if delay is None else f"requeue after {delay} s")
-        self.delay = delay
+        self.delay = _delay(delay)
         self.backoff = backoff
         self.error = error
 
@@ -43,7 +43,7 @@ class Hold(Exception):
 
     def __init__(self, seconds: float = 0.0) -> None:
         super().__init__(f"hold for {seconds} s")
-        self.seconds = seconds
+        self.seconds = _seconds(seconds)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Hold, (self.seconds,)
@@ -182,21 +182,19 @@ class Message:
         None is the delay of the channel's retry settings, or `default_requeue_delay` times the attempts where the
         channel has none. With `backoff=False` the consumer does not slow down.
         """
-        text = describe(error) if isinstance(error, BaseException) else error
-        self._answer(self._fail, delay, backoff, text or self.error)
+        self._answer(self._fail, _delay(delay), backoff, _text(error) or _text(self.error))
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
         """Deliver it again after `delay` seconds; the same as `fail` without an error."""
-        self._answer(self._fail, delay, backoff, self.error)
+        self._answer(self._fail, _delay(delay), backoff, _text(self.error))
 
     def release(self, delay: float = 0.0) -> None:
         """Give it back through no fault of its own: it is delivered again, and no failure is counted."""
-        self._answer(self._release, delay)
+        self._answer(self._release, _seconds(delay))
 
     def reject(self, reason: str, error: str | BaseException = "") -> None:
         """Give it up for good: it becomes a dead letter at once, or is finished where there are no dead letters."""
-        text = describe(error) if isinstance(error, BaseException) else error
-        self._answer(self._reject, reason, text or self.error)
+        self._answer(self._reject, _text(reason), _text(error) or _text(self.error))
 
     def touch(self) -> None:
         """Ask nsqd for a new full timeout; a consumer does that by itself unless `auto_touch` is off."""
@@ -216,7 +214,7 @@ class Message:
         if error is None:
             self.finish()
         elif isinstance(error, Requeue):
-            self._answer(self._fail, error.delay, error.backoff, error.error or self.error)
+            self._answer(self._fail, error.delay, error.backoff, _text(error.error) or _text(self.error))
         elif isinstance(error, Hold):
             self.release(error.seconds)
         elif isinstance(error, Reject):
@@ -320,9 +318,36 @@ def _copy(row: Row, topic: str, address: str, received: float) -> Message:
     return Message(row, DetachedSource(topic, address), received)
 
 
+def _seconds(value: float) -> float:
+    """Return a number of seconds. Raises `ValueError` or `TypeError` for what is none."""
+    if not math.isfinite(value):
+        raise ValueError(f"a delay of {value} seconds: a finite number expected")
+    return value
+
+
+def _delay(value: float | None) -> float | None:
+    return None if value is None else _seconds(value)
+
+
+def _text(value: object) -> str:
+    """Return a reason or an error as text, also when it is an exception or something else."""
+    if isinstance(value, str):
+        return value
+    return describe(value) if isinstance(value, BaseException) else str(value)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, nothing if it has none: an `__str__` that fails must stop no worker."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def describe(error: BaseException) -> str:
     """Return type, text and place of an exception: `ValueError: no such card (shop.py:42 in bill)`."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = text_of(error)
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     place = ""
     if error.__cause__ is not None and type(error.__cause__).__name__ == "_RemoteTraceback":  # of a worker process

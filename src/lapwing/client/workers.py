@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, Literal, Protocol, get_args
 
-from lapwing.client.message import Hold, Message, Reject, Requeue
+from lapwing.client.message import Hold, Message, Reject, Requeue, text_of
 from lapwing.errors import ConfigError
 
 log: Final = logging.getLogger("lapwing.client")
@@ -92,7 +92,7 @@ class AnswerPolicy:
         if isinstance(error, Exception) and not isinstance(error, (Requeue, Hold, Reject)):
             log.error(
                 "[%s] (%s) handler failed for message %s: %s: %s",
-                message.topic, message.address, message.id.decode("latin-1"), type(error).__name__, error,
+                message.topic, message.address, message.id.decode("latin-1"), type(error).__name__, text_of(error),
                 exc_info=error,
             )  # fmt: skip
         message.answer(error)
