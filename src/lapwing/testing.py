@@ -17,6 +17,7 @@
 
 import asyncio
 import inspect
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from lapwing.broker.settings import default_dead_topic
 from lapwing.broker.storage import MemoryStorage
 from lapwing.client.headers import encode, headers_of_each
 from lapwing.client.message import Message, Row
+from lapwing.client.options import check_name
 from lapwing.client.publish_batches import checked
 from lapwing.errors import NoSuchChannel, NoSuchTopic
 from lapwing.sessions.nsq import Session, limits_of
@@ -75,6 +77,7 @@ class Broker:
         self, topic: str, *bodies: bytes, headers: Mapping[str, str] | None = None, defer: float = 0.0
     ) -> None:
         """Publish messages, with the same headers each; with `defer` they are delivered after so many seconds."""
+        check_name("topic", topic)
         found = [checked(topic, body) for body in bodies]
         if headers:
             text, delay = encode(headers), round(max(defer, 0.0) * SECOND)
@@ -86,6 +89,8 @@ class Broker:
 
     def channel(self, topic: str, channel: str, **settings: Any) -> None:
         """Create a channel, and set its settings, such as `max_attempts=3`."""
+        check_name("topic", topic)
+        check_name("channel", channel)
         core = self._core
         found = core.create_channel(core.topic(topic), channel, now=self.now)
         if settings:
@@ -94,6 +99,8 @@ class Broker:
 
     def advance(self, seconds: float) -> None:
         """Turn the clock: deferred messages become ready, and messages in flight time out."""
+        if seconds < 0:
+            raise ValueError(f"advance by {seconds} s: the clock does not go back")
         self.now += round(seconds * SECOND)
         while self._core.scan(self.now):
             self._commit()
@@ -130,6 +137,8 @@ class Broker:
         """Deliver one message and return it, or None if none is ready; the test answers it."""
         consumer = self._consumers.get((topic, channel))
         if consumer is None:
+            check_name("topic", topic)
+            check_name("channel", channel)
             consumer = self._consumers[topic, channel] = _Connection(self)
             consumer.send(Sub(topic, channel))
         return consumer.receive(topic)
@@ -156,19 +165,33 @@ class Broker:
 
     def messages(self, topic: str) -> list[bytes]:
         """Return the bodies of every message of a topic, finished or not, oldest first; none of an unknown topic."""
+        return [body for _, body in self._bodies(topic)]
+
+    def dead_letters(self, topic: str, channel: str) -> list[bytes]:
+        """Return the bodies of the messages that the channel gave up."""
+        own = self._channel(topic, channel).effective.dead_topic
+        dead_topic = default_dead_topic(topic, channel) if own is None else own
+        found = self._bodies(dead_topic)
+        if not found:
+            return []
+        log = self._core.existing(dead_topic).log
+        origins = {
+            extra.sequence: (extra.headers.get("dead-topic"), extra.headers.get("dead-channel"))
+            for extra in log.extras(log.first, log.end)
+        }
+        return [body for sequence, body in found if origins.get(sequence) == (topic, channel)]
+
+    def _bodies(self, topic: str) -> list[tuple[int, bytes]]:
+        """Return the messages of a topic with their sequences; none of an unknown topic."""
         try:
             log = self._core.existing(topic).log
         except NoSuchTopic:
             return []
-        bodies: list[bytes] = []
-        for _, _, frames in log.blocks(log.first, log.end, 1 << 20):
-            bodies += [row[3] for row in kernel.decode_messages(frames, 0, len(frames))[0]]
-        return bodies
-
-    def dead_letters(self, topic: str, channel: str) -> list[bytes]:
-        """Return the bodies of the messages that the channel gave up."""
-        dead_topic = self._channel(topic, channel).effective.dead_topic
-        return self.messages(default_dead_topic(topic, channel) if dead_topic is None else dead_topic)
+        found: list[tuple[int, bytes]] = []
+        for first, _, frames in log.blocks(log.first, log.end, 1 << 20):
+            rows = kernel.decode_messages(frames, 0, len(frames))[0]
+            found += [(sequence, row[3]) for sequence, row in enumerate(rows, first)]
+        return found
 
     def _channel(self, topic: str, channel: str) -> Channel:
         try:
@@ -272,6 +295,16 @@ class _Connection:
             return Message(row, _Source(self, topic), self._broker.now / SECOND)
         return None
 
+    def deadline(self, message_id: bytes) -> float:
+        """Return when a message in flight times out, in seconds; 0 for one that is not in flight."""
+        session = self._session
+        if session.subscription is None or session.channel is None:
+            return 0.0
+        lease = session.subscription.holder.in_flight.get(session.channel.topic.sequence_of(message_id))
+        if lease is None:
+            return 0.0
+        return lease.deadline / SECOND if lease.deadline is not None else math.inf
+
     def _rows(self) -> list[Row]:
         ready = self._session.replies.ready
         data = b"".join(ready)
@@ -328,7 +361,8 @@ class _Source:
         self._connection.send(Touch(message.id))
 
     def deadline(self, message: Message) -> float:
-        return self.now() + 1.0
+        """Return when the message times out by the clock of the test; 0 when it has, or is answered."""
+        return self._connection.deadline(message.id)
 
     def now(self) -> float:
         return self._connection._broker.now / SECOND

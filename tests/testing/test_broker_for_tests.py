@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lapwing import Hold, Message, Requeue
+from lapwing.errors import ConfigError
 from lapwing.testing import Broker
 
 
@@ -131,6 +132,41 @@ def test_wrong_use_names_the_fix() -> None:
         broker.publish("orders", "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty"):
         broker.publish("orders", b"")
+    with pytest.raises(ConfigError, match="topic"):
+        broker.publish("no such name", b"x")
+    with pytest.raises(ConfigError, match="channel"):
+        broker.channel("orders", "no such name")
+    with pytest.raises(ConfigError, match="topic"):
+        broker.deliver("no such name", "billing")
+    with pytest.raises(ValueError, match="back"):
+        broker.advance(-1)
+
+
+def test_a_message_expires_by_the_clock_of_the_test() -> None:
+    broker = Broker()
+    broker.publish("orders", b"slow")
+    message = broker.deliver("orders", "billing")
+    assert message is not None
+    assert message.time_left == pytest.approx(60, abs=0.1)
+    broker.advance(50)
+    message.touch()
+    broker.advance(59)
+    assert not message.expired
+    broker.advance(2)
+
+    assert message.expired
+
+
+async def test_dead_letters_are_those_of_the_channel() -> None:
+    broker = Broker()
+    for channel in ("billing", "shipping"):
+        broker.channel("orders", channel, dead_topic="bin")
+    broker.publish("orders", b"a")
+    broker.publish("bin", b"other")
+
+    await broker.handle("orders", "billing", lambda message: message.reject("no"))
+    assert broker.dead_letters("orders", "billing") == [b"a"]
+    assert broker.dead_letters("orders", "shipping") == []
 
 
 def test_an_unknown_setting_is_refused() -> None:
