@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import spec, template
+from lapwing.spark.pipelines import spec, template, upkeep
 from lapwing.spark.pipelines.messages import sink_access, stream_options
 from lapwing.spark.pipelines.parse import with_mark
 from lapwing.spark.pipelines.pipeline_settings import KINDS, ArchiveSettings, ReplaySettings, RollupSettings
@@ -237,3 +237,29 @@ def test_a_run_is_kept_for_resume_with_places_from_the_root_and_without_an_accep
     assert again.specs()[0].settings.accept_loss
     again.running(data)._held.close()
     assert not remembered(data, "archive").specs()[0].settings.accept_loss
+
+
+def test_remove_deletes_the_channel_on_every_topic_though_the_last_start_failed(broker, tmp_path):
+    for topic in ("orders", "late", "other"):
+        for channel in ("archive", "billing"):
+            broker.ask(f"/topic/create?topic={topic}", b"")
+            broker.ask(f"/channel/create?topic={topic}&channel={channel}", b"")
+    RunCommand(["archive"], ["pattern=orders|late"], {"nsqd": [broker.address]}).running(tmp_path)._held.close()
+
+    assert upkeep.remove(tmp_path, "archive")[:2] == [
+        f"deleted the channel {topic}/archive at {broker.address}" for topic in ("late", "orders")
+    ]
+    topics = broker.ask("/log/offsets")["topics"]
+    left = {each["topic"]: {one["channel"] for one in each["channels"]} for each in topics}
+    assert left == {"late": {"billing"}, "orders": {"billing"}, "other": {"archive", "billing"}}
+
+
+def test_remove_does_not_wait_for_a_broker_that_is_away(start_broker, tmp_path):
+    broker = start_broker()
+    RunCommand(["archive"], ["retry=1h"], {"nsqd": [broker.address]}).running(tmp_path)._held.close()
+    broker.daemon.kill()
+
+    with pytest.raises(ConfigError, match=r"connection refused.*--keep-channel leaves it there") as caught:
+        upkeep.remove(tmp_path, "archive")
+    assert broker.address in str(caught.value)
+    assert upkeep.remove(tmp_path, "archive", keep_channel=True)[0] == f"deleted {tmp_path}/archive"

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from lapwing.errors import ConfigError, LapwingError
-from lapwing.spark.http import BrokerRefused, call
+from lapwing.spark.directory import Directory
+from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.options import BrokerAccess
 from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import LocalFiles, is_local
 from lapwing.spark.pipelines.manifest_table import MANIFEST, ManifestTable, count_rows
-from lapwing.spark.pipelines.messages import access, brokers
+from lapwing.spark.pipelines.messages import access
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
-from lapwing.spark.pipelines.pipeline_settings import StreamSettings
+from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, StreamSettings
 from lapwing.spark.pipelines.run_command import remembered
 from lapwing.spark.pipelines.run_context import paths_of
 from lapwing.spark.pipelines.spec import PipelineSpec
@@ -26,7 +28,7 @@ def remove(data: Path, name: str, *, keep_channel: bool = False) -> list[str]:
     spec = _spec(data, name)
     done: list[str] = []
     if not keep_channel:
-        done += _remove_from_brokers(spec, home.status())
+        done += _remove_from_brokers(spec)
     shutil.rmtree(home.path)
     done.append(f"deleted {home.path}")
     if out := _output(data, spec):
@@ -34,25 +36,43 @@ def remove(data: Path, name: str, *, keep_channel: bool = False) -> list[str]:
     return done
 
 
-def _remove_from_brokers(spec: PipelineSpec, status: dict[str, Any]) -> list[str]:
+def _remove_from_brokers(spec: PipelineSpec) -> list[str]:
+    """Delete the report and the channel of a pipeline; raises `ConfigError` unless every broker answers."""
     settings = spec.settings
     found = access(settings)
     done = []
-    channel = settings.channel or settings.name if isinstance(settings, StreamSettings) else ""
-    for address in brokers(settings):
-        _ignoring_missing(lambda: call(address, found, "DELETE", f"/pipelines/{spec.name}"))  # noqa: B023
-        for topic in status.get("topics") or () if channel else ():
-            where = {"topic": topic, "channel": channel}
-            if _ignoring_missing(lambda: call(address, found, "POST", "/channel/delete", where)):  # noqa: B023
-                done.append(f"deleted the channel {topic}/{channel} at {address}")
+    try:
+        for address in Directory(found).find(departed=True):
+            _ignoring_missing(lambda: call(address, found, "DELETE", f"/pipelines/{spec.name}"))  # noqa: B023
+            for topic, channel in _channels(address, found, settings):
+                where = {"topic": topic, "channel": channel}
+                if _ignoring_missing(lambda: call(address, found, "POST", "/channel/delete", where)):  # noqa: B023
+                    done.append(f"deleted the channel {topic}/{channel} at {address}")
+    except BrokerAway as error:
+        raise ConfigError(f"the channel cannot be deleted: {error}; --keep-channel leaves it there") from error
     return done
+
+
+def _channels(address: str, found: BrokerAccess, settings: PipelineSettings) -> list[tuple[str, str]]:
+    """Return the topics of a broker that the pipeline reads and has a channel on, with the channel."""
+    if not isinstance(settings, StreamSettings):
+        return []
+    channel = settings.channel or settings.name
+    question: dict[str, str | int | list[str]] = {"topic": list(settings.topics), "times": "false"}
+    if found.secret:  # a permission may be for this channel alone
+        question["channel"] = channel
+    return sorted(
+        (each["topic"], channel)
+        for each in call(address, found, "GET", "/log/offsets", question)["topics"]
+        if settings.reads(each["topic"]) and any(one["channel"] == channel for one in each["channels"])
+    )
 
 
 def _ignoring_missing(step: Any) -> bool:
     try:
         step()
     except BrokerRefused as error:
-        if error.status not in (400, 404):  # 400: the status had a pattern, and no topic is called so
+        if error.status != 404:
             raise
         return False
     return True
