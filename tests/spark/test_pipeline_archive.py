@@ -152,6 +152,7 @@ def test_a_log_that_was_wiped_stops_the_archive_unless_told_to_go_on(runs, broke
     running = command.running(runs.data)
     assert not running.run(runs.spark, lambda progress: None)
     complaint = running.jobs[0].progress.error
+    assert running.jobs[0].progress.lag is None
 
     assert "now there is a new log" in complaint
     assert complaint.endswith(f"(`lapwing pipeline resume archive --accept-loss --data {runs.data}` goes on from here)")

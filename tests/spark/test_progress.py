@@ -42,10 +42,10 @@ def test_a_process_that_is_gone_or_does_not_report_is_not_called_running(tmp_pat
     presence = home.enter()
     presence.write_status({"state": "running", "updated_ms": (time.time() - 5) * 1000})
     assert (home.status()["state"], home.status()["pid"]) == ("running", os.getpid())
-    presence.write_status({"state": "running", "updated_ms": (time.time() - 90) * 1000})
-    assert home.status()["state"] == "silent"
+    presence.write_status({"state": "running", "lag": 0, "updated_ms": (time.time() - 90) * 1000})
+    assert (home.status()["state"], home.status()["lag"]) == ("silent", None)
     assert "has not reported for 90 s" in home.status()["error"]
     presence.leave()
 
-    assert home.status()["state"] == "dead"
+    assert (home.status()["state"], home.status()["lag"]) == ("dead", None)
     assert json.loads((tmp_path / "lake" / "status.json").read_text())["state"] == "running"

@@ -51,7 +51,12 @@ PIPELINE: Final[tuple[tuple[str, str, str, Callable[[Json, float], float | None]
         "Rows written since the run began.",
         lambda status, _: _number(status.get("rows_out")),
     ),
-    ("rejected_total", "counter", "Messages rejected since then.", lambda status, _: _number(status.get("rejected"))),
+    (
+        "rejected_total",
+        "counter",
+        "Messages rejected since the run began.",
+        lambda status, _: _number(status.get("rejected")),
+    ),
     ("late_total", "counter", "Rows that came after the watermark.", lambda status, _: _number(status.get("late"))),
     ("lag", "gauge", "Messages that are published and not read.", lambda status, _: _silent(status, status.get("lag"))),
     ("input_rate", "gauge", "Messages read per second.", lambda status, _: _silent(status, status.get("input_rate"))),

@@ -15,6 +15,7 @@ _LOCK: Final = "lock"
 _STATUS: Final = "status.json"
 _RUN: Final = "run.json"
 _SILENT_SECONDS: Final = 60.0  # a pipeline writes its status every second
+_UNKNOWN: Final = {"lag": None, "input_rate": 0, "processed_rate": 0}  # of a pipeline that does not report
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,10 @@ class PipelineHome:
         return dict(found)
 
     def status(self) -> dict[str, Any]:
-        """Return what it last reported; `dead` when its process is gone, `silent` when it does not report."""
+        """Return what it last reported; `dead` when its process is gone, `silent` when it does not report.
+
+        Nobody knows the lag of either.
+        """
         try:
             found = json.loads((self.path / _STATUS).read_text())
         except (OSError, ValueError):
@@ -87,10 +91,10 @@ class PipelineHome:
         status["pid"] = pid
         age = time.time() - float(status["updated_ms"]) / 1000 if status.get("updated_ms") else 0.0
         if pid is not None and age > _SILENT_SECONDS and status.get("state") in ("running", "stopping"):
-            status["state"] = "silent"
+            status |= {"state": "silent", **_UNKNOWN}
             status["error"] = f"process {pid} has not reported for {age:.0f} s; end it and start it again"
         if pid is None and status.get("state") in ("starting", "running", "stopping"):
-            status["state"] = "dead"
+            status |= {"state": "dead", **_UNKNOWN}
             status["error"] = status.get("error") or "the process has ended; `lapwing pipeline resume` goes on"
         return status
 

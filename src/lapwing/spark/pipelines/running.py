@@ -163,7 +163,8 @@ class StreamJob:
             state, text = "failed", str(failure)
         finally:
             self._prepared.close()
-        self.progress = replace(self.progress, state=state, error=text, input_rate=0.0, processed_rate=0.0)
+        lag = None if state == "failed" else self.progress.lag  # messages come, and nobody counts them
+        self.progress = replace(self.progress, state=state, error=text, lag=lag, input_rate=0.0, processed_rate=0.0)
 
     def _complaint(self, error: BaseException) -> str:
         """Return one line, which names the command to continue with where messages were lost."""
@@ -324,7 +325,9 @@ class PipelineRun:
 
     def _lose(self, reporters: Reporters, show: Show) -> None:
         """Record that Spark is gone: with us, where all processes were ended, or by itself. Its batch is done again."""
-        end: dict[str, Any] = {"state": "stopped"} if self._asked.is_set() else {"state": "failed", "error": _GONE}
+        end: dict[str, Any] = {"state": "stopped"}
+        if not self._asked.is_set():
+            end = {"state": "failed", "error": _GONE, "lag": None}
         for job in self.jobs:
             if not job.progress.ended:
                 job.progress = replace(job.progress, **end, input_rate=0.0, processed_rate=0.0)
