@@ -386,6 +386,14 @@ def test_messages_are_browsed_and_seen_whole(ui, cluster):
     expect(page.locator(".lw-body")).to_have_text('{"order": 3, "items": [{"sku": "A"}]}')
 
 
+def test_a_message_with_very_deep_json_is_shown_too(ui, cluster):
+    cluster.a.topics["orders"].publish('{"deep": ' + "[" * 3000 + "]" * 3000 + "}")
+    page = ui.open("/messages?topic=orders&start=sequence&at=0")
+    page.get_by_role("button", name="0", exact=True).click()
+
+    expect(page.locator(".lw-json")).to_contain_text("deeper levels are in the text")
+
+
 def test_messages_are_filtered_by_what_they_contain(ui, cluster):
     for number in range(50):
         cluster.a.topics["orders"].publish(f"message {number}")

@@ -4,6 +4,7 @@ import { bytes, marked, moment } from "lapwing-ui";
 const h = (...args) => Vue.h(...args);
 const WAYS = [["fields", "Fields"], ["text", "Text"], ["json", "JSON"], ["hex", "Hex"]];
 const MOST = 200;
+const DEEPEST = 100; // levels of a JSON tree; beyond, the browser's stack could overflow
 
 function raw(message) {
   if (message.body !== null && message.body !== undefined) return new TextEncoder().encode(message.body);
@@ -29,6 +30,7 @@ function tree(key, value, depth, mark) {
   if (value === null || typeof value !== "object") return h("li", [name, leaf(value, mark)]);
   const entries = Array.isArray(value) ? value.map((v, i) => [i, v]) : Object.entries(value);
   const sum = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
+  if (depth >= DEEPEST) return h("li", [name, h("span", { class: "lw-faint" }, `${sum} … deeper levels are in the text`)]);
   const shown = entries.slice(0, MOST).map(([k, v]) => tree(k, v, depth + 1, mark));
   if (entries.length > MOST) shown.push(h("li", { class: "lw-faint" }, `… ${entries.length - MOST} more`));
   return h("li", h("details", { open: depth < 2 }, [h("summary", [name, h("span", { class: "lw-faint" }, sum)]), h("ul", shown)]));
