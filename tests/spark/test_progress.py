@@ -4,7 +4,10 @@ import json
 import os
 import time
 
+import pytest
+
 from daemons import until
+from lapwing.cli.pipeline import status
 from lapwing.spark.options import BrokerAccess
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.progress import PipelineProgress, ProgressReporter, from_spark
@@ -49,3 +52,16 @@ def test_a_process_that_is_gone_or_does_not_report_is_not_called_running(tmp_pat
 
     assert (home.status()["state"], home.status()["lag"]) == ("dead", None)
     assert json.loads((tmp_path / "lake" / "status.json").read_text())["state"] == "running"
+
+
+def test_status_shows_no_batch_before_the_first_one_and_no_lag_of_the_dead(tmp_path, capsys):
+    for name, last in (("new", -1), ("old", 7)):
+        presence = PipelineHome(tmp_path / name).enter()
+        presence.write_status({"kind": "table", "state": "running", "batch_id": last, "batch_ms": 2000, "lag": 0})
+        presence.leave()
+
+    with pytest.raises(SystemExit):
+        status(data=tmp_path)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows[0][:5] == ["new", "table", "dead", "0", "?"]
+    assert rows[1][:7] == ["old", "table", "dead", "7", "2s", "0", "?"]

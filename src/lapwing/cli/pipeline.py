@@ -180,6 +180,12 @@ def status(
         sys.exit(1)
 
 
+def _batch(status: dict[str, Any]) -> tuple[str, str]:
+    """Return the number of the last batch and how long it took; nothing before the first one of a run."""
+    number = int(status.get("batch_id", -1))
+    return (str(number), duration(status.get("batch_ms", 0) / 1000)) if number >= 0 else ("", "")
+
+
 def _status_table(found: list[dict[str, Any]], terminal: Terminal, *, now: float) -> list[str]:
     late = any(each.get("late") for each in found)
     columns = (
@@ -193,7 +199,7 @@ def _status_table(found: list[dict[str, Any]], terminal: Terminal, *, now: float
         notes = [str(each.get("error") or ""), *(f"waits for {away}" for away in each.get("away") or ())]
         rows.append([
             each["name"], each.get("kind", ""), each.get("state", ""), str(each["pid"] or ""),
-            str(each.get("batch_id", "")), duration(each.get("batch_ms", 0) / 1000),
+            *_batch(each),
             f"{duration(round(now - ended / 1000))} ago" if ended else "", f"{each.get('input_rate', 0):,.0f}",
             "?" if lag is None else f"{lag:,}", *((f"{each.get('late') or 0:,}",) if late else ()),
             "; ".join(note for note in notes if note),
