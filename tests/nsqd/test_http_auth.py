@@ -29,6 +29,8 @@ SECRETS = {
     "reader": [grants("subscribe", channels=("^billing$",))],
     "operator": [grants("admin", channels=("^$", "^billing$"))],
     "billing admin": [grants("admin", channels=("^billing$",))],
+    "dead reader": [grants("subscribe", channels=("^dead$",))],
+    "billing of all": [grants("admin", topic=".*", channels=("^$", "^billing$"))],
     "nobody": [],
 }
 
@@ -173,6 +175,53 @@ async def test_a_refusal_names_the_permission_that_is_missing() -> None:
         403, {"message": "UNAUTHORIZED", "permission": "publish", "topic": "other", "channel": ""}
     )  # fmt: skip
     assert unknown == (403, {"message": "AUTH_FAILED"})
+
+
+async def test_a_channel_that_only_the_body_names_needs_a_permission_too() -> None:
+    async with guarded() as caller:
+        for channel in ("billing", "lake"):
+            await caller.ask("POST", "/topic/create?topic=orders", "root")
+            await caller.ask("POST", f"/channel/create?topic=orders&channel={channel}", "root")
+        seen = {}
+        for path, wish in (("seek", {"to": "latest"}), ("claim", {"state": "ready", "action": "finish"})):
+            for channel in ("billing", "lake"):
+                body = json.dumps({"topic": "orders", "channel": channel, **wish}).encode()
+                seen[path, channel] = (await caller.ask("POST", f"/channel/{path}", "billing of all", body))[0]
+
+    assert seen == {
+        ("seek", "billing"): 200, ("seek", "lake"): 403, ("claim", "billing"): 200, ("claim", "lake"): 403,
+    }  # fmt: skip
+
+
+async def test_dead_letters_go_only_where_those_who_send_them_there_may_publish() -> None:
+    target = "/channel/settings?topic=orders&channel=billing"
+    async with guarded() as caller:
+        await caller.ask("POST", "/topic/create?topic=orders", "root")
+        await caller.ask("POST", "/channel/create?topic=orders&channel=billing", "root")
+        to_others = await caller.ask("PATCH", target, "operator", b'{"dead_topic": "secrets"}')
+        to_nowhere = await caller.ask("PATCH", target, "operator", b'{"dead_topic": "", "max_attempts": 3}')
+        by_root = await caller.ask("PATCH", target, "root", b'{"dead_topic": "secrets"}')
+
+    assert to_others == (
+        403, {"message": "UNAUTHORIZED", "permission": "publish or admin", "topic": "secrets", "channel": ""}
+    )  # fmt: skip
+    assert (to_nowhere[0], by_root[0]) == (200, 200)
+
+
+async def test_dead_letter_topics_are_listed_for_those_who_may_read_them() -> None:
+    async with guarded() as caller:
+        for topic in ("orders", "secrets"):
+            await caller.ask("POST", f"/topic/create?topic={topic}", "root")
+            await caller.ask("POST", f"/channel/create?topic={topic}&channel=dead", "root")
+        listed = {
+            secret: [each["topic"] for each in (await caller.ask("GET", "/dead", secret))[1]["topics"]]
+            for secret in ("root", "publisher", "billing of all", "dead reader")
+        }
+
+    assert listed == {
+        "root": ["orders", "secrets"], "publisher": [], "billing of all": ["orders", "secrets"],
+        "dead reader": ["orders"],
+    }  # fmt: skip
 
 
 async def test_an_answer_of_the_auth_server_holds_for_its_ttl() -> None:

@@ -61,11 +61,11 @@ class DeadApi:
     # --- looking -----------------------------------------------------------------------------------------------
 
     def topics(self, request: Request) -> Answer:
-        """List the dead-letter topics with how many letters wait in each."""
+        """List the dead-letter topics that the caller may read or change, with how many letters wait in each."""
         found = []
         for name in sorted(self._broker.topics):
             channel = self._broker.topics[name].channels.get(dead_letters.CHANNEL)
-            if channel is not None:
+            if channel is not None and _may_see(request, name):
                 link = channel.dead
                 task = link.redrive.document() if link is not None and link.redrive is not None else None
                 found.append({"topic": name, "letters": dead_letter_view.counted(channel), "redrive": task})
@@ -241,6 +241,12 @@ class DeadApi:
                 except (ValueError, RecursionError) as error:
                     raise Refused(400, f"{key}: JSON expected") from error
         return dead_filter.parse(document, now=self._now() + self._broker.skew)
+
+
+def _may_see(request: Request, topic: str) -> bool:
+    """Return whether the caller may read the letters of a topic, or change the topic."""
+    found = request.permissions
+    return found is None or found.allows("subscribe", topic, dead_letters.CHANNEL) or found.allows("admin", topic, "")
 
 
 def letter_object(letter: DeadLetter, bodies: bool) -> dict[str, Any]:

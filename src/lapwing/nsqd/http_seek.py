@@ -13,6 +13,7 @@ from lapwing.errors import OutOfRange
 from lapwing.net.answers import Answer, Refused, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
+from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import boolean, read_document
 from lapwing.nsqd.permissions import CHANNEL_ADMIN
 
@@ -37,6 +38,7 @@ class SeekApi:
         topic, name = document.get("topic"), document.get("channel")
         if not isinstance(topic, str) or not isinstance(name, str):
             raise Refused(400, "topic and channel: the names of a topic and its channel expected")
+        require(request, CHANNEL_ADMIN, topic, name)
         if "to" not in document:
             raise Refused(400, seek.EXPECTED)
         dry = boolean(document, "dry_run")

@@ -13,8 +13,9 @@ from lapwing.broker.topic import Topic
 from lapwing.net.answers import Answer, Refused, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
+from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import read_json
-from lapwing.nsqd.permissions import CHANNEL_ADMIN, KNOWN, TOPIC_ADMIN
+from lapwing.nsqd.permissions import CHANNEL_ADMIN, CREATE_TOPIC, KNOWN, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
 
 T = TypeVar("T")
@@ -82,6 +83,8 @@ class SettingsApi:
     def change_channel(self, request: Request) -> Answer:
         """Change some of a channel's own settings; null removes one."""
         channel, changes = self._channel(request), _document(request)
+        if isinstance(changes, dict) and isinstance(target := changes.get("dead_topic"), str) and target:
+            require(request, CREATE_TOPIC, target)  # messages are published there
         self._carry_out(lambda: self._settings.change_channel(channel, changes, now=self._now()))
         return self._channel_answer(channel)
 
