@@ -189,6 +189,11 @@ def start_nsqlookupd(*flags: str, env: dict[str, str] | None = None) -> Daemon:
     return Daemon(command, doors=("TCP", "HTTP"), env=env)
 
 
+def start_nsqadmin(*flags: str) -> Daemon:
+    """An nsqadmin that is listening. Its first page takes seconds, as it loads libraries."""
+    return Daemon([*program("nsqadmin"), "--http-address=127.0.0.1:0", *flags], doors=("HTTP",))
+
+
 @contextlib.contextmanager
 def nsqd(*flags: str, **options: object) -> Iterator[Daemon]:
     """An nsqd on a temporary data path, for the length of a `with` block."""

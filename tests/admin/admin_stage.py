@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import httpx
 from admin_fakes import Channel, FakeLookupd, FakeNsqd, Topic, client
 
-from daemons import Daemon, program, until
+from daemons import Daemon, until
+from daemons import start_nsqadmin as start_nsqadmin
 
 
 @dataclass
@@ -61,11 +62,6 @@ def fill(cluster: Cluster) -> None:
         node.pipelines.clear()
     cluster.lookupd.registered = {"idle": {"later"}, "bare": set()}
     cluster.lookupd.calls.clear()
-
-
-def start_nsqadmin(*flags: str) -> Daemon:
-    """The real nsqadmin, listening. Its first page takes seconds, as it loads libraries: see `warm_up`."""
-    return Daemon([*program("nsqadmin"), "--http-address=127.0.0.1:0", *flags], doors=("HTTP",))
 
 
 def warm_up(daemon: Daemon, base: str = "") -> Daemon:

@@ -118,7 +118,8 @@ class CarefulLoad:
         for book in (self.fails, self.later, self.staged):
             self._ask("POST", f"/topic/create?topic={book.topic}")
             self._ask("POST", f"/channel/create?topic={book.topic}&channel=c")
-        settings = {"max_attempts": FAILURES, "retry_first": "10ms"}
+        # the longest delay is that of a message whose dead-letter topic cannot be written to
+        settings = {"max_attempts": FAILURES, "retry_first": "10ms", "retry_max": "1s"}
         self._ask("PATCH", "/channel/settings?topic=fails&channel=c", json.dumps(settings).encode())
         talk = Talk(redis)
         talk.ask(("XGROUP", "CREATE", "stream", "g", "0", "MKSTREAM"))

@@ -2,8 +2,8 @@
 
     python tests/faults/soak.py --time 10m --report build/soak
 
-One fault after the other, at random moments, with publishers and consumers that never stop: kill -9 of nsqd and of
-nsqlookupd, a process that is stopped for seconds, reads, writes, syncs and opens that fail, a full disk, a clock that
+One fault after the other, at random moments, with publishers and consumers that never stop: kill -9 of nsqd, nsqlookupd
+and nsqadmin, a process that is stopped for seconds, reads, writes, syncs and opens that fail, a full disk, a clock that
 jumps, connections that break in mid-frame, stay half open or never read, too few descriptors, floods. Beside it,
 simulated power losses, after every step of random histories. Exits with 1 if a rule was broken; the report says which.
 """
@@ -59,6 +59,7 @@ class Soak:
 
     nsqd: daemons.Daemon
     lookupd: daemons.Daemon
+    admin: daemons.Daemon
     faults: Faults
     load: Load
     careful: CarefulLoad
@@ -70,6 +71,7 @@ class Soak:
     failed_calls: Counter[str] = field(default_factory=Counter)
     restarts: list[float] = field(default_factory=list)  # seconds until nsqd listened again
     broken: list[str] = field(default_factory=list)
+    state: list[str] = field(default_factory=list)  # of nsqd, when a rule was broken
     _write_failed: float = 0.0
 
     def run(self, seconds: float, only: str = "") -> None:
@@ -78,7 +80,7 @@ class Soak:
             self.kill: 12, self.fail_reads: 6, self.fail_writes: 2, self.fill_disk: 2, self.fail_syncs: 1,
             self.fail_opens: 1, self.stand_still: 1, self.turn_clock: 2, self.break_connections: 1,
             self.leave_half_open: 1, self.never_read: 1, self.take_descriptors: 1, self.flood: 1,
-            self.kill_lookupd: 1,
+            self.kill_lookupd: 1, self.kill_admin: 1,
         }  # fmt: skip
         if only:
             kinds = {kind: weight for kind, weight in kinds.items() if kind.__name__ in only.split(",")}
@@ -109,6 +111,10 @@ class Soak:
     def kill_lookupd(self) -> None:
         self.lookupd.kill()
         self.lookupd.restart()
+
+    def kill_admin(self) -> None:
+        self.admin.kill()
+        self.admin.restart()
 
     def stand_still(self) -> None:
         os.kill(self.nsqd.pid, signal.SIGSTOP)
@@ -209,13 +215,34 @@ class Soak:
             self.load.finish(seconds=300)
         except AssertionError as error:
             self.broken.append(str(error))
+            self._note_state()
         self.kill()
-        self.broken += self.careful.finish(seconds=180)
-        for what, url in (("nsqd", f"{self.nsqd.url}/ping"), ("nsqlookupd", f"{self.lookupd.url}/lookup?topic=load")):
+        if broken := self.careful.finish(seconds=180):
+            self.broken += broken
+            self._note_state()
+        for what, url in (
+            ("nsqd", f"{self.nsqd.url}/ping"),
+            ("nsqlookupd", f"{self.lookupd.url}/lookup?topic=load"),
+            ("nsqadmin", f"{self.admin.url}/api/topics/load"),
+        ):
             try:
                 daemons.until(lambda url=url: _answers(url), seconds=40, what=f"{url} of {what}")
             except AssertionError as error:
                 self.broken.append(str(error))
+
+
+    def _note_state(self) -> None:
+        """Keep what nsqd shows of itself, for whoever looks for the reason."""
+        paths = ["/ping", "/stats?format=json"]
+        paths += [f"/channel/pending?topic=load&channel={each.name.decode()}" for each in self.load.channels]
+        paths += [f"/channel/pending?topic={book.topic}&channel=c" for book in self.careful.books]
+        for path in paths:
+            try:
+                with urllib.request.urlopen(f"{self.nsqd.url}{path}", timeout=10) as answer:
+                    self.state.append(f"{path}\n{answer.read().decode()}\n")
+            except (OSError, urllib.error.URLError) as error:
+                self.state.append(f"{path}\n{error}\n")
+        self.state += self.nsqd.lines
 
 
 def _answers(url: str) -> bool:
@@ -301,7 +328,8 @@ def report(soak: Soak, losses: str, power: list[str], seconds: float) -> str:
         ("messages acknowledged", f"{soak.load.acknowledged:,} in batches, "
          f"{sum(each.acknowledged for book in careful.books for each in book.messages.values()):,} one by one"),
         ("deliveries checked", f"{soak.checked:,} ({again:,} of them again)"),
-        ("kill -9", f"{kinds['kill']} of nsqd, {kinds['kill lookupd']} of nsqlookupd; back after {slowest}"),
+        ("kill -9", f"{kinds['kill']} of nsqd, {kinds['kill lookupd']} of nsqlookupd, "
+         f"{kinds['kill admin']} of nsqadmin; nsqd is back after {slowest}"),
         ("disk faults", f"{disk}, of which {kinds['fail reads']} on reads"),
         *((f"fault: {name}", f"{count}") for name, count in sorted(kinds.items())),
         *((f"calls that failed: {name}", f"{count:,}") for name, count in sorted(soak.failed_calls.items())),
@@ -323,7 +351,7 @@ def main() -> None:
     options.add_argument("--durability", choices=["os", "fsync"], default="os")
     options.add_argument("--seed", type=int, default=0, help="the same faults in the same order (0: any)")
     options.add_argument("--only", default="", metavar="FAULTS", help="only these, such as kill,fail_reads")
-    options.add_argument("--report", type=Path, default=Path("build/soak"), help="folder for report.md and plot.svg")
+    options.add_argument("--report", type=Path, default=Path("build/soak"), help="folder for the report and its plot")
     chosen = options.parse_args()
     chosen.report.mkdir(parents=True, exist_ok=True)
     seed = chosen.seed or time.time_ns() % 1_000_000
@@ -337,6 +365,8 @@ def main() -> None:
     text = report(soak, losses, problems, chosen.time)
     (chosen.report / "report.md").write_text(text)
     plot(soak, chosen.report / "plot.svg")
+    if soak.state:
+        (chosen.report / "state.txt").write_text("".join(soak.state))
     print(text)
     sys.exit(1 if soak.broken or problems else 0)
 
@@ -353,14 +383,17 @@ def run(folder: Path, seconds: float, durability: str, only: str, chance: random
     with daemons.start_nsqlookupd() as lookupd:
         lookupd.kill()
         lookupd.restart()  # from here on at the same addresses
-        with daemons.start_nsqd(data, *flags, lookupd_tcp_addresses=(lookupd.tcp,), env=faults.env) as nsqd:
+        with (
+            daemons.start_nsqadmin(f"--lookupd-http-address={lookupd.http}") as admin,
+            daemons.start_nsqd(data, *flags, lookupd_tcp_addresses=(lookupd.tcp,), env=faults.env) as nsqd,
+        ):
             nsqd.kill()
             nsqd.restart()
             redis = int(nsqd.addresses["Redis"].rpartition(":")[2])
             careful = CarefulLoad(nsqd.tcp_port, nsqd.http_port, redis, breaks)
             breaks.watch(nsqd)
             load = Load(nsqd.tcp_port, channels=4, saved=lambda: breaks.kills[-1][1] if breaks.kills else breaks.began)
-            soak = Soak(nsqd, lookupd, faults, load, careful, breaks, chance)
+            soak = Soak(nsqd, lookupd, admin, faults, load, careful, breaks, chance)
             soak.run(seconds, only)
             soak.finish()
     return soak
