@@ -58,6 +58,7 @@ bench: setup
 	$(BIN)/python benchmarks/deferred.py
 	$(BIN)/python benchmarks/topics.py --topics 10000
 	$(BIN)/python benchmarks/lookup.py
+	$(BIN)/python benchmarks/admin.py
 	$(BIN)/python benchmarks/client.py
 	$(BIN)/python benchmarks/spark.py
 	$(BIN)/python benchmarks/pipeline.py
