@@ -7,6 +7,7 @@ import resource
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from rawtalk import Raw, get, mpub, post, pub
@@ -166,3 +167,44 @@ def test_what_is_no_whole_publish_in_a_round_of_publishes_is_parsed(nsqd: Daemon
         half.ok(b"f")
 
     assert sorted(bodies_of(nsqd, "parts", 7)) == sorted([b"before"] * 3 + [b"whole", b"half", b"one", b"two"])
+
+
+def test_publishes_that_wait_for_each_answer_are_refused_and_taken_again_with_the_disk(nsqd: Daemon) -> None:
+    unlimited = resource.RLIM_INFINITY
+    with Raw(nsqd) as raw, Raw(nsqd) as other:
+        for number in range(20):
+            raw.ok(pub("waiting", b"%d" % number))
+        resource.prlimit(nsqd.pid, resource.RLIMIT_FSIZE, (1, unlimited))
+        raw.send(pub("waiting", b"lost"))
+        assert raw.error().startswith("E_PUB_FAILED PUB failed")
+        resource.prlimit(nsqd.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+        for number in range(20, 40):
+            other.ok(pub("waiting", b"%d" % number))
+
+    assert bodies_of(nsqd, "waiting", 40) == [b"%d" % number for number in range(40)]
+
+
+def test_a_consumer_gets_each_publish_of_a_client_that_waits_for_answers(nsqd: Daemon) -> None:
+    with Raw(nsqd) as raw, Raw(nsqd) as consumer:
+        raw.ok(pub("watched", b"first"))
+        consumer.ok(b"SUB watched all\n")
+        consumer.send(b"RDY 100\n")
+        assert consumer.message()[2] == b"first"
+        for number in range(50):
+            raw.ok(pub("watched", b"%d" % number))
+            assert consumer.message()[2] == b"%d" % number
+        producers = json.loads(get(nsqd, "/stats?format=json&topic=watched"))["producers"]
+
+    assert [topic["count"] for producer in producers for topic in producer["pub_counts"]] == [51]
+
+
+def test_publishes_that_wait_for_answers_survive_a_kill_in_order(tmp_path: Path) -> None:
+    with daemons.nsqd(f"--data-path={tmp_path}") as daemon, Raw(daemon) as one, Raw(daemon) as two:
+        for number in range(300):
+            (two if number % 3 else one).ok(pub("kept", b"%d" % number))
+        depth = json.loads(get(daemon, "/stats?format=json&topic=kept"))["topics"][0]["depth"]
+        os.kill(daemon.pid, signal.SIGKILL)
+
+    assert depth == 300
+    with daemons.nsqd(f"--data-path={tmp_path}") as daemon:
+        assert bodies_of(daemon, "kept", 300) == [b"%d" % number for number in range(300)]

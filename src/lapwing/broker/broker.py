@@ -257,10 +257,14 @@ class Broker:
                 if topic.ephemeral:
                     trimming.trim_large(topic, self.options, now=now)
                 else:
-                    self.problem = None
-                    self.unindexed[topic] = None
+                    self.note_written(topic)
             except LogError as error:
                 self.fail(error)
+
+    def note_written(self, topic: Topic) -> None:
+        """Note that the log of a topic was written to: its index records are written with the next checkpoint."""
+        self.problem = None
+        self.unindexed[topic] = None
 
     def _deliver(self, now: int) -> None:
         ready, self._ready = self._ready, {}

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lapwing import kernel
 from lapwing.broker import checkpoint
 from lapwing.broker.admission import admission_of
 from lapwing.broker.channel import Channel
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lapwing.broker.settings import ChannelSettings
     from lapwing.broker.storage import Store
     from lapwing.log.sidelog import MessageStore
+    from lapwing.log.topiclog import DirectLog
 
 
 class TopicSettingsSource(Protocol):
@@ -65,6 +67,9 @@ class TopicBroker(Protocol):
 
     def mark_ready(self, channel: Channel) -> None:
         """Have the channel deliver at the end of this turn."""
+
+    def note_written(self, topic: Topic) -> None:
+        """Note that the log of a topic was written to."""
 
     def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> object:
         """Save the state of a topic now, or with a later checkpoint; with `sync`, as publishes are saved."""
@@ -157,6 +162,21 @@ class Topic(TopicWriter):
             for receipt, sequence in waiting:
                 receipt.settle(sequence, None)
         self.fan_out(now)
+
+    def adopt(self, log: DirectLog, frames: bytes, count: int, *, now: int) -> None:
+        """Take frames that were written to the file of `direct_log` and are answered; hand them to the channels."""
+        log.adopt(frames, count)
+        self.message_count += count
+        self.message_bytes += len(frames) - kernel.HEAD * count
+        self._broker.note_written(self)
+        if self._broker.grown is not None:
+            self._broker.grown[self.name] = None
+        self.fan_out(now)
+
+    @property
+    def consumed(self) -> bool:
+        """Whether a channel has consumers, which wait for messages."""
+        return any(channel.subscriptions for channel in self.channels.values())
 
     def fan_out(self, now: int) -> None:
         """Hand new messages to the channels, unless the topic stands still; retried when a read fails."""

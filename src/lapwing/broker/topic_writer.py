@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lapwing.broker.dedup import DedupWindow
     from lapwing.broker.options import Options
     from lapwing.log.log import TopicLog
+    from lapwing.log.topiclog import DirectLog
 
 
 class Receipt(Protocol):
@@ -221,6 +222,15 @@ class TopicWriter:
         frames, messages, commands = found
         self._append(frames, messages, len(frames) - kernel.HEAD * messages, receipt, (), now)
         return messages, commands
+
+    def direct_log(self) -> DirectLog | None:
+        """Return the log if frames may be written to its file without a turn; `Topic.adopt` must follow.
+
+        None where the topic looks at what it takes, or has something to write.
+        """
+        if self.exiting or self.ephemeral or self.admission is not None or self.waiting:
+            return None
+        return self.log.direct
 
     def publish_many(
         self,

@@ -1,5 +1,55 @@
 # Whole publishes back to back: shared by the compiled kernel and the sockets.
 
+cdef const char *DIGITS = b"0123456789abcdef"
+
+
+cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
+
+
+cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
+    p[0] = value >> 24
+    p[1] = (value >> 16) & 255
+    p[2] = (value >> 8) & 255
+    p[3] = value & 255
+
+
+cdef inline void put_head(uint8_t *p, uint32_t size, uint64_t timestamp, uint64_t identity) noexcept nogil:
+    cdef int place
+    put32(p, size + 30)
+    put32(p + 4, 2)  # a frame with a message
+    put32(p + 8, <uint32_t>(timestamp >> 32))
+    put32(p + 12, <uint32_t>timestamp)
+    p[16] = 0
+    p[17] = 1
+    for place in range(15, -1, -1):
+        p[18 + place] = DIGITS[identity & 15]
+        identity >>= 4
+
+
+cdef void put_pubs(
+    uint8_t *p, const uint8_t *begin, Py_ssize_t end, const uint8_t *start, Py_ssize_t prefix,
+    uint64_t timestamp, uint64_t identity
+) noexcept nogil:
+    """Write the frames of publishes that `count_pubs` has counted, with ids from `identity` on."""
+    cdef Py_ssize_t at = 0
+    cdef int64_t count, size, number
+    cdef bint batches = prefix > 0 and start[0] == 77
+    while at < end:
+        at += prefix
+        count = 1
+        if batches:
+            count = <int64_t><int32_t>get32(begin + at + 4)
+            at += 8
+        for number in range(count):
+            size = <int64_t><int32_t>get32(begin + at)
+            put_head(p, <uint32_t>size, timestamp, identity)
+            memcpy(p + HEAD, begin + at + 4, size)
+            p += HEAD + size
+            identity += 1
+            at += 4 + size
+
+
 cdef Py_ssize_t count_pubs(
     const uint8_t *begin, Py_ssize_t end, const uint8_t *start, Py_ssize_t prefix,
     int64_t most_count, int64_t most_size, int64_t most_body, Py_ssize_t *messages, Py_ssize_t *total

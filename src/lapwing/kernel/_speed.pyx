@@ -34,31 +34,10 @@ cdef extern from "Python.h":
 
 cdef int64_t LARGEST = 0x7FFFFFFF
 cdef int64_t ROOM = 0x7FFFFFFF - 30
-cdef const char *DIGITS = b"0123456789abcdef"
-
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
+include "_pubs.pxi"
 
 cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
     return (<uint64_t>get32(p) << 32) | get32(p + 4)
-
-cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
-    p[0] = value >> 24
-    p[1] = (value >> 16) & 255
-    p[2] = (value >> 8) & 255
-    p[3] = value & 255
-
-cdef inline void put_head(uint8_t *p, uint32_t size, uint64_t timestamp, uint64_t identity) noexcept nogil:
-    cdef int place
-    put32(p, size + 30)
-    put32(p + 4, MESSAGE)
-    put32(p + 8, <uint32_t>(timestamp >> 32))
-    put32(p + 12, <uint32_t>timestamp)
-    p[16] = 0
-    p[17] = 1
-    for place in range(15, -1, -1):
-        p[18 + place] = DIGITS[identity & 15]
-        identity >>= 4
 
 cdef inline int digit(uint8_t c) noexcept nogil:
     if 48 <= c <= 57:
@@ -120,41 +99,21 @@ def frame_one(body, first_id, int64_t timestamp):
         PyBuffer_Release(&view)
 
 
-include "_pubs.pxi"
-
-
 def frame_pubs(bytes data, bytes line, first_id, int64_t timestamp, max_count, max_size, max_body):
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
     cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(line)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
     cdef Py_ssize_t prefix = PyBytes_GET_SIZE(line)
-    cdef Py_ssize_t at = 0, messages = 0, total = 0
+    cdef Py_ssize_t messages = 0, total = 0
     cdef Py_ssize_t commands = count_pubs(
         begin, end, start, prefix, near(max_count), near(max_size), near(max_body), &messages, &total
     )
-    cdef int64_t count, size, number
-    cdef bint batches = prefix > 0 and start[0] == 77
     cdef bytes out
-    cdef uint8_t *p
     if not commands:
         return None
     out = PyBytes_FromStringAndSize(NULL, total)
-    p = <uint8_t *>PyBytes_AS_STRING(out)
-    at = 0
-    while at < end:
-        at += prefix
-        count = 1
-        if batches:
-            count = <int64_t><int32_t>get32(begin + at + 4)
-            at += 8
-        for number in range(count):
-            size = <int64_t><int32_t>get32(begin + at)
-            put_head(p, <uint32_t>size, <uint64_t>timestamp, identity)
-            memcpy(p + HEAD, begin + at + 4, size)
-            p += HEAD + size
-            identity += 1
-            at += 4 + size
+    put_pubs(<uint8_t *>PyBytes_AS_STRING(out), begin, end, start, prefix, <uint64_t>timestamp, identity)
     return out, messages, commands
 
 

@@ -13,7 +13,7 @@ from lapwing.log.disk import OpenFiles
 from lapwing.log.options import CHUNK_BYTES, LogOptions
 from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
 from lapwing.log.sync import Sync
-from lapwing.log.topiclog import Frames
+from lapwing.log.topiclog import DirectLog, Frames
 from lapwing.log.window import Window
 
 _SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
@@ -56,6 +56,11 @@ class LogWriter:
     def segments(self) -> tuple[Segment, ...]:
         """The segments, oldest first."""
         return tuple(self._segments)
+
+    @property
+    def direct(self) -> DirectLog | None:
+        """The log, as one to whose file others may write."""
+        return self
 
     @property
     def pending(self) -> bool:
@@ -113,11 +118,47 @@ class LogWriter:
         if self._pending_rows:
             self._keep_rows()
         self._forget_pending()
+        self._shrink_window()
+
+    def _shrink_window(self) -> None:
+        window = self._window
         if window.bytes > self.options.tail_bytes:  # less often than with every flush
             window.shrink(self.options.tail_bytes * 3 // 4, self._written)
         if not 0 <= window.bytes - self._noted_bytes <= self._noted_bytes >> 3:
             self._noted_bytes = window.bytes
             self.files.keep(self, window.bytes + self._recent_rows.bytes)
+
+    def direct_place(self) -> tuple[int, int, int] | None:
+        """Return where the next frames belong: the file, the offset, and how many bytes need no more care.
+
+        The caller may write frames of messages there that are complete by themselves, and must call `adopt` then, and
+        `tear` if a write failed. None where frames need more care, or the disk is not the system's.
+        """
+        if self._lazy or self._pending or not self._segments or self.files.disk.pwrite is not os.pwrite:
+            return None
+        segment = self._segments[-1]
+        if segment.frames.fd < 0:
+            return None
+        room = min(
+            segment.room_in_chunk(self._sync.boundary),
+            self.options.segment_bytes - segment.size,
+            _SPACE_CHECK - self._since_check - 1,
+        )
+        return (segment.frames.fd, segment.size, room) if room > 0 else None
+
+    def adopt(self, frames: Frames, count: int) -> None:
+        """Make frames count that were written to `direct_place`."""
+        segment = self._segments[-1]
+        segment.adopt(count, frames, last_time(frames))
+        self._since_check += len(frames)
+        self._sync.wrote(segment)
+        self._window.add(count, frames)
+        self.next = self.end = self._written = self.end + count
+        self._shrink_window()
+
+    def tear(self) -> None:
+        """Note that a write to `direct_place` failed: the next one begins with cutting off what it left."""
+        self._segments[-1].torn = True
 
     def _keep_rows(self) -> None:
         """Keep the rows that were flushed in memory, for the readers at the tail."""

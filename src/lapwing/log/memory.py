@@ -12,7 +12,7 @@ from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import time_of
-from lapwing.log.topiclog import Frames
+from lapwing.log.topiclog import DirectLog, Frames
 from lapwing.log.window import Window
 
 _WORTH: Final = 16 << 20  # bytes; as long as fewer are held, no message is copied so that others can be dropped
@@ -34,6 +34,11 @@ class MemoryLog:
         self._pending: list[tuple[int, Frames]] = []
         self._pending_rows: list[Rows] = []
         self._rows = RecentRows(0)
+
+    @property
+    def direct(self) -> DirectLog | None:
+        """None: there is no file."""
+        return None
 
     @property
     def pending(self) -> bool:

@@ -139,7 +139,21 @@ class Segment:
             self.frames.write(frames, self.size)
         except OSError as error:
             raise self._failed(self.frames.path, self.size, error) from error
-        self.size = after
+        self.adopt(count, frames, time)
+        return True
+
+    def room_in_chunk(self, synced: int) -> int:
+        """Return how many bytes of frames may be written behind the last ones with no more care."""
+        last = self.last
+        if last is None or self.torn or not self.recorded_boot or last.first < synced:
+            return 0
+        return min(self.merge_bytes - last.length, self.reserved - self.size)
+
+    def adopt(self, count: int, frames: bytes, time: int) -> None:
+        """Make frames count that were written behind the last ones, as a part of the last chunk."""
+        last = self.last
+        assert last is not None
+        self.size += len(frames)
         self.end += count
         last.count += count
         last.length += len(frames)
@@ -148,7 +162,6 @@ class Segment:
             self.newest = last.time = time
         if not self.index.unwritten:
             self.index.unwritten = 1
-        return True
 
     def _add_chunk(self, count: int, frames: bytes, time: int, *, announce: bool) -> None:
         """Append one batch as a chunk of its own, its record first where that is asked for."""

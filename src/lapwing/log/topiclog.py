@@ -10,6 +10,19 @@ from lapwing.log.retention import RetentionLimits
 Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
 
 
+class DirectLog(Protocol):
+    """A log to whose file others may write frames, and have it know of them afterwards."""
+
+    def direct_place(self) -> tuple[int, int, int] | None:
+        """Return where the next frames belong: the file, the offset, and how many bytes; None for nowhere now."""
+
+    def adopt(self, frames: Frames, count: int) -> None:
+        """Make frames count that were written to `direct_place`."""
+
+    def tear(self) -> None:
+        """Note that a write to `direct_place` failed."""
+
+
 class TopicLog(Protocol):
     """A log, as its topic sees it, on disk or in memory.
 
@@ -23,6 +36,10 @@ class TopicLog(Protocol):
     end: int  # what is below it can be read
     lost: range  # sequences that a crash took, found when the log was opened; they are never given out again
     unserved: list[tuple[int, int]]  # runs that could not be served when they were read
+
+    @property
+    def direct(self) -> DirectLog | None:
+        """The log as one to whose file others may write; None when it has none."""
 
     @property
     def pending(self) -> bool:

@@ -5,9 +5,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcmp
-from posix.unistd cimport close
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.unistd cimport close, pwrite
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:
@@ -27,17 +28,42 @@ cdef extern from "sys/socket.h" nogil:
     ssize_t c_send "send"(int fd, const void *data, size_t size, int flags)
     int MSG_DONTWAIT, MSG_NOSIGNAL
 
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/epoll.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+
+    /* Like epoll_wait, for at most so many ns; no wait where the system cannot do that. */
+    static int lapwing_epoll_wait(int epoll, struct epoll_event *events, int most, long long ns) {
+    #ifdef SYS_epoll_pwait2
+        struct timespec timeout = {0, ns};
+        int count = (int)syscall(SYS_epoll_pwait2, epoll, events, most, &timeout, (void *)0, (size_t)0);
+        return count < 0 && (errno == ENOSYS || errno == EPERM || errno == EINTR) ? 0 : count;
+    #else
+        return 0;
+    #endif
+    }
+    """
+    int lapwing_epoll_wait(int epoll, epoll_event *events, int most, long long ns) nogil
+
 cdef enum:
     MOST = 256  # sockets that one call looks at
     MOST_RECEIVED = 262144  # bytes that one call takes from one socket
     HEAD = 34  # bytes of a frame before its body
     ROOM = 0x7FFFFFFF - 30  # of a body in a frame
+    MOST_FRAMES = 65536  # bytes of frames that a `LogTail` holds
+    MOST_ANSWERS = 64  # answers to one socket in one round of a `LogTail`
+    STAY = 500000  # ns that a call may serve a `LogTail` before others have their turn
+    PAUSE = 50000  # ns that it waits for the next publish
+    CLOSE = 100000  # ns between two calls that follow each other so closely that waiting pays
+
+cdef bytes ANSWERS = b"\0\0\0\6\0\0\0\0OK" * MOST_ANSWERS
+cdef Py_ssize_t ANSWER = len(ANSWERS) // MOST_ANSWERS
 
 LIMIT = MOST_RECEIVED
-
-
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
 
 
 include "../kernel/_pubs.pxi"
@@ -85,6 +111,104 @@ cdef class Publishes:
         return pieces, senders
 
 
+cdef inline int64_t steady() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef class LogTail:
+    """The end of a log's file, to which publishes are written, and answered, without a turn of the event loop.
+
+    `aim` gives it the place, and `take` returns what it has written since: the caller must call it whatever happens, as
+    the log does not know of these frames before.
+    """
+
+    cdef readonly Publishes publishes
+    cdef readonly bint failed  # a write may have left bytes behind the last frame
+    cdef bint _stays
+    cdef int _file
+    cdef int64_t _offset, _room, _ahead
+    cdef uint64_t _identity
+    cdef uint8_t *_frames
+    cdef Py_ssize_t _written, _used, _messages, _messages_written
+    cdef list _senders, _round
+
+    def __cinit__(self, Publishes publishes):
+        self.publishes = publishes
+        self._frames = <uint8_t *>PyMem_Malloc(MOST_FRAMES)
+        if self._frames == NULL:
+            raise MemoryError
+        self._senders, self._round = [], []
+
+    def __dealloc__(self):
+        PyMem_Free(self._frames)
+
+    def aim(self, int file, int64_t offset, int64_t room, first_id, int64_t ahead, bint stays):
+        """Write to a file from `offset` on, at most `room` bytes, with ids from `first_id` on.
+
+        `ahead` is how far in ns the time of messages is ahead of the monotonic clock; with `stays`, a call may wait for
+        more publishes.
+        """
+        if self._used:
+            raise ValueError("the frames that were written were not taken")
+        self._file, self._offset, self._room = file, offset, min(room, MOST_FRAMES)
+        self._identity = first_id & 0xFFFFFFFFFFFFFFFF
+        self._ahead, self._stays, self.failed = ahead, stays, False
+
+    cdef bint receive(self, owner, char *data, Py_ssize_t size):
+        """Frame what an owner has received, if that is whole publishes of one message each, and there is room."""
+        cdef Publishes publishes = self.publishes
+        cdef const uint8_t *line = <const uint8_t *>PyBytes_AS_STRING(publishes.line)
+        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(publishes.line), messages, total
+        cdef Py_ssize_t commands = count_pubs(
+            <const uint8_t *>data, size, line, prefix,
+            publishes._most_count, publishes._most_size, publishes._most_body, &messages, &total,
+        )
+        if not commands or commands != messages or commands > MOST_ANSWERS or self._used + total > self._room:
+            return False
+        self._round.append((owner, commands, PyBytes_FromStringAndSize(data, size)))
+        put_pubs(
+            self._frames + self._used, <const uint8_t *>data, size, line, prefix,
+            <uint64_t>(steady() + self._ahead), self._identity + <uint64_t>self._messages,
+        )
+        self._used += total
+        self._messages += messages
+        return True
+
+    cdef bint finish_round(self):
+        """Write the frames of this round, then answer each; return False where the disk did not take them."""
+        cdef Py_ssize_t size = self._used - self._written
+        cdef object owner, piece
+        cdef Py_ssize_t commands, wanted
+        cdef ssize_t sent
+        if pwrite(self._file, self._frames + self._written, size, self._offset + self._written) != size:
+            self.failed = True
+            self._used, self._messages = self._written, self._messages_written
+            for owner, commands, piece in self._round:  # the ordinary way meets the error, and reports it
+                self.publishes._pieces.append(piece)
+                self.publishes._senders.append((owner, commands, commands))
+            self._round = []
+            return False
+        self._written, self._messages_written = self._used, self._messages
+        for owner, commands, _ in self._round:
+            self._senders.append((owner, commands))
+            wanted = commands * ANSWER
+            sent = c_send(owner.fd, PyBytes_AS_STRING(ANSWERS), wanted, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent != wanted:
+                owner.write(ANSWERS[max(sent, 0):wanted])
+        self._round = []
+        return True
+
+    def take(self):
+        """Return the frames that were written, their number, and for each socket the owner and its messages."""
+        cdef bytes frames = PyBytes_FromStringAndSize(<char *>self._frames, self._written)
+        senders, count = self._senders, self._messages_written
+        self._senders, self._round = [], []
+        self._used = self._written = self._messages = self._messages_written = 0
+        return frames, count, senders
+
+
 cdef class SocketSet:
     """An epoll set of sockets, each with its owner; `fileno` is readable when one of them is ready."""
 
@@ -92,6 +216,8 @@ cdef class SocketSet:
     cdef char *_buffer
     cdef epoll_event _events[MOST]
     cdef dict _owners  # by descriptor; keeps alive what the events point to
+    cdef int64_t _left  # when the last call with a `LogTail` ended
+    cdef bint _patient  # whether it pays to wait for the next publish
 
     def __cinit__(self):
         self._epoll = -1
@@ -141,23 +267,44 @@ cdef class SocketSet:
         if epoll_ctl(self._epoll, operation, fd, &event) < 0:
             PyErr_SetFromErrno(OSError)
 
-    def receive(self):
+    def receive(self, LogTail tail=None):
         """Receive from every socket that is ready: a list of (owner, what), and the `Publishes` that got some.
 
-        Bytes that the `publishes` of an owner takes are not in the list. `what` is the bytes received, empty at the end of input; an errno where the connection failed; None where the
-        socket has room to write again. One call takes at most `LIMIT` bytes from a socket.
+        Bytes that the `publishes` of an owner takes are not in the list. `what` is the bytes received, empty at the end
+        of input; an errno where the connection failed; None where the socket has room to write again. One call takes at
+        most `LIMIT` bytes from a socket. Publishes for the tail are written and answered at once, if their owner
+        is `direct`; while no others come, the call may wait a moment for the next ones.
         """
-        cdef int count, number, fd
-        cdef ssize_t size
-        cdef uint32_t events
-        cdef object owner, expected
-        cdef Publishes publishes
         cdef list found = [], ran = []
-        count = epoll_wait(self._epoll, self._events, MOST, 0)
+        cdef int64_t began, now
+        cdef int count = epoll_wait(self._epoll, self._events, MOST, 0)
         if count < 0:
             if errno == EINTR:
                 return found, ran
             PyErr_SetFromErrno(OSError)
+        if tail is None:
+            self._receive(count, None, found, ran)
+            return found, ran
+        began = steady()
+        self._patient = self._patient or began - self._left < CLOSE
+        while self._receive(count, tail, found, ran):
+            now = steady()
+            if not tail._stays or found or ran or now - began > STAY or not self._patient:
+                break
+            count = lapwing_epoll_wait(self._epoll, self._events, MOST, PAUSE)
+            if count <= 0:
+                self._patient = False
+                break
+        self._left = steady()
+        return found, ran
+
+    cdef bint _receive(self, int count, LogTail tail, list found, list ran):
+        """Receive from `count` sockets; return whether there is a tail, and it could be written."""
+        cdef int number, fd
+        cdef ssize_t size
+        cdef uint32_t events
+        cdef object owner, expected
+        cdef Publishes publishes
         for number in range(count):
             owner = <object>self._events[number].data.ptr
             events = self._events[number].events
@@ -170,6 +317,9 @@ cdef class SocketSet:
                     expected = owner.publishes
                     if expected is not None:
                         publishes = <Publishes?>expected
+                        if tail is not None and publishes is tail.publishes and owner.direct:
+                            if tail.receive(owner, self._buffer, size):
+                                continue
                         if publishes.receive(owner, self._buffer, size):
                             if len(publishes._pieces) == 1:
                                 ran.append(publishes)
@@ -178,7 +328,13 @@ cdef class SocketSet:
                     found.append((owner, PyBytes_FromStringAndSize(self._buffer, size)))
                 elif errno != EAGAIN and errno != EINTR:
                     found.append((owner, errno))
-        return found, ran
+        if tail is None:
+            return False
+        if tail._round and not tail.finish_round():
+            if tail.publishes not in ran:
+                ran.append(tail.publishes)
+            return False
+        return True
 
     def send(self, int fd, bytes data):
         """Send what the socket takes now: how many bytes that is, or less than 0 for an errno."""

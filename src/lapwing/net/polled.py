@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 try:
-    from lapwing.net._sockets import LIMIT, Publishes, SocketSet
+    from lapwing.net._sockets import LIMIT, LogTail, Publishes, SocketSet
 
     available = True
 except ImportError:  # not Linux, or no compiler where this was installed
     available = False
 
-__all__ = ["LIMIT", "PolledConnections", "PolledTransport", "Publishes", "available"]
+__all__ = ["LIMIT", "LogTail", "PolledConnections", "PolledTransport", "Publishes", "available"]
 
 _ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
 _NO_PROTOCOL: Final = asyncio.Protocol()
@@ -31,7 +31,8 @@ class PolledConnections:
     """The epoll set of one daemon, with the connections that it has accepted.
 
     `begin` and `end` are called around each round of received bytes, so that a daemon can end its turn in the same
-    call of the event loop.
+    call of the event loop. `tail` returns the log to which publishes are written before that, if there is one; then
+    `written` is called in any case.
     """
 
     def __init__(
@@ -40,18 +41,29 @@ class PolledConnections:
         *,
         begin: Callable[[], None] = lambda: None,
         end: Callable[[], None] = lambda: None,
+        tail: Callable[[], LogTail | None] = lambda: None,
+        written: Callable[[], None] = lambda: None,
     ) -> None:
         self.sockets = SocketSet()
         self.loop = loop
         self._begin = begin
         self._end = end
+        self._tail = tail
+        self._written = written
         self._listening: set[int] = set()
         loop.add_reader(self.sockets.fileno(), self._receive)
 
     def _receive(self) -> None:
         self._begin()
         try:
-            found, ran = self.sockets.receive()
+            tail = self._tail()
+            if tail is None:
+                found, ran = self.sockets.receive()
+            else:
+                try:
+                    found, ran = self.sockets.receive(tail)
+                finally:
+                    self._written()
             for publishes in ran:
                 try:
                     publishes.taken()
@@ -106,13 +118,14 @@ class PolledTransport(asyncio.Transport):
 
     __slots__ = (
         "_buffer", "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol",
-        "_reading", "_socket", "_sockets", "fd", "publishes",
+        "_reading", "_socket", "_sockets", "direct", "fd", "publishes",
     )  # fmt: skip
 
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self.fd = client.fileno()
         self.publishes: Publishes | None = None  # whole publishes of this connection are kept there
+        self.direct = False  # whether the next answer may be sent at once: none waits before it
         self._connections = connections
         self._sockets = connections.sockets
         self._socket = client
@@ -141,6 +154,7 @@ class PolledTransport(asyncio.Transport):
 
     def received(self, what: bytes | int | None) -> None:
         """Pass on what the set has received for this connection."""
+        self.direct = False
         if self._reading and what and type(what) is bytes and not self._closing:
             self._protocol.data_received(what)
             return
@@ -213,6 +227,7 @@ class PolledTransport(asyncio.Transport):
                 self._lose(OSError(-sent, "connection lost"))
                 return
             self._buffer += memoryview(data)[sent:]
+            self.direct = False
             self._watch()
         if len(self._buffer) > self._high and not self._paused_writing:
             self._paused_writing = True

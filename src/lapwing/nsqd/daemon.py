@@ -74,6 +74,7 @@ class Daemon:
         self._connections: set[Stream] = set()
         self._redis_connections: set[Stream] = set()
         self._polled: polled.PolledConnections | None = None
+        self._runs: PublishRuns | None = None
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -166,9 +167,10 @@ class Daemon:
 
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
+        self._runs = self._publish_runs()
         door = ListenerContext(
             broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
-            self.peers, self._publish_runs(),
+            self.peers, self._runs,
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
@@ -235,7 +237,7 @@ class Daemon:
             return None
         from lapwing.nsqd.publish_runs import PublishRuns
 
-        return PublishRuns(limits_of(self.options), self.clock.now)
+        return PublishRuns(limits_of(self.options), self.clock.now, self.turn.note_growth)
 
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
         """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""
@@ -243,8 +245,7 @@ class Daemon:
             await listener.serve(factory)
             return
         if self._polled is None:
-            turn = self.turn
-            self._polled = polled.PolledConnections(asyncio.get_running_loop(), begin=turn.begin, end=turn.end)
+            self._polled = _polled_connections(self.turn, self._runs)
         listener.serve_polled(self._polled, factory)
 
     async def _serve_http(self, listener: Listener, table: RouteTable, tls: ssl.SSLContext | None) -> None:
@@ -477,3 +478,10 @@ async def run(options: Options, log: Log) -> int:
     log.drain()
     sys.stderr.flush()
     return 0
+
+
+def _polled_connections(turn: Turn, runs: PublishRuns | None) -> polled.PolledConnections:
+    loop = asyncio.get_running_loop()
+    if runs is None:
+        return polled.PolledConnections(loop, begin=turn.begin, end=turn.end)
+    return polled.PolledConnections(loop, begin=turn.begin, end=turn.end, tail=runs.tail, written=runs.written)

@@ -116,15 +116,20 @@ class Connection(Stream):
 
     def published(self, topic: str, messages: int, answer: bytes, now: int) -> None:
         """Answer publishes that were taken together with those of other connections."""
-        self._timer.last_command = now
-        session = self._session
-        session.publish_counts[topic] = session.publish_counts.get(topic, 0) + messages
-        replies = session.replies
+        self.count_published(topic, messages, now)
+        replies, transport = self._session.replies, self._transport
         if replies.ready or replies.waiting or self._blocked or self._unannounced:
             replies.add(answer)
             self._turn.add(self)
-        elif self._transport is not None and not self._ending:
-            self._transport.write(answer)
+        elif isinstance(transport, PolledTransport) and not self._ending:
+            transport.direct = True
+            transport.write(answer)
+
+    def count_published(self, topic: str, messages: int, now: int) -> None:
+        """Count publishes that were answered."""
+        self._timer.last_command = now
+        counts = self._session.publish_counts
+        counts[topic] = counts.get(topic, 0) + messages
 
     def publish_failed(self, word: str, error: LapwingError) -> None:
         """Refuse publishes that were taken together with those of other connections."""

@@ -31,6 +31,7 @@ class Turn:
         self._loop = loop
         self._connections: dict[Flushable, None] = {}
         self._scheduled = False
+        self._grown = False  # a log was written to before the end of the turn
 
     def schedule_flush(self) -> None:
         """Have logs and sockets written at the end of this round."""
@@ -41,6 +42,10 @@ class Turn:
     def begin(self) -> None:
         """Note that the caller ends this round itself, with `end`."""
         self._scheduled = True
+
+    def note_growth(self) -> None:
+        """Note that a log was written to before the end of the turn."""
+        self._grown = True
 
     def add(self, connection: Flushable) -> None:
         """Have a connection flushed at the end of this round."""
@@ -56,8 +61,11 @@ class Turn:
         try:
             for gather in self.gatherers:
                 gather()
+            grown, self._grown = self._grown, False
             if broker.has_work:
                 broker.commit(self.clock.now())
+                grown = True
+            if grown:
                 for watch in self.watchers:
                     watch()
         finally:

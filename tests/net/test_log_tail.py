@@ -1,0 +1,206 @@
+"""Publishes are written to the end of a log, and answered, where they are received."""
+
+import os
+import socket
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lapwing.kernel import pure
+from lapwing.net import polled
+
+pytestmark = pytest.mark.skipif(not polled.available, reason="the compiled set of sockets needs Linux and a C compiler")
+
+OK = b"\0\0\0\6\0\0\0\0OK"
+LINE = b"PUB t\n"
+FIRST = 7 << 54 | 100
+
+
+def pub(body: bytes) -> bytes:
+    return LINE + len(body).to_bytes(4, "big") + body
+
+
+def mpub(*bodies: bytes) -> bytes:
+    inner = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    return b"MPUB t\n" + (4 + len(inner)).to_bytes(4, "big") + len(bodies).to_bytes(4, "big") + inner
+
+
+class Owner:
+    """A connection of the set, as a transport would be; `far` is the client."""
+
+    def __init__(self, room: "Room") -> None:
+        self.near, self.far = socket.socketpair()
+        self.fd = self.near.fileno()
+        self.publishes = room.publishes
+        self.direct = True
+        self.written = b""
+        room.sockets.add(self.fd, self)  # type: ignore[arg-type]
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+
+class Room:
+    """A set of sockets, and the tail of a file that begins with four bytes."""
+
+    def __init__(self, path: Path, line: bytes = LINE) -> None:
+        from lapwing.net._sockets import LogTail, Publishes, SocketSet
+
+        path.write_bytes(b"head")
+        self.path = path
+        self.file = os.open(path, os.O_RDWR)
+        self.sockets = SocketSet()
+        self.publishes = Publishes(line, lambda: None, max_count=100, max_size=1000, max_body=10_000)
+        self.tail = LogTail(self.publishes)
+        self.owners: list[Owner] = []
+
+    def owner(self) -> Owner:
+        self.owners.append(Owner(self))
+        return self.owners[-1]
+
+    def aim(self, *, room: int = 10_000, file: int | None = None, stays: bool = False) -> None:
+        self.tail.aim(self.file if file is None else file, 4, room, FIRST, 0, stays)
+
+    def receive(self) -> tuple[list[object], list[object]]:
+        found, ran = self.sockets.receive(self.tail)
+        return list(found), list(ran)
+
+    def close(self) -> None:
+        self.sockets.close()
+        os.close(self.file)
+        for owner in self.owners:
+            owner.near.close()
+            owner.far.close()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    made = Room(tmp_path / "log")
+    yield made
+    made.close()
+
+
+def bodies(frames: bytes) -> list[bytes]:
+    starts = pure.scan_frames(frames, 0, len(frames))[0]
+    return [frames[start + pure.HEAD : stop] for start, stop in pairwise(starts)]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_publishes_of_several_sockets_are_written_in_order_and_answered(room: Room, stays: bool) -> None:
+    one, two = room.owner(), room.owner()
+    room.aim(stays=stays)
+    one.far.send(pub(b"a") + pub(b"b"))
+    two.far.send(pub(b"c"))
+    nothing = room.receive()
+    frames, count, senders = room.tail.take()
+
+    assert nothing == ([], [])
+    assert count == 3
+    assert sorted(senders, key=lambda each: -each[1]) == [(one, 2), (two, 1)]
+    assert room.path.read_bytes() == b"head" + frames
+    stamps = {frames[start + 8 : start + 16] for start in pure.scan_frames(frames, 0, len(frames))[0][:-1]}
+    expected = b"".join(pure.frame_one(body, FIRST + at, 0) for at, body in enumerate([b"a", b"b", b"c"]))
+    for stamp in stamps:
+        frames = frames.replace(stamp, bytes(8))
+    assert frames == expected
+    assert one.far.recv(100) == OK * 2
+    assert two.far.recv(100) == OK
+
+
+def test_a_call_that_stays_takes_what_comes_within_a_moment(room: Room) -> None:
+    one = room.owner()
+    for number in range(3):  # calls that follow one another closely make the set wait
+        room.aim(stays=True)
+        one.far.send(pub(b"%d" % number))
+        room.receive()
+        assert room.tail.take()[1] == 1
+
+    assert one.far.recv(100) == OK * 3
+
+
+@pytest.mark.parametrize(
+    ("data", "direct", "space"),
+    [
+        (pub(b"a"), False, 10_000),
+        (pub(b"a"), True, 34),
+        (pub(b"a") * 65, True, 10_000),
+        (pub(b"x" * 900) * 12, True, 10_000),
+    ],
+    ids=["an answer waits", "no room", "many answers", "too much"],
+)
+def test_other_publishes_go_the_ordinary_way(room: Room, data: bytes, direct: bool, space: int) -> None:
+    owner = room.owner()
+    owner.direct = direct
+    room.aim(room=space)
+    owner.far.send(data)
+
+    assert room.receive() == ([], [room.publishes])
+    assert room.publishes.take()[0] == [data]
+    assert room.tail.take() == (b"", 0, [])
+    assert room.path.read_bytes() == b"head"
+
+
+def test_a_batch_of_several_messages_goes_the_ordinary_way(tmp_path: Path) -> None:
+    room = Room(tmp_path / "log", b"MPUB t\n")
+    owner = room.owner()
+    room.aim()
+    owner.far.send(mpub(b"a"))
+    assert room.receive() == ([], [])
+    owner.far.send(mpub(b"b", b"c"))
+    assert room.receive() == ([], [room.publishes])
+    frames, count, _ = room.tail.take()
+    room.close()
+
+    assert (bodies(frames), count) == ([b"a"], 1)
+
+
+def test_what_the_disk_refuses_goes_the_ordinary_way_and_is_not_answered(room: Room) -> None:
+    owner = room.owner()
+    owner.far.send(pub(b"a"))
+    room.aim()
+    room.receive()
+    room.tail.take()
+    owner.far.recv(100)
+    closed = os.open(room.path, os.O_RDONLY)  # it takes no writes
+    room.aim(file=closed)
+    owner.far.send(pub(b"b"))
+    found, ran = room.receive()
+    os.close(closed)
+
+    assert (found, ran) == ([], [room.publishes])
+    assert room.tail.failed
+    assert room.publishes.take() == ([pub(b"b")], [(owner, 1, 1)])
+    assert room.tail.take() == (b"", 0, [])
+    owner.far.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        owner.far.recv(100)
+
+
+def test_an_answer_that_the_socket_does_not_take_is_left_to_its_owner(room: Room) -> None:
+    owner = room.owner()
+    owner.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    owner.near.setblocking(False)
+    filled = 0
+    while True:
+        try:
+            filled += owner.near.send(bytes(512))
+        except BlockingIOError:
+            break
+    room.aim()
+    owner.far.send(pub(b"a"))
+    room.receive()
+
+    assert owner.written == OK
+    assert room.tail.take()[1] == 1
+
+
+def test_written_frames_must_be_taken_before_the_tail_is_aimed_again(room: Room) -> None:
+    owner = room.owner()
+    room.aim()
+    owner.far.send(pub(b"a"))
+    room.receive()
+
+    with pytest.raises(ValueError, match="were not taken"):
+        room.aim()
