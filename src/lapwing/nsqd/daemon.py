@@ -167,7 +167,7 @@ class Daemon:
 
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
-        self._runs = self._publish_runs()
+        self._runs = _publish_runs(self) if self._uses_epoll else None
         door = ListenerContext(
             broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
             self.peers, self._runs,
@@ -231,13 +231,6 @@ class Daemon:
     @property
     def _uses_epoll(self) -> bool:
         return self.options.tcp_transport != "asyncio" and polled.available
-
-    def _publish_runs(self) -> PublishRuns | None:
-        if not self._uses_epoll or self.options.durability == "fsync":
-            return None
-        from lapwing.nsqd.publish_runs import PublishRuns
-
-        return PublishRuns(limits_of(self.options), self.clock.now, self.turn.note_growth)
 
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
         """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""
@@ -485,3 +478,11 @@ def _polled_connections(turn: Turn, runs: PublishRuns | None) -> polled.PolledCo
     if runs is None:
         return polled.PolledConnections(loop, begin=turn.begin, end=turn.end)
     return polled.PolledConnections(loop, begin=turn.begin, end=turn.end, tail=runs.tail, written=runs.written)
+
+
+def _publish_runs(daemon: Daemon) -> PublishRuns | None:
+    if daemon.options.durability == "fsync":
+        return None
+    from lapwing.nsqd.publish_runs import PublishRuns
+
+    return PublishRuns(limits_of(daemon.options), daemon.clock.now, daemon.turn.note_growth)
