@@ -16,15 +16,16 @@ from lapwing import LogReader
 from lapwing.client.http import CallFailed
 
 EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"], "admin": True}
+BILLING = {"topic": "^orders$", "channels": ["^$", "^billing$"], "permissions": ["subscribe"], "admin": True}
 READING = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe"]}
 
 
 class AuthServer(BaseHTTPRequestHandler):
-    """Grants everything to `boss`, reading to `reader`, nothing to others."""
+    """Grants everything to `boss`, reading to `reader`, one channel to `biller`, nothing to others."""
 
     def do_GET(self) -> None:
         secret = parse_qs(urlsplit(self.path).query).get("secret", [""])[0]
-        grants = {"boss": [EVERYTHING], "reader": [READING]}.get(secret)
+        grants = {"boss": [EVERYTHING], "reader": [READING], "biller": [BILLING]}.get(secret)
         body = json.dumps({"ttl": 60, "identity": secret, "identity_url": "", "authorizations": grants or []}).encode()
         self.send_response(200 if grants else 403)
         self.send_header("Content-Length", str(len(body)))
@@ -42,6 +43,7 @@ def guarded() -> Iterator[Daemon]:
     with nsqd(f"--auth-http-address=127.0.0.1:{server.server_address[1]}") as daemon:
         lapwing("pub", "orders", "one", "two", "--auth-secret", "boss", daemon=daemon)
         lapwing("channel", "create", "orders/billing", "--auth-secret", "boss", daemon=daemon)
+        lapwing("pub", "orders", "later", "--defer", "30m", "--auth-secret", "boss", daemon=daemon)
         yield daemon
     server.shutdown()
     server.server_close()
@@ -80,6 +82,22 @@ def test_a_secret_that_is_not_enough_is_refused_by_name(guarded: Daemon) -> None
 
     assert lapwing("peek", "orders", *secret, daemon=guarded).stdout
     assert "refused: UNAUTHORIZED" in lapwing("topic", "pause", "orders", *secret, daemon=guarded, code=1).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("settings", "orders/billing", "max_attempts=3"),
+        ("seek", "orders/billing", "latest", "--dry-run"),
+        ("pending", "list", "orders/billing"),
+        ("pending", "defer", "orders/billing", "--state", "deferred", "--by", "30m", "--yes"),
+        ("channel", "pause", "orders/billing"),
+        ("channel", "unpause", "orders/billing"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_one_channel_can_be_administered_with_permissions_for_it_alone(guarded: Daemon, words: tuple[str, ...]) -> None:
+    lapwing(*words, "--auth-secret", "biller", daemon=guarded)
 
 
 def test_nsq_stat_sends_the_secret(guarded: Daemon) -> None:

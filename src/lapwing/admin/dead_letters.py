@@ -171,19 +171,20 @@ class DeadLetterControl:
 
     async def redrive(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
         """Start a redrive on these nodes, or with `dry_run` only read what it would take."""
-        return await self._post(nodes, "/dead/redrive", {**document, "topic": topic})
+        return await self._post(nodes, "/dead/redrive", topic, document)
 
     async def purge(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
         """Drop letters on these nodes for good, or with `dry_run` only read how many."""
-        return await self._post(nodes, "/dead/purge", {**document, "topic": topic})
+        return await self._post(nodes, "/dead/purge", topic, document)
 
     async def cancel(self, nodes: Iterable[Node], topic: str) -> Results:
         """End the redrives of these nodes."""
-        return await self._post(nodes, "/dead/cancel", {"topic": topic})
+        return await self._post(nodes, "/dead/cancel", topic, {})
 
     async def _ask(self, nodes: Iterable[Node], path: str, query: dict[str, str]) -> Asked[Any]:
         contacts = [node.contact for node in nodes]
         return await self._http.ask_all(contacts, lambda contact: self._http.get(contact, path, query))
 
-    async def _post(self, nodes: Iterable[Node], path: str, document: Json) -> Results:
-        return await on_each(nodes, lambda node: self._http.call("POST", node.contact, path, document=document))
+    async def _post(self, nodes: Iterable[Node], path: str, topic: str, document: Json) -> Results:
+        query = {"topic": topic}  # by which permissions are checked
+        return await on_each(nodes, lambda node: self._http.call("POST", node.contact, path, query, document=document))

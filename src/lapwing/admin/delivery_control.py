@@ -68,10 +68,11 @@ class DeliveryControl:
 
     async def seek(self, topic: str, channel: str, to: Any, *, dry_run: bool) -> Results:
         """Move the cursor of a channel, or with `dry_run` only read what that would do."""
-        document = {"topic": topic, "channel": channel, "to": to, "dry_run": dry_run}
+        names = {"topic": topic, "channel": channel}  # in the query, by which permissions are checked
+        document = {"to": to, "dry_run": dry_run}
         return await on_each(
             await self.holders(topic),
-            lambda node: self._http.call("POST", node.contact, "/channel/seek", document=document),
+            lambda node: self._http.call("POST", node.contact, "/channel/seek", names, document=document),
         )
 
 

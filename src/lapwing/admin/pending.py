@@ -44,7 +44,7 @@ class PendingControl:
 
     async def claim(self, nodes: Iterable[Node], topic: str, channel: str, document: Json) -> Results:
         """Take messages from their holders: make them ready, finish, reject or defer them."""
-        wanted = {**document, "topic": topic, "channel": channel}
+        names = {"topic": topic, "channel": channel}  # in the query, by which permissions are checked
         return await on_each(
-            nodes, lambda node: self._http.call("POST", node.contact, "/channel/claim", document=wanted)
+            nodes, lambda node: self._http.call("POST", node.contact, "/channel/claim", names, document=document)
         )

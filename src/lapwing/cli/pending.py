@@ -245,6 +245,8 @@ def _claim(
         administer.confirm(f"This will {what.format(_messages(total))} of {place}:\n{plan}\nGo on?", yes=flags.yes)
 
     async def take(client: "ClusterClient", at: "Node") -> Any:
+        if not total and not wanted:  # a message that matches by now was not asked about
+            return {"claimed": 0, "ids": [], "refused": {}}
         return await _take(client, at, {**document, **members, **_params(place)}, sorted(wanted), limit)
 
     results = administer.changed(flags, nodes, take)
@@ -294,7 +296,8 @@ async def _take(
             if most <= 0:
                 break
             more: dict[str, Any] = {"ids": page} if page else {"after": after}
-            answer = await client.http.call("POST", at.contact, "/channel/claim", document={
+            params = {"topic": document["topic"], "channel": document["channel"]}  # permissions are checked by these
+            answer = await client.http.call("POST", at.contact, "/channel/claim", params, document={
                 **document, **more, "limit": most}, timeout=_TIMEOUT)  # fmt: skip
             claimed += answer["ids"]
             refused |= answer.get("refused", {})
