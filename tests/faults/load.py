@@ -231,9 +231,11 @@ class Channel:
         """How many acknowledged messages have not come."""
         total = 0
         for name, publisher in self.publishers.items():
-            came = self.came.setdefault(name, Numbers(np.uint8)).upto(publisher.count)[: publisher.count]
-            status = publisher.status.upto(publisher.count)[: publisher.count]
-            total += int(np.count_nonzero((status == ACKNOWLEDGED) & (came == 0)))
+            acknowledged = publisher.status.values[: publisher.count] == ACKNOWLEDGED
+            if name in self.came:  # not grown here: the consumer notes in the array that it has
+                came = self.came[name].values[: publisher.count]
+                acknowledged[: len(came)] &= came == 0
+            total += int(np.count_nonzero(acknowledged))
         return total
 
 
