@@ -9,6 +9,7 @@ from test_pipeline_archive import redo_last_batch
 
 from lapwing.errors import ConfigError
 from lapwing.spark import reason
+from lapwing.spark.pipelines import run_command
 from lapwing.spark.pipelines.flow import Counters
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 
@@ -188,6 +189,25 @@ def test_a_udf_of_a_pipeline_file_works_and_what_it_raises_is_shown_with_its_lin
     [shown] = [each for each in broker.ask("/pipelines")["pipelines"] if each["name"] == "taxed"]
     assert (shown["state"], shown["error"]) == ("failed", running.jobs[0].progress.error)
     assert reason(running.jobs[0]._query.exception()) == running.jobs[0].progress.error
+
+
+def test_a_pipeline_file_that_needs_a_session_to_be_read_gets_one_before_the_run(spark, tmp_path, monkeypatch):
+    file = written(tmp_path, TAXED, "taxed.py")
+    context = spark.sparkContext
+    monkeypatch.setattr(type(context), "_active_spark_context", None)  # as in a process that has just begun
+    started = []
+
+    def start(master, conf, jars):
+        started.append((master, conf, jars))
+        monkeypatch.setattr(type(context), "_active_spark_context", context)
+
+    monkeypatch.setattr(run_command, "start_session", start)
+    database = "kind: table\nname: shop\ntopics: [orders]\nschema: n int\nstore: jdbc\nurl: jdbc:sqlite:x\ntable: t\n"
+    other = written(tmp_path, f"{database}jars: [/tmp/driver.jar]\n", "shop.yaml")
+    found = run_command.RunCommand([str(file), str(other)], master="local[3]", conf={"a": "b"}).specs()
+
+    assert [each.name for each in found] == ["taxed", "shop"]
+    assert started == [("local[3]", {"a": "b"}, ["/tmp/driver.jar"])]
 
 
 BUSY = """\

@@ -107,8 +107,8 @@ def _run(command: "RunCommand", data: Path) -> None:
 
     from lapwing.spark.pipelines.stderr_filter import quieted
 
-    preview = command.is_preview
     with _waiting():
+        preview = command.is_preview
         running = command.unchecked(data) if preview else command.running(data)
     _until_signalled(running.ask_to_stop)
     good = True

@@ -1,5 +1,6 @@
 """The arguments of `lapwing pipeline run`: turned into checked pipelines, and kept so that `resume` can repeat them."""
 
+import logging
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec as specs
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
-from lapwing.spark.pipelines.running import PipelineRun, RunRequest
+from lapwing.spark.pipelines.running import PipelineRun, RunRequest, start_session
 from lapwing.spark.pipelines.settings import place, place_or_none
-from lapwing.spark.pipelines.spec import PipelineSpec
+from lapwing.spark.pipelines.spec import PipelineSpec, SessionNeeded
+from lapwing.spark.pipelines.stderr_filter import quieted
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,23 @@ class RunCommand:
     only: str = ""  # the one pipeline to run of those that are named
 
     def specs(self) -> list[PipelineSpec]:
-        """Load and check the pipelines; raises `ConfigError`."""
-        found = [spec for name in self.names for spec in specs.load(name, self.settings, self.extra)]
+        """Load and check the pipelines; raises `ConfigError`. Spark is started if a file cannot be read without it."""
+        try:
+            found = self._load(self.names)
+        except SessionNeeded:
+            logger.info("starting Spark, which this file needs to be read")
+            others = self._load([name for name in self.names if not name.endswith(".py")])
+            with quieted():
+                start_session(self.master, self.conf, [jar for x in others for jar in getattr(x.settings, "jars", ())])
+            found = self._load(self.names)
         if not self.only and (left := specs.unused(self.settings, found)):
             raise ConfigError(f"--set {left[0]}: {', '.join(spec.name for spec in found)} {specs.hint(left[0], found)}")
         if "out" in self.extra and len(found) > 1:
             raise ConfigError("--out is for one pipeline; use --set NAME.out=DIR")
         return [spec for spec in found if self.only in ("", spec.name)]
+
+    def _load(self, names: list[str]) -> list[PipelineSpec]:
+        return [spec for name in names for spec in specs.load(name, self.settings, self.extra)]
 
     @property
     def is_preview(self) -> bool:

@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -262,23 +262,8 @@ class PipelineRun:
         return self._reporters[spec.name]
 
     def _session(self) -> "SparkSession":
-        from pyspark.errors import PySparkException
-
-        from lapwing.spark.session import local_session, session_builder, warehouse
-
-        # no pipeline has tables, and Spark would make a folder for them in whatever directory this is
-        conf = {**CONF, "spark.sql.warehouse.dir": str(warehouse()), **self._wanted.conf}
         jars = [jar for spec in self._specs for jar in getattr(spec.settings, "jars", ())]
-        if jars:
-            conf["spark.jars"] = ",".join(filter(None, [conf.get("spark.jars", ""), *jars]))
-        master = self._wanted.master
-        try:
-            if master.startswith("local[") and "," not in master:
-                # as on a cluster, a task that fails is tried again: one worker that did not start is no reason to stop
-                return local_session("lapwing pipeline", cores=f"{master[6:-1]},{_TRIES}", conf=conf)
-            return session_builder("lapwing pipeline", master=master, conf=conf).getOrCreate()
-        except (Py4JError, PySparkException) as error:
-            raise LapwingError(f"Spark does not start with --master {master}: {complaint(error)}") from error
+        return start_session(self._wanted.master, self._wanted.conf, jars)
 
     def preview(self, spark: "SparkSession") -> Iterator[str]:
         """Yield lines that show what the pipelines would do; nothing is written. Raises `ConfigError`."""
@@ -424,6 +409,25 @@ class PipelineRun:
                     ended.add(progress.name)
             if len(ended) < len(self.jobs):
                 time.sleep(_STOPPING_SECONDS if self._asked.is_set() else _LOOK_SECONDS)
+
+
+def start_session(master: str, conf: Mapping[str, str], jars: Sequence[str] = ()) -> "SparkSession":
+    """Return the session for pipelines, the one of this process if there is one; raises `LapwingError`."""
+    from pyspark.errors import PySparkException
+
+    from lapwing.spark.session import local_session, session_builder, warehouse
+
+    # no pipeline has tables, and Spark would make a folder for them in whatever directory this is
+    conf = {**CONF, "spark.sql.warehouse.dir": str(warehouse()), **conf}
+    if jars:
+        conf["spark.jars"] = ",".join(filter(None, [conf.get("spark.jars", ""), *jars]))
+    try:
+        if master.startswith("local[") and "," not in master:
+            # as on a cluster, a task that fails is tried again: one worker that did not start is no reason to stop
+            return local_session("lapwing pipeline", cores=f"{master[6:-1]},{_TRIES}", conf=conf)
+        return session_builder("lapwing pipeline", master=master, conf=conf).getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        raise LapwingError(f"Spark does not start with --master {master}: {complaint(error)}") from error
 
 
 def _hold(spark: "SparkSession", path: str) -> Callable[[], Any]:

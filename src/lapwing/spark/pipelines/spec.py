@@ -215,9 +215,14 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     return problem
 
 
+class SessionNeeded(ConfigError):
+    """A Python file that can only be run where Spark has a session, as for the type of a `@udf("double")`."""
+
+
 def _read_python(path: Path) -> list[_Given]:
     """Run a Python file; return the pipelines that its `@pipeline` functions describe."""
     from pyspark import cloudpickle
+    from pyspark.errors import PySparkException
 
     from lapwing.spark.pipelines import python
 
@@ -233,6 +238,9 @@ def _read_python(path: Path) -> list[_Given]:
         module_spec.loader.exec_module(module)
     except ConfigError:
         raise
+    except PySparkException as error:
+        needed = error.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS"
+        raise (SessionNeeded if needed else ConfigError)(raised_in(error, str(path))) from error
     except Exception as error:
         raise ConfigError(raised_in(error, str(path))) from error
     if not python.defined:
