@@ -1,6 +1,8 @@
 """What channels had finished is known after a restart."""
 
+import errno
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -391,6 +393,38 @@ def test_a_journal_that_cannot_be_compacted_is_still_a_journal(tmp_path: Path) -
     assert loaded(tmp_path).channels["c"].cursor == 39
     assert any("could not be compacted" in note for note in journal.notes)
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+
+
+class UnreadableDisk(Disk):
+    """A disk whose reads from a place on fail while `fails` is set."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:  # type: ignore[override]
+        if self.fails and offset:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pread(fd, length, offset)
+
+
+def test_a_read_that_fails_while_the_journal_is_compacted_spoils_nothing(tmp_path: Path) -> None:
+    disk = UnreadableDisk()
+    journal = Journal(tmp_path, files=OpenFiles(disk))
+    runs = [(2 * run, 2 * run + 1) for run in range(8000)]  # two records are more than is read at once
+    for cursor in range(4):
+        journal.progress("c", 20_000 + cursor, runs, {})
+        journal.deferred("c", [(cursor, 5, 1)], [])
+        journal.flush()
+    disk.fails = True
+    journal.compact()
+    disk.fails = False
+    journal.progress("c", 30_000, [], {})
+    journal.flush()
+    again = Journal(tmp_path)
+    state = again.load()
+
+    assert (again.notes, again.damaged) == ([], False)
+    assert (state.channels["c"].cursor, sorted(state.channels["c"].deferred)) == (30_000, [0, 1, 2, 3])
 
 
 def test_what_lies_beyond_the_end_of_the_log_is_dropped_for_good(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ HEAD: Final = 12
 
 _HEAD: Final = struct.Struct("<4sII")
 _BLOCK: Final = 256 << 10
+_MOST_TRIES: Final = 64  # beginnings of records in damaged bytes that are read whole, beyond their block
 
 Found = tuple[int, bytes | None, int]  # offset, payload (None: damaged), end
 
@@ -58,7 +59,7 @@ def scan(data: bytes) -> Iterator[Found]:
 
 def stream(file: File, start: int, size: int) -> Iterator[Found]:
     """Yield each record of [start, size) of a file, read in blocks: memory stays small whatever the file holds."""
-    at = start
+    at, tries = start, 0
     while at < size:
         data = file.read(min(_BLOCK, size - at), at)
         data += file.read(_missing(data, size - at), at + len(data))
@@ -74,9 +75,23 @@ def stream(file: File, start: int, size: int) -> Iterator[Found]:
         if begin:
             at += begin  # what reaches beyond this block is read from its beginning
         else:
-            resume = len(data) - len(MAGIC) + 1
+            tries += 1
+            resume = _next_beginning(data, size - at) if tries <= _MOST_TRIES else len(data) - len(MAGIC) + 1
             yield at, None, at + resume
             at += resume
+
+
+def _next_beginning(data: bytes, room: int) -> int:
+    """Return where a record may begin that reaches beyond the damaged block `data`; else where to search on."""
+    at = data.find(MAGIC, 1)
+    while at >= 0:
+        end = at + HEAD
+        if end <= len(data):
+            end += int.from_bytes(data[at + 4 : at + 8], "little")
+        if len(data) < end <= room:
+            return at
+        at = data.find(MAGIC, at + 1)
+    return len(data) - len(MAGIC) + 1
 
 
 def _missing(data: bytes, room: int) -> int:
@@ -106,12 +121,12 @@ class RecordFile:
             length = self.file.size()
         except OSError as error:
             raise ReadFailed(self.file.path, 0, error) from error
-        self.size = 0
+        good = 0
         for begin, payload, end in stream(self.file, 0, length):
             if payload is not None:
-                self.size = end
+                good = end
             yield begin, payload, end
-        self._torn = self.size < length
+        self.size, self._torn = good, good < length  # not before: a read may fail, and the next append needs the end
 
     def append(self, data: bytes, *, sync: bool) -> None:
         """Write records, with `sync` so that they survive a power loss; or, raising `WriteFailed`, do not."""
