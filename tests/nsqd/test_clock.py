@@ -62,6 +62,18 @@ def test_what_is_told_to_others_is_right_within_a_second(jump: int) -> None:
     assert machine.clock.now() + machine.skew == machine.wall
 
 
+@pytest.mark.parametrize("jump", [8 * HOUR, -8 * HOUR])
+def test_a_process_that_was_held_up_moves_no_deadline_by_more_than_a_tenth_either(jump: int) -> None:
+    machine = Machine()
+    machine.wall += jump
+    machine.steady += 60 * SECOND  # without a look at the clock
+    machine.wall += 60 * SECOND
+    before = machine.clock.now()
+    machine.run(1)
+
+    assert abs(machine.clock.now() - before - SECOND) <= SECOND // 10
+
+
 def test_a_small_correction_is_followed_soon_and_time_never_goes_back() -> None:
     machine = Machine()
     machine.wall -= 2 * SECOND

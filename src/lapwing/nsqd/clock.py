@@ -11,6 +11,7 @@ from lapwing.broker.broker import Broker
 from lapwing.log.clock_file import SavedClock
 
 _CATCH_UP: Final = 10  # a wrong clock is approached by a tenth of the time that passes, so that no deadline jumps
+_STEP: Final = 1_000_000  # ns that it is approached by at once
 _RESOLUTION: Final = 0.001  # seconds
 _MOST_SKEW: Final = 7 * 86_400_000_000_000  # ns; after a clock was set by more, the next process begins with it
 LATE: Final = 50_000_000  # ns after which a timer that rings was held up: then sockets are read before it counts
@@ -44,10 +45,15 @@ class Clock:
         self._boot = boot
         self._offset = wall() - steady()
         self._aligned = steady()
+        self._gap = 0  # ns that the wall clock was ahead then
 
     def now(self) -> int:
         """Return the time, in ns since the epoch."""
-        return self._steady() + self._offset
+        return self._at(self._steady()) if self._gap else self._steady() + self._offset
+
+    def _at(self, steady: int) -> int:
+        most = (steady - self._aligned) // _CATCH_UP
+        return steady + self._offset + max(-most, min(most, self._gap))
 
     @property
     def skew(self) -> int:
@@ -66,17 +72,17 @@ class Clock:
         else:
             now = self._wall() - saved.skew
         if abs(self._wall() - now) <= _MOST_SKEW:
-            self._offset = now - self._steady()
+            self._aligned = self._steady()
+            self._offset, self._gap = now - self._aligned, 0
 
     def align(self) -> int:
-        """Take a step towards the wall clock; return how far ahead of this one it still is, in ns."""
+        """Look at the wall clock and drift towards it from now on; return how far ahead of this one it is, in ns."""
         steady = self._steady()
-        gap = self._wall() - steady - self._offset
-        most = max((steady - self._aligned) // _CATCH_UP, 1)
-        self._aligned = steady
-        step = max(-most, min(most, gap))
-        self._offset += step
-        return gap - step
+        now = self._at(steady)
+        gap = self._wall() - now
+        step, self._gap = (gap, 0) if abs(gap) <= _STEP else (0, gap)
+        self._aligned, self._offset = steady, now + step - steady
+        return self._gap
 
 
 class Alarm:
