@@ -47,6 +47,16 @@ def test_a_node_that_refuses_is_named_and_the_others_do_it(pair: Pair) -> None:
     assert pair.channel(topic)["paused"]
 
 
+def test_a_node_that_does_not_answer_is_named_and_the_change_is_not_complete(pair: Pair) -> None:
+    topic, one = pair.topic(), pair.nodes[0].http
+    both = ("--nsqd-http-address", one, "--nsqd-http-address", "127.0.0.1:1")
+    for words in (("settings", f"{topic}/c", "max_attempts=3"), ("channel", "pause", f"{topic}/c")):
+        done = lapwing(*words, *both, code=1)
+        assert done.stdout.startswith(one), words
+        assert "127.0.0.1:1" in done.stderr, words
+        lapwing(*words, *both, "--node", one)
+
+
 def test_what_destroys_is_counted_asked_for_and_done(pair: Pair) -> None:
     topic = pair.topic("one", "two")
     dry = pair.run("channel", "empty", f"{topic}/c", "--dry-run")

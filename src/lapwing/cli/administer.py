@@ -78,7 +78,19 @@ async def all_nodes(client: "ClusterClient", node: str = "") -> "list[Node]":
     return _chosen(found.value, found.errors, node, "nsqlookupd knows no nsqd")
 
 
-def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: str) -> "list[Node]":
+class FoundNodes(list[Any]):
+    """The nodes that a command is for."""
+
+    complete = True  # false: a node that may be one of them did not answer
+
+
+class NodeResults(list[Any]):
+    """The results of a change, of each node that it is for."""
+
+    complete = True  # false: a node that may be one of them did not answer
+
+
+def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: str) -> FoundNodes:
     for error in errors:
         shared.warn(error)
     if not nodes:
@@ -86,7 +98,9 @@ def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: st
     chosen = [node for node in nodes if wanted in ("", node.name, node.contact)]
     if not chosen:
         raise ConfigError(f"--node {wanted}: expected one of {', '.join(node.name for node in nodes)}")
-    return chosen
+    found = FoundNodes(chosen)
+    found.complete = bool(wanted) or not errors
+    return found
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -154,8 +168,8 @@ def end_quietly(results: "Sequence[NodeResult[Any]]", nothing: str = "") -> None
 
 
 def end_with(results: "Sequence[NodeResult[Any]]") -> None:
-    """End the program with 1 if a node refused."""
-    if not all(result.done for result in results):
+    """End the program with 1 if a node refused, or did not answer."""
+    if not all(result.done for result in results) or not getattr(results, "complete", True):
         sys.exit(1)
 
 
@@ -168,6 +182,9 @@ def changed(
     async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
         from lapwing.client.cluster_changes import on_each
 
-        return await on_each(await nodes(client), lambda node: change(client, node))
+        found = await nodes(client)
+        results = NodeResults(await on_each(found, lambda node: change(client, node)))
+        results.complete = getattr(found, "complete", True)
+        return results
 
     return shared.asked(flags, carry_out)
