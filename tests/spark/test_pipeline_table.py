@@ -342,6 +342,8 @@ def test_what_spark_says_again_of_a_failure_is_left_out():
     ]
     again = [
         "2026-11-15 16:20:34 ERROR Utils: Aborting task\n", error, *frames,
+        "2026-11-15 16:20:35 ERROR Executor: Exception in task 0.1 in stage 1.0 (TID 3)\n", error, *frames,
+        "2026-11-15 16:20:36 ERROR Executor: Exception in task 12.3 in stage 1.0 (TID 5)\n", *python, *frames,
         "2026-11-15 16:20:34 ERROR DataWritingSparkTask: Aborting commit for partition 0 (task 1, attempt 0)\n",
         "2026-11-15 16:20:34 ERROR DataWritingSparkTask: Aborted commit for partition 0 (task 1, attempt 0)\n",
         "2026-11-15 16:20:39 ERROR WriteToDataSourceV2Exec: Data source write support MicroBatchWrite is aborting.\n",

@@ -7,7 +7,7 @@ import pytest
 from pipeline_runs import Runs
 from test_pipeline_archive import redo_last_batch
 
-from lapwing.errors import ConfigError
+from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark import reason
 from lapwing.spark.pipelines import run_command
 from lapwing.spark.pipelines.flow import Counters
@@ -189,6 +189,9 @@ def test_a_udf_of_a_pipeline_file_works_and_what_it_raises_is_shown_with_its_lin
     [shown] = [each for each in broker.ask("/pipelines")["pipelines"] if each["name"] == "taxed"]
     assert (shown["state"], shown["error"]) == ("failed", running.jobs[0].progress.error)
     assert reason(running.jobs[0]._query.exception()) == running.jobs[0].progress.error
+    dry = run_command.RunCommand([str(file)], [], {"nsqd": [broker.address], "dry_run": True})
+    with pytest.raises(LapwingError, match=r"^taxed: .*taxed\.py:7: KeyError: 'xx'$"):
+        list(dry.unchecked(runs.data).preview(runs.spark))
 
 
 def test_a_pipeline_file_that_needs_a_session_to_be_read_gets_one_before_the_run(spark, tmp_path, monkeypatch):

@@ -266,7 +266,9 @@ class PipelineRun:
         return start_session(self._wanted.master, self._wanted.conf, jars)
 
     def preview(self, spark: "SparkSession") -> Iterator[str]:
-        """Yield lines that show what the pipelines would do; nothing is written. Raises `ConfigError`."""
+        """Yield lines that show what the pipelines would do; nothing is written. Raises `LapwingError`."""
+        from pyspark.errors import PySparkException
+
         from lapwing.spark.pipelines.preview import preview
 
         for spec in self._specs:
@@ -276,6 +278,8 @@ class PipelineRun:
                 yield from preview(spec, context)
             except ConfigError as error:
                 raise ConfigError(spec.located(str(error))) from error
+            except (Py4JError, PySparkException) as error:
+                raise LapwingError(f"{spec.name}: {complaint(error)}") from error
 
     def run(self, spark: "SparkSession", show: Show) -> bool:
         """See them through to their end; return whether all ended well. `show` is called at every change."""

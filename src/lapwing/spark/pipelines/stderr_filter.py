@@ -18,9 +18,11 @@ _RAISED: Final = re.compile(r"^[\w.$]+(Error|Exception|Interrupt|Exit)\b")
 # how a Python worker takes leave when its socket is closed under it
 _LEAVE: Final = re.compile(r"^(BrokenPipeError|EOFError|ConnectionResetError|OSError: \[Errno 9\])")
 _RECORD: Final = re.compile(r"^\d{4}-\d\d-\d\d \S+ [A-Z]+ ")
-# written for every attempt of a task beside the error itself, and for a query whose error is printed anyway
+# written for every attempt of a task beside the error itself, for later attempts of a task, and for a query whose
+# error is printed anyway
 _AGAIN: Final = re.compile(
-    r"^\S+ \S+ ERROR (Utils: Aborting task|DataWritingSparkTask: Abort|WriteToDataSourceV2Exec: .* abort"
+    r"^\S+ \S+ ERROR (Utils: Aborting task|Executor: Exception in task \d+\.[1-9]"
+    r"|DataWritingSparkTask: Abort|WriteToDataSourceV2Exec: .* abort"
     r"|MicroBatchExecution: Query .* terminated with error)"
 )
 _OF_ERROR: Final = re.compile(
