@@ -8,7 +8,7 @@ import pytest
 
 from lapwing.broker.dedup import DedupWindow
 from lapwing.errors import LapwingError
-from lapwing.log import log as log_module
+from lapwing.log.disk import File
 from lapwing.wire.nsq.commands import Hmpub, Hpub, Pub
 from play import MINUTE, SECOND, Stage
 
@@ -175,11 +175,11 @@ def test_what_could_not_be_written_may_be_published_again(tmp_path: Path, monkey
     once(stage)
     publish(stage, ("before", b"0"))
 
-    def refuse(self: Any, *arguments: Any, **more: Any) -> None:
-        raise log_module.WriteFailed("x", 0, OSError(28, "full"))
+    def refuse(self: File, data: bytes, offset: int) -> None:
+        raise OSError(28, "full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(log_module.DiskLog, "_write", refuse)
+        patched.setattr(File, "write", refuse)
         [answer] = publish(stage, ("a", b"1"))
         assert answer.startswith(b"E_HMPUB_FAILED")
     assert publish(stage, ("a", b"1")) == [b"OK"]

@@ -37,15 +37,23 @@ def workload(log: DiskLog, acknowledged: list[bytes], extras: list[Extra]) -> in
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize(("short", "times"), [(0, 1), (7, 1), (60, 1), (7, 2), (7, 5), (0, 9)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        LogOptions(segment_bytes=300, tail_bytes=0),  # what is read comes from the files
+        LogOptions(tail_bytes=0, boot=1),  # one segment, whose last chunk grows
+        LogOptions(tail_bytes=0, boot=1, merge_bytes=0),  # one segment, a chunk for each publish
+    ],
+    ids=["segments", "growing", "chunks"],
+)
 def test_whichever_call_fails_only_what_was_refused_is_missing(
-    tmp_path: Path, error: int, short: int, times: int
+    tmp_path: Path, error: int, short: int, times: int, options: LogOptions
 ) -> None:
     fault = 0
     hit = True
     while hit:
         disk = FaultyDisk(error=error, short=short)
         directory = tmp_path / str(fault)
-        options = LogOptions(segment_bytes=300, tail_bytes=0)  # what is read comes from the files
         log = DiskLog(directory, NODE, files=OpenFiles(disk), options=options)
         acknowledged: list[bytes] = []
         extras: list[Extra] = []
@@ -59,12 +67,12 @@ def test_whichever_call_fails_only_what_was_refused_is_missing(
         assert log.extras(0, log.end) == extras
         log.close()
 
-        again = DiskLog(directory, NODE)
+        again = DiskLog(directory, NODE, options=options)
         assert bodies(again) == acknowledged
         assert again.extras(0, again.end) == extras
         again.close()
         fault += 1
-    assert fault > 20
+    assert fault > 15
 
 
 def test_a_crash_while_the_disk_is_full_loses_nothing_acknowledged(tmp_path: Path) -> None:

@@ -269,6 +269,25 @@ def test_a_long_history_of_extras_is_searched_not_loaded(tmp_path: Path) -> None
     assert len(log.extras(3000, 3001)[0].headers["long"]) == 400_000
 
 
+@pytest.mark.parametrize("step", [1, 7, 100, 5000])
+def test_rows_of_a_long_history_come_in_any_portions(tmp_path: Path, step: int) -> None:
+    log = DiskLog(tmp_path / "topic", NODE)
+    expected: list[bytes] = []
+    for number in range(40):
+        batch = 1 if number % 2 else 97
+        rows = [b'[%d,0,{"n":"%d%b"}]' % (log.next + each, number, b"]" * (each % 90)) for each in range(batch)]
+        expected += rows
+        frames = kernel.frame_bodies([b"x"] * batch, (NODE << 54) + log.next, number)
+        log.append(frames, batch, now=number, rows=b",".join(rows))
+        log.flush()
+    publish(log, [b"none"] * 5)
+    log.shed()
+
+    for start in range(0, log.end, step):
+        assert log.rows(start, start + step) == b",".join(expected[start : start + step])
+    assert log.rows(0, log.end) == b",".join(expected)
+
+
 def test_the_ids_of_a_log_are_those_of_its_node(tmp_path: Path) -> None:
     log = DiskLog(tmp_path / "topic", 1023)
     publish(log, [b"a"])

@@ -20,7 +20,7 @@ from lapwing.log.disk import File
 
 _LAST: Final = struct.Struct("<Q")
 _STEP: Final = 64 << 10  # bytes between two places remembered
-_AHEAD: Final = 64 << 10  # bytes of rows that are read at least, for those who ask for one message after the other
+_AHEAD: Final = 128 << 10  # bytes of rows that are read at a time: most readers ask for the next ones soon
 
 RowText = bytes  # `[sequence,defer ns,{headers}],...`
 OnDamage = Callable[[str, int, int], None]  # path, offset, length
@@ -57,10 +57,14 @@ class Rows:
         """Return the rows of [start, stop). Raises `ValueError` when the text is damaged."""
         if start <= self.first and self.last < stop:
             return self.text
-        if not self._places:
-            self._sequences, self._places = kernel.row_places(self.text)
+        self.check()
         begin, end = bisect_left(self._sequences, start), bisect_left(self._sequences, stop)
         return self.text[self._places[begin] : max(self._places[end] - 1, 0)] if begin < end else b""
+
+    def check(self) -> None:
+        """Raise `ValueError` when the text is damaged."""
+        if not self._places:
+            self._sequences, self._places = kernel.row_places(self.text)
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return the extras of [start, stop). Raises `ValueError` when the text is damaged."""
@@ -188,36 +192,51 @@ class ExtrasFile:
                 on_damage(self.file.path, at, end - at)
         return found
 
-    def runs(self, start: int, stop: int, on_damage: OnDamage) -> tuple[int, list[Rows]]:
-        """Return the rows of [start, stop) and some more, and before which sequence they end. Damage is skipped."""
-        runs, size = [], 0
-        for at, after, rows in self._records(start, 1 << 62):
-            try:
-                if rows is None:
-                    raise ValueError("a damaged record")
-                rows.between(start, start)  # which reads all of it
-            except ValueError:
-                on_damage(self.file.path, at, after - at)
-                continue
-            runs.append(rows)
-            size += len(rows.text)
-            if size >= _AHEAD and rows.last >= stop - 1:
-                return rows.last + 1, runs
-        return stop, runs
+    def rows_from(self, start: int, stop: int, on_damage: OnDamage) -> Rows:
+        """Return the rows from `start` on, a block of the file. Without more in the file, they end before `stop`.
 
-    def _records(self, start: int, stop: int) -> Iterator[tuple[int, int, Rows | None]]:
+        The rows know their last sequence, which is at least `start`. Damage is skipped.
+        """
+        found: list[tuple[int, int, Rows]] = []
+        begun, last = -1, stop - 1
+        for at, after, rows in self._records(start, 1 << 62, _AHEAD):
+            if rows is None:
+                on_damage(self.file.path, at, after - at)
+            elif rows.text:
+                found.append((at, after, rows))
+            begun = at if begun < 0 else begun
+            if rows is not None and 2 * after - at - begun > _AHEAD:  # another record like it would reach beyond
+                last = rows.last
+                self._remember(after, last)
+                break
+        together = Rows(-1, last, b",".join([rows.text for _, _, rows in found]))
+        try:
+            together.check()
+        except ValueError:
+            sound = [rows.text for at, after, rows in found if self._is_sound(at, after, rows, on_damage)]
+            together = Rows(-1, last, b",".join(sound))
+        return together
+
+    def _is_sound(self, at: int, after: int, rows: Rows, on_damage: OnDamage) -> bool:
+        try:
+            rows.check()
+        except ValueError:
+            on_damage(self.file.path, at, after - at)
+            return False
+        return True
+
+    def _records(self, start: int, stop: int, block: int = records.BLOCK) -> Iterator[tuple[int, int, Rows | None]]:
         """Yield where each record with rows of [start, stop) begins and ends, and the rows; None if it is damaged."""
         if not self.size:
             return
         begin = self._places[bisect_right(self._lasts, start - 1) - 1]
-        for at, payload, end in records.stream(self.file, begin, self.size):
+        for at, payload, end in records.stream(self.file, begin, self.size, block):
             if payload is None:
                 yield at, end, None
                 continue
             last = _last_sequence(payload)
             if end - self._places[-1] >= _STEP:
-                self._places.append(end)
-                self._lasts.append(last)
+                self._remember(end, last)
             if last >= start:
                 try:
                     yield at, end, decode(payload)
@@ -225,6 +244,12 @@ class ExtrasFile:
                     yield at, end, None
                 if last >= stop - 1:
                     break
+
+    def _remember(self, place: int, last: int) -> None:
+        """Remember a place behind the row of `last`, if it is beyond those that are known."""
+        if place > self._places[-1]:
+            self._places.append(place)
+            self._lasts.append(last)
 
     def cut(self, end: int) -> int:
         """Cut off a torn tail, and the extras of sequences from `end` on, which no message has; return the bytes."""

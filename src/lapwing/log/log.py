@@ -9,7 +9,7 @@ from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
 from lapwing.log import opening, recovery, retention
 from lapwing.log import reader as reading
-from lapwing.log.attributes import Extra, Rows, RowText, join
+from lapwing.log.attributes import Extra, Rows, RowText
 from lapwing.log.disk import OpenFiles
 from lapwing.log.index import QUARANTINED, BadRecord
 from lapwing.log.log_writer import LogWriter
@@ -65,7 +65,7 @@ class DiskLog(LogWriter):
         self.unserved: list[tuple[int, int]] = []  # runs that could not be served when they were read
         self._reported: set[tuple[str, int]] = set()
         self._memo: tuple[int, int, Frames] = (0, 0, b"")
-        self._cold_rows: list[tuple[Segment, int, int, list[Rows]]] = []  # that were read last: from, and to before
+        self._cold_rows: list[tuple[Segment, int, Rows]] = []  # that were read last, and from which sequence on
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -218,13 +218,25 @@ class DiskLog(LogWriter):
         return b",".join([text for text in texts if text])
 
     def _rows_of(self, segment: Segment, start: int, stop: int) -> RowText:
-        """Return the rows of a segment, read in larger pieces: most readers ask for the next ones soon."""
-        for known, begin, end, runs in self._cold_rows:
-            if known is segment and begin <= start and stop <= end:
-                return join(runs, start, stop)
-        end, runs = self._with_sound_index(segment, lambda: segment.extras.runs(start, stop, self._report_damaged_rows))
-        self._cold_rows = [(segment, start, end, runs), *self._cold_rows[: _COLD_READERS - 1]]
-        return join(runs, start, stop)
+        """Return the rows of a segment, which are read in larger pieces."""
+        texts = []
+        while start < stop:
+            rows = self._cold(segment, start, stop)
+            if text := rows.between(start, stop):
+                texts.append(text)
+            start = rows.last + 1
+        return texts[0] if len(texts) == 1 else b",".join(texts)
+
+    def _cold(self, segment: Segment, start: int, stop: int) -> Rows:
+        """Return rows of a segment that have those from `start` on."""
+        for known, begin, rows in self._cold_rows:
+            if known is segment and begin <= start <= rows.last:
+                return rows
+        rows = self._with_sound_index(
+            segment, lambda: segment.extras.rows_from(start, stop, self._report_damaged_rows)
+        )
+        self._cold_rows = [(segment, start, rows), *self._cold_rows[: _COLD_READERS - 1]]
+        return rows
 
     def _report_damaged_rows(self, path: str, offset: int, length: int) -> None:
         self._report_unserved(path, offset, 0, 0, f"{length} bytes of headers and deferrals are damaged")

@@ -46,7 +46,7 @@ class LogWriter:
         self._pending_bytes = 0
         self._sync = Sync(directory, files, self.end)
         self._since_check = _SPACE_CHECK
-        self._noted_bytes = -1  # of the window, when the files were last given its size
+        self._noted_bytes = -1  # in memory, when the files were last given their number
 
     @abstractmethod
     def shed(self) -> None:
@@ -124,9 +124,10 @@ class LogWriter:
         window = self._window
         if window.bytes > self.options.tail_bytes:  # less often than with every flush
             window.shrink(self.options.tail_bytes * 3 // 4, self._written)
-        if not 0 <= window.bytes - self._noted_bytes <= self._noted_bytes >> 3:
-            self._noted_bytes = window.bytes
-            self.files.keep(self, window.bytes + self._recent_rows.bytes)
+        kept = window.bytes + self._recent_rows.bytes
+        if not 0 <= kept - self._noted_bytes <= self._noted_bytes >> 3:
+            self._noted_bytes = kept
+            self.files.keep(self, kept)
 
     def direct_place(self) -> tuple[int, int, int] | None:
         """Return where the next frames belong: the file, the offset, and how many bytes need no more care.
@@ -167,20 +168,19 @@ class LogWriter:
         self._rows_end = self.end
         if rows.bytes > self.options.tail_bytes:
             rows.shrink(self.options.tail_bytes * 3 // 4)
-            self._noted_bytes = -1
 
     def _add_small(self, frames: Frames) -> bool:
         """Add the pending frames to the last segment, as nearly all are; return False for those that need more care."""
-        if self._lazy or self._pending_rows or not self._segments:
+        if self._lazy or not self._segments:
             return False
-        segment, size = self._segments[-1], len(frames)
-        if not 0 < size <= CHUNK_BYTES:
+        segment, size, rows = self._segments[-1], len(frames), self._pending_rows
+        if not 0 < size <= CHUNK_BYTES or (rows and not segment.extras.size):  # which makes another file
             return False
         if segment.size + size > self.options.segment_bytes or self._since_check + size >= _SPACE_CHECK:
             return False
         atomic = max(self._pending_counts) > 1
         try:
-            if not segment.add(self.next - self.end, frames, time_of(frames), self._sync.boundary, atomic=atomic):
+            if not segment.add(self.next - self.end, frames, time_of(frames), rows, self._sync.boundary, atomic=atomic):
                 return False
         except WriteFailed:
             self._give_up_pending()

@@ -15,9 +15,9 @@ from lapwing.log.disk import File
 
 MAGIC: Final = b"LWR1"
 HEAD: Final = 12
+BLOCK: Final = 256 << 10  # bytes that are read at a time
 
 _HEAD: Final = struct.Struct("<4sII")
-_BLOCK: Final = 256 << 10
 _MOST_TRIES: Final = 64  # beginnings of records in damaged bytes that are read whole, beyond their block
 
 Found = tuple[int, bytes | None, int]  # offset, payload (None: damaged), end
@@ -57,12 +57,13 @@ def scan(data: bytes) -> Iterator[Found]:
         at = end
 
 
-def stream(file: File, start: int, size: int) -> Iterator[Found]:
+def stream(file: File, start: int, size: int, block: int = BLOCK) -> Iterator[Found]:
     """Yield each record of [start, size) of a file, read in blocks: memory stays small whatever the file holds."""
     at, tries = start, 0
     while at < size:
-        data = file.read(min(_BLOCK, size - at), at)
-        data += file.read(_missing(data, size - at), at + len(data))
+        data = file.read(min(block, size - at), at)
+        if missing := _missing(data, size - at):
+            data += file.read(missing, at + len(data))
         last = at + len(data) >= size
         if not data:
             return

@@ -114,14 +114,16 @@ class Segment:
         """
         if self.torn:
             self.mend()
-        if len(batches) == 1 and not extras:
+        if len(batches) == 1:
             count, frames, time = batches[0]
-            if self.add(count, frames, time, synced, atomic=atomic):
+            if self.add(count, frames, time, extras, synced, atomic=atomic):
                 return
         self._write(batches, extras, synced, atomic)
 
-    def add(self, count: int, frames: bytes, time: int, synced: int, *, atomic: bool) -> bool:
-        """Append one batch without extras, as `write` does; return False, with nothing done, where it needs more care.
+    def add(
+        self, count: int, frames: bytes, time: int, extras: Sequence[Rows], synced: int, *, atomic: bool
+    ) -> bool:
+        """Append one batch, as `write` does; return False, with nothing done, where it needs more care.
 
         Raises `WriteFailed`.
         """
@@ -131,14 +133,23 @@ class Segment:
         after = self.size + len(frames)
         torn = atomic and (self.size ^ (after - 1)) >> _PAGE_BITS
         if last.length + len(frames) > self.merge_bytes or last.first < synced:
-            self._add_chunk(count, frames, time, announce=bool(torn))
+            self._add_chunk(count, frames, time, extras, announce=bool(torn))
             return True
         if torn or after > self.reserved:
             return False
+        step, place = self.frames, self.size
         try:
-            self.frames.write(frames, self.size)
+            if extras:
+                beside = extras_file.encode(extras)
+                step, place = self.extras.file, self.extras.size
+                step.write(beside, place)
+                step, place = self.frames, self.size
+            step.write(frames, place)
         except OSError as error:
-            raise self._failed(self.frames.path, self.size, error) from error
+            raise self._failed(step.path, place, error) from error
+        if extras:
+            self.extras.size += len(beside)
+            last.attributes = self.extras.size
         self.adopt(count, frames, time)
         return True
 
@@ -163,16 +174,20 @@ class Segment:
         if not self.index.unwritten:
             self.index.unwritten = 1
 
-    def _add_chunk(self, count: int, frames: bytes, time: int, *, announce: bool) -> None:
+    def _add_chunk(self, count: int, frames: bytes, time: int, extras: Sequence[Rows], *, announce: bool) -> None:
         """Append one batch as a chunk of its own, its record first where that is asked for."""
         index, size, after = self.index, self.size, self.size + len(frames)
         newest = max(self.newest, time)
+        beside = extras_file.encode(extras) if extras else b""
+        attributes = self.extras.size + len(beside)
         chunk = Chunk(
-            self.end, size, newest, count, len(frames), kernel.crc32c(frames), boot=self.boot,
-            attributes=self.extras.size,
+            self.end, size, newest, count, len(frames), kernel.crc32c(frames), boot=self.boot, attributes=attributes
         )  # fmt: skip
-        step, place = self.frames, size
+        step, place = self.extras.file, self.extras.size
         try:
+            if beside:
+                step.write(beside, place)
+            step, place = self.frames, size
             if announce:
                 step, place = index.file, index.count * RECORD
                 if index.unwritten:
@@ -192,7 +207,7 @@ class Segment:
             index.recent.append(chunk)
             index.unwritten += 1
         self.last = chunk
-        self.size, self.end, self.newest = after, chunk.end, newest
+        self.size, self.end, self.newest, self.extras.size = after, chunk.end, newest, attributes
 
     def _write(self, batches: Sequence[Batch], extras: Sequence[Rows], synced: int, atomic: bool) -> None:
         index, beside = self.index, extras_file.encode(extras) if extras else b""
