@@ -34,6 +34,11 @@ FRAMES = kernel.frame_bodies(BODIES, BASE, 1)
 COLUMNS = [bytearray(16 * BATCH), bytearray(8 * BATCH), bytearray(4 * BATCH + 4), bytearray(BODY * BATCH)]
 FINS = b"".join(b"FIN %016x\n" % (BASE + sequence) for sequence in range(BATCH))
 
+HEADERS = b'{"key":"customer-12","traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
+ITEM = struct.pack(">iI", 4 + len(HEADERS) + BODY, len(HEADERS)) + HEADERS + b"x" * BODY
+HMPUB = struct.pack(">i", BATCH) + ITEM * BATCH
+ROWS = kernel.frame_headed(HMPUB, BASE, 1, 10_000, 10_000, 16384)[1]
+
 XADDS = (b"*5\r\n$4\r\nXADD\r\n$6\r\norders\r\n$1\r\n*\r\n$4\r\ndata\r\n$%d\r\n%b\r\n" % (BODY, b"x" * BODY)) * BATCH
 ACKS = [b"0-%d" % sequence for sequence in range(BATCH)]
 TIMES = array("q", [0] * BATCH)
@@ -100,6 +105,11 @@ def measure(rounds: int) -> dict[str, float]:
         "framing a batch into the log": into_the_log(rounds),
         "framing a batch (MPUB)": best(lambda: kernel.frame_mpub(MPUB, BASE, 1, 10_000, 10_000) and None, rounds),
         "checking a batch (MPUB)": best(lambda: kernel.mpub_run(MPUB, 4, 10_000, 10_000) and None, rounds),
+        "framing a batch with headers": best(
+            lambda: kernel.frame_headed(HMPUB, BASE, 1, 10_000, 10_000, 16384) and None, rounds
+        ),
+        "frames with headers": best(lambda: kernel.with_headers(FRAMES, ROWS) and None, rounds),
+        "finding rows of headers": best(lambda: kernel.row_places(ROWS) and None, rounds),
         "framing bodies": best(lambda: kernel.frame_bodies(BODIES, BASE, 1) and None, rounds),
         "finishing a run of FINs": finishing(rounds),
         "scanning frames": best(lambda: kernel.scan_frames(FRAMES, 0, size) and None, rounds),

@@ -68,6 +68,8 @@ def test_an_empty_object_is_no_headers(kernel: ModuleType) -> None:
         b'{"a":"1"}', b'{"a":"\\u00e4\\n\\"\\\\\\/\\b\\f\\r\\t"}', b'{"x-1.y_z!#$%&\'*+^`|~":""}',
         b'\t{\r"a"\n:"1" , "b":"2"}',
         b'{"' + b"n" * 64 + b'":"v"}', b'{"message-id":"' + b"i" * 128 + b'"}', '{"a":"\U0001f600"}'.encode(),
+        *(b'{"a":"%b\\n%b"}' % (b"x" * number, b"y" * (40 - number)) for number in range(40)),
+        *(b'{"a":"%b\xc3\xa4%b"}' % (b"x" * number, b"y" * (40 - number)) for number in range(40)),
     ],
 )  # fmt: skip
 def test_lawful_headers(kernel: ModuleType, text: bytes) -> None:
@@ -84,6 +86,9 @@ def test_lawful_headers(kernel: ModuleType, text: bytes) -> None:
         b'{"a":"1" "b":"2"}', b'{"a":{"b":"c"}}',
         b'{"' + b"n" * 65 + b'":"v"}', b'{"message-id":"' + b"i" * 129 + b'"}', b'{"a":"1"}{}',
         b'{"a":"', b'{"a":"\\', b"\x00",
+        *(b'{"a":"%b\x1f%b"}' % (b"x" * number, b"y" * (40 - number)) for number in range(40)),
+        *(b'{"a":"%b\xff%b"}' % (b"x" * number, b"y" * (40 - number)) for number in range(40)),
+        *(b'{"a":"' + b"x" * number for number in range(40)),
     ],
 )  # fmt: skip
 def test_headers_that_are_not_lawful(kernel: ModuleType, text: bytes) -> None:
@@ -114,6 +119,75 @@ def test_a_bad_batch_is_refused(kernel: ModuleType, body: bytes, code: int) -> N
     with pytest.raises(PublishRefused) as refused:
         kernel.frame_headed(body, BASE, NOW, 10, 10, 20)
     assert refused.value.code == code
+
+
+def test_a_text_ends_where_its_length_says_though_the_body_may_look_like_more(kernel: ModuleType) -> None:
+    for number in range(40):
+        text = b'{"a":"' + b"x" * number
+        with pytest.raises(PublishRefused) as refused:
+            frame(kernel, item(text, b'"}' + b"y" * 40))
+        assert refused.value.code == BAD_HEADERS
+        assert frame(kernel, item(text + b'"}', b'"}' + b"y" * 40))[1] == b"[5,0," + text + b'"}]'
+
+
+def test_sequences_are_counted_in_decimal(kernel: ModuleType) -> None:
+    for first in (0, 9, 99, 98_999, 2**54 - 2):
+        rows = kernel.frame_headed(hmpub(*[item(b'{"a":"1"}', b"x")] * 4), BASE + first, NOW, 10, 100, 100)[1]
+        expected = [(first + number) % 2**54 for number in range(4)]
+        assert rows == b",".join(b'[%d,0,{"a":"1"}]' % sequence for sequence in expected)
+
+
+HMPUB, HPUB = b"HMPUB orders\n", b"HPUB orders\n"
+LIMITS = (10, 100, 1000, 50)  # messages of an HMPUB, bytes of a message, of an HMPUB's body, and of headers
+
+
+def whole(line: bytes, *items: bytes) -> bytes:
+    """One HMPUB, or HPUBs back to back."""
+    if line.startswith(b"HP"):
+        return b"".join(line + each for each in items)
+    return line + struct.pack(">i", len(hmpub(*items))) + hmpub(*items)
+
+
+def test_a_run_of_publishes_with_headers_is_framed_at_once(kernel: ModuleType) -> None:
+    items = [item(b'{"a":"1"}', b"one"), item(b"", b"two"), item(b'{"b":"2"}', b"three")]
+    frames = kernel.frame_bodies([b"one", b"two", b"three"], BASE + 5, NOW)
+    rows = b'[5,0,{"a":"1"}],[7,0,{"b":"2"}]'
+
+    single = kernel.frame_headed_pubs(whole(HPUB, *items), HPUB, BASE + 5, NOW, *LIMITS)
+    assert single == (frames, rows, 3, 3)
+    together = whole(HMPUB, *items[:2]) + whole(HMPUB, items[2])
+    assert kernel.frame_headed_pubs(together, HMPUB, BASE + 5, NOW, *LIMITS) == (frames, rows, 3, 2)
+    plain = whole(HMPUB, items[1], items[1])
+    assert kernel.frame_headed_pubs(plain, HMPUB, BASE, NOW, *LIMITS)[1:] == (b"", 2, 1)
+
+
+@pytest.mark.parametrize("line", [HPUB, HMPUB])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"", b"NOP\n", b"H", HPUB, HMPUB,
+        item(b'{"a":"1"}', b"x"),  # without its line
+        whole(b"HPUB other\n", item(b"", b"x")),
+        HMPUB + struct.pack(">iiiI", 12, 1, 5, 0) + b"xy",  # the declared size does not fit what is inside
+        HMPUB + struct.pack(">iiiI", -5, 1, 5, 0) + b"x",
+        *(
+            whole(line, refused)
+            for line in (HPUB, HMPUB)
+            for refused in (
+                item(b'{"A":"1"}', b"x"), item(b"{}", b""), item(b"{}", b"x" * 101),
+                item(b"{" + b" " * 50 + b"}", b"x"),
+                item(b"{}", b"x")[:-1], struct.pack(">iI", 3, 0) + b"x", struct.pack(">iI", -1, 0) + b"x",
+                struct.pack(">iI", 5, 0xFFFFFFFF) + b"x",
+            )
+        ),
+        whole(HMPUB), whole(HMPUB, *[item(b"", b"x")] * 11), whole(HMPUB, *[item(b"", b"x" * 100)] * 10),
+    ],
+)  # fmt: skip
+def test_anything_but_whole_and_lawful_ones_is_left_to_a_parser(kernel: ModuleType, line: bytes, bad: bytes) -> None:
+    assert kernel.frame_headed_pubs(bad, line, BASE, NOW, *LIMITS) is None
+    good = whole(line, item(b'{"a":"1"}', b"x"))
+    if bad:
+        assert kernel.frame_headed_pubs(good + bad, line, BASE, NOW, *LIMITS) is None
 
 
 def test_frames_get_the_headers_of_their_rows(kernel: ModuleType) -> None:
@@ -178,7 +252,7 @@ def test_message_ids_are_those_of_the_last_such_header(kernel: ModuleType) -> No
 
 
 texts = st.one_of(
-    st.dictionaries(st.sampled_from(["a", "b-c", "message-id", "A"]), st.text(max_size=6), max_size=3).map(
+    st.dictionaries(st.sampled_from(["a", "b-c", "message-id", "A"]), st.text(max_size=40), max_size=3).map(
         lambda found: json.dumps(found, ensure_ascii=len(found) % 2 == 0).encode("utf-8", "surrogatepass")
     ),
     st.text('{}":,\\u0a \n', max_size=12).map(str.encode),
@@ -207,7 +281,27 @@ frames = st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=9)), max_size=
 @settings(max_examples=200)
 @given(body=torn, first=st.integers(0, 2**64), dress=st.sampled_from(DRESSES + ODD_DRESSES))
 def test_the_twins_frame_the_same_headers(body: bytes, first: int, dress: Any) -> None:
-    both("frame_headed", dress(body), first, 1, 10, 20, 60)
+    both("frame_headed", dress(body), first, 1, 10, 20, 120)
+
+
+commands = st.tuples(
+    st.sampled_from([HPUB, HMPUB, b"HM", b"H"]),
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0] * 9 + [1, -1, -99]), batches), max_size=3),
+    st.sampled_from([b"", b"", b"", b"H", HPUB, HMPUB]),
+)
+
+
+@settings(max_examples=200)
+@given(command=commands, first=st.integers(0, 2**64), most=st.integers(0, 9), size=st.integers(0, 30))
+def test_the_twins_frame_the_same_runs(
+    command: tuple[bytes, list[tuple[int, int, bytes]], bytes], first: int, most: int, size: int
+) -> None:
+    line, parts, tail = command
+    data = b""
+    for known, lie, batch in parts:
+        data += line if known else b"NOP\n"
+        data += struct.pack(">i", len(batch) + lie) + batch if line[1:2] == b"M" else batch[4:]
+    both("frame_headed_pubs", data + tail, line, first, 1, most, size, 200, 120)
 
 
 @settings(max_examples=200)

@@ -11,12 +11,52 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject **made, Py_ssize_t size) except -1
     void Py_DECREF_raw "Py_DECREF" (PyObject *made)
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    typedef signed char lapwing_sixteen __attribute__((vector_size(16)));
+
+    static inline int lapwing_first(lapwing_sixteen found) {
+        unsigned long long half[2];
+        memcpy(half, &found, 16);
+        if (half[0]) return __builtin_ctzll(half[0]) >> 3;
+        return half[1] ? 8 + (__builtin_ctzll(half[1]) >> 3) : 16;
+    }
+
+    static inline int lapwing_plain_run(const unsigned char *p) {
+        lapwing_sixteen text;
+        memcpy(&text, p, 16);
+        return lapwing_first((text < 32) | (text == 34) | (text == 92));
+    }
+
+    static inline int lapwing_string_run(const unsigned char *p) {
+        lapwing_sixteen text;
+        memcpy(&text, p, 16);
+        return lapwing_first((text == 34) | (text == 92));
+    }
+    #else
+    static inline int lapwing_plain_run(const unsigned char *p) {
+        int at = 0;
+        while (at < 16 && p[at] >= 32 && p[at] < 128 && p[at] != 34 && p[at] != 92) at++;
+        return at;
+    }
+
+    static inline int lapwing_string_run(const unsigned char *p) {
+        int at = 0;
+        while (at < 16 && p[at] != 34 && p[at] != 92) at++;
+        return at;
+    }
+    #endif
+    """
+    # of the 16 bytes at p: how many come before the first that is no ASCII, a control character, a quote or a backslash
+    int plain_run "lapwing_plain_run" (const uint8_t *p) noexcept nogil
+    # the same, before the first quote or backslash
+    int string_run "lapwing_string_run" (const uint8_t *p) noexcept nogil
+
 cdef uint64_t SEQUENCE = (<uint64_t>1 << 54) - 1
 cdef uint8_t IN_NAME[256]
 cdef uint8_t IN_TEXT[256]  # 1: as it is, 0: not at all or with a meaning
 cdef uint8_t DIGIT[256]  # the value of a hex digit, or 255
-cdef uint64_t ONES = 0x0101010101010101
-cdef uint64_t HIGH = 0x8080808080808080
 
 
 cdef void fill_tables() noexcept:
@@ -54,22 +94,20 @@ cdef inline bint is_hex(uint8_t c) noexcept nogil:
     return 48 <= c <= 57 or 97 <= c <= 102 or 65 <= c <= 70
 
 
-cdef inline uint64_t has_byte(uint64_t eight, uint64_t byte) noexcept nogil:
-    """Not zero if one of eight bytes is `byte`."""
-    eight ^= ONES * byte
-    return (eight - ONES) & ~eight & HIGH
-
-
-cdef inline Py_ssize_t past_text(const uint8_t *p, Py_ssize_t at, Py_ssize_t end, uint8_t *seen) noexcept nogil:
+cdef inline Py_ssize_t past_text(
+    const uint8_t *p, Py_ssize_t at, Py_ssize_t end, Py_ssize_t readable, uint8_t *seen
+) noexcept nogil:
     """Where the string of JSON whose inside begins at `at` ends, at its quote; -1 if it is not lawful."""
     cdef uint8_t c
-    cdef uint64_t eight
+    cdef int run
     while at < end:
-        if end - at >= 8:
-            memcpy(&eight, p + at, 8)
-            if not ((eight & HIGH) | ((eight - ONES * 32) & ~eight & HIGH) | has_byte(eight, 34) | has_byte(eight, 92)):
-                at += 8
+        if readable - at >= 16:
+            run = plain_run(p + at)
+            at += run
+            if run == 16:
                 continue
+            if at >= end:
+                return -1
         c = p[at]
         if IN_TEXT[c]:
             seen[0] |= c
@@ -93,8 +131,13 @@ cdef inline Py_ssize_t past_text(const uint8_t *p, Py_ssize_t at, Py_ssize_t end
     return -1
 
 
-cdef Py_ssize_t object_of(const uint8_t *p, Py_ssize_t end, Py_ssize_t *begin, Py_ssize_t *stop) except -2:
-    """How many headers a lawful text has, and where its braces begin and end; -1 if it is not lawful."""
+cdef Py_ssize_t object_of(
+    const uint8_t *p, Py_ssize_t end, Py_ssize_t readable, Py_ssize_t *begin, Py_ssize_t *stop
+) except -2:
+    """How many headers a lawful text has, and where its braces begin and end; -1 if it is not lawful.
+
+    The text ends at `end`. Bytes up to `readable` may be looked at, and mean nothing.
+    """
     cdef Py_ssize_t at = past_space(p, 0, end), count = 0, first, last
     cdef uint8_t seen = 0
     begin[0] = stop[0] = 0
@@ -124,11 +167,11 @@ cdef Py_ssize_t object_of(const uint8_t *p, Py_ssize_t end, Py_ssize_t *begin, P
         at += 1
         if last - first == 10 and memcmp(p + first, b"message-id", 10) == 0:
             first = at
-            at = past_text(p, at, end, &seen)
+            at = past_text(p, at, end, readable, &seen)
             if at < 0 or at - first > LONGEST_MESSAGE_ID:
                 return -1
         else:
-            at = past_text(p, at, end, &seen)
+            at = past_text(p, at, end, readable, &seen)
             if at < 0:
                 return -1
         count += 1
@@ -154,22 +197,94 @@ cdef Py_ssize_t object_of(const uint8_t *p, Py_ssize_t end, Py_ssize_t *begin, P
 
 def count_headers(text):
     cdef bytes data = flat(text)
-    cdef Py_ssize_t begin, stop
-    return object_of(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &begin, &stop)
+    cdef Py_ssize_t begin, stop, end = PyBytes_GET_SIZE(data)
+    return object_of(<const uint8_t *>PyBytes_AS_STRING(data), end, end, &begin, &stop)
 
 
-cdef inline Py_ssize_t put_decimal(uint8_t *p, uint64_t value) noexcept nogil:
-    cdef uint8_t digits[20]
-    cdef int count = 0, place
+cdef struct Counter:  # a number that grows by one, in decimal digits
+    uint8_t digits[20]
+    int first
+
+
+cdef void count_from(Counter *counter, uint64_t value) noexcept nogil:
+    counter.first = 20
     while True:
-        digits[count] = 48 + <uint8_t>(value % 10)
-        count += 1
+        counter.first -= 1
+        counter.digits[counter.first] = 48 + <uint8_t>(value % 10)
         value //= 10
         if value == 0:
             break
-    for place in range(count):
-        p[place] = digits[count - 1 - place]
-    return count
+
+
+cdef inline void count_on(Counter *counter) noexcept nogil:
+    """Add one. The number stays below 2**54."""
+    cdef int place = 19
+    while place >= counter.first and counter.digits[place] == 57:
+        counter.digits[place] = 48
+        place -= 1
+    if place < counter.first:
+        counter.first = place
+        counter.digits[place] = 48
+    counter.digits[place] += 1
+
+
+cdef struct Headed:  # where messages with headers are framed to
+    uint8_t *frames
+    uint8_t *rows
+    uint64_t identity  # of the next message
+    uint64_t timestamp
+    Counter sequence  # of the next message
+
+
+cdef int frame_headed_run(Headed *to, const uint8_t *p, Py_ssize_t end, int64_t count, Py_ssize_t *at) except -2:
+    """Frame the `count` messages at `at`, whose sizes were checked: -1, or the place of the first with bad headers."""
+    cdef Py_ssize_t place = at[0], size, length, rest, begin, stop, number
+    cdef uint8_t *q = to.frames
+    cdef uint8_t *r = to.rows
+    cdef int64_t index
+    for index in range(count):
+        size = <int32_t>get32(p + place)
+        length = get32(p + place + 4)
+        rest = size - 4 - length
+        place += 8
+        if length:
+            number = object_of(p + place, length, end - place, &begin, &stop)
+            if number < 0:
+                return <int>index
+            if number:
+                r[0] = 91
+                memcpy(r + 1, to.sequence.digits + to.sequence.first, 20 - to.sequence.first)
+                r += 21 - to.sequence.first
+                memcpy(r, b",0,", 3)
+                memcpy(r + 3, p + place + begin, stop - begin)
+                r += 3 + stop - begin
+                r[0] = 93
+                r[1] = 44  # the caller takes the last one off
+                r += 2
+        put_head(q, <uint32_t>rest, to.timestamp, to.identity)
+        memcpy(q + HEAD, p + place + length, rest)
+        q += HEAD + rest
+        place += size - 4
+        to.identity += 1
+        if to.identity & SEQUENCE:
+            count_on(&to.sequence)
+        else:
+            count_from(&to.sequence, 0)
+    to.frames, to.rows, at[0] = q, r, place
+    return -1
+
+
+cdef bytes rows_of(const uint8_t *rows, const uint8_t *end):
+    """The rows from `rows` on without the last comma."""
+    return PyBytes_FromStringAndSize(<const char *>rows, end - rows - 1 if end > rows else 0)
+
+
+cdef void frame_to(Headed *to, bytes frames, uint8_t *rows, uint64_t identity, int64_t timestamp) noexcept:
+    to.frames = <uint8_t *>PyBytes_AS_STRING(frames)
+    to.rows = rows
+    to.identity = identity
+    to.timestamp = <uint64_t>timestamp
+    count_from(&to.sequence, identity & SEQUENCE)
 
 
 def frame_headed(body, first_id, int64_t timestamp, max_count, max_size, max_headers):
@@ -177,12 +292,11 @@ def frame_headed(body, first_id, int64_t timestamp, max_count, max_size, max_hea
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 4, most = near(max_count)
     cdef Py_ssize_t largest = min(near(max_size), ROOM), longest = near(max_headers), total = 0, beside = 0
-    cdef Py_ssize_t begin, stop, number, written = 0
-    cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
     cdef int64_t size, length, rest
     cdef int32_t count, index
+    cdef int bad
+    cdef Headed to
     cdef bytes out
-    cdef uint8_t *q
     cdef uint8_t *rows
     if end < 4:
         raise PublishRefused(SHORT, -1, end)
@@ -208,56 +322,79 @@ def frame_headed(body, first_id, int64_t timestamp, max_count, max_size, max_hea
         at += 4 + size
         total += HEAD + rest
         if length:
-            beside += length + 24  # brackets, commas, a sequence of at most 17 digits and a zero
+            beside += length + BESIDE
     if at != end:
         raise PublishRefused(SURPLUS, count, at)
     out = PyBytes_FromStringAndSize(NULL, total)
-    q = <uint8_t *>PyBytes_AS_STRING(out)
     rows = <uint8_t *>PyMem_Malloc(beside + 1)
     if rows == NULL:
         raise MemoryError()
     try:
+        frame_to(&to, out, rows, first_id & 0xFFFFFFFFFFFFFFFF, timestamp)
         at = 4
-        for index in range(count):
-            size = <int32_t>get32(p + at)
-            length = get32(p + at + 4)
-            rest = size - 4 - length
-            if length:
-                number = object_of(p + at + 8, length, &begin, &stop)
-                if number < 0:
-                    raise PublishRefused(BAD_HEADERS, index, length)
-                if number:
-                    if written:
-                        rows[written] = 44
-                        written += 1
-                    rows[written] = 91
-                    written += 1
-                    written += put_decimal(rows + written, identity & SEQUENCE)
-                    memcpy(rows + written, b",0,", 3)
-                    written += 3
-                    memcpy(rows + written, p + at + 8 + begin, stop - begin)
-                    written += stop - begin
-                    rows[written] = 93
-                    written += 1
-            put_head(q, <uint32_t>rest, <uint64_t>timestamp, identity)
-            memcpy(q + HEAD, p + at + 8 + length, rest)
-            q += HEAD + rest
-            identity += 1
-            at += 4 + size
-        return out, PyBytes_FromStringAndSize(<const char *>rows, written), count
+        bad = frame_headed_run(&to, p, end, count, &at)
+        if bad >= 0:
+            raise PublishRefused(BAD_HEADERS, bad, get32(p + headed_at(p, bad) + 4))
+        return out, rows_of(rows, to.rows), count
+    finally:
+        PyMem_Free(rows)
+
+
+cdef Py_ssize_t headed_at(const uint8_t *p, int index) noexcept:
+    """Where a message of an HMPUB body begins that was checked before."""
+    cdef Py_ssize_t at = 4
+    cdef int number
+    for number in range(index):
+        at += 4 + <Py_ssize_t><int32_t>get32(p + at)
+    return at
+
+
+def frame_headed_pubs(
+    bytes data, bytes line, first_id, int64_t timestamp, max_count, max_size, max_body, max_headers
+):
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(line)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), prefix = PyBytes_GET_SIZE(line)
+    cdef Py_ssize_t at = 0, messages = 0, total = 0, beside = 0
+    cdef Py_ssize_t commands = count_headed_pubs(
+        p, end, start, prefix, near(max_count), near(max_size), near(max_body), near(max_headers),
+        &messages, &total, &beside,
+    )
+    cdef bint batches = is_batch(start, prefix)
+    cdef int64_t count
+    cdef Headed to
+    cdef bytes out
+    cdef uint8_t *rows
+    if not commands:
+        return None
+    out = PyBytes_FromStringAndSize(NULL, total)
+    rows = <uint8_t *>PyMem_Malloc(beside + 1)
+    if rows == NULL:
+        raise MemoryError()
+    try:
+        frame_to(&to, out, rows, first_id & 0xFFFFFFFFFFFFFFFF, timestamp)
+        while at < end:
+            at += prefix
+            count = 1
+            if batches:
+                count = <int64_t><int32_t>get32(p + at + 4)
+                at += 8
+            if frame_headed_run(&to, p, end, count, &at) >= 0:
+                return None
+        return out, rows_of(rows, to.rows), messages, commands
     finally:
         PyMem_Free(rows)
 
 
 cdef inline Py_ssize_t past_string(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
     """Where the string whose quote is at `at` ends, behind its other quote; -1 if it does not end."""
-    cdef uint64_t eight
+    cdef int run
     at += 1
     while at < end:
-        if end - at >= 8:
-            memcpy(&eight, p + at, 8)
-            if not (has_byte(eight, 34) | has_byte(eight, 92)):
-                at += 8
+        if end - at >= 16:
+            run = string_run(p + at)
+            at += run
+            if run == 16:
                 continue
         if p[at] == 34:
             return at + 1
@@ -329,14 +466,33 @@ def find_rows(rows, start, stop):
 def row_places(rows):
     cdef bytes data = flat(rows)
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0
-    cdef int64_t sequence = 0, deferral = 0
-    cdef list sequences = [], places = [0]
-    while at < end:
-        at = next_row(p, at, end, &sequence, &deferral, &begin, &after)
-        sequences.append(sequence)
-        places.append(at)
-    return array("q", sequences), array("q", places)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0, count = 0, room = 256
+    cdef int64_t deferral = 0
+    cdef int64_t *pairs = <int64_t *>PyMem_Malloc(room * 16)  # the sequence of each row, and where the next begins
+    cdef int64_t *grown
+    cdef bytes first, second
+    try:
+        if pairs == NULL:
+            raise MemoryError()
+        while at < end:
+            if count == room:
+                room *= 2
+                grown = <int64_t *>PyMem_Realloc(pairs, room * 16)
+                if grown == NULL:
+                    raise MemoryError()
+                pairs = grown
+            at = next_row(p, at, end, &pairs[2 * count], &deferral, &begin, &after)
+            pairs[2 * count + 1] = at
+            count += 1
+        first, second = PyBytes_FromStringAndSize(NULL, 8 * count), PyBytes_FromStringAndSize(NULL, 8 * count)
+        for at in range(count):
+            memcpy(PyBytes_AS_STRING(first) + 8 * at, &pairs[2 * at], 8)
+            memcpy(PyBytes_AS_STRING(second) + 8 * at, &pairs[2 * at + 1], 8)
+    finally:
+        PyMem_Free(pairs)
+    places = array("q", [0])
+    places.frombytes(second)
+    return array("q", first), places
 
 
 def message_ids(rows):

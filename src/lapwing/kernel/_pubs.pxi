@@ -91,3 +91,58 @@ cdef Py_ssize_t count_pubs(
         messages[0] += count
         commands += 1
     return commands
+
+
+cdef enum:
+    BESIDE = 24  # bytes of a row beside its headers: brackets, commas, a sequence of at most 17 digits and a zero
+
+
+cdef inline bint is_batch(const uint8_t *start, Py_ssize_t prefix) noexcept nogil:
+    """Whether commands that begin with `start` are HMPUBs rather than HPUBs."""
+    return prefix > 1 and start[1] == 77
+
+
+cdef Py_ssize_t count_headed_pubs(
+    const uint8_t *begin, Py_ssize_t end, const uint8_t *start, Py_ssize_t prefix,
+    int64_t most_count, int64_t most_size, int64_t most_body, int64_t most_headers,
+    Py_ssize_t *messages, Py_ssize_t *total, Py_ssize_t *beside
+) noexcept nogil:
+    """Return how many commands `begin` holds: whole HPUBs or HMPUBs that begin with `start`; 0 for anything else.
+
+    Count their messages, the bytes of their frames, and room for their rows. Nobody has looked at the headers yet.
+    """
+    cdef Py_ssize_t at = 0, commands = 0
+    cdef int64_t count, left, size, length, rest, number
+    cdef bint batches = is_batch(start, prefix)
+    messages[0] = total[0] = beside[0] = 0
+    if most_size > ROOM:
+        most_size = ROOM
+    while at < end:
+        count, left = 1, -1
+        if end - at - prefix < 8 or memcmp(begin + at, start, prefix) != 0:
+            return 0
+        at += prefix
+        if batches:
+            left = <int64_t><int32_t>get32(begin + at) - 4
+            count = <int64_t><int32_t>get32(begin + at + 4)
+            if left + 4 > most_body or count <= 0 or count > most_count:
+                return 0
+            at += 8
+        for number in range(count):
+            if end - at < 8:
+                return 0
+            size = <int64_t><int32_t>get32(begin + at)
+            length = <int64_t>get32(begin + at + 4)
+            rest = size - 4 - length
+            if length > most_headers or rest <= 0 or rest > most_size or end - at - 4 < size:
+                return 0
+            at += 4 + size
+            left -= 4 + size
+            total[0] += rest + HEAD
+            if length:
+                beside[0] += length + BESIDE
+        if batches and left:
+            return 0
+        messages[0] += count
+        commands += 1
+    return commands

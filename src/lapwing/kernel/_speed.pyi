@@ -15,6 +15,7 @@ from lapwing.kernel.pure_headers import count_headers as count_headers
 from lapwing.kernel.pure_headers import decode_headed as decode_headed
 from lapwing.kernel.pure_headers import find_rows as find_rows
 from lapwing.kernel.pure_headers import frame_headed as frame_headed
+from lapwing.kernel.pure_headers import frame_headed_pubs as frame_headed_pubs
 from lapwing.kernel.pure_headers import message_ids as message_ids
 from lapwing.kernel.pure_headers import row_places as row_places
 from lapwing.kernel.pure_headers import with_headers as with_headers

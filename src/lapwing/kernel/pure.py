@@ -26,6 +26,7 @@ from lapwing.kernel.pure_headers import (  # noqa: F401 - this module is one who
     decode_headed,
     find_rows,
     frame_headed,
+    frame_headed_pubs,
     message_ids,
     row_places,
     with_headers,
