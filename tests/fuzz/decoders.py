@@ -20,7 +20,7 @@ from twins import TWINS, outcome
 
 from lapwing import kernel
 from lapwing.errors import HangUp, LapwingError, LogError, ProtocolError
-from lapwing.kernel import pure
+from lapwing.kernel import MAX_HEADERS, pure
 from lapwing.log import index, journal_entries, records
 from lapwing.log.catalog import Catalog
 from lapwing.log.disk import Disk
@@ -33,7 +33,7 @@ from lapwing.net.http_message import AnswerParser, HttpFailed
 from lapwing.net.incoming import Incoming
 from lapwing.net.routes import Route, Router
 from lapwing.wire.nsq import identify, lookup
-from lapwing.wire.nsq.commands import MAGIC, Mpub, bodies
+from lapwing.wire.nsq.commands import MAGIC, Command, Hmpub, Mpub, bodies
 from lapwing.wire.nsq.compression import CompressionError, DeflateCodec, SnappyCodec
 from lapwing.wire.nsq.connection import BrokerConnection, ClientConnection, Limits
 from lapwing.wire.resp import commands as resp_commands
@@ -243,9 +243,14 @@ def publishes(data: bytes) -> None:
     kernels = _kernels(data)
     for name, arguments in (
         ("frame_mpub", (data, 5, 5, 100, 1000)), ("mpub_run", (data, 4, 3, 1000)), ("fin_run", (data, 0)),
-        ("frame_pubs", (data, 5, 5, 1000)), ("xadd_run", (data, 0, 1000)), ("split_words", (data, 0, 100)),
+        ("xadd_run", (data, 0, 1000)), ("split_words", (data, 0, 100)),
+        ("frame_headed", (data, 5, 5, 100, 1000, 100)), ("count_headers", (data,)), ("find_rows", (data, 0, 9)),
+        ("row_places", (data,)), ("message_ids", (data,)),
     ):  # fmt: skip
         _agree(kernels, name, arguments)
+    line = data[: data.find(b"\n") + 1]
+    _agree(kernels, "frame_pubs", (data, line, 5, 5, 100, 1000, 5000))
+    _agree(kernels, "frame_headed_pubs", (data, line, 5, 5, 100, 1000, 5000, 100))
     outcomes = []
     for twin in kernels:
         flying: dict[int, Any] = dict.fromkeys(range(8))
@@ -365,14 +370,15 @@ class _Receiver:
         assert SocketSet is not None
         self._set = SocketSet()
         most: dict[str, int] = {"max_count": 1000, "max_size": LIMITS.max_message, "max_body": LIMITS.max_body}
-        self._publishes = [Publishes(line, None, **most) for line in (b"PUB t\n", b"MPUB t\n")]
+        most["max_headers"] = MAX_HEADERS
+        self._publishes = [Publishes(b"%b t\n" % word, None, **most) for word in (b"PUB", b"MPUB", b"HPUB", b"HMPUB")]
         self._pairs: list[tuple[socket.socket, socket.socket, SimpleNamespace]] = [self._pair() for _ in range(4)]
 
     def _pair(self) -> tuple[socket.socket, socket.socket, SimpleNamespace]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        expected = [*self._publishes, None][ours.fileno() % 3]
+        expected = [*self._publishes, None][ours.fileno() % 5]
         owner = SimpleNamespace(fd=ours.fileno(), publishes=expected)
         self._set.add(ours.fileno(), owner)
         return ours, theirs, owner
@@ -410,10 +416,17 @@ class _Receiver:
 def _check_publishes(piece: bytes, messages: int, commands: int) -> None:
     """Compare what the receiver took for whole publishes with what the parser makes of it."""
     connection = BrokerConnection(LIMITS)
+    connection.headers = True
     connection.receive(MAGIC + piece)
     found = list(connection.commands())
     assert len(found) == commands, f"{len(found)} commands of {commands}"
-    assert sum(len(bodies(each.body)) if type(each) is Mpub else 1 for each in found) == messages
+    assert sum(_messages_of(each) for each in found) == messages
+
+
+def _messages_of(command: Command) -> int:
+    if type(command) is Hmpub:
+        return int.from_bytes(command.body[:4], "big")
+    return len(bodies(command.body)) if type(command) is Mpub else 1
 
 
 _receivers: list[_Receiver] = []

@@ -23,6 +23,19 @@ def dpub(topic: str, ms: int, body: bytes) -> bytes:
     return f"DPUB {topic} {ms}\n".encode() + struct.pack(">I", len(body)) + body
 
 
+def headed(headers: bytes, body: bytes) -> bytes:
+    return struct.pack(">II", 4 + len(headers) + len(body), len(headers)) + headers + body
+
+
+def hpub(topic: str, headers: bytes, body: bytes) -> bytes:
+    return f"HPUB {topic}\n".encode() + headed(headers, body)
+
+
+def hmpub(topic: str, pairs: list[tuple[bytes, bytes]]) -> bytes:
+    content = struct.pack(">I", len(pairs)) + b"".join(headed(headers, body) for headers, body in pairs)
+    return f"HMPUB {topic}\n".encode() + struct.pack(">I", len(content)) + content
+
+
 class Raw:
     """One connection. Frames are read as (type, payload); a message also as (attempts, id, body)."""
 
@@ -60,6 +73,15 @@ class Raw:
         kind, payload = self.frame()
         assert kind == 2, payload
         return int.from_bytes(payload[8:10], "big"), payload[10:26], payload[26:]
+
+    def headed(self) -> tuple[bytes, bytes]:
+        """The next message: headers (empty in a plain frame) and body."""
+        kind, payload = self.frame()
+        assert kind in (2, 3), payload
+        if kind == 2:
+            return b"", payload[26:]
+        body = 30 + int.from_bytes(payload[26:30], "big")
+        return payload[30:body], payload[body:]
 
     def error(self) -> str:
         """The next frame, which is an error that ends the conversation."""

@@ -10,10 +10,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from rawtalk import Raw, get, mpub, post, pub
+from rawtalk import Raw, get, hmpub, hpub, mpub, post, pub
 
 import daemons
 from daemons import Daemon
+
+CHANNELS = ("all", "headers")  # that `bodies_of` and `headers_of` consume
 
 
 @pytest.fixture(scope="module", params=["auto", "asyncio"])
@@ -39,17 +41,31 @@ def bodies_of(daemon: Daemon, topic: str, count: int) -> list[bytes]:
         return [raw.message()[2] for _ in range(count)]
 
 
+def headers_of(daemon: Daemon, topic: str, count: int) -> list[tuple[bytes, bytes]]:
+    """The headers and the body of each message."""
+    with Raw(daemon) as raw:
+        raw.identify(headers=True, feature_negotiation=True)
+        raw.ok(b"SUB %b headers\n" % topic.encode())
+        raw.send(b"RDY 2500\n")
+        return [raw.headed() for _ in range(count)]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_any_mix_of_publishes_in_any_pieces_is_stored_in_order_and_answered(nsqd: Daemon, seed: int) -> None:
     chance = random.Random(seed)
     topics = [f"runs{seed}_{letter}" for letter in "ab"]
     expected: dict[str, list[bytes]] = {topic: [] for topic in topics}
     commands = []
+    headed = seed % 2 == 1
     for number in range(120):
         topic = chance.choice(topics[:1] * 6 + topics)
         bodies = [b"%d-%d" % (number, each) for each in range(chance.choice([1, 1, 1, 3]))]
         expected[topic] += bodies
-        commands.append(pub(topic, bodies[0]) if len(bodies) == 1 else mpub(topic, bodies))
+        if headed and chance.random() < 0.8:
+            pairs = [(b'{"n":"%b"}' % body, body) for body in bodies]
+            commands.append(hpub(topic, *pairs[0]) if len(pairs) == 1 else hmpub(topic, pairs))
+        else:
+            commands.append(pub(topic, bodies[0]) if len(bodies) == 1 else mpub(topic, bodies))
         if chance.random() < 0.1:
             commands.append(b"NOP\n")
     stream = b"".join(commands)
@@ -59,6 +75,11 @@ def test_any_mix_of_publishes_in_any_pieces_is_stored_in_order_and_answered(nsqd
     else:
         pieces = commands
     with Raw(nsqd) as raw:
+        raw.identify(headers=True, feature_negotiation=True)
+        for topic in topics:
+            post(nsqd, f"/topic/create?topic={topic}")
+            for channel in CHANNELS:
+                post(nsqd, f"/channel/create?topic={topic}&channel={channel}")
         for piece in pieces:
             raw.send(piece)
         answers = [raw.frame() for command in commands if command != b"NOP\n"]
@@ -66,6 +87,8 @@ def test_any_mix_of_publishes_in_any_pieces_is_stored_in_order_and_answered(nsqd
     assert set(answers) == {(0, b"OK")}
     for topic, bodies in expected.items():
         assert bodies_of(nsqd, topic, len(bodies)) == bodies
+        for headers, body in headers_of(nsqd, topic, len(bodies)):
+            assert headers in ((b"", b'{"n":"%b"}' % body) if headed else (b"",))
 
 
 def test_a_publish_that_is_refused_is_refused_behind_a_run_too(nsqd: Daemon) -> None:
@@ -208,3 +231,91 @@ def test_publishes_that_wait_for_answers_survive_a_kill_in_order(tmp_path: Path)
     assert depth == 300
     with daemons.nsqd(f"--data-path={tmp_path}") as daemon:
         assert bodies_of(daemon, "kept", 300) == [b"%d" % number for number in range(300)]
+
+
+def test_runs_of_messages_with_headers_keep_the_headers_of_each(nsqd: Daemon) -> None:
+    topic = "headed"
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Raw(nsqd)) for _ in range(4)]
+        for client in clients:
+            client.identify(headers=True, feature_negotiation=True)
+            client.ok(hmpub(topic, [(b"{}", b"first")]))
+        with stopped(nsqd):
+            for number, client in enumerate(clients):
+                batch = [(b'{"by":"%d","n":"%d"}' % (number, each), b"%d-%d" % (number, each)) for each in range(3)]
+                client.send(hmpub(topic, batch) + hmpub(topic, [(b"", b"%d-none" % number)]))
+        for client in clients:
+            assert [client.frame(), client.frame()] == [(0, b"OK")] * 2
+
+    found = headers_of(nsqd, topic, 4 + 4 * 4)
+    assert found[:4] == [(b"", b"first")] * 4
+    expected = [(b'{"by":"%d","n":"%d"}' % (by, each), b"%d-%d" % (by, each)) for by in range(4) for each in range(3)]
+    assert sorted(found[4:]) == sorted([*expected, *((b"", b"%d-none" % by) for by in range(4))])
+
+
+def test_publishes_with_headers_that_wait_for_each_answer_keep_their_headers(nsqd: Daemon) -> None:
+    with Raw(nsqd) as raw:
+        raw.identify(headers=True, feature_negotiation=True)
+        for number in range(20):
+            raw.ok(pub("patient", b"plain %d" % number))
+        for number in range(20):
+            raw.ok(hpub("patient", b'{"n":"%d"}' % number, b"%d" % number))
+
+    found = headers_of(nsqd, "patient", 40)
+    assert found[:20] == [(b"", b"plain %d" % number) for number in range(20)]
+    assert found[20:] == [(b'{"n":"%d"}' % number, b"%d" % number) for number in range(20)]
+
+
+def test_headers_that_are_refused_are_refused_behind_a_run_too(nsqd: Daemon) -> None:
+    with Raw(nsqd) as raw, Raw(nsqd) as other:
+        for client in (raw, other):
+            client.identify(headers=True, feature_negotiation=True)
+            client.ok(hpub("unlawful", b'{"a":"1"}', b"one"))
+        with stopped(nsqd):
+            raw.send(hpub("unlawful", b'{"a":"1"}', b"two") + hpub("unlawful", b'{"A":"1"}', b"never"))
+            other.send(hpub("unlawful", b'{"a":"1"}', b"three"))
+
+        assert other.frame() == (0, b"OK")
+        assert raw.frame() == (0, b"OK")
+        assert raw.error().startswith("E_BAD_MESSAGE HPUB message headers are not a JSON object of strings")
+    assert sorted(bodies_of(nsqd, "unlawful", 4)) == [b"one", b"one", b"three", b"two"]
+
+
+def test_headers_end_with_the_identify_that_gives_them_up(nsqd: Daemon) -> None:
+    with Raw(nsqd) as raw:
+        raw.identify(headers=True, feature_negotiation=True)
+        raw.ok(hpub("given_up", b'{"a":"1"}', b"one"))
+        raw.send(hpub("given_up", b'{"a":"1"}', b"two") + b"IDENTIFY\n\0\0\0\2{}")
+        assert [raw.frame(), raw.frame()] == [(0, b"OK")] * 2
+        raw.send(hpub("given_up", b'{"a":"1"}', b"three"))
+
+        assert raw.error() == "E_INVALID invalid command HPUB"
+
+
+def test_a_window_is_announced_to_clients_that_publish_in_runs(nsqd: Daemon) -> None:
+    with Raw(nsqd) as headed, Raw(nsqd) as plain:
+        headed.identify(headers=True, feature_negotiation=True)
+        for client in (headed, plain):
+            client.ok(pub("window", b"one"))
+            client.ok(pub("window", b"two"))
+        post(nsqd, "/topic/settings?topic=window", b'{"dedup_window": "1h"}', method="PATCH")
+        with stopped(nsqd):
+            headed.send(pub("window", b"three") * 2)
+            plain.send(pub("window", b"four"))
+
+        assert [headed.frame(), headed.frame()] == [(0, b"OK message-id")] * 2
+        assert plain.frame() == (0, b"OK")
+
+
+def test_repeated_ids_are_found_behind_a_run(nsqd: Daemon) -> None:
+    with Raw(nsqd) as raw:
+        raw.identify(headers=True, feature_negotiation=True)
+        raw.ok(hpub("repeats", b'{"message-id":"1"}', b"one"))
+        raw.ok(hpub("repeats", b'{"message-id":"1"}', b"two"))
+        post(nsqd, "/topic/settings?topic=repeats", b'{"dedup_window": "1h"}', method="PATCH")
+        for _ in range(3):
+            raw.send(hpub("repeats", b'{"message-id":"2"}', b"three"))
+            assert raw.frame() == (0, b"OK message-id")
+
+    assert bodies_of(nsqd, "repeats", 3) == [b"one", b"two", b"three"]
+    assert json.loads(get(nsqd, "/stats?format=json&topic=repeats"))["topics"][0]["message_count"] == 3

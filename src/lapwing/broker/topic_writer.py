@@ -206,29 +206,38 @@ class TopicWriter:
         self.waiting.append((receipt, sequence))
 
     def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
-        """Take the messages of whole PUBs or MPUBs that begin with `line`; return how many messages and commands.
+        """Take the messages of whole publishes that begin with `line`; return how many messages and commands.
 
-        Return None, with nothing taken, where `data` is anything else, or the topic has limits to check.
+        `line` is that of a PUB, MPUB, HPUB or HMPUB. Return None, with nothing taken, where `data` is anything else, or
+        the topic has limits or ids to check.
         """
         if self.exiting or self.admission is not None:
             return None
         options = self.options
-        found = kernel.frame_pubs(
-            data, line, self.id_base + self.log.next, now + self.skew,
-            options.max_batch_count, options.max_msg_size, options.max_body_size,
-        )  # fmt: skip
-        if found is None:
-            return None
-        frames, messages, commands = found
-        self._append(frames, messages, len(frames) - kernel.HEAD * messages, receipt, (), now)
+        first_id, stamp, rows = self.id_base + self.log.next, now + self.skew, b""
+        limits = options.max_batch_count, options.max_msg_size, options.max_body_size
+        if line.startswith(b"H"):
+            if self.dedup is not None:
+                return None
+            headed = kernel.frame_headed_pubs(data, line, first_id, stamp, *limits, kernel.MAX_HEADERS)
+            if headed is None:
+                return None
+            frames, rows, messages, commands = headed
+        else:
+            plain = kernel.frame_pubs(data, line, first_id, stamp, *limits)
+            if plain is None:
+                return None
+            frames, messages, commands = plain
+        self._append(frames, messages, len(frames) - kernel.HEAD * messages, receipt, (), now, rows=rows)
         return messages, commands
 
     def direct_log(self) -> DirectLog | None:
         """Return the log if frames may be written to its file without a turn; `Topic.adopt` must follow.
 
-        None where the topic looks at what it takes, or has something to write.
+        None where the topic looks at what it takes or answers more than OK, or has something to write.
         """
-        if self.exiting or self.ephemeral or self.admission is not None or self.waiting:
+        looks = self.admission is not None or self.dedup is not None
+        if self.exiting or self.ephemeral or looks or self.waiting:
             return None
         return self.log.direct
 

@@ -10,7 +10,14 @@ class Publishes:
     taken: Callable[[], None]
     owners: list[PolledTransport]
     def __init__(
-        self, line: bytes, taken: Callable[[], None], *, max_count: int, max_size: int, max_body: int
+        self,
+        line: bytes,
+        taken: Callable[[], None],
+        *,
+        max_count: int,
+        max_size: int,
+        max_body: int,
+        max_headers: int = 0,
     ) -> None: ...
     def take(self) -> tuple[list[bytes], list[tuple[PolledTransport, int, int]]]: ...
 

@@ -77,13 +77,18 @@ cdef class Publishes:
 
     cdef readonly bytes line
     cdef readonly object taken
-    cdef int64_t _most_count, _most_size, _most_body
+    cdef int64_t _most_count, _most_size, _most_body, _most_headers
+    cdef bint _headed
     cdef list _pieces, _senders, _last
 
-    def __init__(self, bytes line, taken, *, int64_t max_count, int64_t max_size, int64_t max_body):
+    def __init__(
+        self, bytes line, taken, *, int64_t max_count, int64_t max_size, int64_t max_body, int64_t max_headers=0
+    ):
         self.line = line
         self.taken = taken
         self._most_count, self._most_size, self._most_body = max_count, max_size, max_body
+        self._most_headers = max_headers
+        self._headed = line.startswith(b"H")
         self._pieces, self._senders, self._last = [], [], []
 
     @property
@@ -93,11 +98,19 @@ cdef class Publishes:
 
     cdef bint receive(self, owner, char *data, Py_ssize_t size):
         """Keep what an owner has received, if that is whole publishes and nothing else."""
-        cdef Py_ssize_t messages, total
-        cdef Py_ssize_t commands = count_pubs(
-            <const uint8_t *>data, size, <const uint8_t *>PyBytes_AS_STRING(self.line), PyBytes_GET_SIZE(self.line),
-            self._most_count, self._most_size, self._most_body, &messages, &total,
-        )
+        cdef Py_ssize_t messages, total, beside, commands
+        cdef const uint8_t *begin = <const uint8_t *>data
+        cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(self.line)
+        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(self.line)
+        if self._headed:
+            commands = count_headed_pubs(
+                begin, size, start, prefix, self._most_count, self._most_size, self._most_body, self._most_headers,
+                &messages, &total, &beside,
+            )
+        else:
+            commands = count_pubs(
+                begin, size, start, prefix, self._most_count, self._most_size, self._most_body, &messages, &total
+            )
         if not commands:
             return False
         self._pieces.append(PyBytes_FromStringAndSize(data, size))
@@ -160,8 +173,10 @@ cdef class LogTail:
         """Frame what an owner has received, if that is whole publishes of one message each, and there is room."""
         cdef Publishes publishes = self.publishes
         cdef const uint8_t *line = <const uint8_t *>PyBytes_AS_STRING(publishes.line)
-        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(publishes.line), messages, total
-        cdef Py_ssize_t commands = count_pubs(
+        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(publishes.line), messages, total, commands
+        if publishes._headed:
+            return False  # headers lie in a file of their own
+        commands = count_pubs(
             <const uint8_t *>data, size, line, prefix,
             publishes._most_count, publishes._most_size, publishes._most_body, &messages, &total,
         )

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakValueDictionary
 
+from lapwing import kernel
 from lapwing.net.polled import LogTail, PolledTransport, Publishes
-from lapwing.wire.nsq import frames
 
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
@@ -28,8 +28,8 @@ Sender = tuple[PolledTransport, int, int]  # a connection, with its messages and
 class Publisher(Protocol):
     """A connection whose publishes were taken."""
 
-    def published(self, topic: str, messages: int, answer: bytes, now: int) -> None:
-        """Send the answer."""
+    def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
+        """Answer the commands."""
 
     def count_published(self, topic: str, messages: int, now: int) -> None:
         """Count publishes that were answered."""
@@ -88,6 +88,7 @@ class _PublishRun:
             max_count=limits.max_count,
             max_size=limits.max_message,
             max_body=limits.max_body,
+            max_headers=kernel.MAX_HEADERS,
         )
         self.tail = LogTail(self.publishes)
         self._log: DirectLog | None = None  # where the tail points
@@ -128,21 +129,21 @@ class _PublishRun:
         pieces, senders = self.publishes.take()
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         now = self._now()
-        receipt = _RunReceipt(self.topic.name, self._word, senders, now)
+        receipt = _RunReceipt(self.topic, self._word, senders, now)
         if self.topic.publish_run(data, self.publishes.line, receipt, now=now) is None:
             for (transport, _, _), piece in zip(senders, pieces, strict=True):
                 transport.give(piece)
-        else:
+        elif not self._word.startswith("H"):  # headers lie in a file of their own
             self._note(self)
 
 
 class _RunReceipt:
     """The answers to the publishes of one round."""
 
-    __slots__ = ("_name", "_now", "_senders", "_word")
+    __slots__ = ("_now", "_senders", "_topic", "_word")
 
-    def __init__(self, name: str, word: str, senders: list[Sender], now: int) -> None:
-        self._name = name
+    def __init__(self, topic: Topic, word: str, senders: list[Sender], now: int) -> None:
+        self._topic = topic
         self._word = word
         self._senders = senders
         self._now = now
@@ -154,5 +155,4 @@ class _RunReceipt:
             if error is not None:
                 connection.publish_failed(self._word, error)
             else:
-                answer = frames.OK if commands == 1 else frames.OK * commands
-                connection.published(self._name, messages, answer, self._now)
+                connection.published(self._topic, messages, commands, self._now)

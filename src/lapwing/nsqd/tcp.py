@@ -10,6 +10,7 @@ from typing import Final
 
 from lapwing import names
 from lapwing.broker.subscription import UNSENT
+from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, ProtocolError
 from lapwing.net.polled import PolledTransport
 from lapwing.nsqd.authorization import Gate, Guarded
@@ -114,9 +115,12 @@ class Connection(Stream):
             run = self._session.run if self._at_rest and not (self._ending or self._session.doomed) else None
             transport.publishes = None if run is None else runs.publishes(*run)
 
-    def published(self, topic: str, messages: int, answer: bytes, now: int) -> None:
+    def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
         """Answer publishes that were taken together with those of other connections."""
-        self.count_published(topic, messages, now)
+        self._timer.last_command = now
+        answer = self._session.published(topic, messages)
+        if commands > 1:
+            answer *= commands
         replies, transport = self._session.replies, self._transport
         if replies.ready or replies.waiting or self._blocked or self._unannounced:
             replies.add(answer)
@@ -224,6 +228,7 @@ class Connection(Stream):
         self._wire.heartbeats = settings.heartbeat_interval > 0
         self._wire.reject = settings.reject
         self._wire.headers = session.headers = settings.headers
+        session.end_run()
         if identity.msg_timeout:
             session.touch_timeout = settings.msg_timeout
         if not self._identified:  # deliveries and heartbeats go by the first one

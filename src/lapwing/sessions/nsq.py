@@ -151,7 +151,7 @@ class Session:
         self.about = About()
         self._subscribed: Slot | None = None  # where the answer to SUB waits; messages wait behind it
         self._hang_up = hang_up
-        self._run_topic: Topic | None = None  # of the last PUB or MPUB, whose line and word follow
+        self._run_topic: Topic | None = None  # of the last publish, whose line and word follow
         self._run_line = b""
         self._run_word = ""
         broker.clients[self] = None
@@ -176,7 +176,7 @@ class Session:
             raise _failed("PUB", error) from error
         self._published(topic, slot, 1)
         if self._run_topic is not topic:
-            self._run_topic, self._run_line, self._run_word = topic, b"PUB %s\n" % topic.name.encode(), "PUB"
+            self._begin_run(topic, "PUB")
 
     def _dpub(self, command: Dpub, now: int) -> None:
         topic, slot = self._topic(command.topic, "DPUB"), PublishSlot(self, "DPUB")
@@ -199,7 +199,7 @@ class Session:
             raise _failed("MPUB", error) from error
         self._published(topic, slot, count)
         if self._run_topic is not topic:
-            self._run_topic, self._run_line, self._run_word = topic, b"MPUB %s\n" % topic.name.encode(), "MPUB"
+            self._begin_run(topic, "MPUB")
 
     def _hpub(self, command: Hpub, now: int) -> None:
         one = b"".join((_ONE, len(command.body).to_bytes(4, "big"), command.body))
@@ -220,6 +220,18 @@ class Session:
         except BrokerError as error:
             raise _failed(word, error) from error
         self._published(topic, slot, count)
+        if topic.dedup is not None or defer:
+            self._run_topic = None  # such publishes need more than a run is given
+        elif self._run_topic is not topic:
+            self._begin_run(topic, word)
+
+    def _begin_run(self, topic: Topic, word: str) -> None:
+        """Expect more publishes to this topic by this command."""
+        self._run_topic, self._run_line, self._run_word = topic, f"{word} {topic.name}\n".encode(), word
+
+    def end_run(self) -> None:
+        """Have the parser look at the next publish, whatever it is."""
+        self._run_topic = None
 
     def publish_run(self, data: bytes, *, now: int) -> bool:
         """Carry out whole publishes like the last one: the same command, the same topic, and nothing else in `data`.
@@ -249,11 +261,14 @@ class Session:
             raise _failed(word, error) from error
 
     def _published(self, topic: Topic, slot: PublishSlot, count: int) -> None:
-        if self.headers and topic.dedup is not None:
-            slot.ok = frames.OK_MESSAGE_ID
+        slot.ok = self.published(topic, count)
         self.replies.reserve(slot)
+
+    def published(self, topic: Topic, count: int) -> bytes:
+        """Count messages that the client has published, and return the answer to each command."""
         counts = self.publish_counts
         counts[topic.name] = counts.get(topic.name, 0) + count
+        return frames.OK_MESSAGE_ID if self.headers and topic.dedup is not None else frames.OK
 
     @property
     def run(self) -> tuple[Topic, str] | None:
