@@ -11,6 +11,7 @@ from lapwing.broker import claims, dead_filter, redrive_task
 from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings import UNLIMITED, Rate
 from lapwing.errors import SettingRefused, WriteFailed
+from lapwing.wire.nsq.commands import Rdy
 from play import SECOND, Client, Stage, numbered
 
 DEAD = "t.c.dead"
@@ -363,6 +364,29 @@ def test_a_letter_that_would_expire_at_once_stays(stage: Stage, to_dead: bool):
 
     assert run(stage).redriven == 3
     assert consumer.received() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("overflow", ["drop-oldest", "dead"])
+def test_a_redrive_waits_while_the_channel_would_shed_what_comes_back(stage: Stage, overflow: str):
+    consumer = buried(stage, 6)
+    consumer.finish(6)
+    consumer.say(Rdy(0))
+    configure(stage, max_depth=2, overflow=overflow)
+    start(stage)
+    task = run(stage)
+    assert (task.state, task.redriven, waiting(stage), stage.channel().depth) == (RUNNING, 2, 4, 2)
+    assert task.error == f"channel t/c holds max_depth 2, and overflow is {overflow}: the redrive waits for room"
+    for _ in range(4):
+        stage.pass_time(SECOND)
+        assert run(stage).redriven == 2
+    consumer.say(Rdy(2500))
+    for _ in range(2):
+        stage.pass_time(SECOND)
+        task = run(stage)
+
+    assert (task.state, task.redriven, task.looked) == (DONE, 6, 6)
+    assert sorted(consumer.received()) == list(range(6))
+    assert stage.channel().counts.overflowed == 0
 
 
 def test_letters_are_published_again_for_all_channels_if_so_asked(stage: Stage):

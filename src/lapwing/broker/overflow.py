@@ -57,6 +57,14 @@ def shed(channel: ChannelCore, *, now: int) -> None:
         way_back.give_up(channel, given_up, OVERFLOW, now=now)
 
 
+def room(channel: ChannelCore) -> int | None:
+    """Return how many messages a channel that sheds may get before it does; None: any number."""
+    settings = channel.effective
+    if not channel.sheds or not settings.max_depth:
+        return None
+    return max(settings.max_depth - channel.depth + len(channel.pending.alone), 0)
+
+
 def _surplus(channel: ChannelCore) -> int:
     settings, depth = channel.effective, channel.depth - len(channel.pending.alone)
     surplus = depth - settings.max_depth if settings.max_depth else 0

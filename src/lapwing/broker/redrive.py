@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
-from lapwing.broker import dead_letter_view, dead_letters, settings, times
+from lapwing.broker import dead_letter_view, dead_letters, overflow, settings, times
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.dead_letter_view import DeadLetter
 from lapwing.broker.rate import TokenBucket
@@ -39,6 +39,18 @@ _RETRY: Final = 1_000_000_000  # ns before a step that the disk refused is tried
 _SETTLING: Final = 5_000_000  # ns between two looks at whether publishes are synced
 _SMOOTH: Final = 100_000_000  # ns; a rate is kept over this time
 _FROM: Final = "dead-redriven"  # header of a message that was published again: log and sequence of its letter
+
+
+class _NoRoom(LapwingError):
+    """A channel would shed more letters than those that are `done`."""
+
+    def __init__(self, channel: Channel, done: list[int]) -> None:
+        settings = channel.effective
+        super().__init__(
+            f"channel {channel.topic.name}/{channel.name} holds max_depth {settings.max_depth}, and overflow is "
+            f"{settings.overflow}: the redrive waits for room"
+        )
+        self.done = done
 
 
 class Redrives:
@@ -194,6 +206,9 @@ class Redrives:
                     done += self._publish(channel, task, topic, some, now)
                 else:
                     done += self._return(channel, task, topic, name, some, now)
+            except _NoRoom as error:
+                done += error.done
+                failed = error
             except (LapwingError, OSError) as error:
                 failed = error
         return done, failed
@@ -217,10 +232,19 @@ class Redrives:
             return []
         usable, kept = _returnable(channel, same, edited=task.edited is not None, now=now)
         task.skipped += kept
-        if not usable:
-            return []
-        returned = return_letters(channel, usable, edited=task.edited, now=now)
-        done = [letter.sequence for letter in usable]
+        room = overflow.room(channel)
+        fitting = usable if room is None else usable[:room]
+        done = self._take_back(dead, task, channel, fitting, now) if fitting else []
+        if len(fitting) < len(usable):
+            raise _NoRoom(channel, done)
+        return done
+
+    def _take_back(
+        self, dead: Channel, task: RedriveTask, channel: Channel, found: list[DeadLetter], now: int
+    ) -> list[int]:
+        """Return letters to their channel, and note that in its journal. Raises `LogError`, with no change."""
+        returned = return_letters(channel, found, edited=task.edited, now=now)
+        done = [letter.sequence for letter in found]
         log = dead.topic.log.identity
         key = f"{dead.topic.name} {log}"
         link = channel.dead_link()
