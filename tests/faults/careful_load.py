@@ -87,7 +87,9 @@ class Book:
         saved = not self.breaks.forgotten(known.came, known.connected)
         if known.finished and identity not in self.refused and saved:
             ago = now - known.finished
-            self._break(f"message {number} was finished {ago:.2f} s ago, and came again: {known.history}")
+            near = self.breaks.around(known.finished, now)
+            self._break(f"message {number} was finished {ago:.2f} s ago, and came again: {known.history}; {near}")
+        known.finished = 0.0  # until it is finished again
         if attempts is not None:
             if attempts <= known.attempts and saved:
                 self._break(f"message {number} has {attempts} attempts, and had {known.attempts}")

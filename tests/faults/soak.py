@@ -10,6 +10,7 @@ simulated power losses, after every step of random histories. Exits with 1 if a 
 
 import argparse
 import errno
+import gc
 import os
 import platform
 import random
@@ -353,6 +354,7 @@ def main() -> None:
     options.add_argument("--only", default="", metavar="FAULTS", help="only these, such as kill,fail_reads")
     options.add_argument("--report", type=Path, default=Path("build/soak"), help="folder for the report and its plot")
     chosen = options.parse_args()
+    gc.disable()  # millions of notes on messages are kept to the end, and would be looked through again and again
     chosen.report.mkdir(parents=True, exist_ok=True)
     seed = chosen.seed or time.time_ns() % 1_000_000
     with tempfile.TemporaryDirectory(prefix="lapwing-soak-", ignore_cleanup_errors=True) as folder:

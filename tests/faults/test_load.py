@@ -1,9 +1,13 @@
 """The recorder and checker of the soak: it misses nothing that its consumers note."""
 
+import time
 from typing import Any
 
 import numpy as np
+from careful_load import Book
 from load import ACKNOWLEDGED, MESSAGE, SIZE, Channel, Line, Load, Publisher, checks
+
+from breaks import Breaks
 
 
 class Sink:
@@ -71,3 +75,37 @@ def test_first_deliveries_out_of_order_are_noticed() -> None:
     take(channel, np.array([1, 2, 5, 4]))
 
     assert "first delivery" in channel.broken[0]
+
+
+def test_a_message_that_was_finished_and_saved_must_not_come_again() -> None:
+    book = Book("t", Breaks())
+    _, body = book.body()
+    for _ in range(2):
+        known = book.deliver(body, b"1", time.monotonic())
+        assert known is not None
+        known.finished = time.monotonic()
+
+    assert "came again" in book.broken[0]
+
+
+def test_a_message_whose_finish_a_kill_has_forgotten_may_come_until_it_is_finished_again() -> None:
+    breaks = Breaks()
+    book = Book("t", breaks)
+    (number, body), connected = book.body(), time.monotonic()
+    book.acknowledge([number])
+    known = book.deliver(body, b"1", connected)
+    assert known is not None
+    known.finished = time.monotonic()
+    breaks.kills.append((time.monotonic(), breaks.began))  # nothing was saved since the beginning
+    for _ in range(2):  # the first answer to it was lost
+        book.deliver(body, b"1", time.monotonic())
+
+    assert (book.broken, book.missing()) == ([], [number])
+
+
+def test_a_deferred_message_must_not_come_early() -> None:
+    book = Book("t", Breaks())
+    _, body = book.body(delay=60.0)
+    book.deliver(body, b"1", time.monotonic())
+
+    assert "early" in book.broken[0]
