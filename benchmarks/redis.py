@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import re
-import select
 import shutil
 import socket
 import subprocess
@@ -22,7 +21,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from single import generator
 
 BODY = b"x" * 100
 PIPELINE = 200
@@ -151,30 +153,21 @@ def consumed(server: Server, messages: int) -> tuple[float, float]:
     return spent * 1e6 / messages, messages / took
 
 
-def one_at_a_time(server: Server, messages: int) -> tuple[float, float]:
-    """XADD one at a time on 16 connections: us of CPU per entry, and entries per second."""
-    request = command(b"XADD", b"single", b"*", b"data", BODY)
-    poll = select.epoll()
-    connections = {made.fileno(): made for made in (server.connect() for _ in range(16))}
-    for number in connections:
-        poll.register(number, select.EPOLLIN)
-    before, began = server.cpu(), time.perf_counter()
-    for connection in connections.values():
-        connection.send(request)
-    left, done = messages - len(connections), 0
-    while done < messages:
-        for number, _ in poll.poll():
-            connection = connections[number]
-            connection.recv(4096)
-            done += 1
-            if left > 0:
-                left -= 1
-                connection.send(request)
-    spent, took = server.cpu() - before, time.perf_counter() - began
-    ask(next(iter(connections.values())), command(b"DEL", b"single"), b"\r\n")
-    for connection in connections.values():
-        connection.close()
-    return spent * 1e6 / messages, messages / took
+def one_at_a_time(server: Server, messages: int, *, load: str) -> tuple[float, float]:
+    """XADD one at a time on 16 connections: us of CPU per entry, and entries per second.
+
+    The load is that of `single.py`: connections that do not wait for one another.
+    """
+    seconds = messages / 50_000
+    before = server.cpu()
+    done = subprocess.run(
+        [load, "redis", str(server.port), "16", str(seconds), str(len(BODY))], check=True, stdout=subprocess.PIPE
+    )
+    spent = server.cpu() - before
+    count, took = (float(word) for word in done.stdout.split())
+    with server.connect() as connection:
+        ask(connection, command(b"DEL", b"bench"), b"\r\n")
+    return spent * 1e6 / count, count / took
 
 
 def pending(server: Server, messages: int) -> tuple[float, float]:
@@ -251,7 +244,9 @@ def main() -> None:
         cheapest("XADD, pipeline of 200, CPU", piped, 0.6)
         read = compare("", consumed, 200_000 // scale, chosen.rounds, running)
         cheapest("XREADGROUP COUNT 100 + XACK, CPU", read, 0.6)
-        single = compare("", one_at_a_time, 100_000 // scale, chosen.rounds, running)
+        with tempfile.TemporaryDirectory(prefix="lapwing-bench-") as folder:
+            alone = partial(one_at_a_time, load=generator(folder))
+            single = compare("", alone, 100_000 // scale, chosen.rounds, running)
         fastest("XADD one at a time, 16 connections", single, 0.9)
         held = compare("", pending, 200_000 // scale, 1, running)
         (ours, entry), (theirs, their_entry) = held["lapwing"][0], held["redis"][0]

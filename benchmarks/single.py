@@ -48,6 +48,13 @@ def nsqd(program: str, name: str) -> Server:
     return Server(name, "nsq", command)
 
 
+def nsqd_xadd(program: str, name: str) -> Server:
+    def command(port: int, folder: str) -> list[str]:
+        return [program, f"--tcp-address=127.0.0.1:{free_port()}", f"--http-address=127.0.0.1:{free_port()}",
+                f"--redis-address=127.0.0.1:{port}", f"--data-path={folder}"]
+    return Server(name, "redis", command)
+
+
 def redis(program: str) -> Server:
     def command(port: int, folder: str) -> list[str]:
         return [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "",
@@ -115,7 +122,8 @@ def main() -> None:
     options.add_argument("--nsqd", action="append", default=[], metavar="PATH", help="another nsqd to measure in turns")
     options.add_argument("--without-peers", action="store_true", help="leave out redis-server and nats-server")
     chosen = options.parse_args()
-    servers = [nsqd(str(OURS), "lapwing nsqd"), *(nsqd(path, path) for path in chosen.nsqd)]
+    servers = [nsqd(str(OURS), "lapwing nsqd"), nsqd_xadd(str(OURS), "lapwing nsqd, XADD")]
+    servers += [nsqd(path, path) for path in chosen.nsqd]
     if not chosen.without_peers:
         peers = {"redis-server": redis, "nats-server": nats}
         servers += [make(found) for name, make in peers.items() if (found := shutil.which(name))]

@@ -52,8 +52,8 @@ class Room:
         self.path = path
         self.file = os.open(path, os.O_RDWR)
         self.sockets = SocketSet()
-        self.publishes = Publishes(line, lambda: None, max_count=100, max_size=1000, max_body=10_000)
-        self.tail = LogTail(self.publishes)
+        self.publishes: Publishes = Publishes(line, lambda: None, max_count=100, max_size=1000, max_body=10_000)
+        self.tail: LogTail = LogTail(self.publishes)
         self.owners: list[Owner] = []
 
     def owner(self) -> Owner:
@@ -204,3 +204,77 @@ def test_written_frames_must_be_taken_before_the_tail_is_aimed_again(room: Room)
 
     with pytest.raises(ValueError, match="were not taken"):
         room.aim()
+
+
+KEY = b"t"
+
+
+def xadd(body: bytes, key: bytes = KEY) -> bytes:
+    words = [b"XADD", key, b"*", b"data", body]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+class StreamRoom(Room):
+    """The same for a stream of Redis."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.publishes = polled.Additions()
+        self.xadds = polled.XaddTail(
+            self.publishes, KEY, 1000, pure.xadd_run, pure.frame_xadds, pure.id_replies
+        )
+        self.tail = self.xadds
+
+    def aim(self, *, room: int = 10_000, file: int | None = None, stays: bool = False) -> None:
+        super().aim(room=room, file=file, stays=stays)
+        self.xadds.aim_entries(100, 1 << 61, b"data")
+
+
+@pytest.fixture
+def streams(tmp_path: Path) -> Iterator[StreamRoom]:
+    made = StreamRoom(tmp_path / "log")
+    yield made
+    made.close()
+
+
+def test_entries_are_written_with_their_ids_and_never_before_the_last_one(streams: StreamRoom) -> None:
+    owner = streams.owner()
+    streams.aim()
+    owner.far.send(xadd(b"a") + xadd(b"b"))
+    assert streams.receive() == ([], [])
+    owner.far.send(xadd(b"c"))
+    assert streams.receive() == ([], [])
+    frames, count, senders = streams.tail.take()
+
+    assert (count, senders) == (3, [(owner, 2), (owner, 1)])
+    assert frames == b"".join(pure.frame_one(body, FIRST + at, 1 << 61) for at, body in enumerate([b"a", b"b", b"c"]))
+    assert streams.path.read_bytes() == b"head" + frames
+    assert owner.far.recv(1000) == pure.id_replies((1 << 61) // 1_000_000, 100, 3)
+    assert streams.xadds.newest == 1 << 61
+
+
+@pytest.mark.parametrize(
+    "data",
+    [xadd(b"a", b"other"), xadd(b"a")[:-1], b"PING\r\n", xadd(b"a") + b"*1\r\n$4\r\nPING\r\n", xadd(b"a" * 5000)],
+    ids=["another stream", "half", "inline", "more behind it", "long"],
+)
+def test_other_commands_go_to_the_owner(streams: StreamRoom, data: bytes) -> None:
+    owner = streams.owner()
+    streams.aim()
+    owner.far.send(data)
+
+    assert streams.receive() == ([(owner, data)], [])
+    assert streams.tail.take() == (b"", 0, [])
+
+
+def test_entries_that_the_disk_refuses_go_to_the_owner(streams: StreamRoom) -> None:
+    owner = streams.owner()
+    closed = os.open(streams.path, os.O_RDONLY)
+    streams.aim(file=closed)
+    owner.far.send(xadd(b"a"))
+    found = streams.receive()
+    os.close(closed)
+
+    assert found == ([(owner, xadd(b"a"))], [])
+    assert streams.tail.failed
+    assert streams.tail.take() == (b"", 0, [])

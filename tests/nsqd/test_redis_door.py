@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rawtalk import Raw, pub
 
 import certificates
 import daemons
@@ -214,3 +215,26 @@ def test_operators_see_groups_and_named_consumers(nsqd: daemons.Daemon) -> None:
             metrics = answer.read().decode()
         assert 'lapwing_consumer_pending{topic="watched",channel="g",consumer="w"} 1' in metrics
         assert client.ask("DEL watched") == 1
+
+
+def test_entries_that_are_added_one_at_a_time_keep_their_order_beside_nsq_clients(nsqd: daemons.Daemon) -> None:
+    ids: list[object] = []
+    with wire(nsqd) as one, wire(nsqd) as two, Raw(nsqd) as nsq:
+        nsq.ok(pub("mixed", b"first"))
+        nsq.ok(pub("mixed", b"second"))
+        for number in range(60):
+            ids += [client.ask(f"XADD mixed * data {number}") for client in (one, two)]
+            if number % 7 == 0:
+                nsq.ok(pub("mixed", b"nsq"))
+                assert two.ask("XLEN mixed") == len(ids) + 2 + number // 7 + 1
+        one.send("MULTI", "XADD mixed * data queued")
+        assert [one.reply(), one.reply()] == ["OK", "QUEUED"]
+        assert len(one.ask("EXEC")) == 1  # type: ignore[arg-type]
+        ids.append(one.ask("XADD mixed * data last"))
+        entries = one.ask("XRANGE mixed - +")
+
+    assert isinstance(entries, list)
+    assert len(entries) == 2 + 120 + 9 + 2
+    found = [entry[0] for entry in entries]
+    assert found == sorted(found, key=lambda text: tuple(map(int, text.split(b"-"))))
+    assert [each for each in found if each in set(ids)] == ids

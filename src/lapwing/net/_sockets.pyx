@@ -56,12 +56,14 @@ cdef enum:
     ROOM = 0x7FFFFFFF - 30  # of a body in a frame
     MOST_FRAMES = 65536  # bytes of frames that a `LogTail` holds
     MOST_ANSWERS = 64  # answers to one socket in one round of a `LogTail`
+    MOST_XADDS = 4096  # bytes of XADDs of one socket in one round of an `XaddTail`
     STAY = 500000  # ns that a call may serve a `LogTail` before others have their turn
     PAUSE = 50000  # ns that it waits for the next publish
     CLOSE = 100000  # ns between two calls that follow each other so closely that waiting pays
 
-cdef bytes ANSWERS = b"\0\0\0\6\0\0\0\0OK" * MOST_ANSWERS
-cdef Py_ssize_t ANSWER = len(ANSWERS) // MOST_ANSWERS
+cdef bytes ONE_ANSWER = b"\0\0\0\6\0\0\0\0OK"
+cdef bytes ANSWERS = ONE_ANSWER * MOST_ANSWERS
+cdef Py_ssize_t ANSWER = len(ONE_ANSWER)
 
 LIMIT = MOST_RECEIVED
 
@@ -124,6 +126,17 @@ cdef class Publishes:
         return pieces, senders
 
 
+cdef class Additions(Publishes):
+    """Marks sockets that add entries to one stream of Redis: all that no `XaddTail` takes goes to their owners."""
+
+    def __init__(self):
+        self.line = b""
+        self._pieces, self._senders, self._last = [], [], []
+
+    cdef bint receive(self, owner, char *data, Py_ssize_t size):
+        return False
+
+
 cdef inline int64_t steady() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
@@ -147,7 +160,7 @@ cdef class LogTail:
     cdef Py_ssize_t _written, _used, _messages, _messages_written
     cdef list _senders, _round
 
-    def __cinit__(self, Publishes publishes):
+    def __cinit__(self, Publishes publishes, *_):
         self.publishes = publishes
         self._frames = <uint8_t *>PyMem_Malloc(MOST_FRAMES)
         if self._frames == NULL:
@@ -182,7 +195,8 @@ cdef class LogTail:
         )
         if not commands or commands != messages or commands > MOST_ANSWERS or self._used + total > self._room:
             return False
-        self._round.append((owner, commands, PyBytes_FromStringAndSize(data, size)))
+        answer = ONE_ANSWER if commands == 1 else ANSWERS[: commands * ANSWER]
+        self._round.append((owner, commands, PyBytes_FromStringAndSize(data, size), answer))
         put_pubs(
             self._frames + self._used, <const uint8_t *>data, size, line, prefix,
             <uint64_t>(steady() + self._ahead), self._identity + <uint64_t>self._messages,
@@ -191,27 +205,33 @@ cdef class LogTail:
         self._messages += messages
         return True
 
-    cdef bint finish_round(self):
+    cdef give_back(self, list found, list ran):
+        """Give what the disk did not take to the ordinary way, which meets the error and reports it."""
+        for owner, commands, piece, _ in self._round:
+            self.publishes._pieces.append(piece)
+            self.publishes._senders.append((owner, commands, commands))
+        if self.publishes not in ran:
+            ran.append(self.publishes)
+
+    cdef bint finish_round(self, list found, list ran):
         """Write the frames of this round, then answer each; return False where the disk did not take them."""
         cdef Py_ssize_t size = self._used - self._written
-        cdef object owner, piece
-        cdef Py_ssize_t commands, wanted
+        cdef bytes answer
+        cdef Py_ssize_t wanted
         cdef ssize_t sent
         if pwrite(self._file, self._frames + self._written, size, self._offset + self._written) != size:
             self.failed = True
             self._used, self._messages = self._written, self._messages_written
-            for owner, commands, piece in self._round:  # the ordinary way meets the error, and reports it
-                self.publishes._pieces.append(piece)
-                self.publishes._senders.append((owner, commands, commands))
+            self.give_back(found, ran)
             self._round = []
             return False
         self._written, self._messages_written = self._used, self._messages
-        for owner, commands, _ in self._round:
-            self._senders.append((owner, commands))
-            wanted = commands * ANSWER
-            sent = c_send(owner.fd, PyBytes_AS_STRING(ANSWERS), wanted, MSG_DONTWAIT | MSG_NOSIGNAL)
+        for owner, messages, _, answer in self._round:
+            self._senders.append((owner, messages))
+            wanted = PyBytes_GET_SIZE(answer)
+            sent = c_send(owner.fd, PyBytes_AS_STRING(answer), wanted, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent != wanted:
-                owner.write(ANSWERS[max(sent, 0):wanted])
+                owner.write(answer[max(sent, 0):])
         self._round = []
         return True
 
@@ -222,6 +242,52 @@ cdef class LogTail:
         self._senders, self._round = [], []
         self._used = self._written = self._messages = self._messages_written = 0
         return frames, count, senders
+
+
+cdef class XaddTail(LogTail):
+    """The end of the log of a Redis stream, for plain XADDs."""
+
+    cdef readonly int64_t newest  # the time of the last entry, ns
+    cdef bytes _key
+    cdef object _field, _find, _frame, _reply, _most_entry
+    cdef int64_t _sequence
+
+    def __init__(self, Additions additions, bytes key, max_entry, find, frame, reply):
+        """`find`, `frame` and `reply` are `xadd_run`, `frame_xadds` and `id_replies` of the kernel."""
+        self._key, self._most_entry = key, max_entry
+        self._find, self._frame, self._reply = find, frame, reply
+
+    def aim_entries(self, int64_t sequence, int64_t least, bytes field):
+        """Give entries the sequences from `sequence` on, and no time before `least`; `field` names plain bodies."""
+        self._sequence, self.newest, self._field = sequence, least, field
+
+    cdef bint receive(self, owner, char *data, Py_ssize_t size):
+        """Frame what an owner has received, if that is whole XADDs to the stream, and there is room."""
+        cdef bytes piece, frames
+        cdef Py_ssize_t count, total
+        cdef int64_t stamp
+        if size > MOST_XADDS:
+            return False
+        piece = PyBytes_FromStringAndSize(data, size)
+        count, end, key = self._find(piece, 0, self._most_entry)
+        if not count or end != size or key != self._key:
+            return False
+        stamp = max(steady() + self._ahead, self.newest)
+        frames, _, _ = self._frame(piece, self._identity + <uint64_t>self._messages, stamp, self._field)
+        total = PyBytes_GET_SIZE(frames)
+        if self._used + total > self._room:
+            return False
+        self.newest = stamp
+        answer = self._reply(stamp // 1000000, self._sequence + self._messages, count)
+        self._round.append((owner, count, piece, answer))
+        memcpy(self._frames + self._used, PyBytes_AS_STRING(frames), total)
+        self._used += total
+        self._messages += count
+        return True
+
+    cdef give_back(self, list found, list ran):
+        for owner, _, piece, _ in self._round:
+            found.append((owner, piece))
 
 
 cdef class SocketSet:
@@ -345,11 +411,7 @@ cdef class SocketSet:
                     found.append((owner, errno))
         if tail is None:
             return False
-        if tail._round and not tail.finish_round():
-            if tail.publishes not in ran:
-                ran.append(tail.publishes)
-            return False
-        return True
+        return not tail._round or tail.finish_round(found, ran)
 
     def send(self, int fd, bytes data):
         """Send what the socket takes now: how many bytes that is, or less than 0 for an errno."""

@@ -14,13 +14,15 @@ from contextlib import suppress
 from typing import Any, Final
 
 try:
-    from lapwing.net._sockets import LIMIT, LogTail, Publishes, SocketSet
+    from lapwing.net._sockets import LIMIT, Additions, LogTail, Publishes, SocketSet, XaddTail
 
     available = True
 except ImportError:  # not Linux, or no compiler where this was installed
     available = False
 
-__all__ = ["LIMIT", "LogTail", "PolledConnections", "PolledTransport", "Publishes", "available"]
+__all__ = [
+    "LIMIT", "Additions", "LogTail", "PolledConnections", "PolledTransport", "Publishes", "XaddTail", "available",
+]  # fmt: skip
 
 _ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
 _NO_PROTOCOL: Final = asyncio.Protocol()

@@ -31,6 +31,7 @@ from lapwing.nsqd.catalog_writer import CatalogWriter
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.listener_context import ListenerContext
+from lapwing.nsqd.log_tails import LogTails
 from lapwing.nsqd.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
 from lapwing.nsqd.stream import Stream
 from lapwing.nsqd.sync import Syncer
@@ -74,7 +75,7 @@ class Daemon:
         self._connections: set[Stream] = set()
         self._redis_connections: set[Stream] = set()
         self._polled: polled.PolledConnections | None = None
-        self._runs: PublishRuns | None = None
+        self._tails: LogTails | None = None
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -167,10 +168,11 @@ class Daemon:
 
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
-        self._runs = _publish_runs(self) if self._uses_epoll else None
+        if self._uses_epoll and options.durability != "fsync":
+            self._tails = LogTails(turn.note_growth)
         door = ListenerContext(
             broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
-            self.peers, self._runs,
+            self.peers, _publish_runs(self, self._tails),
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
@@ -238,7 +240,7 @@ class Daemon:
             await listener.serve(factory)
             return
         if self._polled is None:
-            self._polled = _polled_connections(self.turn, self._runs)
+            self._polled = _polled_connections(self.turn, self._tails)
         listener.serve_polled(self._polled, factory)
 
     async def _serve_http(self, listener: Listener, table: RouteTable, tls: ssl.SSLContext | None) -> None:
@@ -253,8 +255,9 @@ class Daemon:
         listener = self.redis or self.redis_tls
         assert listener is not None
         door = RedisDoor(
-            self.broker, self.turn, self.log, auth, self.peers, port=max(listener.port, 0), started=self.started
-        )
+            self.broker, self.turn, self.log, auth, self.peers, port=max(listener.port, 0), started=self.started,
+            tails=self._tails,
+        )  # fmt: skip
         self.turn.gatherers.append(door.publish_gathered)
         self.turn.watchers.append(door.end_turn)
         self._redis_connections = door.connections
@@ -473,16 +476,16 @@ async def run(options: Options, log: Log) -> int:
     return 0
 
 
-def _polled_connections(turn: Turn, runs: PublishRuns | None) -> polled.PolledConnections:
+def _polled_connections(turn: Turn, tails: LogTails | None) -> polled.PolledConnections:
     loop = asyncio.get_running_loop()
-    if runs is None:
+    if tails is None:
         return polled.PolledConnections(loop, begin=turn.begin, end=turn.end)
-    return polled.PolledConnections(loop, begin=turn.begin, end=turn.end, tail=runs.tail, written=runs.written)
+    return polled.PolledConnections(loop, begin=turn.begin, end=turn.end, tail=tails.aimed, written=tails.written)
 
 
-def _publish_runs(daemon: Daemon) -> PublishRuns | None:
-    if daemon.options.durability == "fsync":
+def _publish_runs(daemon: Daemon, tails: LogTails | None) -> PublishRuns | None:
+    if tails is None:
         return None
     from lapwing.nsqd.publish_runs import PublishRuns
 
-    return PublishRuns(limits_of(daemon.options), daemon.clock.now, daemon.turn.note_growth)
+    return PublishRuns(limits_of(daemon.options), daemon.clock.now, tails)

@@ -13,6 +13,7 @@ from lapwing.broker.broker import Broker
 from lapwing.errors import HangUp, LapwingError, ProtocolError
 from lapwing.net.listen import join
 from lapwing.net.logs import Log
+from lapwing.net.polled import PolledTransport
 from lapwing.net.tls import common_name
 from lapwing.nsqd import memory
 from lapwing.nsqd.stream import MOST_WAITING, Stream
@@ -24,7 +25,9 @@ from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator, Authorizations
+    from lapwing.nsqd.log_tails import LogTails
     from lapwing.nsqd.publishing import TopicAnnouncer
+    from lapwing.nsqd.redis_tails import XaddRuns
 
 _MOST_BUFFERED: Final = 1 << 20  # bytes that a client may send ahead while a command waits
 _OVERHEAD: Final = 64 * 1024  # bytes of a request beside its entry
@@ -43,8 +46,10 @@ class RedisDoor:
     port: int = 0
     started: int = 0  # ns
     connections: set[Stream] = field(default_factory=set)
+    tails: LogTails | None = None  # logs that are written to where bytes are received
     context: RedisContext = field(init=False)
     limits: RequestLimits = field(init=False)
+    xadd_runs: XaddRuns | None = field(init=False, default=None)
     gathers: bool = field(init=False)  # publish XADDs of several clients together: no reply waits beyond its turn
 
     def __post_init__(self) -> None:
@@ -52,6 +57,11 @@ class RedisDoor:
         self.context = RedisContext(self.broker, facts=self._facts)
         self.gathers = options.durability != "fsync"
         self.limits = RequestLimits(max(options.max_body_size, options.max_msg_size) + _OVERHEAD, options.max_msg_size)
+
+        if self.tails is not None and self.gathers:
+            from lapwing.nsqd.redis_tails import XaddRuns
+
+            self.xadd_runs = XaddRuns(self.limits.max_entry, self.turn.clock.now, self.tails)
 
     def connect(self) -> RedisConnection:
         """Return the protocol of a new connection."""
@@ -133,8 +143,16 @@ class RedisConnection(Stream):
             runs = self._gathered.get(key) or self._context.context.gathering(key)
             if runs is not None:
                 runs.add(self._session, data, count)
+                if self._context.xadd_runs is not None and isinstance(self._transport, PolledTransport):
+                    self._context.xadd_runs.note(self._transport, key, runs.stream)
                 return True
         return self._session.add_run(XaddRun(key, count, data), now=self._clock.now())
+
+    def count_added(self, entries: int, now: int) -> None:
+        """Count entries that were answered where they were received."""
+        peer = self._session.peer
+        peer.active, peer.command = now, "xadd"
+        self._context.context.counts.commands += entries
 
     @property
     def _waits(self) -> bool:
@@ -255,7 +273,10 @@ class RedisConnection(Stream):
     def flush(self) -> None:
         """Send the replies of this turn; then end the conversation if it is over."""
         if self._free and len(self._ready) == 1:
-            self._transport.write(self._ready.pop())  # type: ignore[union-attr]
+            transport = cast(asyncio.Transport, self._transport)
+            if isinstance(transport, PolledTransport):
+                transport.direct = not self._slots
+            transport.write(self._ready.pop())
             return
         super().flush()
         if self._half_closed and self._session.wait is not None and not self._ending:

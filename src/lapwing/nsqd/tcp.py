@@ -117,10 +117,7 @@ class Connection(Stream):
 
     def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
         """Answer publishes that were taken together with those of other connections."""
-        self._timer.last_command = now
-        answer = self._session.published(topic, messages)
-        if commands > 1:
-            answer *= commands
+        answer = self.count_published(topic, messages, now) * commands
         replies, transport = self._session.replies, self._transport
         if replies.ready or replies.waiting or self._blocked or self._unannounced:
             replies.add(answer)
@@ -129,11 +126,10 @@ class Connection(Stream):
             transport.direct = True
             transport.write(answer)
 
-    def count_published(self, topic: str, messages: int, now: int) -> None:
-        """Count publishes that were answered."""
+    def count_published(self, topic: Topic, messages: int, now: int) -> bytes:
+        """Count publishes, and return the answer to each."""
         self._timer.last_command = now
-        counts = self._session.publish_counts
-        counts[topic] = counts.get(topic, 0) + messages
+        return self._session.published(topic, messages)
 
     def publish_failed(self, word: str, error: LapwingError) -> None:
         """Refuse publishes that were taken together with those of other connections."""

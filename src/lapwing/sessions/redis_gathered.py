@@ -24,10 +24,10 @@ MOST: Final = 4096  # bytes of a run; a longer one gains nothing by waiting for 
 class GatheredRuns:
     """The runs of XADDs to one stream that have come in this turn, and the receipt of their publish."""
 
-    __slots__ = ("_blocks", "_counts", "_first", "_sessions", "_stream")
+    __slots__ = ("_blocks", "_counts", "_first", "_sessions", "stream")
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self.stream = stream
         self._sessions: list[RedisSession] = []
         self._blocks: list[bytes] = []
         self._counts: list[int] = []
@@ -45,7 +45,7 @@ class GatheredRuns:
             peer = session.peer
             peer.active, peer.command = now, "xadd"
         try:
-            added = self._stream.add_run(b"".join(self._blocks), self, now=now)
+            added = self.stream.add_run(b"".join(self._blocks), self, now=now)
         except LapwingError:
             added = None  # each command gets its own error
         if added is not None:

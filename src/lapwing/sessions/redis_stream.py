@@ -287,6 +287,10 @@ class Stream:
         self._stamp = stamp
         return stamp
 
+    def note_stamp(self, stamp: int) -> None:
+        """Note the time of an entry that was added."""
+        self._stamp = max(self._stamp, stamp)
+
     def add_run(self, block: bytes, receipt: Receipt, *, now: int) -> tuple[EntryId, int] | None:
         """Add the entries of a run of plain XADDs; return the first id and their number.
 

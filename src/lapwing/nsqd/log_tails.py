@@ -1,0 +1,87 @@
+"""Logs that are written to where bytes are received: publishes of one message each do without a turn.
+
+Only the log that was published to last is written to in this way. Everything that needs a look goes the ordinary way.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lapwing.broker.topic import Topic
+    from lapwing.log.topiclog import DirectLog
+    from lapwing.net.polled import LogTail, PolledTransport
+
+
+class LogTails:
+    """The log that was published to last."""
+
+    def __init__(self, on_growth: Callable[[], None]) -> None:
+        self._on_growth = on_growth  # called when a log was written to before the end of the turn
+        self._last: TailRun | None = None
+
+    def note(self, run: TailRun) -> None:
+        """Note that a topic was published to, and that its next publishes may be written at once."""
+        self._last = run
+
+    def aimed(self) -> LogTail | None:
+        """Return the end of the log, if it can be written to where bytes are received."""
+        run = self._last
+        if run is None:
+            return None
+        if not run.aim():
+            self._last = None
+            return None
+        return run.tail
+
+    def written(self) -> None:
+        """Have the log know what was written to its end."""
+        run = self._last
+        if run is not None and run.settle():
+            self._on_growth()
+
+
+class TailRun:
+    """The publishes to one topic that are written and answered where they are received."""
+
+    def __init__(self, topic: Topic, tail: LogTail, now: Callable[[], int]) -> None:
+        self.topic = topic
+        self.tail = tail
+        self._now = now
+        self._log: DirectLog | None = None  # where the tail points
+
+    @abstractmethod
+    def _answered(self, transport: PolledTransport, messages: int, now: int) -> None:
+        """Note that a connection was answered."""
+
+    def aim(self) -> bool:
+        """Point the tail at the end of the topic's log; return False if that takes no publishes unseen."""
+        topic = self.topic
+        self._log = log = topic.direct_log()
+        place = None if log is None else log.direct_place()
+        if place is None:
+            return False
+        ahead = self._now() + topic.skew - time.monotonic_ns()
+        self.tail.aim(*place, topic.id_base + topic.log.next, ahead, not topic.consumed)
+        return True
+
+    def settle(self) -> bool:
+        """Have the log know what was written to its end; return whether there was anything."""
+        log, failed = self._log, self.tail.failed
+        assert log is not None
+        frames, count, senders = self.tail.take()
+        now = self._now()
+        if count:
+            self.topic.adopt(log, frames, count, now=now)
+        if failed:
+            log.tear()
+        messages: Counter[PolledTransport] = Counter()
+        for transport, number in senders:
+            messages[transport] += number
+        for transport, number in messages.items():
+            self._answered(transport, number, now)
+        return count > 0
