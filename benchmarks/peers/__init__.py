@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from lapwing.client.address import Address
 from lapwing.errors import ConfigError
@@ -89,6 +89,49 @@ def await_port(process: "subprocess.Popen[bytes]", name: str, port: int, seconds
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchError(f"{name} did not start on port {port}: run it by hand to see why") from error
             time.sleep(0.02)
+
+
+class PeerLine(Protocol):
+    """A connection to a peer's queue."""
+
+    consuming: dict[str, int]  # how it consumes, for the report
+
+    def declare(self) -> None:
+        """Create the queue."""
+
+    def publish(self, messages: int, settings: LoadSettings) -> None:
+        """Publish, and wait for every confirmation."""
+
+    def prepare(self) -> None:
+        """Get ready to consume."""
+
+    def consume(self, messages: int) -> None:
+        """Consume, and acknowledge."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+def over_line(ours: Result, settings: LoadSettings, target: Target, line: PeerLine) -> Result:
+    """Run a load over one connection. Raises `ConfigError` for a load that is neither pub nor sub."""
+    watch = Watch(target.pid)
+    try:
+        line.declare()
+        if ours.load == "pub":
+            with watch:
+                line.publish(ours.messages, settings)
+            shown = {"connections": 1, "pipeline": settings.batch * settings.window}
+        elif ours.load == "sub":
+            line.publish(ours.messages, settings)
+            line.prepare()
+            with watch:
+                line.consume(ours.messages)
+            shown = {"consumers": 1, **line.consuming}
+        else:
+            raise ConfigError("this peer can be measured with the loads pub and sub")
+    finally:
+        line.close()
+    return measured(ours.load, target, settings, watch, ours.messages, shown, None)
 
 
 def redis(ours: Result, settings: LoadSettings) -> Result:

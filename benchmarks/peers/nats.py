@@ -6,11 +6,10 @@ import socket
 from dataclasses import replace
 from typing import Final
 
-from lapwing.errors import ConfigError
 from lapwing.tools.bench.line import BenchError
-from lapwing.tools.bench.loads import LoadSettings, Watch, measured
+from lapwing.tools.bench.loads import LoadSettings
 from lapwing.tools.bench.report import Result
-from peers import running
+from peers import over_line, running
 
 _ACKNOWLEDGED: Final = re.compile(rb'\{"stream":"bench",[^}]*\}\r\n')
 _DELIVERED: Final = re.compile(rb"MSG \S+ 1 (\$JS\.ACK\.\S+) \d+\r\n")
@@ -20,26 +19,8 @@ _INBOX: Final = b"_INBOX.bench"
 
 def nats(ours: Result, settings: LoadSettings) -> Result:
     """The same load on a nats-server with JetStream."""
-    if ours.load not in ("pub", "sub"):
-        raise ConfigError("nats can be measured with the loads pub and sub")
     with running(server_command) as target:
-        watch = Watch(target.pid)
-        line = NatsLine(target.tcp.port)
-        try:
-            line.declare()
-            if ours.load == "pub":
-                with watch:
-                    line.publish(ours.messages, settings)
-                shown = {"connections": 1, "pipeline": settings.batch * settings.window}
-            else:
-                line.publish(ours.messages, settings)
-                line.create_consumer()
-                with watch:
-                    line.consume(ours.messages)
-                shown = {"consumers": 1, "fetch": _FETCH}
-        finally:
-            line.close()
-        result = measured(ours.load, target, settings, watch, ours.messages, shown, None)
+        result = over_line(ours, settings, target, NatsLine(target.tcp.port))
         return replace(result, server="nats", durability="os: file storage")
 
 
@@ -51,6 +32,7 @@ class NatsLine:
     """One blocking connection."""
 
     def __init__(self, port: int) -> None:
+        self.consuming = {"fetch": _FETCH}
         self._sock = socket.create_connection(("127.0.0.1", port), 30)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB %b 1\r\nPING\r\n' % _INBOX)
@@ -89,7 +71,7 @@ class NatsLine:
         self._ask(b"$JS.API.STREAM.CREATE.bench",
                   {"name": "bench", "subjects": ["bench"], "storage": "file", "retention": "limits", "num_replicas": 1})
 
-    def create_consumer(self) -> None:
+    def prepare(self) -> None:
         config = {"durable_name": "one", "ack_policy": "explicit", "deliver_policy": "all", "max_ack_pending": 10_000}
         self._ask(b"$JS.API.CONSUMER.DURABLE.CREATE.bench.one", {"stream_name": "bench", "config": config})
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from lapwing.errors import ConfigError
 from lapwing.tools.bench.line import BenchError
-from lapwing.tools.bench.loads import LoadSettings, Target, Watch, measured
+from lapwing.tools.bench.loads import LoadSettings, Target
 from lapwing.tools.bench.report import Result
-from peers import free_port, running
+from peers import free_port, over_line, running
 
 _START: Final = 60.0  # seconds
 _PREFETCH: Final = 500
@@ -39,25 +38,8 @@ _CLOSES: Final = ((10, 50), (20, 40))
 
 def rabbitmq(ours: Result, settings: LoadSettings) -> Result:
     """The same load on a rabbitmq-server."""
-    if ours.load not in ("pub", "sub"):
-        raise ConfigError("rabbitmq can be measured with the loads pub and sub")
     with server() as target:
-        watch = Watch(target.pid)
-        line = AmqpLine(target.tcp.port)
-        try:
-            line.declare()
-            if ours.load == "pub":
-                with watch:
-                    line.publish(ours.messages, settings)
-                shown = {"connections": 1, "pipeline": settings.batch * settings.window}
-            else:
-                line.publish(ours.messages, settings)
-                with watch:
-                    line.consume(ours.messages)
-                shown = {"consumers": 1, "prefetch": _PREFETCH}
-        finally:
-            line.close()
-        result = measured(ours.load, target, settings, watch, ours.messages, shown, None)
+        result = over_line(ours, settings, target, AmqpLine(target.tcp.port))
         return replace(result, server="rabbitmq", durability="durable queue, persistent messages, confirms")
 
 
@@ -104,6 +86,7 @@ class AmqpLine:
     """One blocking connection with one channel."""
 
     def __init__(self, port: int) -> None:
+        self.consuming = {"prefetch": _PREFETCH}
         self._sock = socket.create_connection(("127.0.0.1", port), 60)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._data = b""
@@ -154,6 +137,9 @@ class AmqpLine:
                 else:
                     above.add(tag)
             above = {tag for tag in above if tag > floor}
+
+    def prepare(self) -> None:
+        """Do nothing: a consumer is started by `consume`."""
 
     def consume(self, messages: int) -> None:
         """Receive and acknowledge everything, half a window at a time."""
