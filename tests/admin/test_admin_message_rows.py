@@ -1,6 +1,14 @@
 """Messages as the list and the view show them: pure."""
 
-from lapwing.admin.pages.message_rows import editable, fixed_body, pairs_of, preview, shortened, shown_body
+from lapwing.admin.pages.message_rows import (
+    editable,
+    fixed_body,
+    keep_line_ends,
+    pairs_of,
+    preview,
+    shortened,
+    shown_body,
+)
 
 PAIRS = b"*4\r\n$4\r\nname\r\n$4\r\nSara\r\n$3\r\nage\r\n$2\r\n\xff1\r\n"
 
@@ -32,3 +40,12 @@ def test_a_long_body_is_cut_and_keeps_its_size():
     assert shown["body"].endswith("… 37,856 characters more")
     assert shown["size"] == 600_000
     assert shortened({"body": PAIRS.replace(b"\xff", b"4").decode()})["pairs"][1] == ["age", "41"]
+
+
+def test_an_edited_text_keeps_its_line_ends():
+    """A text field of a browser makes them all LF."""
+    assert keep_line_ends("a\r\nb\r\n", "a\nc\n") == "a\r\nc\r\n"
+    assert keep_line_ends("a\r\nb", "a\r\nc") == "a\r\nc"
+    assert keep_line_ends("a\nb", "a\nc") == "a\nc"
+    assert keep_line_ends("a\r\nb\nc", "a\nc") == "a\nc"
+    assert keep_line_ends("a", "") == ""

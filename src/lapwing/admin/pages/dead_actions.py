@@ -11,7 +11,7 @@ from lapwing.admin.pages.dead_rows import LETTER_COLUMNS, letter_row
 from lapwing.admin.pages.elements import Table, element, set_attributes, set_text
 from lapwing.admin.pages.forms import form_dialog, submit
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.message_rows import body_of, editable, fixed_body
+from lapwing.admin.pages.message_rows import body_of, editable, fixed_body, keep_line_ends
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import count, several
 from lapwing.errors import LapwingError
@@ -135,12 +135,13 @@ def ask_redrive_one(
 
         async def redrive() -> None:
             document: Json = {"filter": {"sequences": [letter["sequence"]]}, "to": to.value}
-            changed = edited is not None and edited.value != text
-            if changed and edited is not None:
-                if not edited.value:
+            wanted = text if edited is None or text is None else keep_line_ends(text, edited.value)
+            changed = wanted != text
+            if changed:
+                if not wanted:
                     form.complain("A message needs a body.")
                     return
-                document["body"] = edited.value
+                document["body"] = wanted
             done = f"Redriving the letter to {place if to.value == 'channel' else letter['topic']}"
             await submit(
                 view,

@@ -103,6 +103,14 @@ def editable(body: bytes) -> str | None:
         return None
 
 
+def keep_line_ends(before: str, edited: str) -> str:
+    """Return an edited text with the line ends that it had: a text field of a browser makes all of them LF."""
+    rest = before.replace("\r\n", "")
+    if rest == before or "\r" in rest or "\n" in rest:
+        return edited  # of both kinds: nobody knows which is meant where
+    return edited.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
 def fixed_body(body: bytes) -> str:
     """Return the beginning of a sentence about a body that a form cannot change."""
     kind = "has the fields of a Redis entry" if kernel.is_pairs(body) else "is binary"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Dialog, Field, button, element, set_text
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.message_rows import editable, fixed_body
+from lapwing.admin.pages.message_rows import editable, fixed_body, keep_line_ends
 from lapwing.errors import LapwingError
 from lapwing.names import valid
 
@@ -85,7 +85,7 @@ def ask_publish(view: PageView, draft: Draft) -> None:
         try:
             if not valid(topic.value):
                 raise ValueError("A topic has 1 to 64 letters, digits, dots, dashes or underscores.")
-            content = draft.body if text is None else body.value.encode()
+            content = draft.body if text is None else keep_line_ends(text, body.value).encode()
             if not content:
                 raise ValueError("A message needs a body.")
             defer, given = parse_delay(delay.value), parse_headers(headers.value)
