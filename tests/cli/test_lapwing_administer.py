@@ -55,6 +55,9 @@ def test_a_node_that_does_not_answer_is_named_and_the_change_is_not_complete(pai
         assert done.stdout.startswith(one), words
         assert "127.0.0.1:1" in done.stderr, words
         lapwing(*words, *both, "--node", one)
+    for words in (("dead", "redrive", f"{topic}/c", "--yes"), ("dead", "show", f"{topic}/c")):
+        assert "127.0.0.1:1" in lapwing(*words, *both, code=1).stderr, words
+    assert "CHANNEL_NOT_FOUND" in lapwing("dead", "show", f"{topic}/no", "--nsqd-http-address", one, code=1).stderr
 
 
 def test_what_destroys_is_counted_asked_for_and_done(pair: Pair) -> None:

@@ -59,7 +59,7 @@ def split_place(place: str) -> tuple[str, str]:
 
 async def topic_nodes(
     client: "ClusterClient", topic: str, node: str = "", *, advice: str = "`lapwing topics` lists them"
-) -> "list[Node]":
+) -> "FoundNodes":
     """Return the nodes that have the topic, or the one that is named. Raises `LapwingError` if there is none."""
     from lapwing.client.cluster_client import UpstreamFailed
 

@@ -203,6 +203,7 @@ def _carry_out(
         if flags.as_json:
             administer.report([], "", as_json=True)
         shared.warn("no dead letters match: nothing to do")
+        administer.end_with(planned)
         return
     plan = "\n".join(f"  {at}: {_letters(count)}" for at, count in shares.items())
     administer.confirm(f"This will {what.format(_letters(sum(shares.values())))}:\n{plan}\nGo on?", yes=flags.yes)
@@ -217,7 +218,7 @@ def _carry_out(
     if wait:
         waiting = {result.node for result in results if result.answer and result.answer["state"] == "running"}
         ended = {result.node: result for result in _tasks(name, flags, wait=True, only=waiting)}
-        results = [ended.get(result.node, result) for result in results]
+        results[:] = [ended.get(result.node, result) for result in results]
     _report_tasks(results, flags)
 
 

@@ -124,32 +124,40 @@ def on_each(
     async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
         from lapwing.client import cluster_changes
 
-        found = await _found(client, name, flags.node)
+        found, complete = await _found(client, name, flags.node)
         if one and len(found) > 1:
             names = ", ".join(each.node.name for each in found.values())
             raise LapwingError(f"--sequence names a letter of one node, and several have {name}: give --node ({names})")
         nodes = [each.node for each in found.values() if only is None or each.node.name in only]
-        return await cluster_changes.on_each(nodes, lambda at: change(found[at.name]))
+        results = administer.NodeResults(await cluster_changes.on_each(nodes, lambda at: change(found[at.name])))
+        results.complete = complete
+        return results
 
     return shared.asked(flags, carry_out)
 
 
-async def _found(client: "ClusterClient", name: str, node: str) -> dict[str, DeadNode]:
-    """Return the nodes by name. A node that has the channel, but no letters of it, is left out."""
+async def _found(client: "ClusterClient", name: str, node: str) -> tuple[dict[str, DeadNode], bool]:
+    """Return the nodes by name, and whether all of them answered.
+
+    A node that has the channel, but no letters of it, is left out.
+    """
     if "/" not in name:
         nodes = await administer.topic_nodes(client, name, node)
-        return {each.name: DeadNode(client, each, name) for each in nodes}
+        return {each.name: DeadNode(client, each, name) for each in nodes}, nodes.complete
     topic, channel = administer.split_place(name)
     found: dict[str, DeadNode] = {}
-    for each in await administer.topic_nodes(client, topic, node):
+    nodes = await administer.topic_nodes(client, topic, node)
+    complete = nodes.complete
+    for each in nodes:
         dead = await _dead_topic(client, each, topic, channel)
+        complete &= dead is not None
         if dead:
             found[each.name] = DeadNode(client, each, dead)
-    return found
+    return found, complete
 
 
-async def _dead_topic(client: "ClusterClient", node: "Node", topic: str, channel: str) -> str:
-    """Return the dead-letter topic of a channel on a node; empty if the node has none."""
+async def _dead_topic(client: "ClusterClient", node: "Node", topic: str, channel: str) -> str | None:
+    """Return the dead-letter topic of a channel on a node; empty if the node has none, None if it refuses."""
     from lapwing.client.http import CallFailed
 
     try:
@@ -158,5 +166,5 @@ async def _dead_topic(client: "ClusterClient", node: "Node", topic: str, channel
         there = await client.http.get(node.contact, "/dead")
     except CallFailed as error:
         shared.warn(f"{node.name}: {error.code or error.reason}")
-        return ""
+        return None
     return name if any(each["topic"] == name for each in there["topics"]) else ""
