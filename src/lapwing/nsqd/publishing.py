@@ -21,6 +21,10 @@ from lapwing.nsqd.turn import Turn
 from lapwing.wire.nsq.commands import bodies
 
 HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of strings
+_LAWFUL_HEADERS: Final = (
+    f"X-Lapwing-Headers: a JSON object of strings expected, at most {kernel.MAX_HEADERS} bytes, "
+    "with names in lower case of at most 64 characters"
+)
 _UNASKED_TYPES: Final = (b"", b"application/x-www-form-urlencoded", b"application/octet-stream")  # of any client
 
 MSG_EMPTY: Final = failure(400, "MSG_EMPTY")
@@ -214,7 +218,7 @@ def named(head: Head, parameter: str, refusal: str) -> str:
 def message_headers(raw: bytes, content_type: bytes | None) -> dict[str, str]:
     """Parse the headers of a message; raise `Refused`. The type of the body becomes one of them."""
     if len(raw) > kernel.MAX_HEADERS or kernel.count_headers(raw) < 0:
-        raise Refused(400, "INVALID_HEADERS")
+        raise Refused(400, "INVALID_HEADERS", reason=_LAWFUL_HEADERS)
     found: dict[str, str] = json.loads(raw)
     if content_type is not None and content_type.partition(b";")[0].strip().lower() not in _UNASKED_TYPES:
         found.setdefault("content-type", content_type.decode("latin-1"))
