@@ -43,7 +43,7 @@ from lapwing.wire.resp.reply_reader import ReplyReader
 from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun, split_run
 
 try:
-    from lapwing.net._sockets import Publishes, SocketSet
+    from lapwing.net._sockets import Additions, LogTail, Publishes, SocketSet, XaddTail
 except ImportError:  # not Linux, or no compiler where this was installed
     SocketSet = None
 
@@ -439,6 +439,64 @@ def receiver(data: bytes) -> None:
     _receivers[0].take(data)
 
 
+class _Tails:
+    """Two tails of a file: an input is written to either of them, or goes the ordinary way as it is."""
+
+    _FIRST = 3 << 54
+
+    def __init__(self) -> None:
+        assert SocketSet is not None
+        self._set = SocketSet()
+        self._file = os.memfd_create("tail")
+        most: dict[str, int] = {"max_count": 1000, "max_size": LIMITS.max_message, "max_body": LIMITS.max_body}
+        self._line = b"PUB t\n"
+        self._nsq = LogTail(Publishes(self._line, None, **most))
+        additions = Additions()
+        self._redis = XaddTail(additions, b"t", 1 << 20, kernel.xadd_run, kernel.frame_xadds, kernel.id_replies)
+        self._pairs = [self._pair(self._nsq), self._pair(self._redis)]
+
+    def _pair(self, tail: "LogTail") -> tuple[socket.socket, socket.socket, SimpleNamespace, "LogTail"]:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        owner = SimpleNamespace(fd=ours.fileno(), publishes=tail.publishes, direct=True)
+        self._set.add(ours.fileno(), owner)
+        return ours, theirs, owner, tail
+
+    def take(self, data: bytes) -> None:
+        _, theirs, _, tail = self._pairs[0 if data.startswith(b"PUB") else 1]
+        tail.aim(self._file, 0, 1 << 16, self._FIRST, 0, False)
+        self._redis.aim_entries(0, 0, b"data")
+        sent = theirs.send(data) if data else 0
+        found, ran = self._set.receive(tail)
+        frames, count, senders = tail.take()
+        if not count:
+            pieces = [piece for publishes in ran for piece in publishes.take()[0]]
+            assert b"".join([what for _, what in found] + pieces) == data[:sent]
+            return
+        assert (found, ran, sum(number for _, number in senders)) == ([], [], count)
+        assert os.pread(self._file, len(frames), 0) == frames
+        stamp = int.from_bytes(frames[8:16], "big")
+        if tail is self._nsq:
+            expected = pure.frame_pubs(data[:sent], self._line, self._FIRST, stamp, 1000, 1 << 20, 1 << 20)
+            answer = b"\0\0\0\6\0\0\0\0OK" * count
+        else:
+            expected = pure.frame_xadds(data[:sent], self._FIRST, stamp, b"data")
+            answer = pure.id_replies(stamp // 1_000_000, 0, count)
+        assert expected is not None
+        assert (expected[0], expected[1]) == (frames, count)
+        assert theirs.recv(1 << 20) == answer
+
+
+_tails: list[_Tails] = []
+
+
+def tail(data: bytes) -> None:
+    """Publishes that are written where they are received."""
+    if not _tails:
+        _tails.append(_Tails())
+    _tails[0].take(data)
+
+
 DECODERS: dict[str, Decoder] = {
     "nsq": nsq, "nsq_answers": nsq_answers, "identify": identify_body, "discovery": discovery, "snappy": snappy,
     "deflate": deflate, "resp": resp, "resp_replies": resp_replies, "http": http, "http_answer": http_answer,
@@ -447,3 +505,4 @@ DECODERS: dict[str, Decoder] = {
 }  # fmt: skip
 if SocketSet is not None:
     DECODERS["receiver"] = receiver
+    DECODERS["tail"] = tail
