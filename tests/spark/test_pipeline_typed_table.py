@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -171,6 +172,14 @@ def test_a_database_has_each_message_once_or_the_last_of_each_key(spark, runs, b
         for folder in ("adding", "keyed"):
             kept = (runs.data / folder / "checkpoint" / "lapwing.json").read_text()
             assert "secret" not in kept
+        for folder in ("adding", "keyed"):
+            shutil.rmtree(runs.data / folder / "checkpoint")
+        runs.once("table", *keyed)
+        assert server.sql("select count(*) from latest") == "21"
+        with pytest.raises(ConfigError, match=r"orders has rows .* would have them twice.* where pipeline = 'adding'"):
+            runs.once("table", *adding)
+        server.sql("delete from orders; delete from lapwing_batches where pipeline = 'adding'")
+        assert runs.once("table", *adding).rows_out == 24
         nowhere = f"url={server.url.removesuffix('postgres')}nowhere"
         with pytest.raises(ConfigError, match=r"url: .*nowhere"):
             runs.once("table", *common, "table=x", "name=bad", "retry=0s", nowhere)

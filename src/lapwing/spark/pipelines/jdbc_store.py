@@ -58,8 +58,16 @@ class JdbcStore:
             )
         try:
             self._patiently(self._create_batches)
+            foreign = not self._settings.key and self._patiently(self._has_other_query)
         except LapwingError as error:
             raise ConfigError(f"{self._settings.name}: url: {error}") from error
+        if foreign:
+            name, table = self._settings.name, self._settings.table
+            raise ConfigError(
+                f"{name}: {table} has rows that were added from another checkpoint, and would have them twice. To "
+                f"start over: delete from {table}; delete from {BATCHES} where pipeline = {_quoted(name)}. Or set key, "
+                "by which a message replaces its row"
+            )
 
     def _create_batches(self) -> None:
         with self._transaction() as run:
@@ -68,15 +76,25 @@ class JdbcStore:
                 "(query varchar(64) primary key, batch bigint not null, pipeline varchar(200))"
             )
 
+    def _has_other_query(self) -> bool:
+        """Return whether a query with another checkpoint has added rows for this pipeline."""
+        began = "" if self._context.checkpoint.new else self._context.checkpoint.query()
+        return self._number(
+            f"select count(*) from {BATCHES} where pipeline = {_quoted(self._settings.name)} "
+            f"and query <> {_quoted(began)}"
+        ) > 0  # fmt: skip
+
     def has(self, query: str, batch: int) -> bool:
         return self._patiently(lambda: self._last_batch(query)) >= batch
 
     def _last_batch(self, query: str) -> int:
+        return self._number(f"select batch from {BATCHES} where query = {_quoted(query)}")
+
+    def _number(self, query: str) -> int:
+        """Return the first number of the result, -1 if there is none."""
         connection = self._connect()
         try:
-            found = connection.createStatement().executeQuery(
-                f"select batch from {BATCHES} where query = {_quoted(query)}"
-            )
+            found = connection.createStatement().executeQuery(query)
             return int(found.getLong(1)) if found.next() else -1
         finally:
             connection.close()
