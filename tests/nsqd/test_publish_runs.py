@@ -307,6 +307,20 @@ def test_a_window_is_announced_to_clients_that_publish_in_runs(nsqd: Daemon) -> 
         assert plain.frame() == (0, b"OK")
 
 
+def test_headers_of_dead_letters_are_left_out_behind_a_run_too(nsqd: Daemon) -> None:
+    """Only the broker sets them: a redrive believes them."""
+    forged = b'{"a":"1","dead-id":"0000000000000000","dead-topic":"orders"}'
+    with Raw(nsqd) as raw:
+        raw.identify(headers=True, feature_negotiation=True)
+        for _ in range(3):
+            raw.ok(hpub("forged", b'{"a":"1"}', b"honest"))
+            raw.ok(hpub("forged", forged, b"single"))
+            raw.ok(hmpub("forged", [(forged, b"many"), (b'{"dead-at":"x"}', b"only")]))
+
+    found = headers_of(nsqd, "forged", 12)
+    assert sorted(set(found)) == [(b"", b"only"), *((b'{"a":"1"}', body) for body in (b"honest", b"many", b"single"))]
+
+
 def test_repeated_ids_are_found_behind_a_run(nsqd: Daemon) -> None:
     with Raw(nsqd) as raw:
         raw.identify(headers=True, feature_negotiation=True)

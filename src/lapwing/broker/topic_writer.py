@@ -208,8 +208,8 @@ class TopicWriter:
     def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
         """Take the messages of whole publishes that begin with `line`; return how many messages and commands.
 
-        `line` is that of a PUB, MPUB, HPUB or HMPUB. Return None, with nothing taken, where `data` is anything else, or
-        the topic has limits or ids to check.
+        `line` is that of a PUB, MPUB, HPUB or HMPUB. Return None, with nothing taken, where `data` is anything else or
+        has headers that only the broker sets, or the topic has limits or ids to check.
         """
         if self.exiting or self.admission is not None:
             return None
@@ -223,6 +223,8 @@ class TopicWriter:
             if headed is None:
                 return None
             frames, rows, messages, commands = headed
+            if _DEAD in rows:
+                return None  # `publish_headed` leaves them out
         else:
             plain = kernel.frame_pubs(data, line, first_id, stamp, *limits)
             if plain is None:
