@@ -11,6 +11,8 @@ from pairing import Pair
 
 from asking import ask
 from daemons import until
+from lapwing.cli.commands import UsageError
+from lapwing.cli.dead_targets import LetterFlags
 
 HOUR = 3_600_000
 
@@ -153,6 +155,12 @@ def test_one_letter_is_edited_and_a_redrive_is_shown_and_cancelled(pair: Pair) -
     assert "cancelled: 1 dead letter returned" in cancelled
     assert letters(pair, topic) == 1
     assert "--sequence" in pair.run("dead", "redrive", f"{topic}/c", "--body", "x", code=2)
+
+
+@pytest.mark.parametrize("flag", ["error", "text", "pattern", "since", "until", "source", "channel"])
+def test_an_empty_condition_does_not_mean_all_letters(flag: str) -> None:
+    with pytest.raises(UsageError, match=f"^--{flag} is empty: give a value, or leave it out for all letters$"):
+        LetterFlags(**{flag: ""}).filter("t/c")
 
 
 def test_letters_are_purged_after_asking(pair: Pair) -> None:

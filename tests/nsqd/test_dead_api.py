@@ -163,6 +163,12 @@ async def test_a_redrive_is_cancelled(buried: Buried):
     assert (status, task["state"]) == (200, "cancelled")
 
 
+async def test_an_empty_parameter_of_the_query_counts_as_left_out(buried: Buried):
+    status, answer = await buried.ask("GET", f"/dead/letters?topic={DEAD}&channel=&since=&fields=&error=even")
+
+    assert (status, len(answer["letters"])) == (200, 3)
+
+
 async def test_letters_are_purged(buried: Buried):
     await buried.ask("POST", f"/dead/purge?topic={DEAD}", {"filter": {"error": "even"}})
     assert (await buried.settled())["redriven"] == 3
@@ -178,6 +184,9 @@ async def test_letters_are_purged(buried: Buried):
         ("/dead/redrive?topic=x", {}, 404, "TOPIC_NOT_FOUND"),
         ("/dead/redrive?topic=t", {}, 400, "topic t keeps no dead letters: it has no channel dead"),
         (f"/dead/redrive?topic={DEAD}", {"filter": {"x": 1}}, 400, "x is no part of a filter: use topic, channel,"),
+        (f"/dead/purge?topic={DEAD}", {"filter": {"until": 0}}, 400, "until: a time after 1970 expected; leave it out"),
+        (f"/dead/purge?topic={DEAD}", {"filter": {"channel": ""}}, 400, "channel: a value expected; leave it out for"),
+        (f"/dead/redrive?topic={DEAD}", {"filter": None}, 400, "filter: a JSON object expected"),
         (f"/dead/redrive?topic={DEAD}", {"filter": []}, 400, "filter: a JSON object expected"),
         (f"/dead/redrive?topic={DEAD}", {"filter": {"pattern": "("}}, 400, "pattern: a regular expression as RE2"),
         (f"/dead/redrive?topic={DEAD}", {"rate": "fast"}, 400, 'rate: a rate such as "100/s", "5/m" or "20/h"'),
@@ -192,11 +201,13 @@ async def test_letters_are_purged(buried: Buried):
     ],
 )
 async def test_bad_input_is_answered_with_one_sentence(buried: Buried, target, document, status, message):
+    before = (await buried.ask("GET", "/dead"))[1]["topics"][0]["letters"]
     found, answer = await buried.ask("POST", target, document)
 
     assert found == status
     assert answer["message"].startswith(message)
     assert "\n" not in answer["message"]
+    assert (await buried.ask("GET", "/dead"))[1]["topics"][0]["letters"] == before
 
 
 @pytest.mark.parametrize("query", ["fields=x", "sequences=x", "since=noon", "reason=bored", "limit=x"])

@@ -104,8 +104,8 @@ def parse(document: Mapping[str, Any], *, now: int = 0) -> DeadFilter:
     for key, value in document.items():
         if key not in KEYS:
             raise SettingRefused(f"{str(key)[:80]} is no part of a filter: use {', '.join(KEYS)}")
-        if value is None or value == "":
-            continue
+        if value is None or value == "":  # an empty shell variable must not match all letters
+            raise SettingRefused(f"{key}: a value expected; leave it out for all letters")
         if key in ("since", "until"):
             found[key] = _time(key, value, now)
         elif key == "fields":
@@ -124,20 +124,25 @@ def parse(document: Mapping[str, Any], *, now: int = 0) -> DeadFilter:
 
 
 def _time(key: str, value: Any, now: int) -> int:
+    if isinstance(value, str) and value.startswith("-"):
+        raise SettingRefused(f"{key}: a duration before now expected, such as 1h, and none below 0")
     try:
-        return times.parse(value, now=now, back=True)
+        found = times.parse(value, now=now, back=True)
     except ValueError as error:
         raise SettingRefused(f"{key}: {error} expected") from error
+    if key == "until" and not found:
+        raise SettingRefused("until: a time after 1970 expected; leave it out for all letters")
+    return found
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    good = isinstance(value, dict) and len(value) <= MOST_FIELDS
+    good = isinstance(value, dict) and 0 < len(value) <= MOST_FIELDS
     for pointer, wanted in value.items() if good else ():
         good &= pointer.startswith("/") and len(pointer) <= LONGEST_TEXT
         good &= isinstance(wanted, str | int | float | bool | None) and len(str(wanted)) <= LONGEST_TEXT
     if not good:
         raise SettingRefused(
-            f'fields: at most {MOST_FIELDS} JSON pointers with the value of each expected, such as {{"/id": 17}}'
+            f'fields: 1 to {MOST_FIELDS} JSON pointers with the value of each expected, such as {{"/id": 17}}'
         )
     return dict(value)
 

@@ -39,30 +39,39 @@ Dead = Annotated[
 class LetterFlags:
     """The selection of letters; all of them if nothing is given."""
 
-    reason: Annotated[str, Option(choices=_REASONS, help="Letters that were given up for this reason.")] = ""
-    error: Annotated[str, Option(help="Letters whose error contains this text.")] = ""
-    text: Annotated[str, Option(help="Letters whose body contains this text.")] = ""
-    pattern: Annotated[str, Option(metavar="REGEX", help="Letters whose body has this regular expression (RE2).")] = ""
+    reason: Annotated[str | None, Option(choices=_REASONS, help="Letters that were given up for this reason.")] = None
+    error: Annotated[str | None, Option(help="Letters whose error contains this text.")] = None
+    text: Annotated[str | None, Option(help="Letters whose body contains this text.")] = None
+    pattern: Annotated[
+        str | None, Option(metavar="REGEX", help="Letters whose body has this regular expression (RE2).")
+    ] = None
     field: Annotated[
         list[str] | None,
         Option(metavar="POINTER=VALUE", help="Letters whose JSON body has this value, such as /customer/id=17."),
     ] = None
-    since: Annotated[str, Option(metavar="TIME", help="Letters given up since then: 2h (ago), 2026-11-15T09:30Z.")] = ""
-    until: Annotated[str, Option(metavar="TIME", help="Letters given up before.")] = ""
+    since: Annotated[
+        str | None, Option(metavar="TIME", help="Letters given up since then: 2h (ago), 2026-11-15T09:30Z.")
+    ] = None
+    until: Annotated[str | None, Option(metavar="TIME", help="Letters given up before.")] = None
     source: Annotated[
-        str, Option(metavar="TOPIC", complete=shared.known_topics, help="Letters of this topic.")
-    ] = ""
-    channel: Annotated[str, Option(complete=shared.known_channels, help="Letters that this channel gave up.")] = ""
+        str | None, Option(metavar="TOPIC", complete=shared.known_topics, help="Letters of this topic.")
+    ] = None
+    channel: Annotated[
+        str | None, Option(complete=shared.known_channels, help="Letters that this channel gave up.")
+    ] = None
     sequence: Annotated[
         list[int] | None, Option(min=0, help="The letter with this sequence in the dead-letter topic of one node.")
     ] = None
 
     def filter(self, name: str) -> dict[str, Any]:
         """Return the filter as nsqd takes it. Raises `UsageError`."""
-        words = ("reason", "error", "text", "pattern", "since", "until", "channel")
-        found: dict[str, Any] = {key: getattr(self, key) for key in words if getattr(self, key)}
-        if self.source:
-            found["topic"] = self.source
+        words = ("reason", "error", "text", "pattern", "since", "until", "channel", "source")
+        found: dict[str, Any] = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
+        for key, value in found.items():
+            if not value:  # an empty shell variable must not mean all letters
+                raise UsageError(f"--{key} is empty: give a value, or leave it out for all letters")
+        if "source" in found:
+            found["topic"] = found.pop("source")
         if "/" in name:
             topic, channel = administer.split_place(name)
             if found.setdefault("topic", topic) != topic or found.setdefault("channel", channel) != channel:
@@ -107,9 +116,7 @@ class DeadNode:
     async def post(self, path: str, document: Any = None) -> Any:
         """Return the answer to a change of the topic. Raises `CallFailed`."""
         params = {"topic": self.topic}
-        return await self.client.http.call(
-            "POST", self.node.contact, path, params, document=document, timeout=_TIMEOUT
-        )
+        return await self.client.http.call("POST", self.node.contact, path, params, document=document, timeout=_TIMEOUT)
 
 
 def on_each(

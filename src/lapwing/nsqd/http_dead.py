@@ -231,8 +231,8 @@ class DeadApi:
 
     def _query_filter(self, request: Request) -> DeadFilter:
         query = request.query
-        document: dict[str, Any] = {key: query[key] for key in _FILTER if key in query}
-        if "source" in query:
+        document: dict[str, Any] = {key: query[key] for key in _FILTER if query.get(key)}
+        if query.get("source"):
             document["topic"] = query["source"]
         for key in ("fields", "sequences"):
             if key in document:
