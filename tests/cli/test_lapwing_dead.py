@@ -13,6 +13,7 @@ from asking import ask
 from daemons import until
 from lapwing.cli.commands import UsageError
 from lapwing.cli.dead_targets import LetterFlags
+from lapwing.cli.pending import PendingFlags
 
 HOUR = 3_600_000
 
@@ -161,6 +162,12 @@ def test_one_letter_is_edited_and_a_redrive_is_shown_and_cancelled(pair: Pair) -
 def test_an_empty_condition_does_not_mean_all_letters(flag: str) -> None:
     with pytest.raises(UsageError, match=f"^--{flag} is empty: give a value, or leave it out for all letters$"):
         LetterFlags(**{flag: ""}).filter("t/c")
+
+
+@pytest.mark.parametrize("flag", ["holder", "min_idle"])
+def test_an_empty_condition_does_not_mean_all_pending_messages(flag: str) -> None:
+    with pytest.raises(UsageError, match=f"^--{flag.replace('_', '-')} is empty: give a value, or leave it out$"):
+        PendingFlags(**{flag: ""}).members()
 
 
 def test_letters_are_purged_after_asking(pair: Pair) -> None:

@@ -40,15 +40,18 @@ class PendingFlags:
     """The selection of messages."""
 
     state: Annotated[str, Option(choices=_STATES, help="Only messages in this state.")] = ""
-    holder: Annotated[str, Option(metavar="CONSUMER", help="Only messages that this consumer has.")] = ""
+    holder: Annotated[str | None, Option(metavar="CONSUMER", help="Only messages that this consumer has.")] = None
     min_idle: Annotated[
-        str, Option(metavar="DURATION", help="Only messages that a consumer has had for this long: 30s, 10m.")
-    ] = ""
+        str | None, Option(metavar="DURATION", help="Only messages that a consumer has had for this long: 30s, 10m.")
+    ] = None
 
     def members(self) -> dict[str, Any]:
         """Return the conditions as nsqd takes them. Raises `UsageError`."""
         from lapwing.client.format import parse_span
 
+        for flag, given in (("--holder", self.holder), ("--min-idle", self.min_idle)):
+            if given == "":  # an empty shell variable must not mean all messages
+                raise UsageError(f"{flag} is empty: give a value, or leave it out")
         try:
             idle = parse_span(self.min_idle) // 1_000_000 if self.min_idle else 0
         except ConfigError as error:

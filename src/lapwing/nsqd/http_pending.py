@@ -148,6 +148,9 @@ class PendingApi:
 
         `refused` gets the ids that the claim names and cannot take, each with the reason.
         """
+        for key in ("ids", "sequences", "state", "holder"):
+            if key in document and document[key] in (None, ""):  # an empty shell variable must not take everything
+                raise Refused(400, f"{key}: a value expected; leave it out for any")
         named_ones = _named(channel, document, refused)
         states = _states(document.get("state"))
         holder = document.get("holder")
