@@ -246,6 +246,14 @@ def test_a_policy_that_contradicts_a_channel_it_matches_is_refused_and_the_forme
     assert store.policies.documents()["p"]["settings"] == {"retry_first": "1s"}
 
 
+def test_a_policy_may_have_messages_dropped_instead_of_kept_as_dead_letters(stage: Stage):
+    stage.consumer()
+    stage.broker.settings.put_policy(policies.parse("p", {"settings": {"dead_topic": ""}}), now=stage.now)
+
+    assert stage.channel().effective.dead_topic == ""
+    assert not stage.channel().dead_topic
+
+
 def test_one_dead_letter_topic_for_all_topics_is_not_its_own(stage: Stage):
     """Once it exists the policy matches its channel `dead` too: that must not block every later change."""
     store = stage.broker.settings

@@ -312,7 +312,7 @@ def check_channel(settings: ChannelSettings, *, topic: str, max_msg_timeout: int
         raise SettingRefused("overflow dead needs a dead-letter topic: set dead_topic, or choose reject or drop-oldest")
     if settings.dead_topic == "" and settings.expired_to_dead:
         raise SettingRefused("expired_to_dead needs a dead-letter topic: set dead_topic, or remove expired_to_dead")
-    if settings.dead_topic == topic:
+    if settings.dead_topic and settings.dead_topic == topic:  # a policy belongs to no topic
         raise SettingRefused(f"dead_topic {topic} is the topic of the channel itself: name another topic")
     if not 0 < settings.msg_timeout <= max_msg_timeout:
         raise SettingRefused(
