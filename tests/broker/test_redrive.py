@@ -7,7 +7,7 @@ import pytest
 
 from failing import configure, failures, letters, reject
 from lapwing import kernel
-from lapwing.broker import claims, dead_filter, redrive_task
+from lapwing.broker import claims, dead_filter, redrive_task, seek
 from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings import UNLIMITED, Rate
 from lapwing.errors import SettingRefused, WriteFailed
@@ -210,6 +210,45 @@ def test_a_message_that_the_log_has_let_go_of_comes_back_from_the_side_log(tmp_p
     again.finish(0)
 
     assert set(stage.channel().side_logged.sequences) == set()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_message_that_was_deleted_since_comes_back_from_the_side_log(tmp_path: Path, again: bool):
+    stage = Stage(tmp_path)
+    consumer = buried(stage)
+    consumer.leave()
+    stage.commit()
+    if again:
+        stage.channel().seek(0, back=True)
+    stage.broker.topics["t"].delete(0, 3)
+    start(stage)
+    assert (run(stage).redriven, stage.channel().depth) == (3, 4)
+    stage.broker.topics["t"].delete(0, 3)
+    stage.kill()
+    stage.pass_time(1)
+    consumer = stage.consumer()
+    assert {each: body for each, _, body in consumer.take()[0]} == dict(enumerate([*numbered(3), b"fine"]))
+    consumer.requeue(1)
+    assert consumer.received() == [1]
+    consumer.finish(0, 1, 2, 3)
+
+    assert (stage.channel().depth, stage.channel().in_flight_count) == (0, 0)
+    assert set(stage.channel().side_logged.sequences) == set()
+
+
+def test_a_deleted_message_that_waits_in_the_channel_gets_the_body_of_its_letter(stage: Stage):
+    consumer = stage.consumer(ready=0)
+    stage.client().publish(b"later", delay=SECOND)
+    claims.claim(stage.channel(), [0], "reject", now=stage.now)
+    stage.commit()
+    seek.seek(stage.channel(), 0, now=stage.now)
+    stage.broker.topics["t"].delete(0, 1)
+    start(stage)
+    run(stage)
+    stage.pass_time(SECOND)
+    consumer.say(Rdy(1))
+
+    assert [body for _, _, body in consumer.take()[0]] == [b"later"]
 
 
 def test_a_body_may_be_edited(stage: Stage):

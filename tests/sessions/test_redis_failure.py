@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from redis_stage import NOW, RedisClient, RedisStage
 
+from lapwing.broker import dead_filter
 from play import MINUTE, MS, SECOND
 
 T0 = NOW // MS
@@ -112,3 +113,22 @@ def test_a_paused_group_gives_nothing(paused: bool) -> None:
     stage.broker.pause_channel("s", "g", paused)
 
     assert len(read(stage.redis())) == (0 if paused else 2)
+
+
+def test_an_entry_that_was_trimmed_and_redriven_stays_with_whoever_claims_it() -> None:
+    stage = stage_with(1, max_attempts=1)
+    client = stage.redis()
+    (entry,) = read(client)
+    client.ask([b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", entry])
+    assert client.ask("XTRIM s MAXLEN 0") == 1
+    redrives, dead = stage.broker.redrives, stage.broker.topics["s.g.dead"]
+    redrives.start(dead, to="channel", wanted=dead_filter.parse({}), now=stage.now)
+    while redrives.step(now=stage.now) is not None:
+        stage.commit()
+    pairs = [[entry, [b"data", b"0"]]]
+
+    assert client.ask("XREADGROUP GROUP g w STREAMS s >")[0][1] == pairs
+    assert client.ask("XREADGROUP GROUP g w STREAMS s 0")[0][1] == pairs
+    assert client.ask("XAUTOCLAIM s g other 0 0")[1] == pairs
+    assert client.ask([b"XCLAIM", b"s", b"g", b"w", b"0", entry]) == pairs
+    assert client.ask([b"XACK", b"s", b"g", entry]) == 1

@@ -308,7 +308,9 @@ class Channel(ChannelCore):
             some = self.pending.between(side.copied_below, below, _COPIED)
             frames = []
             for sequence in some:
-                if sequence not in side.sequences and (frame := self.headed_frame(sequence)) is not None:
+                if sequence in side.sequences or sequence in self.topic.deleted:
+                    continue
+                if (frame := self.headed_frame(sequence)) is not None:
                     frames.append((sequence, frame))
                     size += len(frame)
                     if size > _COPIED_BYTES:

@@ -215,6 +215,10 @@ class ChannelCore:
             return self.cursor if low is None else min(low, self.cursor)
         return low
 
+    def is_gone(self, sequence: int) -> bool:
+        """Return whether a message was deleted, and the channel has no copy that came back with a redrive."""
+        return sequence in self.topic.deleted and sequence not in self.side_logged.sequences
+
     def published_at(self, sequence: int) -> int | None:
         """Return when an unfinished message was published; None when that cannot be read, now or any more."""
         try:

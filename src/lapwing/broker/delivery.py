@@ -222,7 +222,7 @@ def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, 
     """Deliver one message again, rebuilt with its attempts; return 1, or 0 when it is gone for good."""
     pending, holder = channel.pending, subscription.holder
     find = channel.headed_frame if subscription.headers else channel.frame
-    frame = find(sequence) if sequence not in channel.topic.deleted else None
+    frame = find(sequence) if not channel.is_gone(sequence) else None
     if frame is None:
         pending.drop(sequence)
         return 0

@@ -373,8 +373,8 @@ class _Republished:
 def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes | None, now: int) -> list[int]:
     """Make messages that a channel gave up ready again in it; return the sequences of those that were not already.
 
-    Where the log no longer has a message, or its body was edited, now or before an earlier redrive, the body goes into
-    the side log. Raises `WriteFailed`.
+    Where the log no longer has a message, it was deleted there, or its body was edited, now or before an earlier
+    redrive, the body goes into the side log. Raises `WriteFailed`.
     """
     topic, pending = channel.topic, channel.pending
     unfinished = set(pending.sequences())
@@ -382,9 +382,11 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
     wanted: dict[int, Mapping[str, str]] = {}
     for letter in found:
         sequence = _sequence(topic, letter)
-        if sequence in unfinished or _is_ahead(channel, sequence):
-            continue  # it is there
-        wanted[sequence] = letter.headers
+        there = sequence in unfinished or _is_ahead(channel, sequence)
+        if there and not channel.is_gone(sequence):
+            continue
+        if not there:
+            wanted[sequence] = letter.headers
         if edited is not None or not _in_log(topic, sequence, letter.body):
             kept.append((sequence, _frame(topic, sequence, letter, edited)))
     if kept:
@@ -394,6 +396,7 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
         pending.attempts[sequence] = max(_number(headers, "dead-deliveries"), 0)
         failures.revive(sequence, max(_number(headers, "dead-count"), 1))
         channel.finished_ahead.remove(sequence)
+    channel.ahead.merge(runs_of(each for each in wanted if each >= channel.cursor))
     channel.take_back(wanted, now=now)
     return list(wanted)
 
@@ -434,6 +437,8 @@ def _sequence(topic: Topic, letter: DeadLetter) -> int:
 
 def _is_ahead(channel: Channel, sequence: int) -> bool:
     """Return whether a message waits for its first delivery since the channel was created or moved."""
+    if sequence in channel.topic.deleted:
+        return False
     return sequence >= channel.cursor and sequence not in channel.finished_ahead
 
 
@@ -447,7 +452,9 @@ def _same_message(topic: Topic, sequence: int, letter: DeadLetter) -> bool:
 
 
 def _in_log(topic: Topic, sequence: int, body: bytes) -> bool:
-    """Return whether the log has the message with that body."""
+    """Return whether the log has the message with that body, and delivers it."""
+    if sequence in topic.deleted:
+        return False
     try:
         return topic.log.frame(sequence)[kernel.HEAD :] == body
     except (OutOfRange, CorruptChunk):

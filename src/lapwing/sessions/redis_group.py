@@ -100,6 +100,13 @@ class Group:
             self._remember(first, times)
         return b"".join(replies), count
 
+    def entry(self, sequence: int) -> bytes | None:
+        """Return one pending entry, which may have come back with a redrive; None if it was deleted or is lost."""
+        if sequence not in self.channel.side_logged.sequences:
+            return self.stream.entry(sequence)
+        frame = self.channel.frame(sequence)
+        return None if frame is None else self.stream.entries(frame, 0, len(frame), sequence)
+
     def first_of(self, frames: bytes) -> int:
         """Return the sequence of the first frame."""
         return int(frames[18:34], 16) - self.stream.topic.id_base

@@ -203,12 +203,12 @@ def claim(session: RedisSession, words: list[bytes], now: int) -> Reply:
             claimed.append(sequence)
     if claimed:
         consumer.active = now
-    return _claimed(stream, claimed, just_ids=asked.just_ids)
+    return _claimed(group, claimed, just_ids=asked.just_ids)
 
 
 def _claim_one(session: RedisSession, group: Group, asked: Xclaim, sequence: int, consumer: Holder, now: int) -> bool:
     channel, attempts = group.channel, group.pending.attempts
-    if sequence in group.stream.topic.deleted:
+    if channel.is_gone(sequence):
         channel.finish([sequence], now=now)
         return False
     delivered = now
@@ -244,10 +244,10 @@ def _min_idle(group: Group, sequence: int, min_idle: int) -> int:
     return 0 if nobody is not None and sequence in nobody.in_flight else min_idle
 
 
-def _claimed(stream: Stream, sequences: list[int], *, just_ids: bool) -> bytes:
+def _claimed(group: Group, sequences: list[int], *, just_ids: bool) -> bytes:
     if just_ids:
-        return replies.bulks([ids.encode(stream.id_at(each)) for each in sequences])
-    found = [stream.entry(each) for each in sequences]
+        return replies.bulks([ids.encode(group.stream.id_at(each)) for each in sequences])
+    found = [group.entry(each) for each in sequences]
     return replies.array([entry for entry in found if entry is not None])
 
 
@@ -255,7 +255,7 @@ def autoclaim(session: RedisSession, words: list[bytes], now: int) -> Reply:
     """XAUTOCLAIM key group consumer min-idle start [COUNT n] [JUSTID]."""
     asked = parse_xautoclaim(words)
     group = _existing(session, words, now)
-    stream, deleted = group.stream, group.stream.topic.deleted
+    stream = group.stream
     consumer = group.consumer(words[3], now=now)
     start = stream.from_id(asked.start)
     limit = _LOOKED_AT * asked.count
@@ -267,7 +267,7 @@ def autoclaim(session: RedisSession, words: list[bytes], now: int) -> Reply:
         if number == limit or len(claimed) + len(gone) == asked.count:
             following = stream.id_at(entry.sequence)
             break
-        if entry.sequence in deleted:
+        if group.channel.is_gone(entry.sequence):
             group.channel.finish([entry.sequence], now=now)
             gone.append(entry.sequence)
         elif entry.idle < 0 or entry.idle >= asked.min_idle:
@@ -277,7 +277,7 @@ def autoclaim(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.array(
         [
             replies.bulk(ids.encode(following)),
-            _claimed(stream, claimed, just_ids=asked.just_ids),
+            _claimed(group, claimed, just_ids=asked.just_ids),
             replies.bulks([ids.encode(stream.id_at(each)) for each in gone]),
         ]
     )

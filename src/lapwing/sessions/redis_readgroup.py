@@ -115,7 +115,7 @@ def _four_parts(entry: bytes, idle: int, deliveries: int) -> bytes:
 
 def _claim(group: Group, asked: Xread, count: int, now: int) -> list[bytes]:
     """Take over what was pending for long with anybody, the longest first; return it as entries."""
-    log, deleted = group.stream.log, group.stream.topic.deleted
+    log = group.stream.log
     consumer = group.consumer(asked.consumer, now=now)
     pending = group.pending_entries(log.first, log.end, _EVERYTHING, now=now)
     old = [each for each in pending if each.idle < 0 or each.idle >= (asked.claim or 0)]
@@ -123,7 +123,7 @@ def _claim(group: Group, asked: Xread, count: int, now: int) -> list[bytes]:
     for each in sorted(old, key=_longest_first):
         if len(claimed) == count:
             break
-        entry = group.stream.entry(each.sequence) if each.sequence not in deleted else None
+        entry = group.entry(each.sequence)
         if entry is None:
             group.channel.finish([each.sequence], now=now)
             continue
@@ -145,7 +145,7 @@ def _history(session: RedisSession, group: Group, beyond: EntryId, asked: Xread,
     held = sorted(sequence for sequence in consumer.in_flight if sequence >= start)
     parts = []
     for sequence in held[: asked.count or len(held)]:
-        entry = stream.entry(sequence)
+        entry = group.entry(sequence)
         if entry is None:
             name = replies.bulk(ids.encode(stream.id_at(sequence)))
             entry = b"*2\r\n%b%b" % (name, replies.null_array(session.protocol))
