@@ -212,6 +212,56 @@ def test_a_message_that_the_log_has_let_go_of_comes_back_from_the_side_log(tmp_p
     assert set(stage.channel().side_logged.sequences) == set()
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("to", ["latest", "earliest", "middle"])
+def test_the_bookmark_keeps_what_came_back_since_the_seek(tmp_path: Path, to: str, deleted: bool):
+    stage = Stage(tmp_path)
+    consumer = buried(stage, 4)
+    consumer.finish(4)
+    consumer.say(Rdy(0))
+    channel = stage.channel()
+    seek.seek(channel, {"latest": 5, "earliest": 0, "middle": 2}[to], now=stage.now)
+    if deleted:
+        stage.broker.topics["t"].delete(0, 3)
+    start(stage)
+    assert run(stage).redriven == 4
+    stage.kill()
+    channel = stage.channel()
+    finished = stage.consumer(ready=1)
+    (done,) = finished.received()
+    finished.say(Rdy(0)).finish(done)
+    assert done < 4
+    planned = seek.preview(channel, "bookmark", now=stage.now)
+    assert seek.seek_bookmark(channel, now=stage.now) == planned
+    stage.commit()
+    consumer = stage.consumer()
+
+    assert dict(enumerate(numbered(4))) == {done: numbered(4)[done]} | {
+        each: body for each, _, body in consumer.take()[0]
+    }
+
+
+def test_the_bookmark_is_as_it_was_when_letters_could_not_be_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stage = Stage(tmp_path)
+    buried(stage).say(Rdy(0))
+    channel = stage.channel()
+    seek.seek(channel, 0, now=stage.now)
+    bookmark = channel.bookmark
+
+    def refuse(**_: object) -> bool:
+        raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
+
+    start(stage)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.broker.topics["t"], "checkpoint", refuse)
+        assert run(stage).redriven == 0
+    assert channel.bookmark == bookmark
+    stage.pass_time(SECOND)
+
+    assert run(stage).redriven == 3
+    assert channel.bookmark != bookmark
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_message_that_was_deleted_since_comes_back_from_the_side_log(tmp_path: Path, again: bool):
     stage = Stage(tmp_path)

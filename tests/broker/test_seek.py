@@ -153,6 +153,7 @@ def test_the_bookmark_brings_back_what_only_the_side_log_has(tmp_path: Path):
         stage.broker.checkpoint(now=stage.now)
         stage.broker.trim(now=stage.now, everywhere=True)
     first = stage.channel().topic.log.first
+    assert consumer.received() == [4]
     move(stage, "bookmark")
 
     assert first > 2

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
-from lapwing.broker import dead_letter_view, dead_letters, overflow, settings, times
+from lapwing.broker import dead_letter_view, dead_letters, overflow, seek, settings, times
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.dead_letter_view import DeadLetter
 from lapwing.broker.rate import TokenBucket
@@ -248,14 +248,15 @@ class Redrives:
         log = dead.topic.log.identity
         key = f"{dead.topic.name} {log}"
         link = channel.dead_link()
-        before = link.returned.get(key, [])
+        before, bookmark = link.returned.get(key, []), channel.bookmark
+        seek.note_returned(channel, [_sequence(channel.topic, letter) for letter in found])
         link.returned[key] = before + done
         self._returned.setdefault(channel, set()).add(key)
         try:
             self._save(channel, now=now, sync=True)
         except LogError:
             channel.finish(returned, now=now)
-            link.returned[key] = before
+            link.returned[key], channel.bookmark = before, bookmark
             raise
         channel.counts.redriven += len(returned)
         return done

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import checkpoint, times
-from lapwing.broker.skips import Bookmark, Runs, count_of, gaps, runs_of, union
+from lapwing.broker.skips import Bookmark, Run, Runs, count_of, gaps, runs_of, union
 from lapwing.errors import OutOfRange, SettingRefused
 from lapwing.net import durations
 
@@ -90,10 +91,7 @@ def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
     """Move the cursor and keep a bookmark of where it was; return what that did."""
     found = plan(channel, sequence)
     runs = runs_of(each for each in channel.pending.sequences() if each < channel.cursor)
-    if len(runs) > _MOST_RUNS:  # then all from the first of them on comes again
-        bookmark = Bookmark(runs[0][0], (), found.sequence)
-    else:
-        bookmark = Bookmark(channel.cursor, tuple(runs), found.sequence)
+    bookmark = _bookmark(channel.cursor, runs, found.sequence)
     channel.seek(found.sequence, back=True)
     channel.bookmark = bookmark
     return found
@@ -110,7 +108,8 @@ def preview(channel: Channel, to: Any, *, now: int) -> SeekPlan:
 def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     """Undo the last seek: what was finished before it, or since, stays finished. Raises `SettingRefused`.
 
-    Messages that were deferred wait as long as they would have.
+    Dead letters that were returned since stay in the channel. Messages that were deferred wait as long as they would
+    have.
     """
     bookmark = channel.bookmark
     if bookmark is None:
@@ -118,6 +117,7 @@ def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     since = _finished_since(channel, bookmark)
     found = _plan_undo(channel, bookmark, since)
     back = [each for run in bookmark.unfinished for each in range(*run) if each not in since]
+    back = sorted({*back, *_kept(channel, bookmark)})
     dues = _dues(channel, back)
     copied = channel.side_logged.sequences
     frames = [(each, frame) for each in back if each in copied and (frame := channel.frame(each)) is not None]
@@ -129,9 +129,40 @@ def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     channel.finish_ahead(since.runs)
     if lost := [(each, frame) for each, frame in frames if each not in copied]:
         channel.side_logged.keep(lost)  # the log no longer has them, and the seek dropped the copies
-    channel.take_back([each for each in back if each < channel.cursor], now=now, dues=dues)
+    channel.ahead.merge(runs_of(each for each in back if each >= channel.cursor and each in copied))
+    channel.take_back([each for each in back if each < channel.cursor or each in copied], now=now, dues=dues)
     channel.pass_over()
     return found
+
+
+def note_returned(channel: Channel, sequences: Iterable[int]) -> None:
+    """Have messages that the channel takes back in the bookmark, too: undoing the last seek must not lose them."""
+    bookmark = channel.bookmark
+    if bookmark is None:
+        return
+    returned = runs_of(each for each in sequences if bookmark.target <= each < bookmark.cursor)
+    if returned:
+        channel.bookmark = _bookmark(bookmark.cursor, union(bookmark.unfinished, returned), bookmark.target)
+
+
+def _bookmark(cursor: int, unfinished: list[Run], target: int) -> Bookmark:
+    if len(unfinished) > _MOST_RUNS:  # then all from the first of them on comes again
+        return Bookmark(unfinished[0][0], (), target)
+    return Bookmark(cursor, tuple(unfinished), target)
+
+
+def _kept(channel: Channel, bookmark: Bookmark) -> list[int]:
+    """Return the pending messages that going back to the bookmark must keep, and that it does not name.
+
+    The seek finished all below its target: those are here because they were returned since. Of those beyond the
+    bookmark, the log does not have the ones in the side log, or has them with another body.
+    """
+    copied = channel.side_logged.sequences
+    return [
+        each
+        for each in channel.pending.sequences()
+        if each < bookmark.target or (each >= bookmark.cursor and each in copied)
+    ]
 
 
 def _finished_since(channel: Channel, bookmark: Bookmark) -> Runs:
@@ -148,6 +179,7 @@ def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:
     unfinished = union(runs_of(channel.pending.sequences()), gaps(channel.cursor, topic.fanned_out, channel.ahead.runs))
     gone = union(since.runs, topic.emptied.since(cursor))
     below = [part for start, stop in bookmark.unfinished for part in gaps(start, min(stop, cursor), since.runs)]
+    below = union(below, runs_of(_kept(channel, bookmark)))
     after = union(below, gaps(cursor, topic.fanned_out, gone))
     both = count_of(union(unfinished, after))
     return SeekPlan(channel.cursor, cursor, both - count_of(unfinished), both - count_of(after))
