@@ -657,3 +657,17 @@ def test_a_message_that_the_cursor_has_not_reached_survives_restarts_around_its_
     stage.pass_time(SECOND)
 
     assert stage.consumer().received() == [0]
+
+
+def test_letters_that_were_deleted_do_not_come_back(stage: Stage):
+    consumer = buried(stage, 5)
+    reader = stage.consumer("dead", topic=DEAD, ready=2)
+    assert reader.received() == [0, 1]
+    reader.leave()
+    stage.broker.topics[DEAD].delete(1, 3)
+    start(stage)
+    task = run(stage)
+
+    assert (task.state, task.redriven, task.looked) == (DONE, 3, 3)
+    assert sorted(consumer.received()) == [0, 3, 4]
+    assert stage.consumer("dead", topic=DEAD).received() == []

@@ -25,9 +25,11 @@ class DeadLetter:
 
 
 def waiting_runs(channel: ChannelCore) -> list[Run]:
-    """Return the sequences of a channel that are not finished, as rising runs."""
+    """Return the sequences of a channel that are neither finished nor deleted, as rising runs."""
     fresh = gaps(channel.cursor, channel.topic.fanned_out, channel.ahead.runs)
-    return sorted([*runs_of(channel.pending.sequences()), *fresh])
+    runs = sorted([*runs_of(channel.pending.sequences()), *fresh])
+    deleted = channel.topic.deleted
+    return [live for run in runs for live in deleted.live(*run)] if deleted else runs
 
 
 def letters(
