@@ -671,3 +671,43 @@ def test_letters_that_were_deleted_do_not_come_back(stage: Stage):
     assert (task.state, task.redriven, task.looked) == (DONE, 3, 3)
     assert sorted(consumer.received()) == [0, 3, 4]
     assert stage.consumer("dead", topic=DEAD).received() == []
+
+
+@pytest.mark.parametrize(("limit", "part"), [({"max_depth": 10}, 10), ({"max_bytes": 500}, 22)])
+def test_letters_are_published_again_as_far_as_there_is_room(stage: Stage, limit: dict[str, int], part: int):
+    consumer = buried(stage, 30)
+    consumer.finish(30)
+    consumer.say(Rdy(0))
+    configure(stage, **limit)
+    start(stage, "topic")
+    task = run(stage)
+    assert (task.state, task.redriven, waiting(stage), stage.channel().depth) == (RUNNING, part, 30 - part, part)
+    assert "is full" in task.error
+    bodies = []
+    consumer.say(Rdy(2500))
+    for _ in range(30):
+        messages = consumer.take()[0]
+        bodies += [body for _, _, body in messages]
+        consumer.finish(*[sequence for sequence, _, _ in messages])
+        stage.pass_time(SECOND)
+        task = run(stage)
+
+    assert (task.state, task.redriven, task.looked, task.error) == (DONE, 30, 30, "")
+    assert bodies == numbered(30)
+    assert waiting(stage) == 0
+
+
+def test_a_letter_that_is_too_large_for_the_topic_is_skipped(stage: Stage):
+    consumer = stage.consumer()
+    stage.client().publish(b"small", b"x" * 2000, b"little")
+    for sequence in range(3):
+        reject(consumer, sequence)
+    consumer.take()
+    stage.broker.settings.change_topic(stage.broker.topics["t"], {"max_msg_size": 1000}, now=stage.now)
+    start(stage, "topic")
+    task = run(stage)
+
+    assert (task.state, task.redriven, waiting(stage)) == (DONE, 2, 1)
+    assert [body for _, _, body in consumer.take()[0]] == [b"small", b"little"]
+    assert sum(task.skipped.values()) == 1
+    assert next(iter(task.skipped)).startswith("larger than the 1000 bytes that topic t takes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from lapwing.errors import ChannelFull, Draining, MessageTooBig, OutOfMemory
@@ -31,6 +32,23 @@ class Admission:
         self._draining = draining
         self._memory_problem = memory_problem
         self._bounded = bounded  # channels that refuse what would be too much for them
+
+    def largest(self) -> int:
+        """Return the bytes of the largest message that the topic can ever take."""
+        limits = [channel.effective.max_bytes for channel in self._bounded]
+        return min([self.max_msg_size, *filter(None, limits)])
+
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many of the first messages, of these bytes each, all channels have room for."""
+        count, coming = len(sizes), self._topic.log.next - self._topic.fanned_out
+        for channel in self._bounded:
+            settings = channel.effective
+            if settings.max_depth:
+                count = min(count, max(settings.max_depth - channel.depth - coming, 0))
+            if settings.max_bytes:
+                totals = accumulate(sizes, initial=channel.waiting_bytes())
+                count = min(count, max(sum(total <= settings.max_bytes for total in totals) - 1, 0))
+        return count
 
     def check(self, count: int, size: int, largest: int) -> None:
         """Raise a `BrokerError` that names the reason if `count` messages of `size` bytes cannot be taken."""

@@ -23,7 +23,7 @@ from lapwing.broker.rate import TokenBucket
 from lapwing.broker.redrive_task import CANCELLED, DONE, NOWHERE, RUNNING, TOPIC, RedriveTask
 from lapwing.broker.settings import Rate
 from lapwing.broker.skips import runs_of
-from lapwing.errors import CorruptChunk, LapwingError, LogError, OutOfRange, SettingRefused
+from lapwing.errors import ChannelFull, CorruptChunk, LapwingError, LogError, OutOfRange, SettingRefused
 from lapwing.log.attributes import Rows
 from lapwing.log.log import Extra
 from lapwing.log.segment import time_of
@@ -279,13 +279,14 @@ class Redrives:
             task.skipped["its origin does not exist"] += len(found)
             return []
         topic = self._broker.topic(name)
+        found, full = _publishable(topic, task, found)
+        if not found:
+            return []
         log = dead.topic.log.identity
         if task.marks.get(name, ("", 0))[0] != topic.log.identity:
             task.marks[name] = topic.log.identity, topic.log.end
             self._save(dead, now=now, sync=True)
         bodies = [letter.body if task.edited is None else task.edited for letter in found]
-        if topic.admission is not None:
-            topic.admission.check(len(bodies), sum(map(len, bodies)), max(map(len, bodies)))
         first = topic.log.next
         extras = [
             Extra(first + index, headers=dead_letters.original(letter.headers) | {_FROM: f"{log} {letter.sequence}"})
@@ -298,6 +299,9 @@ class Redrives:
         topic.publish_own(bodies, extras, receipt, now=now)
         if (bucket := self._buckets.get(dead.topic.name)) is not None:
             bucket.take(len(found))
+        if full is not None:
+            task.looked += len(found)
+            raise full
         return []
 
     def republished(self, dead: Channel, task: RedriveTask, topic: Topic, done: list[int], error: str) -> None:
@@ -400,6 +404,36 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
     channel.ahead.merge(runs_of(each for each in wanted if each >= channel.cursor))
     channel.take_back(wanted, now=now)
     return list(wanted)
+
+
+def _publishable(
+    topic: Topic, task: RedriveTask, found: list[DeadLetter]
+) -> tuple[list[DeadLetter], ChannelFull | None]:
+    """Return the letters that a topic takes now, and why others have to wait. Raises `BrokerError` if all have to.
+
+    Letters that are too large for the topic at any time are skipped.
+    """
+    admission = topic.admission
+    if admission is None:
+        return found, None
+    sizes = {letter.sequence: len(letter.body if task.edited is None else task.edited) for letter in found}
+    usable = [letter for letter in found if sizes[letter.sequence] <= admission.largest()]
+    if len(usable) < len(found):
+        task.skipped[
+            f"larger than the {admission.largest()} bytes that topic {topic.name} takes: raise max_msg_size, or "
+            "max_bytes of its channels, or return it to its channel"
+        ] += len(found) - len(usable)
+    if not usable:
+        return [], None
+    wanted = [sizes[letter.sequence] for letter in usable]
+    try:
+        admission.check(len(wanted), sum(wanted), max(wanted))
+    except ChannelFull as full:
+        count = admission.fitting(wanted)
+        if not count:
+            raise
+        return usable[:count], full
+    return usable, None
 
 
 def _returnable(

@@ -44,6 +44,12 @@ class PublishLimits(Protocol):
     def check(self, count: int, size: int, largest: int) -> None:
         """Raise a `BrokerError` that names the reason if `count` messages of `size` bytes cannot be taken."""
 
+    def largest(self) -> int:
+        """Return the bytes of the largest message that the topic can ever take."""
+
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many of the first messages, of these bytes each, all channels have room for."""
+
 
 _DEAD: Final = dead_letters.PREFIX.encode()
 
