@@ -241,6 +241,23 @@ def test_the_bookmark_keeps_what_came_back_since_the_seek(tmp_path: Path, to: st
     }
 
 
+@pytest.mark.parametrize("target", [0, 2])
+def test_the_bookmark_defers_no_letter_that_came_back(stage: Stage, target: int):
+    consumer = stage.consumer()
+    stage.client().publish(b"later", b"fine", delay=60_000)
+    claims.claim(stage.channel(), [0], "reject", now=stage.now)
+    claims.claim(stage.channel(), [1], "finish", now=stage.now)
+    stage.commit()
+    seek.seek(stage.channel(), target, now=stage.now)
+    start(stage)
+    assert run(stage).redriven == 1
+    before = consumer.received()
+    seek.seek_bookmark(stage.channel(), now=stage.now)
+    stage.commit()
+
+    assert consumer.received() == before
+
+
 def test_the_bookmark_is_as_it_was_when_letters_could_not_be_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     stage = Stage(tmp_path)
     buried(stage).say(Rdy(0))

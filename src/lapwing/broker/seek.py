@@ -186,9 +186,10 @@ def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:
 
 
 def _dues(channel: Channel, sequences: list[int]) -> dict[int, int]:
-    """Return when messages that are deferred, or were published so, are due. Raises `ReadFailed`."""
+    """Return when messages that are deferred, or were published so and are not ready, are due. Raises `ReadFailed`."""
     if not sequences:
         return {}
     skips = checkpoint.find_skips(channel, max(sequences[0], channel.topic.log.first))
-    dues = {start: due for start, _, due in skips if due is not None}
+    pending = set(channel.pending.sequences())
+    dues = {start: due for start, _, due in skips if due is not None and start not in pending}
     return dues | {each: due for each in sequences if (due := channel.pending.deferred.due(each)) is not None}
