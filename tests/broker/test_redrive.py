@@ -495,6 +495,26 @@ def test_a_redrive_waits_while_the_channel_would_shed_what_comes_back(stage: Sta
     assert stage.channel().counts.overflowed == 0
 
 
+@pytest.mark.parametrize("overflow", ["drop-oldest", "dead"])
+def test_a_redrive_leaves_room_for_deferred_messages(stage: Stage, overflow: str):
+    consumer = buried(stage, 3)
+    consumer.finish(3)
+    consumer.say(Rdy(0))
+    stage.client().publish(b"later", b"last", delay=1_000)
+    configure(stage, max_depth=3, overflow=overflow)
+    start(stage)
+    task = run(stage)
+    assert (task.state, task.redriven, stage.channel().depth) == (RUNNING, 1, 1)
+    assert "holds max_depth 3 with its deferred messages" in task.error
+    stage.pass_time(2 * SECOND)
+    assert (stage.channel().depth, run(stage).redriven) == (3, 1)
+    consumer.say(Rdy(2500))
+    stage.pass_time(SECOND)
+
+    assert (run(stage).state, stage.channel().counts.overflowed) == (DONE, 0)
+    assert sorted(consumer.received()) == [0, 1, 2, 4, 5]
+
+
 def test_letters_are_published_again_for_all_channels_if_so_asked(stage: Stage):
     other = stage.consumer("other")
     consumer = buried(stage)

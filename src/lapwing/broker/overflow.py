@@ -58,11 +58,15 @@ def shed(channel: ChannelCore, *, now: int) -> None:
 
 
 def room(channel: ChannelCore) -> int | None:
-    """Return how many messages a channel that sheds may get before it does; None: any number."""
+    """Return how many messages a channel that sheds may get before it does; None: any number.
+
+    Deferred messages need room when they are due.
+    """
     settings = channel.effective
     if not channel.sheds or not settings.max_depth:
         return None
-    return max(settings.max_depth - channel.depth + len(channel.pending.alone), 0)
+    taken = channel.depth - len(channel.pending.alone) + len(channel.pending.deferred)
+    return max(settings.max_depth - taken, 0)
 
 
 def _surplus(channel: ChannelCore) -> int:

@@ -47,7 +47,8 @@ class _NoRoom(LapwingError):
     def __init__(self, channel: Channel, done: list[int]) -> None:
         settings = channel.effective
         super().__init__(
-            f"channel {channel.topic.name}/{channel.name} holds max_depth {settings.max_depth}, and overflow is "
+            f"channel {channel.topic.name}/{channel.name} holds max_depth {settings.max_depth}"
+            f"{' with its deferred messages' if len(channel.pending.deferred) else ''}, and overflow is "
             f"{settings.overflow}: the redrive waits for room"
         )
         self.done = done
