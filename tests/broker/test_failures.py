@@ -48,7 +48,7 @@ def test_a_message_is_doomed_and_may_live_again():
     failures.add(1, lost=True, now=1, error="why")
     failures.try_alone(1)
     record = failures.doom(1, ATTEMPTS)
-    assert (record.doom, record.tried_alone, record.failures, record.deaths) == (ATTEMPTS, True, 1, 0)
+    assert (record.doom, record.only_alone, record.failures, record.deaths) == (ATTEMPTS, True, 1, 0)
     assert failures.doom(2, REJECTED, "no").doom == REJECTED
     assert failures.doomed() == [1, 2]
     assert failures.error(2) == "no"

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from failing import configure, fail, failures, letters, reject, release
-from lapwing.broker import policies
+from lapwing.broker import claims, policies
+from lapwing.broker.holder import Holder
 from lapwing.broker.pending import Reason
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Cls, Rdy
@@ -388,19 +389,93 @@ def test_a_failure_of_another_kind_needs_no_delivery_alone(stage: Stage):
     assert len(letters(stage)) == 1
 
 
-def test_a_message_that_waits_to_be_alone_survives_a_restart(tmp_path: Path):
+@pytest.mark.parametrize("stop", ["restart", "kill", "kill while one is delivered"])
+def test_messages_wait_to_be_alone_after_a_restart_too(tmp_path: Path, stop: str):
     stage = Stage(tmp_path)
     consumer = stage.consumer()
     configure(stage, max_attempts=1)
-    stage.client().publish(b"a", b"b")
+    stage.client().publish(*numbered(4))
     consumer.leave()
-    assert stage.channel().depth == 2
-    stage.restart()
+    assert stage.channel().depth == 4
+    if "while" in stop:
+        assert stage.consumer().received() == [0]
+    if stop == "restart":
+        stage.restart()
+    else:
+        stage.checkpoint()
+        stage.kill()
     consumer = stage.consumer()
-
-    assert sorted(consumer.received()) == [0, 1]  # the restart has given them a further chance
+    assert stage.channel().depth == 3
+    assert consumer.received() == [0]
     consumer.leave()
-    assert len(letters(stage)) == 2
+
+    assert [headers["dead-sequence"] for _, headers in letters(stage)] == ["0"]
+    assert stage.consumer().received() == [1]
+
+
+@pytest.mark.parametrize("delay", [0, SECOND])
+def test_a_claim_does_not_cancel_the_delivery_alone(stage: Stage, delay: int):
+    consumer = stage.consumer()
+    configure(stage, max_attempts=1)
+    stage.client().publish(*numbered(4))
+    consumer.leave()
+    action = "defer" if delay else "ready"
+    assert claims.claim(stage.channel(), range(4), action, now=stage.now, delay=delay) == [0, 1, 2, 3]
+    stage.pass_time(delay)
+    assert stage.channel().depth == 4
+    consumer = stage.consumer()
+    assert consumer.received() == [0]
+    release(consumer, 0)
+    assert len(consumer.received()) == 1
+    consumer.leave()
+
+    assert len(letters(stage)) == 1
+
+
+def test_a_claim_for_a_consumer_gives_it_no_company_for_what_it_holds(stage: Stage):
+    first = stage.consumer(ready=1)
+    configure(stage, max_attempts=1)
+    stage.client().publish(b"a")
+    first.leave()
+    one = stage.consumer(ready=1)
+    assert one.received() == [0]
+    two = stage.consumer(ready=2)
+    stage.client().publish(b"b")
+    assert two.received() == [1]
+    name = next(each.holder.name for each in stage.channel().subscriptions if 1 in each.holder.in_flight)
+    assert claims.claim(stage.channel(), [0], "ready", now=stage.now, to=name) == [0]
+    stage.commit()
+
+    assert two.received() == []
+    assert one.received() == [0]
+
+
+def test_messages_that_wait_to_be_alone_stay_so_when_the_cursor_moves_back(stage: Stage):
+    consumer = stage.consumer()
+    configure(stage, max_attempts=1)
+    stage.client().publish(*numbered(4))
+    consumer.leave()
+    stage.channel().move(0)
+    assert stage.channel().depth == 4
+    consumer = stage.consumer()
+    for sequence in range(4):
+        assert consumer.received() == [sequence]
+        consumer.finish(sequence)
+    consumer.leave()
+
+    assert stage.channel().depth == 0
+    assert stage.consumer().received() == []
+
+
+def test_a_message_that_waits_to_be_alone_can_be_put_in_flight(stage: Stage):
+    consumer = stage.consumer()
+    configure(stage, max_attempts=1)
+    stage.client().publish(b"a")
+    consumer.leave()
+    channel = stage.channel()
+    channel.force(0, Holder("redis"), delivered=stage.now)
+
+    assert (channel.depth, channel.in_flight_count) == (0, 1)
 
 
 def test_a_consumer_without_room_is_not_given_a_message_alone(stage: Stage):

@@ -212,7 +212,7 @@ class FailureMachine(RuleBasedStateMachine):
             return
         for consumer in self.consumers.values():
             held = consumer.window.holder.in_flight
-            alone = [each for each in held if self.channel.pending.failures.get(each).tried_alone]
+            alone = [each for each in held if self.channel.pending.failures.get(each).only_alone]
             if alone and self.channel.effective.max_attempts:
                 lonely = [each for each in alone if self.channel.reserved.get(consumer.window) == each]
                 assert not lonely or len(held) == 1, "a message that is delivered alone has company"

@@ -251,10 +251,11 @@ class Channel(ChannelCore):
         if sequence < before:
             self.overlap = max(self.overlap, before)
             self.claimed_ahead.clear()
-            for waiting in [waiting for waiting in self.pending.requeued if waiting >= sequence]:
-                self.pending.requeued.remove(waiting)
-            deferred = runs_of(each for each in self.pending.deferred.sequences() if sequence <= each < before)
-            self.ahead.merge(union(deferred, self.topic.emptied.since(sequence)))
+            for ready in [ready for ready in self.pending.requeued if ready >= sequence]:
+                self.pending.requeued.remove(ready)
+            waiting = [*self.pending.deferred.sequences(), *self.pending.alone]
+            skipped = runs_of(each for each in waiting if sequence <= each < before)
+            self.ahead.merge(union(skipped, self.topic.emptied.since(sequence)))
         self.reader.seek(sequence)
         self.pass_over()
         self.quiet_until = 0  # the move is journaled at once

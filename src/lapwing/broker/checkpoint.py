@@ -107,6 +107,8 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     channel.side_logged.leave([sequence for sequence in copied if sequence not in pending])
     if state.failures:
         pending.own_failures().restore(state.failures, pending.sequences())
+        for sequence in set(again).difference(pending.keep_alone(again)):
+            pending.requeued.remove(sequence)
     notes.restore(channel, state.notes)
     channel.schedule(pending.deferred.next_due())
     channel.dirty = True

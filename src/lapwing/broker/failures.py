@@ -10,7 +10,7 @@ from lapwing.broker.dead_letters import REASONS
 from lapwing.log.journal import FailureState
 
 _LOST_ONLY: Final = 1  # every failure was a lost connection
-_TRIED_ALONE: Final = 2  # it was delivered alone, as the last chance of a message that only lost connections
+_ONLY_ALONE: Final = 2  # it is only delivered alone from now on: the last chance of one that only lost connections
 _DOOM: Final = 4  # times the number of the reason it is given up for; 0: it is not
 _DOOM_MASK: Final = 7 * _DOOM
 _DEATHS: Final = 64  # times how often it was given up before
@@ -45,9 +45,9 @@ class Failure(NamedTuple):
         return bool(self.flags & _LOST_ONLY)
 
     @property
-    def tried_alone(self) -> bool:
-        """Whether it was delivered alone."""
-        return bool(self.flags & _TRIED_ALONE)
+    def only_alone(self) -> bool:
+        """Whether it is only delivered alone from now on: its next failure is the last one."""
+        return bool(self.flags & _ONLY_ALONE)
 
     @property
     def doom(self) -> str:
@@ -104,9 +104,14 @@ class Failures:
         return record
 
     def try_alone(self, sequence: int) -> None:
-        """Note that a message gets its last chance: delivered alone."""
+        """Note that a message gets its last chance: it is only delivered alone, after a restart too."""
         count, first, flags = self.get(sequence)
-        self._set(sequence, Failure(count, first, flags | _TRIED_ALONE))
+        self._set(sequence, Failure(count, first, flags | _ONLY_ALONE))
+
+    def last_chances(self, sequences: Iterable[int]) -> dict[int, None]:
+        """Return which messages are only delivered alone from now on, in the same order."""
+        flags = {sequence: self.get(sequence).flags for sequence in sequences}
+        return {sequence: None for sequence in flags if flags[sequence] & (_ONLY_ALONE | _DOOM_MASK) == _ONLY_ALONE}
 
     def doom(self, sequence: int, reason: str, error: str = "") -> Failure:
         """Note that a message is given up, and why: it is not delivered again, after a restart neither."""

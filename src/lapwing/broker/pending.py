@@ -234,8 +234,7 @@ class Pending:
             for holder in list(self.holders):
                 if holder is not keeper and holder.in_flight.pop(sequence, None) is not None:
                     self.holders.drop_if_gone(holder)
-            if not self.requeued.remove(sequence):
-                self.deferred.remove(sequence)
+            self.remove_waiting(sequence)
             self.attempts.pop(sequence, None)
             self._unstamp(sequence)
 
@@ -280,13 +279,11 @@ class Pending:
             self.holders.drop_if_gone(holder)
         return late
 
-    def give_back(
-        self, sequences: Sequence[int], reason: Reason, *, now: int, behind: int = 0, delay: int = 0
-    ) -> None:
+    def give_back(self, sequences: Sequence[int], reason: Reason, *, now: int, behind: int = 0, delay: int = 0) -> None:
         """Make messages ready again, or defer them by `delay`, that were taken from their holder.
 
         This is the only way back for a message, whatever the reason. After a failure or a timeout the messages wait
-        until the cursor has reached `behind`; otherwise they come before everything else.
+        until the cursor has reached `behind`; otherwise they come before everything else. A last chance stays one.
         """
         self.side_logged.notice(sequences)
         for sequence in sequences:
@@ -295,7 +292,10 @@ class Pending:
         if delay > 0:
             for sequence in sequences:
                 self.deferred.defer(sequence, until=now + delay)
-        elif reason in _BEHIND:
+            return
+        if self._failed and reason not in FAILURES:
+            sequences = self.keep_alone(sequences)
+        if reason in _BEHIND:
             for sequence in sequences:
                 self.requeued.append(sequence, behind=behind)
         else:
@@ -308,7 +308,7 @@ class Pending:
         Those that are given up wait nowhere then.
         """
         ripe = self.deferred.ripe(now, RIPE)
-        for sequence in ripe:
+        for sequence in self.keep_alone(ripe) if self._failed else ripe:
             if not self._failed or not self.failures.get(sequence).doom:
                 self.requeued.append(sequence, behind=behind)
         return ripe
@@ -319,6 +319,12 @@ class Pending:
         self._unstamp(sequence)
         self.own_failures().try_alone(sequence)
         self.alone[sequence] = None
+
+    def keep_alone(self, sequences: Sequence[int]) -> list[int]:
+        """Have those messages delivered alone that are to be, and wait nowhere; return the others."""
+        last = self.failures.last_chances(sequences)
+        self.alone.update(last)
+        return [sequence for sequence in sequences if sequence not in last]
 
     def own_failures(self) -> Failures:
         """Return the failures of this channel, to be changed: most channels never have any."""

@@ -47,7 +47,7 @@ def give_back(
     for sequence in sequences:
         failure = failures.add(sequence, lost=lost, now=wall, error=error)
         if settings.max_attempts and failure.failures >= settings.max_attempts:
-            if failure.lost_only and not failure.tried_alone:
+            if failure.lost_only and not failure.only_alone:
                 pending.wait_alone(sequence)
             else:
                 hopeless.append(sequence)
