@@ -11,6 +11,8 @@ OWN: Final = "_lapwing"  # how lapwing's own topics begin
 
 DEAD: Final = "dead"  # how dead-letter topics end unless a setting names another, and their channel
 
+POLICY: Final = f'a policy is named like a topic: letters, digits, ".", "_", "-", at most {LONGEST}, not "." or ".."'
+
 _NAME: Final = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
@@ -22,6 +24,11 @@ def valid(name: str | bytes) -> bool:
         except UnicodeEncodeError:
             return False
     return len(name) <= LONGEST and _NAME.fullmatch(name) is not None
+
+
+def valid_policy(name: str) -> bool:
+    """Return whether `name` may name a policy. An address cannot end with `.` or `..`: clients shorten it."""
+    return valid(name) and name not in (".", "..")
 
 
 def ephemeral(name: str) -> bool:

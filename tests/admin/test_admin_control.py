@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from daemons import Daemon
 from lapwing.admin.pages.seek import target_of
-from lapwing.admin.pages.settings import parse_pairs
+from lapwing.admin.pages.settings import parse_pairs, parse_priority
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -183,3 +183,14 @@ def test_settings_of_a_policy_are_lines():
         "retry_first": "1s",
         "expired_to_dead": True,
     }
+
+
+def test_a_setting_of_a_policy_is_given_once():
+    with pytest.raises(ValueError, match=r"^max_attempts is given twice: leave one out\.$"):
+        parse_pairs("max_attempts=5\nmax_attempts = 6")
+
+
+def test_a_priority_is_a_whole_number():
+    assert [parse_priority(text) for text in ("", " 7 ", "-3")] == [0, 7, -3]
+    with pytest.raises(ValueError, match=r"^The priority is a whole number, such as 10, not 1\.5\.$"):
+        parse_priority("1.5")

@@ -111,6 +111,10 @@ def test_settings_are_shown_with_their_source_and_changed_everywhere(pair: Pair)
     assert "max_attempts" in pair.run("settings", f"{topic}/c", "--all")
     assert "max_atempts" in pair.run("settings", f"{topic}/c", "max_atempts=5", code=1)
     assert "KEY=VALUE" in pair.run("settings", topic, "nonsense", code=2)
+    twice = pair.run("settings", topic, "max_msg_size=3", "max_msg_size=4", code=2)
+    assert "max_msg_size is given twice: leave one out" in twice
+    both = pair.run("settings", f"{topic}/c", "max_attempts=3", "--unset", "max_attempts", code=2)
+    assert "max_attempts is set and unset: leave one out" in both
 
 
 def test_a_policy_is_set_listed_and_removed_on_every_node(pair: Pair) -> None:
@@ -123,6 +127,9 @@ def test_a_policy_is_set_listed_and_removed_on_every_node(pair: Pair) -> None:
     assert listed.count("max_attempts=9") == 2
     assert "priority 7" in listed
     assert removed.count("removed") == 2
+    for name in ("..", "a/b"):
+        for words in (("set", name, "max_attempts=9"), ("remove", name, "--yes")):
+            assert "a policy is named like a topic" in pair.run("policy", *words, code=2)
     assert pair.run("policy", "remove", "retries", "--yes", code=1).count("refused: POLICY_NOT_FOUND") == 2
 
 

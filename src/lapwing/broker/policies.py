@@ -52,8 +52,8 @@ class Policy:
 
 def parse(name: str, document: Any, *, now: int = 0) -> Policy:
     """Return the policy that a JSON document describes. Raises `SettingRefused` with one sentence."""
-    if not names.valid(name):
-        raise SettingRefused(f'a policy is named like a topic: letters, digits, ".", "_", "-", at most {names.LONGEST}')
+    if not names.valid_policy(name):
+        raise SettingRefused(names.POLICY)
     if not isinstance(document, dict):
         raise SettingRefused('an object expected: {"topics": "orders.*", "channels": "*", "settings": {...}}')
     for key in document:

@@ -3,9 +3,10 @@
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
+from lapwing import names
 from lapwing.cli import administer
 from lapwing.cli.administer import NODES, NodeFlags, Yes
-from lapwing.cli.commands import Argument, Group, Option
+from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.cli.settings import parse_pairs
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def set_(
     flags: NodeFlags = NODES,
 ) -> None:
     """Add a policy, or replace the one of that name."""
+    if not names.valid_policy(name):
+        raise UsageError(names.POLICY)
     document = {"topics": topics, "channels": channels, "priority": priority, "settings": parse_pairs(pairs)}
 
     async def put(client: "ClusterClient", at: "Node") -> Any:
@@ -70,6 +73,8 @@ def set_(
 @app.command(example="lapwing policy remove retries")
 def remove(name: Name, yes: Yes = False, flags: NodeFlags = NODES) -> None:
     """Remove a policy. Channels that it held for go back to other policies or to the defaults."""
+    if not names.valid_policy(name):
+        raise UsageError(names.POLICY)
     administer.confirm(f"This will remove the policy {name}. Go on?", yes=yes)
 
     async def removed(client: "ClusterClient", at: "Node") -> Any:

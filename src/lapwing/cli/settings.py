@@ -38,7 +38,11 @@ def app(
         topic, channel = administer.split_place(place)
     path = "/channel/settings" if channel else "/topic/settings"
     params = {"topic": topic, **({"channel": channel} if channel else {})}
-    changes = {**parse_pairs(pairs or ()), **dict.fromkeys(unset or ())}
+    changes = parse_pairs(pairs or ())
+    for key in unset or ():
+        if changes.get(key) is not None:
+            raise UsageError(f"{key} is set and unset: leave one out")
+        changes[key] = None
 
     async def apply(client: "ClusterClient", at: "Node") -> Any:
         if changes:
@@ -64,6 +68,8 @@ def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not key or not equals:
             raise UsageError(f"{pair}: expected KEY=VALUE, such as max_attempts=5")
+        if key in found:
+            raise UsageError(f"{key} is given twice: leave one out")
         try:
             found[key] = json.loads(text)
         except ValueError:

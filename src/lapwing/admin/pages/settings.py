@@ -18,7 +18,7 @@ from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_changes import NodeResult
 from lapwing.errors import LapwingError
-from lapwing.names import own
+from lapwing.names import POLICY, own, valid_policy
 
 SETTING_COLUMNS: Final = (
     TableColumn("name", "Setting", "text"),
@@ -270,8 +270,18 @@ def parse_pairs(text: str) -> Json:
             name, equals, value = line.partition("=")
             if not equals or not name.strip():
                 raise ValueError(f"A setting looks like max_attempts=5, not {line.strip()!r}.")
+            if name.strip() in found:
+                raise ValueError(f"{name.strip()} is given twice: leave one out.")
             found[name.strip()] = parse_value(value.strip())
     return found
+
+
+def parse_priority(text: str) -> int:
+    """Parse the priority of a policy; empty means 0. Raises `ValueError` with a sentence for the user."""
+    try:
+        return int(text.strip() or 0)
+    except ValueError:
+        raise ValueError(f"The priority is a whole number, such as 10, not {text.strip()[:80]}.") from None
 
 
 def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> None:
@@ -288,7 +298,7 @@ def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> N
         async def save() -> None:
             try:
                 given = parse_pairs(settings.value)
-                document: Json = {"topics": topics.value, "priority": int(priority.value or 0), "settings": given}
+                document: Json = {"topics": topics.value, "priority": parse_priority(priority.value), "settings": given}
             except ValueError as error:
                 form.complain(str(error))
                 return
@@ -297,6 +307,9 @@ def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> N
             wanted = name or name_field.value.strip()
             if not wanted:
                 form.complain("A policy needs a name.")
+                return
+            if not valid_policy(wanted):
+                form.complain(POLICY)
                 return
             await submit(
                 view,
