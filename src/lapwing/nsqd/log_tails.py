@@ -9,12 +9,15 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
     from lapwing.log.topiclog import DirectLog
     from lapwing.net.polled import LogTail, PolledTransport
+
+
+_MOST_IDLE: Final = 16  # rounds without a publish after which the log is left alone until the next one
 
 
 class LogTails:
@@ -23,10 +26,11 @@ class LogTails:
     def __init__(self, on_growth: Callable[[], None]) -> None:
         self._on_growth = on_growth  # called when a log was written to before the end of the turn
         self._last: TailRun | None = None
+        self._idle = 0  # rounds in which nothing was written to it
 
     def note(self, run: TailRun) -> None:
         """Note that a topic was published to, and that its next publishes may be written at once."""
-        self._last = run
+        self._last, self._idle = run, 0
 
     def aimed(self) -> LogTail | None:
         """Return the end of the log, if it can be written to where bytes are received."""
@@ -41,8 +45,15 @@ class LogTails:
     def written(self) -> None:
         """Have the log know what was written to its end."""
         run = self._last
-        if run is not None and run.settle():
+        if run is None:
+            return
+        if run.settle():
+            self._idle = 0
             self._on_growth()
+        else:
+            self._idle += 1
+            if self._idle >= _MOST_IDLE:
+                self._last = None  # aiming at it costs every round a little
 
 
 class TailRun:

@@ -78,10 +78,11 @@ class _PublishRun(TailRun):
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         now = self._now()
         receipt = _RunReceipt(self.topic, self._word, senders, now)
-        if self.topic.publish_run(data, self.publishes.line, receipt, now=now) is None:
+        taken = self.topic.publish_run(data, self.publishes.line, receipt, now=now)
+        if taken is None:
             for (transport, _, _), piece in zip(senders, pieces, strict=True):
                 transport.give(piece)
-        elif not self._word.startswith("H"):  # headers lie in a file of their own
+        elif taken[0] == taken[1] and not self._word.startswith("H"):  # headers lie in a file of their own
             self._tails.note(self)
 
 
