@@ -1,9 +1,13 @@
-"""Runs of deleted sequences against a plain set."""
+"""Runs of deleted sequences against a plain set, and messages that are deleted."""
+
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapwing.broker.deleted import DeletedRuns
+from lapwing.wire.nsq.commands import Rdy
+from play import Stage
 
 spans = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda span: (span[0], span[0] + span[1]))
 
@@ -39,3 +43,18 @@ def test_neighbours_are_joined():
     deleted = DeletedRuns([(3, 4), (1, 2), (2, 3)])
 
     assert deleted.runs() == [(1, 4)]
+
+
+def test_a_copy_of_a_pending_message_is_deleted_with_it(tmp_path: Path):
+    stage = Stage(tmp_path, max_bytes_per_file=300)
+    consumer = stage.consumer(ready=2)
+    for _ in range(4):
+        stage.client().publish(b"x" * 200)
+    consumer.say(Rdy(0))
+    consumer.requeue(0)
+    stage.channel().copy_aside(2)
+    assert stage.channel().side_logged.sequences
+    stage.broker.topics["t"].delete(0, 1)
+    consumer.leave()
+
+    assert stage.consumer().received() == [1, 2, 3]

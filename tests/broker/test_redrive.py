@@ -347,6 +347,65 @@ def test_an_edited_body_stays_when_the_message_dies_and_is_redriven_again(stage:
     assert [body for _, _, body in consumer.take()[0]] == [b"mended"]
 
 
+def test_an_edited_body_that_is_too_large_for_its_topic_is_not_taken(stage: Stage):
+    buried(stage)
+    stage.broker.settings.change_topic(stage.broker.topics["t"], {"max_msg_size": 30}, now=stage.now)
+    start(stage, sequences=[1], edited=b"x" * 31)
+    task = run(stage)
+
+    assert (task.redriven, waiting(stage)) == (0, 3)
+    assert dict(task.skipped) == {
+        "its new body is larger than max_msg_size 30 of topic t: shorten it, or raise max_msg_size": 1
+    }
+
+
+def test_an_edited_body_stays_when_the_cursor_goes_back_before_its_delivery(tmp_path: Path):
+    stage = Stage(tmp_path)
+    buried(stage).leave()
+    start(stage, sequences=[1], edited=b"mended")
+    run(stage)
+    seek.seek(stage.channel(), 0, now=stage.now)
+    stage.broker.checkpoint_topic(stage.channel().topic, now=stage.now)
+    stage.kill()
+    stage.pass_time(1)
+
+    bodies = {sequence: body for sequence, _, body in stage.consumer().take()[0]}
+    assert bodies == {0: numbered(3)[0], 1: b"mended", 2: numbered(3)[2], 3: b"fine"}
+
+
+def test_a_message_finished_with_an_edited_body_comes_again_as_it_was_published(tmp_path: Path):
+    stage = Stage(tmp_path)
+    stage.consumer().leave()
+    stage.client().publish(b"broken", delay=1000)
+    claims.claim(stage.channel(), [0], "reject", now=stage.now)
+    stage.commit()
+    start(stage, sequences=[0], edited=b"mended")
+    run(stage)
+    claims.claim(stage.channel(), [0], "finish", now=stage.now)
+    seek.seek(stage.channel(), 0, now=stage.now)
+    stage.broker.checkpoint_topic(stage.channel().topic, now=stage.now)
+    stage.kill()
+    stage.pass_time(2 * SECOND)
+
+    assert [body for _, _, body in stage.consumer().take()[0]] == [b"broken"]
+
+
+def test_the_bookmark_keeps_a_message_that_was_given_up_ahead_and_redriven(tmp_path: Path):
+    stage = Stage(tmp_path)
+    stage.consumer().leave()
+    stage.client().publish(*numbered(2))
+    stage.client().publish(*numbered(1), delay=5_000)
+    claims.claim(stage.channel(), [2], "reject", now=stage.now)
+    stage.commit()
+    seek.seek(stage.channel(), 0, now=stage.now)
+    start(stage)
+    run(stage)
+    seek.seek_bookmark(stage.channel(), now=stage.now)
+    stage.pass_time(6 * SECOND)
+
+    assert sorted(stage.consumer().received()) == [0, 1, 2]
+
+
 def test_letters_that_are_not_synced_yet_wait_for_their_redrive(tmp_path: Path):
     stage = Stage(tmp_path, durability="fsync")
     consumer = stage.consumer()

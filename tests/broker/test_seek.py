@@ -140,6 +140,24 @@ def test_the_bookmark_brings_nothing_back_that_was_finished_before_its_turn(stag
     assert stage.consumer(ready=10).received() == [0, 1]
 
 
+def test_the_bookmark_brings_nothing_back_that_was_finished_ahead_before_the_seek(tmp_path: Path):
+    stage = Stage(tmp_path)
+    stage.consumer().leave()
+    stage.client().publish(*numbered(3))
+    stage.client().publish(*numbered(1), delay=5_000)
+    move(stage, {"sequence": 1})
+    claims.claim(stage.channel(), [3], "finish", now=stage.now)
+    move(stage, "earliest")
+    stage.broker.checkpoint_topic(stage.channel().topic, now=stage.now)
+    stage.kill()
+    promised = preview(stage, "bookmark")
+    move(stage, "bookmark")
+    stage.pass_time(6 * SECOND)
+
+    assert (promised.again, promised.skipped) == (0, 2)
+    assert stage.consumer(ready=10).received() == [1, 2]
+
+
 def test_the_bookmark_brings_back_what_only_the_side_log_has(tmp_path: Path):
     stage = Stage(tmp_path, max_bytes_per_file=300)
     consumer = stage.consumer(ready=3)

@@ -94,8 +94,9 @@ class FailureMachine(RuleBasedStateMachine):
         self.rated = (0, 0)  # since when the rate holds, and the deliveries since
         self.bookmark: tuple[set[int], int] | None = None  # what was unfinished before a seek, and how much there was
         self.dealt: set[int] = set()  # since that seek
+        self.returned: set[int] = set()  # by redrives since that seek
         self.letters_then: set[int] = set()  # that waited before that seek
-        self.read_again: set[int] = set()  # a seek has gone back to the log, where their bodies are as published
+        self.read_again: set[int] = set()  # finished ones, or letters, that a seek has brought back as published
 
     @initialize()
     def begin(self) -> None:
@@ -130,14 +131,18 @@ class FailureMachine(RuleBasedStateMachine):
     def unfinished(self) -> set[int]:
         return {each for run in dead_letter_view.waiting_runs(self.channel) for each in range(*run)}
 
-    def letters(self) -> Counter[int]:
-        """The messages that are waiting letters, and how often."""
+    def waiting_letters(self) -> list[dead_letter_view.DeadLetter]:
         dead = self.dead
         if dead is None:
-            return Counter()
+            return []
         runs = dead_letter_view.waiting_runs(dead)
         found, _, looked = dead_letter_view.letters(dead, runs, most=1 << 30, wanted=EVERYTHING)
         assert len(found) == looked, "a letter cannot be read"
+        return found
+
+    def letters(self) -> Counter[int]:
+        """The messages that are waiting letters, and how often."""
+        found = self.waiting_letters()
         for letter in found:
             sequence = int(letter.headers["dead-sequence"])
             assert letter.body in (self.bodies[sequence], self.edited.get(sequence))
@@ -368,8 +373,7 @@ class FailureMachine(RuleBasedStateMachine):
     def start_redrive(self, data: st.DataObject, to: str, limit: int, slow: bool, edit: bool) -> None:
         dead = self.dead
         assert dead is not None
-        runs = dead_letter_view.waiting_runs(dead)
-        found, _, _ = dead_letter_view.letters(dead, runs, most=1 << 30, wanted=EVERYTHING)
+        found = self.waiting_letters()
         wanted, body = EVERYTHING, None
         if found and data.draw(st.booleans()):
             letter = data.draw(st.sampled_from(found))
@@ -401,13 +405,16 @@ class FailureMachine(RuleBasedStateMachine):
                 break
         gone = before - set(self.letters()) - self.unfinished() - channel_before
         link = self.dead.dead if self.dead is not None else None
+        purged = link is not None and link.redrive is not None and link.redrive.to == redrive_task.NOWHERE
         if gone:
-            purged = link is not None and link.redrive is not None and link.redrive.to == redrive_task.NOWHERE
             counts = self.channel.counts
             assert purged or counts.expired or counts.overflowed, f"a redrive lost {gone}"
             self.finish(gone)
-        for sequence in before - set(self.letters()):
+        for sequence in before - set(self.letters()) - channel_before:
             self.failures.pop(sequence, None)
+            self.not_before.pop(sequence, None)
+        if not purged:
+            self.returned |= before - set(self.letters())
         self.settle()
 
     @precondition(lambda self: self.dead is not None)
@@ -415,6 +422,10 @@ class FailureMachine(RuleBasedStateMachine):
     def cancel_redrive(self) -> None:
         assert self.dead is not None
         self.broker.redrives.cancel(self.dead.topic, now=self.now)
+        for letter in self.waiting_letters():
+            sequence = int(letter.headers["dead-sequence"])
+            if letter.body == self.bodies[sequence]:
+                self.edited.pop(sequence, None)  # what was cancelled may not have edited it yet
         self.settle()
 
     @precondition(lambda self: self.bodies)
@@ -445,6 +456,7 @@ class FailureMachine(RuleBasedStateMachine):
         self.bookmark = before, len(self.bodies)
         self.letters_then = letters
         self.dealt.clear()
+        self.returned.clear()
         self.settle()
 
     @precondition(lambda self: self.bookmark is not None)
@@ -455,7 +467,7 @@ class FailureMachine(RuleBasedStateMachine):
         before = self.unfinished()
         first = self.channel.topic.log.first  # what was skipped may have been trimmed
         expected = {each for each in unfinished - self.dealt if each >= first or each in before}
-        expected |= {each for each in before if each >= count}
+        expected |= {each for each in before if each >= count or each in self.returned}
         seek.seek_bookmark(self.channel, now=self.now)
         self.broker.checkpoint_topic(self.channel.topic, now=self.now)
         after = self.unfinished()
@@ -468,8 +480,10 @@ class FailureMachine(RuleBasedStateMachine):
         """Note what came back and what was skipped."""
         channel, letters = self.channel, set(self.letters())
         self.finish(before - after - letters)
+        for sequence in before - after:
+            self.not_before.pop(sequence, None)
         self.open_ |= after
-        self.read_again |= after
+        self.read_again |= after - before
         self.may_be_both |= after & letters
         self.may_be_twice |= after & letters
         for sequence in after & self.not_before.keys():  # a seek forgets retries, not how a message was published
@@ -513,9 +527,15 @@ class FailureMachine(RuleBasedStateMachine):
         self.certain = False
         self.open_ |= self.done_lately  # until it is known which of them came back
         self.start()
-        there = self.unfinished() | set(self.letters())
+        letters = set(self.letters())
+        there = self.unfinished() | letters
+        self.may_be_both |= self.done_lately & letters
         self.open_ -= self.done_lately - there
-        self.done_lately.clear()
+        counts = self.channel.counts
+        if counts.expired or counts.overflowed:  # dropped once more, and not yet journaled
+            self.done_lately -= there
+        else:
+            self.done_lately.clear()
 
     def teardown(self) -> None:
         """Whatever happened, every message that is not done with can still be had."""
@@ -530,7 +550,7 @@ class FailureMachine(RuleBasedStateMachine):
         for number in list(self.consumers):
             self.broker.leave(self.channel, self.consumers.pop(number).window, now=self.now, reason=Reason.CLOSED)
         if self.dead is not None:
-            self.broker.redrives.cancel(self.dead.topic, now=self.now)
+            self.cancel_redrive()
             self.broker.redrives.start(self.dead.topic, to=redrive_task.CHANNEL, wanted=EVERYTHING, now=self.now)
             self.step_redrive()
         self.subscribe(2500)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -208,9 +208,9 @@ class Channel(ChannelCore):
             self.schedule(self.paused_until)
         self.mark_ready(self)
 
-    def empty(self) -> None:
-        """Finish every message of the channel."""
-        self.pending.clear()
+    def empty(self, *, keep: Collection[int] = ()) -> None:
+        """Finish every message of the channel; the copies of `keep` stay in the side log."""
+        self.pending.clear(keep=keep)
         self.ahead.clear()
         self.finished_ahead.clear()
         self.claimed_ahead.clear()
@@ -221,7 +221,8 @@ class Channel(ChannelCore):
     def seek(self, sequence: int, *, back: bool = False) -> None:
         """Move the cursor: every message before `sequence` is finished, every one from it on is delivered (again).
 
-        Raises `CursorConflict` when that goes back and `back` is false, and `ReadFailed`.
+        Unfinished messages that the side log has come from there: the log may have them no more, or with another body.
+        Raises `CursorConflict` when that goes back and `back` is false, `ReadFailed` and `WriteFailed`.
         """
         log = self.topic.log
         sequence = min(sequence, self.topic.fanned_out)
@@ -231,9 +232,15 @@ class Channel(ChannelCore):
         elif back:
             sequence = max(sequence, log.first)
             skips = checkpoint.find_skips(self, sequence)  # first: when the disk cannot be read, nothing has changed
-            self.empty()
+            self.side_logged.flush()
+            copied = self.side_logged.sequences
+            kept = {each for each in self.pending.sequences() if each >= sequence and each in copied}
+            self.empty(keep=kept)
             self.reader.seek(sequence)
             checkpoint.skip(self, skips)
+            kept.difference_update(self.pending.sequences())
+            self.ahead.merge(runs_of(kept))
+            self.pending.give_back(sorted(kept), Reason.RETURNED, now=0)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self.pass_over()
@@ -249,6 +256,7 @@ class Channel(ChannelCore):
         log, before = self.topic.log, self.cursor
         sequence = min(max(sequence, log.first), log.end)
         if sequence < before:
+            self.side_logged.flush()
             self.overlap = max(self.overlap, before)
             self.claimed_ahead.clear()
             for ready in [ready for ready in self.pending.requeued if ready >= sequence]:

@@ -54,7 +54,8 @@ def restore(channel: ChannelCore, saved: Mapping[str, bytes]) -> None:
 
 def _restore(channel: ChannelCore, key: str, note: Any) -> None:
     if key == _BOOKMARK:
-        channel.bookmark = Bookmark(int(note["cursor"]), tuple(_runs(note["unfinished"])), int(note["target"]))
+        unfinished, finished = _runs(note["unfinished"]), _runs(note.get("finished", []))
+        channel.bookmark = Bookmark(int(note["cursor"]), tuple(unfinished), int(note["target"]), tuple(finished))
     elif key == _DEAD:
         channel.dead_link().mark = DeadLetterMark(str(note["topic"]), str(note["log"]), int(note["next"]))
     elif key == _REDRIVE:
@@ -71,7 +72,7 @@ def _bookmark(channel: ChannelCore) -> bytes:
     mark = channel.bookmark
     if mark is None:
         return b""
-    return _encoded({"cursor": mark.cursor, "unfinished": mark.unfinished, "target": mark.target})
+    return _encoded(asdict(mark))
 
 
 def _encoded(document: Any) -> bytes:

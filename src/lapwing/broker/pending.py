@@ -210,8 +210,8 @@ class Pending:
             del self.attempts[tried]
         self.side_logged.leave(self.side_logged.sequences.between(0, sequence, 1 << 62))
 
-    def clear(self) -> None:
-        """Finish everything, without counting it as anybody's."""
+    def clear(self, *, keep: Collection[int] = ()) -> None:
+        """Finish everything, without counting it as anybody's; the copies of `keep` stay in the side log."""
         for holder in list(self.holders):
             holder.in_flight = {}
             holder.lease = None
@@ -224,7 +224,7 @@ class Pending:
         self.attempts.clear()
         if self._latencies is not None:
             self._latencies.stamps.clear()
-        self.side_logged.leave_all()
+        self.side_logged.leave_all(keep=keep)
 
     # --- coming back -------------------------------------------------------------------------------------------
 

@@ -231,7 +231,7 @@ class Redrives:
             task.skipped[reason] += len(found) - len(same)
         if not same:
             return []
-        usable, kept = _returnable(channel, same, edited=task.edited is not None, now=now)
+        usable, kept = _returnable(channel, same, edited=task.edited, now=now)
         task.skipped += kept
         room = overflow.room(channel)
         fitting = usable if room is None else usable[:room]
@@ -438,7 +438,7 @@ def _publishable(
 
 
 def _returnable(
-    channel: Channel, found: list[DeadLetter], *, edited: bool, now: int
+    channel: Channel, found: list[DeadLetter], *, edited: bytes | None, now: int
 ) -> tuple[list[DeadLetter], Counter[str]]:
     """Return the letters that a channel can take back, and how many others stay, by reason. Raises `ReadFailed`.
 
@@ -458,7 +458,12 @@ def _returnable(
             ] += 1
         elif not 0 <= sequence < topic.log.end or not _same_message(topic, sequence, letter):
             kept[f"the log of topic {topic.name} lost the message in a crash: publish to the topic instead"] += 1
-        elif edited and (_is_ahead(channel, sequence) or sequence in channel.pending.sequences()):
+        elif edited is not None and len(edited) > topic.effective.max_msg_size:
+            kept[
+                f"its new body is larger than max_msg_size {topic.effective.max_msg_size} of topic {topic.name}: "
+                "shorten it, or raise max_msg_size"
+            ] += 1
+        elif edited is not None and (_is_ahead(channel, sequence) or sequence in channel.pending.sequences()):
             kept[
                 f"its message is in channel {topic.name}/{channel.name} again: finish it there, or redrive it unchanged"
             ] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXPECTED: Final = 'to: "earliest", "latest", "bookmark", {"sequence": n}, {"time": "..."} or {"back": "2h"} expected'
 _NO_TIME: Final = 'to: time: a time such as "2030-01-31T12:00:00Z" or Unix seconds expected; or use {"back": "2h"}'
-_MOST_RUNS: Final = 10_000  # of unfinished messages that a bookmark keeps apart
+_MOST_RUNS: Final = 10_000  # of messages that a bookmark keeps apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
     """Move the cursor and keep a bookmark of where it was; return what that did."""
     found = plan(channel, sequence)
     runs = runs_of(each for each in channel.pending.sequences() if each < channel.cursor)
-    bookmark = _bookmark(channel.cursor, runs, found.sequence)
+    channel.finished_ahead.drop_below(channel.cursor)
+    bookmark = _bookmark(channel.cursor, runs, found.sequence, channel.finished_ahead.runs)
     channel.seek(found.sequence, back=True)
     channel.bookmark = bookmark
     return found
@@ -140,15 +141,16 @@ def note_returned(channel: Channel, sequences: Iterable[int]) -> None:
     bookmark = channel.bookmark
     if bookmark is None:
         return
-    returned = runs_of(each for each in sequences if bookmark.target <= each < bookmark.cursor)
-    if returned:
-        channel.bookmark = _bookmark(bookmark.cursor, union(bookmark.unfinished, returned), bookmark.target)
+    returned = runs_of(sequences)
+    below = runs_of(each for run in returned for each in range(*run) if bookmark.target <= each < bookmark.cursor)
+    finished = [part for run in bookmark.finished for part in gaps(*run, returned)]
+    channel.bookmark = _bookmark(bookmark.cursor, union(bookmark.unfinished, below), bookmark.target, finished)
 
 
-def _bookmark(cursor: int, unfinished: list[Run], target: int) -> Bookmark:
+def _bookmark(cursor: int, unfinished: list[Run], target: int, finished: Sequence[Run]) -> Bookmark:
     if len(unfinished) > _MOST_RUNS:  # then all from the first of them on comes again
-        return Bookmark(unfinished[0][0], (), target)
-    return Bookmark(cursor, tuple(unfinished), target)
+        cursor, unfinished = unfinished[0][0], []
+    return Bookmark(cursor, tuple(unfinished), target, tuple(finished[:_MOST_RUNS]))
 
 
 def _kept(channel: Channel, bookmark: Bookmark) -> list[int]:
@@ -157,11 +159,11 @@ def _kept(channel: Channel, bookmark: Bookmark) -> list[int]:
     The seek finished all below its target: those are here because they were returned since. Of those beyond the
     bookmark, the log does not have the ones in the side log, or has them with another body.
     """
-    copied = channel.side_logged.sequences
+    copied, finished = channel.side_logged.sequences, Runs(bookmark.finished)
     return [
         each
         for each in channel.pending.sequences()
-        if each < bookmark.target or (each >= bookmark.cursor and each in copied)
+        if each < bookmark.target or (each >= bookmark.cursor and each in copied and each not in finished)
     ]
 
 
@@ -169,7 +171,7 @@ def _finished_since(channel: Channel, bookmark: Bookmark) -> Runs:
     """Return the messages from the target of the last seek on that were finished before it or since."""
     channel.pass_over()
     finished = gaps(bookmark.target, channel.cursor, runs_of(channel.pending.sequences()))
-    return Runs([*finished, *channel.finished_ahead.runs])
+    return Runs([*finished, *channel.finished_ahead.runs, *bookmark.finished])
 
 
 def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:

@@ -121,9 +121,15 @@ def _choice(*words: str) -> Kind:
 
 
 def _read_topic(value: Any) -> str:
-    if _text(value) and not names.valid(value):
-        raise ValueError(f'the name of a topic (letters, digits, ".", "_", "-", at most {names.LONGEST}) or ""')
+    if _text(value) and (not names.valid(value) or names.ephemeral(value)):
+        raise ValueError(f'the name of a durable topic (letters, digits, ".", "_", "-", at most {names.LONGEST}) or ""')
     return str(value)
+
+
+def _read_span(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value:
+        raise ValueError("a unit")  # seconds or milliseconds? A guess would be wrong for half of the people
+    return int(options.DURATION.from_file(value))
 
 
 def _read_field(value: Any) -> str:
@@ -133,12 +139,13 @@ def _read_field(value: Any) -> str:
 
 
 COUNT: Final = _ranged(INTEGER, 0, _LARGEST, "an integer of 0 or more")
+_SPAN: Final = Kind("duration", durations.parse, _read_span, durations.show)
 SPAN: Final = _ranged(
-    options.DURATION, 0, 100 * 365 * 24 * 3600 * _SECOND, 'a duration such as "500ms", "30s", "15m" or "72h"',
+    _SPAN, 0, 100 * 365 * 24 * 3600 * _SECOND, 'a duration such as "500ms", "30s", "15m" or "72h"',
     show=durations.show,
 )  # fmt: skip
 DEDUP: Final = _ranged(
-    options.DURATION, 0, 24 * 3600 * _SECOND, 'a duration such as "30s" or "10m", at most "24h"', show=durations.show
+    _SPAN, 0, 24 * 3600 * _SECOND, 'a duration such as "30s" or "10m", at most "24h"', show=durations.show
 )
 IDS: Final = _ranged(INTEGER, 1, 10_000_000, "an integer from 1 to 10000000")
 FACTOR: Final = _ranged(_FLOAT, 1, 1000, "a number from 1 to 1000")
@@ -182,7 +189,7 @@ class ChannelSettings:
     message_ttl: int = option("0s", "deliver no message that is older than this; 0: deliver all", kind=SPAN)
     expired_to_dead: bool = option(False, "move expired messages to the dead-letter topic; false: drop", kind=FLAG)
     max_depth: int = option(0, "accept at most this many waiting messages; 0: no limit", kind=COUNT)
-    max_bytes: int = option(0, "accept at most this many bytes of waiting messages; 0: no limit", kind=COUNT)
+    max_bytes: int = option(0, "accept at most this many bytes that wait for their first delivery; 0: no limit", kind=COUNT)
     overflow: str = option(
         "reject",
         "choose what happens beyond max_depth or max_bytes: reject (the publish fails), drop-oldest, or dead",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from lapwing import kernel
@@ -82,11 +82,14 @@ class SideLogged:
             return
         self._side.drop([sequence for sequence in sequences if self.sequences.pop(sequence) is not None])
 
-    def leave_all(self) -> None:
-        """Drop all messages: they are finished."""
+    def leave_all(self, *, keep: Collection[int] = ()) -> None:
+        """Drop all messages but those of `keep`: they are finished."""
+        self.leave([sequence for sequence in self.sequences if sequence not in keep])
+
+    def flush(self) -> None:
+        """Write which messages were dropped, so that no copy is found after a crash. Raises `WriteFailed`."""
         if self._side is not None:
-            self._side.drop(list(self.sequences))
-            self.sequences.clear()
+            self._side.flush()
 
     def notice(self, sequences: Iterable[int]) -> None:
         """Note that messages are pending that may not have been so: they may need their segment again."""

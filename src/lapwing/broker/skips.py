@@ -15,6 +15,7 @@ class Bookmark:
     cursor: int
     unfinished: tuple[Run, ...]  # below the cursor
     target: int  # of the seek: from there on messages may have been finished since
+    finished: tuple[Run, ...] = ()  # from the cursor on
 
 
 class SkippedRuns:

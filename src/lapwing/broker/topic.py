@@ -258,6 +258,10 @@ class Topic(TopicWriter):
 
     def delete(self, start: int, stop: int) -> int:
         """Delete the messages [start, stop): no reader sees them any more; return how many there were."""
+        for channel in self.channels.values():
+            if channel.side_logged.sequences:
+                copied = channel.side_logged.sequences.between(start, stop, stop - start)
+                channel.side_logged.leave([each for each in copied if each not in self.deleted])
         count = self.deleted.add(start, stop)
         if count:
             self.changed()
