@@ -143,6 +143,88 @@ def test_the_window_is_read_back_at_a_start(tmp_path: Path, end: str) -> None:
     assert stage.broker.topics["t"].log.end == 12_002
 
 
+def test_segments_with_ids_of_the_window_are_kept_for_the_next_start(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, max_bytes_per_file=1000)
+    once(stage)
+    for number in range(100):
+        publish(stage, (f"id-{number}", b"x" * 100))
+    consumer = stage.consumer("all")
+    consumer.finish(*consumer.received())
+    consumer.leave()
+    stage.checkpoint(trim=True)
+    stage.kill()
+
+    publish(stage, *((f"id-{number}", b"no") for number in range(100)))
+    assert stage.broker.topics["t"].log.end == 100
+    stage.pass_time(10 * MINUTE)
+    stage.checkpoint(trim=True)
+    assert stage.broker.topics["t"].log.first > 0
+
+
+def test_a_clock_that_is_set_forgets_no_id(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, now=10 * HOUR)
+    once(stage)
+    publish(stage, ("a", b"1"))
+    for skew in (HOUR, -HOUR):
+        stage.skew = stage.broker.skew = skew
+        publish(stage, ("a", b"no"), (f"by {skew}", b"new"))
+        stage.kill()
+        publish(stage, ("a", b"no"), (f"by {skew}", b"no"))
+    stage.pass_time(10 * MINUTE)
+    publish(stage, ("a", b"new"))
+
+    assert stored(stage) == [b"1", b"new", b"new", b"new"]
+
+
+def test_an_id_that_is_published_in_the_turn_of_a_new_window_is_known(stage: Stage) -> None:
+    once(stage, dedup_window="5m")
+    client = stage.client()
+    client.session.handle(Hpub.of("t", *item("a", b"1")), now=stage.now)
+    once(stage, dedup_window="10m")
+    stage.commit()
+    publish(stage, ("a", b"no"))
+
+    assert stored(stage) == [b"1"]
+
+
+def test_the_newest_of_messages_with_one_id_counts_at_a_start(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    publish(stage, ("a", b"1"))
+    stage.pass_time(9 * MINUTE)
+    publish(stage, ("a", b"2"))
+    once(stage)
+    stage.pass_time(9 * MINUTE)
+    publish(stage, ("a", b"no"))
+
+    assert stored(stage) == [b"1", b"2"]
+
+
+def test_an_empty_id_is_none(stage: Stage) -> None:
+    once(stage)
+    topic = stage.broker.topics["t"]
+    publish(stage, ("", b"1"), ("", b"2"))
+    publish(stage, ("", b"3"))
+    for _ in range(2):
+        topic.publish(b"4", Outcome(), now=stage.now, headers={"message-id": ""})
+        topic.publish_many([b"5", b"6"], Outcome(), now=stage.now, headers={"message-id": ""})
+        stage.commit()
+
+    assert stored(stage) == [b"1", b"2", b"3", b"4", b"5", b"6", b"4", b"5", b"6"]
+
+
+def test_counts_survive_another_window(stage: Stage) -> None:
+    once(stage, dedup_max=2)
+    publish(stage, ("a", b"0"), ("b", b"1"))
+    publish(stage, ("b", b"no"), ("c", b"2"), ("d", b"3"))
+    before = stage.broker.topics["t"].dedup
+    once(stage, dedup_max=3)
+    after = stage.broker.topics["t"].dedup
+
+    assert before is not None
+    assert after is not None
+    assert (after.duplicates, after.forgotten) == (before.duplicates, before.forgotten) == (1, 2)
+
+
 def test_a_window_that_is_switched_on_later_knows_earlier_ids(stage: Stage) -> None:
     publish(stage, ("a", b"1"))
     once(stage)
@@ -219,6 +301,19 @@ def test_publishes_of_other_doors_are_recognised_too(stage: Stage) -> None:
 def test_settings_out_of_bounds_are_refused(stage: Stage, name: str, value: object) -> None:
     with pytest.raises(LapwingError, match=name):
         once(stage, **{name: value})
+
+
+def test_ids_of_two_times_that_could_not_be_written_take_no_others_with_them() -> None:
+    window = DedupWindow(10 * SECOND, 50)
+    window.add([(0, b"0"), (1, b"1"), (2, b"2")], now=0)
+    window.add([(3, b"3")], now=SECOND)
+    window.take_back()
+    window.add([(0, b"4"), (1, b"5"), (2, b"6")], now=2 * SECOND)
+    window.written()
+
+    assert window.find(b"0", now=2 * SECOND) is None
+    assert [window.find(each, now=11 * SECOND) for each in (b"4", b"5", b"6")] == [0, 1, 2]
+    assert window.find(b"4", now=12 * SECOND) is None
 
 
 def test_a_window_holds_no_more_than_it_may_however_it_is_filled() -> None:

@@ -1,7 +1,8 @@
 """Publish once: the ids of the messages that were published to a topic lately, so that a repeated one is not stored.
 
-The ids lie beside the messages in the log, as the header `message-id`. This is what of them is in memory: those of the
-last `span`, the newest `most` of them. A start reads them back.
+The ids lie beside the messages in the log, as the header `message-id`. This module keeps those of the last `span` in
+memory, the newest `most` of them. A start reads them back, so the log keeps the segments that hold them (`oldest`).
+Times are those of the broker, which never jump, whatever is done to the machine's clock.
 """
 
 from __future__ import annotations
@@ -36,16 +37,21 @@ class DedupWindow:
         self.duplicates = 0  # messages that were not stored
         self.forgotten = 0  # ids that had to go before their time
         self._ids: OrderedDict[bytes, int] = OrderedDict()
-        self._marks: deque[list[int]] = deque()  # time of publishing, and how many ids are of that time
+        self._marks: deque[list[int]] = deque()  # ns; time of publishing, and how many ids are of that time
         self._fresh: list[bytes] = []  # of messages that are not written yet
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def find(self, message_id: bytes, *, now: int) -> int | None:
-        """Return the sequence of the message that has this id; None if it is not known. `now` is Unix ns."""
+        """Return the sequence of the message that has this id; None if it is not known."""
         self._expire(now)
         return self._ids.get(message_id)
+
+    def oldest(self, *, now: int) -> int | None:
+        """Return the sequence from which on the log has to be kept, so that a start can read the ids back."""
+        self._expire(now)
+        return next(iter(self._ids.values()), None)
 
     def repeats(self, ids: Ids, *, now: int) -> dict[int, int]:
         """Return which of new messages repeat an id: by their sequence, that of the message they repeat.
@@ -90,17 +96,23 @@ class DedupWindow:
         self._fresh.clear()
 
     def take_back(self) -> None:
-        """Forget what was added and could not be written."""
-        for message_id in self._fresh:
-            if self._ids.pop(message_id, None) is not None and self._marks:
-                self._marks[-1][1] -= 1
+        """Forget the ids that were added and whose messages could not be written."""
+        marks = self._marks
+        gone = sum(self._ids.pop(message_id, None) is not None for message_id in self._fresh)
+        while gone and marks:  # they are the newest
+            few = min(gone, marks[-1][1])
+            gone -= few
+            marks[-1][1] -= few
+            if not marks[-1][1]:
+                marks.pop()
         self._fresh.clear()
 
     def _expire(self, now: int) -> None:
         marks = self._marks
         while marks and marks[0][0] + self.span <= now:
-            self._drop(max(marks[0][1], 0))
-            if marks and marks[0][1] <= 0:
+            time = marks[0][0]
+            self._drop(marks[0][1])
+            if marks and marks[0][0] == time:
                 marks.popleft()
 
     def _drop(self, count: int) -> int:
@@ -116,35 +128,47 @@ class DedupWindow:
                 marks.popleft()
         return count - left
 
-    def read_back(self, log: TopicLog, *, now: int) -> None:
-        """Remember the ids of the log that are young enough, as a start does. Raises `ReadFailed`."""
-        start = max(log.at_time(now - self.span), log.first)
+    def read_back(self, log: TopicLog, *, now: int, skew: int) -> None:
+        """Remember the ids of the log that are young enough, as a start does. Raises `ReadFailed`.
+
+        `skew` leads from the broker's time to that of the machine's clock. Messages may be stamped by either, as the
+        clock may have been set since: an id is rather remembered for too long. Of a repeated id the newest counts.
+        """
+        start = max(log.at_time(now + min(skew, 0) - self.span), log.first)
+        known: set[bytes] = set()
         found: list[Ids] = []
-        stop, count = log.end, 0
-        while stop > start and count < self.most:
+        stop = log.end
+        while stop > start and len(known) < self.most:
             first = max(stop - _STEP, start)
-            ids = kernel.message_ids(log.rows(first, stop))
-            found.append(ids)
-            count += len(ids)
+            ids = []
+            for sequence, message_id in reversed(kernel.message_ids(log.rows(first, stop))):
+                if message_id not in known:
+                    known.add(message_id)
+                    ids.append((sequence, message_id))
+            found.append(ids[::-1])
             stop = first
         for older in reversed(found):
-            self._restore_by_time(older, log, now)
+            self._restore_by_time(older, log, now, max(-skew, 0))
         self.forgotten = 0
 
-    def _restore_by_time(self, ids: Ids, log: TopicLog, now: int) -> None:
-        """Remember ids that were published at different times: not much longer than the window, and never shorter."""
+    def _restore_by_time(self, ids: Ids, log: TopicLog, now: int, behind: int) -> None:
+        """Remember ids that were published at different times: not much longer than the window, and never shorter.
+
+        `behind` is how far timestamps may be behind the broker's time, ns.
+        """
         if not ids:
             return
-        last = _time_of(log, ids[-1][0], now)
-        if len(ids) > 1 and last - _time_of(log, ids[0][0], now) > self.span // _PRECISION:
+        first, last = (min(_time_of(log, each[0], now) + behind, now) for each in (ids[0], ids[-1]))
+        if len(ids) > 1 and last - first > self.span // _PRECISION:
             middle = len(ids) // 2
-            self._restore_by_time(ids[:middle], log, now)
-            self._restore_by_time(ids[middle:], log, now)
+            self._restore_by_time(ids[:middle], log, now, behind)
+            self._restore_by_time(ids[middle:], log, now, behind)
         else:
             self.restore(ids, last)
 
 
 def _time_of(log: TopicLog, sequence: int, now: int) -> int:
+    """Return when a message was published, ns; `now` for one that cannot be read."""
     try:
         return log.timestamp(sequence)
     except OutOfRange:

@@ -74,6 +74,9 @@ class TopicBroker(Protocol):
     def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> object:
         """Save the state of a topic now, or with a later checkpoint; with `sync`, as publishes are saved."""
 
+    def fail(self, error: Exception) -> None:
+        """Note that a write failed."""
+
     def journal_later(self, topic: Topic) -> None:
         """Save the state of a topic with the next checkpoint."""
 
@@ -302,13 +305,18 @@ class Topic(TopicWriter):
         if not span:
             self.dedup = None
         elif self.dedup is None or (self.dedup.span, self.dedup.most) != (span, most):
-            before, self.dedup = self.dedup, DedupWindow(span, most)
-            if before is not None:
-                self.dedup.duplicates = before.duplicates
+            before, window = self.dedup, DedupWindow(span, most)
             try:
-                self.dedup.read_back(self.log, now=now + self.skew)
+                self.write_pending(now=now)  # the ids of this turn are read back too
+            except WriteFailed as error:
+                self._broker.fail(error)  # nothing of this turn is in the log, and its publishers have the error
+            try:
+                window.read_back(self.log, now=now, skew=self.skew)
             except ReadFailed as error:
                 self.report(f"topic {self.name}: ids of earlier messages are not known, repeats may be stored: {error}")
+            if before is not None:
+                window.duplicates, window.forgotten = before.duplicates, before.forgotten
+            self.dedup = window
 
     def empty(self) -> None:
         """Drop the messages that wait in the topic; channels keep theirs."""

@@ -115,7 +115,7 @@ class TopicWriter:
     ) -> None:
         """Take one message; `receipt` is settled when the turn's batch is written."""
         headers = dead_letters.original(headers) if headers else None
-        if headers and dedup.HEADER in headers and self._is_repeat(headers, receipt, now=now):
+        if headers and headers.get(dedup.HEADER) and self._is_repeat(headers, receipt, now=now):
             return
         if self.admission is not None:
             self.admission.check(1, len(body), len(body))
@@ -126,8 +126,8 @@ class TopicWriter:
             extras = [Extra(sequence, defer=self._lawful(defer), headers=dict(headers or {}))]
         frames = kernel.frame_one(body, self.id_base + sequence, now + self.skew)
         self._append(frames, 1, len(body), receipt, extras, now)
-        if headers and self.dedup is not None and dedup.HEADER in headers:
-            self.dedup.add([(sequence, _id_of(headers))], now=now + self.skew)
+        if headers and self.dedup is not None and headers.get(dedup.HEADER):
+            self.dedup.add([(sequence, _id_of(headers))], now=now)
 
     def publish_batch(self, body: bytes, receipt: Receipt, *, now: int) -> int:
         """Take the messages of an MPUB body, all or none, and return their number. Raises `PublishRefused`."""
@@ -158,7 +158,7 @@ class TopicWriter:
         whole = count
         ids = kernel.message_ids(rows) if window is not None and rows else []
         if window is not None and ids:
-            repeats = window.repeats(ids, now=now + self.skew)
+            repeats = window.repeats(ids, now=now)
             if repeats:
                 window.duplicates += len(repeats)
                 if len(repeats) == count:
@@ -171,7 +171,7 @@ class TopicWriter:
         if self.admission is not None:
             self.admission.check(count, size, 0)
         if window is not None and ids:
-            window.add(ids, now=now + self.skew)
+            window.add(ids, now=now)
         if _DEAD in rows:
             rows = _without_dead(rows, first, first + count)
         if defer:
@@ -195,7 +195,7 @@ class TopicWriter:
         """Return whether a message with this id is there already; then the receipt is settled with that message."""
         if self.dedup is None:
             return False
-        known = self.dedup.find(_id_of(headers), now=now + self.skew)
+        known = self.dedup.find(_id_of(headers), now=now)
         if known is None:
             return False
         self.dedup.duplicates += 1
@@ -259,14 +259,14 @@ class TopicWriter:
     ) -> None:
         """Take several messages, all or none."""
         headers = dead_letters.original(headers) if headers else None
+        if headers and self.dedup is not None and headers.get(dedup.HEADER):
+            self._publish_each(bodies, headers, receipt, now)
+            return
         if self.admission is not None:
             self.admission.check(len(bodies), sum(map(len, bodies)), max(map(len, bodies), default=0))
         first = self.log.next
         frames = kernel.frame_bodies(bodies, self.id_base + first, now + self.skew)
         extras: list[Extra] = []
-        if headers and self.dedup is not None and dedup.HEADER in headers:
-            self._publish_each(bodies, headers, receipt, now)
-            return
         if headers:
             extras = [Extra(sequence, headers=dict(headers)) for sequence in range(first, first + len(bodies))]
         self._append(frames, len(bodies), sum(map(len, bodies)), receipt, extras, now)

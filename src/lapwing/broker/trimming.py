@@ -43,7 +43,7 @@ def trim(topic: Topic, options: Options, *, now: int) -> bool:
     if moved:
         topic.checkpoint()  # before the segment is deleted: a copy that no journal knows of would look finished
     # of two clocks that disagree the earlier one: what is deleted too soon does not come back
-    log.release(needed, now=now + min(topic.skew, 0), limits=_retention(topic, options))
+    log.release(needed, now=now + min(topic.skew, 0), limits=_retention(topic, options, now))
     topic.deleted.forget_below(log.first)
     return True
 
@@ -65,11 +65,15 @@ def _is_stalled(channel: Channel) -> bool:
     return not topic.ephemeral or 2 * channel.ahead.count > topic.fanned_out - cursor
 
 
-def _retention(topic: Topic, options: Options) -> RetentionLimits:
-    """Return what the log keeps although no channel needs it."""
+def _retention(topic: Topic, options: Options, now: int) -> RetentionLimits:
+    """Return what the log keeps although no channel needs it: a start reads message-ids of the window from there."""
     settings = topic.effective
     return RetentionLimits(
-        settings.retention_bytes, settings.retention_age, options.min_free_bytes, settings.retention_count
+        settings.retention_bytes,
+        settings.retention_age,
+        options.min_free_bytes,
+        settings.retention_count,
+        since=None if topic.dedup is None else topic.dedup.oldest(now=now),
     )
 
 

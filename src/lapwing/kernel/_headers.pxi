@@ -516,7 +516,7 @@ def message_ids(rows):
             elif wanted:
                 name, length = first, place - 1 - first
             naming = not naming
-        if name >= 0:
+        if length > 0:
             found.append((sequence, _plain(PyBytes_FromStringAndSize(<const char *>(p + name), length))))
     return found
 

@@ -227,7 +227,7 @@ def find_rows(rows: Buffer, start: int, stop: int) -> list[tuple[int, int, bytes
 
 
 def message_ids(rows: Buffer) -> list[tuple[int, bytes]]:
-    """Return (sequence, `message-id`) of each row that has one, as UTF-8. Raises `ValueError`."""
+    """Return (sequence, `message-id`) of each row that has one, as UTF-8; an empty one is none. Raises `ValueError`."""
     found = []
     for sequence, _, text in _rows(as_bytes(rows)):
         strings = [each[0][1:-1] for each in _STRING.finditer(text)]
@@ -235,7 +235,7 @@ def message_ids(rows: Buffer) -> list[tuple[int, bytes]]:
         for place in range(0, len(strings) - 1, 2):
             if strings[place] == b"message-id":
                 name = strings[place + 1]
-        if name is not None:
+        if name:
             found.append((sequence, _plain(name)))
     return found
 

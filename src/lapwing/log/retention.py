@@ -15,11 +15,12 @@ class RetentionLimits:
     age: int = 0  # ns; kept for replay while the segment's newest message is younger
     min_free_bytes: int = 0  # while the disk has less, what no channel needs goes even if wanted, oldest first
     count: int = 0  # of the newest messages, kept for replay
+    since: int | None = None  # the sequence from which on all is kept, whatever the limits are; None: no such
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept for replay."""
-        return bool(self.bytes or self.age or self.count)
+        """Whether anything is kept that no channel needs."""
+        return bool(self.bytes or self.age or self.count) or self.since is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def expendable(
         if segment.end > needed:
             return gone
         short = free is not None and free < limits.min_free_bytes
-        if not short and _wanted(newest[gone], kept, end - segment.end, now, limits):
+        if not short and _wanted(newest[gone], kept, segment.end, end, now, limits):
             return gone
         kept -= segment.bytes
         if free is not None:
@@ -71,11 +72,13 @@ def _written_by(closed: Sequence[SegmentFacts]) -> list[int]:
     return times[::-1]
 
 
-def _wanted(newest: int, kept: int, behind: int, now: int, limits: RetentionLimits) -> bool:
-    if not limits.keeps:
+def _wanted(newest: int, kept: int, stop: int, end: int, now: int, limits: RetentionLimits) -> bool:
+    if limits.since is not None and stop > limits.since:
+        return True
+    if not (limits.bytes or limits.age or limits.count):
         return False
     if limits.bytes and kept > limits.bytes:
         return False
-    if limits.count and behind >= limits.count:
+    if limits.count and end - stop >= limits.count:
         return False
     return not limits.age or newest >= now - limits.age

@@ -23,7 +23,7 @@ from lapwing.wire.nsq.commands import bodies
 HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of strings
 _LAWFUL_HEADERS: Final = (
     f"X-Lapwing-Headers: a JSON object of strings expected, at most {kernel.MAX_HEADERS} bytes, "
-    "with names in lower case of at most 64 characters"
+    "with names in lower case of at most 64 characters and a message-id of at most 128 bytes"
 )
 _UNASKED_TYPES: Final = (b"", b"application/x-www-form-urlencoded", b"application/octet-stream")  # of any client
 

@@ -17,7 +17,8 @@ def refusal(word: str, error: PublishRefused, size: int, limits: Limits) -> Prot
     if error.code == kernel.HEADERS_TOO_BIG:
         return ProtocolError("E_BAD_MESSAGE", f"{word} {which} headers too big {error.value} > {kernel.MAX_HEADERS}")
     if error.code == kernel.BAD_HEADERS:
-        needed = "a JSON object of strings, with names in lower case of at most 64 characters"
+        lengths = "with names in lower case of at most 64 characters and a message-id of at most 128 bytes"
+        needed = f"a JSON object of strings, {lengths}"
         return ProtocolError("E_BAD_MESSAGE", f"{word} {which} headers are not {needed}")
     if error.code == kernel.SHORT:
         return ProtocolError("E_BAD_BODY", f"{word} body size {size} ends inside {which}")
