@@ -50,6 +50,18 @@ def test_the_first_channel_gets_the_backlog_and_later_ones_the_tail(stage: Stage
     assert stage.broker.topics["t"].depth == 0
 
 
+def test_a_topic_is_consumed_while_somebody_waits_for_its_messages(stage: Stage) -> None:
+    stage.client().publish(b"m")
+    topic = stage.broker.topics["t"]
+    assert not topic.consumed
+    stage.broker.grown = {}  # as while an XREAD waits
+    assert topic.consumed
+    stage.broker.grown = None
+    stage.consumer()
+
+    assert topic.consumed
+
+
 def test_a_paused_topic_hands_nothing_over(stage: Stage) -> None:
     consumer = stage.consumer()
     stage.broker.pause_topic("t", True, now=stage.now)

@@ -178,8 +178,8 @@ class Topic(TopicWriter):
 
     @property
     def consumed(self) -> bool:
-        """Whether a channel has consumers, which wait for messages."""
-        return any(channel.subscriptions for channel in self.channels.values())
+        """Whether somebody waits for messages: a channel has consumers, or a door wants to know of growth."""
+        return self._broker.grown is not None or any(channel.subscriptions for channel in self.channels.values())
 
     def fan_out(self, now: int) -> None:
         """Hand new messages to the channels, unless the topic stands still; retried when a read fails."""

@@ -1,124 +1,5 @@
 # The byte loops of RESP, compiled; part of `_speed.pyx`. `pure_resp.py` says what each function means.
 
-cdef struct Span:
-    Py_ssize_t begin
-    Py_ssize_t end
-
-cdef struct Xadd:
-    Span key
-    Span pairs
-    int64_t words
-
-cdef inline int64_t line_number(const uint8_t *p, Py_ssize_t *at, Py_ssize_t end, uint8_t kind) noexcept nogil:
-    """The number in the line `<kind><number>` at `at`, which moves on to the next line; -1 if none is there."""
-    cdef Py_ssize_t place = at[0]
-    cdef int64_t value
-    cdef int digits = 1
-    if end - place < 4 or p[place] != kind:
-        return -1
-    place += 1
-    if not 48 <= p[place] <= 57:
-        return -1
-    value = p[place] - 48
-    place += 1
-    if value:
-        while place < end and 48 <= p[place] <= 57:
-            digits += 1
-            if digits > 10:
-                return -1
-            value = value * 10 + (p[place] - 48)
-            place += 1
-    if end - place < 2 or p[place] != 13 or p[place + 1] != 10 or value > LARGEST:
-        return -1
-    at[0] = place + 2
-    return value
-
-cdef inline bint bulk_at(const uint8_t *p, Py_ssize_t *at, Py_ssize_t end, Span *span) noexcept nogil:
-    """Whether a whole bulk string is at `at`, which moves on behind it; `span` is where its bytes lie."""
-    cdef Py_ssize_t place = at[0]
-    cdef int64_t size = line_number(p, &place, end, 36)
-    if size < 0 or end - place - 2 < size or p[place + size] != 13 or p[place + size + 1] != 10:
-        return False
-    span.begin = place
-    span.end = place + size
-    at[0] = place + size + 2
-    return True
-
-cdef bint pairs_only(const uint8_t *p, Py_ssize_t end) noexcept nogil:
-    cdef Py_ssize_t at = 0
-    cdef int64_t count
-    cdef Span span
-    if end < 4 or p[0] != 42:
-        return False
-    count = line_number(p, &at, end, 42)
-    if count < 2 or count & 1:
-        return False
-    while count:
-        if not bulk_at(p, &at, end, &span):
-            return False
-        count -= 1
-    return at == end
-
-cdef bint plain_xadd(const uint8_t *p, Py_ssize_t *at, Py_ssize_t end, Xadd *found) noexcept nogil:
-    """Whether a whole plain XADD is at `at`, which moves on behind it."""
-    cdef Py_ssize_t place = at[0], begin
-    cdef int64_t count = line_number(p, &place, end, 42), left
-    cdef Span span
-    if count < 5 or not count & 1:
-        return False
-    if not bulk_at(p, &place, end, &span) or span.end - span.begin != 4:
-        return False
-    begin = span.begin
-    if (
-        p[begin] & 0xDF != 88 or p[begin + 1] & 0xDF != 65
-        or p[begin + 2] & 0xDF != 68 or p[begin + 3] & 0xDF != 68
-    ):
-        return False
-    if not bulk_at(p, &place, end, &found.key):
-        return False
-    if not bulk_at(p, &place, end, &span) or span.end - span.begin != 1 or p[span.begin] != 42:
-        return False
-    found.pairs.begin = place
-    left = count - 3
-    while left:
-        if not bulk_at(p, &place, end, &span):
-            return False
-        left -= 1
-    found.pairs.end = place
-    found.words = count - 3
-    at[0] = place
-    return True
-
-cdef inline int digits_of(uint64_t value) noexcept nogil:
-    cdef int digits = 1
-    while value >= 10:
-        value //= 10
-        digits += 1
-    return digits
-
-cdef inline uint8_t *put_number(uint8_t *out, uint64_t value) noexcept nogil:
-    cdef int digits = digits_of(value), place
-    for place in range(digits - 1, -1, -1):
-        out[place] = 48 + <uint8_t>(value % 10)
-        value //= 10
-    return out + digits
-
-cdef inline uint8_t *put_line(uint8_t *out, uint8_t kind, uint64_t value) noexcept nogil:
-    out[0] = kind
-    out = put_number(out + 1, value)
-    out[0] = 13
-    out[1] = 10
-    return out + 2
-
-cdef inline uint8_t *put_id(uint8_t *out, uint64_t milliseconds, uint64_t sequence) noexcept nogil:
-    out = put_line(out, 36, digits_of(milliseconds) + 1 + digits_of(sequence))
-    out = put_number(out, milliseconds)
-    out[0] = 45
-    out = put_number(out + 1, sequence)
-    out[0] = 13
-    out[1] = 10
-    return out + 2
-
 cdef inline uint64_t milliseconds_at(const uint8_t *frame) noexcept nogil:
     cdef int64_t stamp = <int64_t>get64(frame + 8)
     return <uint64_t>(stamp // 1000000) if stamp > 0 else 0
@@ -161,31 +42,14 @@ def is_pairs(body):
 
 def xadd_run(data, start, max_size):
     cdef Py_buffer view
-    cdef const uint8_t *p
-    cdef Py_ssize_t at = place_of(start), most = near(max_size), count = 0, place
-    cdef const uint8_t *key = NULL
-    cdef Py_ssize_t key_size = 0
-    cdef Xadd found
+    cdef Py_ssize_t at = place_of(start), count
+    cdef Span key
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        p = <const uint8_t *>view.buf
-        while at < view.len:
-            place = at
-            if not plain_xadd(p, &place, view.len, &found):
-                break
-            if found.pairs.end - found.pairs.begin + 3 + digits_of(found.words) > most:
-                break
-            if count and (
-                found.key.end - found.key.begin != key_size or memcmp(p + found.key.begin, key, key_size) != 0
-            ):
-                break
-            key = p + found.key.begin
-            key_size = found.key.end - found.key.begin
-            count += 1
-            at = place
+        count = count_xadds(<const uint8_t *>view.buf, &at, view.len, near(max_size), &key)
         if not count:
             return 0, start, b""
-        return count, at, PyBytes_FromStringAndSize(<const char *>key, key_size)
+        return count, at, PyBytes_FromStringAndSize(<const char *>view.buf + key.begin, key.end - key.begin)
     finally:
         PyBuffer_Release(&view)
 
@@ -194,12 +58,10 @@ def frame_xadds(block, first_id, int64_t timestamp, field):
     cdef Py_buffer view, name
     cdef const uint8_t *p
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
-    cdef Py_ssize_t at = 0, count = 0, size, total = 0, place, room
+    cdef Py_ssize_t at = 0, count = 0, size, total = 0, room
     cdef Xadd found
-    cdef Span pair, value
     cdef bytes out
     cdef uint8_t *q
-    cdef uint8_t *body
     PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(field, &name, PyBUF_SIMPLE)
@@ -209,7 +71,7 @@ def frame_xadds(block, first_id, int64_t timestamp, field):
             while at < view.len:
                 if not plain_xadd(p, &at, view.len, &found):
                     raise ValueError(f"no plain XADD at {at}")
-                size = 3 + digits_of(found.words) + found.pairs.end - found.pairs.begin
+                size = largest_body(&found)
                 if size > ROOM:
                     raise OverflowError(f"a body of {size} bytes does not fit a frame")
                 room += HEAD + size
@@ -217,28 +79,9 @@ def frame_xadds(block, first_id, int64_t timestamp, field):
             q = <uint8_t *>PyBytes_AS_STRING(out)
             at = 0
             while at < view.len:
-                if not plain_xadd(p, &at, view.len, &found):
+                if not plain_xadd(p, &at, view.len, &found) or room < HEAD + largest_body(&found):
                     raise ValueError("the block changed while it was framed")
-                size = HEAD + 3 + digits_of(found.words) + found.pairs.end - found.pairs.begin
-                if room < size:
-                    raise ValueError("the block changed while it was framed")
-                place = found.pairs.begin
-                if (
-                    found.words == 2
-                    and bulk_at(p, &place, view.len, &pair)
-                    and pair.end - pair.begin == name.len
-                    and memcmp(p + pair.begin, name.buf, name.len) == 0
-                    and bulk_at(p, &place, view.len, &value)
-                    and value.end > value.begin
-                    and not pairs_only(p + value.begin, value.end - value.begin)
-                ):
-                    size = value.end - value.begin
-                    memcpy(q + HEAD, p + value.begin, size)
-                else:
-                    body = put_line(q + HEAD, 42, found.words)
-                    memcpy(body, p + found.pairs.begin, found.pairs.end - found.pairs.begin)
-                    size = body - q - HEAD + found.pairs.end - found.pairs.begin
-                put_head(q, <uint32_t>size, <uint64_t>timestamp, identity)
+                size = put_xadd(q, p, &found, <const char *>name.buf, name.len, <uint64_t>timestamp, identity)
                 q += HEAD + size
                 room -= HEAD + size
                 total += size

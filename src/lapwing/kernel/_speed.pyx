@@ -490,5 +490,6 @@ def with_attempts(frame, attempts):
         PyBuffer_Release(&view)
 
 
+include "_xadds.pxi"
 include "_resp.pxi"
 include "_headers.pxi"

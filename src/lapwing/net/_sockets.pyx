@@ -54,21 +54,32 @@ cdef enum:
     MOST_RECEIVED = 262144  # bytes that one call takes from one socket
     HEAD = 34  # bytes of a frame before its body
     ROOM = 0x7FFFFFFF - 30  # of a body in a frame
+    LARGEST = 0x7FFFFFFF  # of a number in a line of RESP
     MOST_FRAMES = 65536  # bytes of frames that a `LogTail` holds
+    MOST_INPUT = 65536  # bytes that sockets have sent in one round of a `LogTail`
+    MOST_ANSWERED = 65536  # bytes of the answers to them
     MOST_ANSWERS = 64  # answers to one socket in one round of a `LogTail`
     MOST_XADDS = 4096  # bytes of XADDs of one socket in one round of an `XaddTail`
-    STAY = 500000  # ns that a call may serve a `LogTail` before others have their turn
+    ID_REPLY = 48  # bytes of the reply to an XADD, at most
+    STAY = 1000000  # ns that a call may serve a `LogTail` before others have their turn
     PAUSE = 50000  # ns that it waits for the next publish
     CLOSE = 100000  # ns between two calls that follow each other so closely that waiting pays
 
-cdef bytes ONE_ANSWER = b"\0\0\0\6\0\0\0\0OK"
-cdef bytes ANSWERS = ONE_ANSWER * MOST_ANSWERS
-cdef Py_ssize_t ANSWER = len(ONE_ANSWER)
+cdef Py_ssize_t ANSWER = 10  # bytes of an OK
+cdef bytes ANSWERS = b"\0\0\0\6\0\0\0\0OK" * MOST_ANSWERS
 
 LIMIT = MOST_RECEIVED
 
 
 include "../kernel/_pubs.pxi"
+include "../kernel/_xadds.pxi"
+
+
+cdef struct Served:
+    int fd
+    Py_ssize_t messages
+    Py_ssize_t received  # bytes
+    Py_ssize_t answer  # bytes
 
 
 cdef class Publishes:
@@ -157,15 +168,21 @@ cdef class LogTail:
     cdef int64_t _offset, _room, _ahead
     cdef uint64_t _identity
     cdef uint8_t *_frames
-    cdef Py_ssize_t _written, _used, _messages, _messages_written
-    cdef list _senders, _round
+    cdef uint8_t *_input  # what the sockets of this round have sent
+    cdef uint8_t *_answers  # to them
+    cdef Py_ssize_t _written, _used, _messages, _messages_written, _input_used, _answers_used
+    cdef Served _served[MOST]
+    cdef list _round  # owners of the sockets of this round
+    cdef dict _counts  # messages that were written, by owner
 
     def __cinit__(self, Publishes publishes, *_):
         self.publishes = publishes
-        self._frames = <uint8_t *>PyMem_Malloc(MOST_FRAMES)
+        self._frames = <uint8_t *>PyMem_Malloc(MOST_FRAMES + MOST_INPUT + MOST_ANSWERED)
         if self._frames == NULL:
             raise MemoryError
-        self._senders, self._round = [], []
+        self._input = self._frames + MOST_FRAMES
+        self._answers = self._input + MOST_INPUT
+        self._round, self._counts = [], {}
 
     def __dealloc__(self):
         PyMem_Free(self._frames)
@@ -182,11 +199,11 @@ cdef class LogTail:
         self._identity = first_id & 0xFFFFFFFFFFFFFFFF
         self._ahead, self._stays, self.failed = ahead, stays, False
 
-    cdef bint receive(self, owner, char *data, Py_ssize_t size):
+    cdef bint receive(self, owner, int fd, char *data, Py_ssize_t size):
         """Frame what an owner has received, if that is whole publishes of one message each, and there is room."""
         cdef Publishes publishes = self.publishes
         cdef const uint8_t *line = <const uint8_t *>PyBytes_AS_STRING(publishes.line)
-        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(publishes.line), messages, total, commands
+        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(publishes.line), messages, total, commands, answer
         if publishes._headed:
             return False  # headers lie in a file of their own
         commands = count_pubs(
@@ -195,99 +212,129 @@ cdef class LogTail:
         )
         if not commands or commands != messages or commands > MOST_ANSWERS or self._used + total > self._room:
             return False
-        answer = ONE_ANSWER if commands == 1 else ANSWERS[: commands * ANSWER]
-        self._round.append((owner, commands, PyBytes_FromStringAndSize(data, size), answer))
+        answer = commands * ANSWER
+        if self._input_used + size > MOST_INPUT or self._answers_used + answer > MOST_ANSWERED:
+            return False
         put_pubs(
             self._frames + self._used, <const uint8_t *>data, size, line, prefix,
             <uint64_t>(steady() + self._ahead), self._identity + <uint64_t>self._messages,
         )
-        self._used += total
-        self._messages += messages
+        memcpy(self._answers + self._answers_used, PyBytes_AS_STRING(ANSWERS), answer)
+        self.note(owner, fd, data, size, messages, total, answer)
         return True
 
-    cdef give_back(self, list found, list ran):
+    cdef note(
+        self, owner, int fd, char *data, Py_ssize_t size, Py_ssize_t messages, Py_ssize_t frames, Py_ssize_t answer
+    ):
+        """Note whose frames and answer were put behind the others, and what has been received."""
+        cdef Served *served = &self._served[len(self._round)]
+        served.fd, served.messages, served.received, served.answer = fd, messages, size, answer
+        self._round.append(owner)
+        memcpy(self._input + self._input_used, data, size)
+        self._input_used += size
+        self._answers_used += answer
+        self._used += frames
+        self._messages += messages
+
+    cdef give_back(self, owner, bytes piece, Py_ssize_t messages, list found, list ran):
         """Give what the disk did not take to the ordinary way, which meets the error and reports it."""
-        for owner, commands, piece, _ in self._round:
-            self.publishes._pieces.append(piece)
-            self.publishes._senders.append((owner, commands, commands))
+        self.publishes._pieces.append(piece)
+        self.publishes._senders.append((owner, messages, messages))
         if self.publishes not in ran:
             ran.append(self.publishes)
 
     cdef bint finish_round(self, list found, list ran):
         """Write the frames of this round, then answer each; return False where the disk did not take them."""
-        cdef Py_ssize_t size = self._used - self._written
-        cdef bytes answer
-        cdef Py_ssize_t wanted
+        cdef Py_ssize_t size = self._used - self._written, number, at = 0
+        cdef Served *served
         cdef ssize_t sent
-        if pwrite(self._file, self._frames + self._written, size, self._offset + self._written) != size:
+        cdef list round_ = self._round
+        cdef bint written = pwrite(self._file, self._frames + self._written, size, self._offset + self._written) == size
+        if written:
+            self._written, self._messages_written = self._used, self._messages
+        else:
             self.failed = True
             self._used, self._messages = self._written, self._messages_written
-            self.give_back(found, ran)
-            self._round = []
-            return False
-        self._written, self._messages_written = self._used, self._messages
-        for owner, messages, _, answer in self._round:
-            self._senders.append((owner, messages))
-            wanted = PyBytes_GET_SIZE(answer)
-            sent = c_send(owner.fd, PyBytes_AS_STRING(answer), wanted, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent != wanted:
-                owner.write(answer[max(sent, 0):])
-        self._round = []
-        return True
+        self._round, self._input_used, self._answers_used = [], 0, 0
+        for number in range(len(round_)):
+            owner, served = round_[number], &self._served[number]
+            if not written:
+                piece = PyBytes_FromStringAndSize(<char *>self._input + at, served.received)
+                self.give_back(owner, piece, served.messages, found, ran)
+                at += served.received
+                continue
+            messages = self._counts.get(owner)
+            self._counts[owner] = served.messages if messages is None else served.messages + messages
+            sent = c_send(served.fd, self._answers + at, served.answer, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent != served.answer:
+                sent = max(sent, 0)
+                owner.write(PyBytes_FromStringAndSize(<char *>self._answers + at + sent, served.answer - sent))
+            at += served.answer
+        return written
 
     def take(self):
-        """Return the frames that were written, their number, and for each socket the owner and its messages."""
+        """Return the frames that were written, their number, and how many of them each owner has sent."""
         cdef bytes frames = PyBytes_FromStringAndSize(<char *>self._frames, self._written)
-        senders, count = self._senders, self._messages_written
-        self._senders, self._round = [], []
+        counts, count = self._counts, self._messages_written
+        self._counts, self._round = {}, []
         self._used = self._written = self._messages = self._messages_written = 0
-        return frames, count, senders
+        self._input_used = self._answers_used = 0
+        return frames, count, counts
 
 
 cdef class XaddTail(LogTail):
     """The end of the log of a Redis stream, for plain XADDs."""
 
     cdef readonly int64_t newest  # the time of the last entry, ns
-    cdef bytes _key
-    cdef object _field, _find, _frame, _reply, _most_entry
-    cdef int64_t _sequence
+    cdef bytes _key, _field
+    cdef int64_t _sequence, _most_entry
 
-    def __init__(self, Additions additions, bytes key, max_entry, find, frame, reply):
-        """`find`, `frame` and `reply` are `xadd_run`, `frame_xadds` and `id_replies` of the kernel."""
-        self._key, self._most_entry = key, max_entry
-        self._find, self._frame, self._reply = find, frame, reply
+    def __init__(self, Additions additions, bytes key, int64_t max_entry):
+        self._key, self._most_entry, self._field = key, max_entry, b""
 
     def aim_entries(self, int64_t sequence, int64_t least, bytes field):
         """Give entries the sequences from `sequence` on, and no time before `least`; `field` names plain bodies."""
         self._sequence, self.newest, self._field = sequence, least, field
 
-    cdef bint receive(self, owner, char *data, Py_ssize_t size):
+    cdef bint receive(self, owner, int fd, char *data, Py_ssize_t size):
         """Frame what an owner has received, if that is whole XADDs to the stream, and there is room."""
-        cdef bytes piece, frames
-        cdef Py_ssize_t count, total
+        cdef const uint8_t *p = <const uint8_t *>data
+        cdef const char *key = PyBytes_AS_STRING(self._key)
+        cdef const char *field = PyBytes_AS_STRING(self._field)
+        cdef Py_ssize_t key_size = PyBytes_GET_SIZE(self._key), field_size = PyBytes_GET_SIZE(self._field)
+        cdef Py_ssize_t at = 0, count = 0, most
+        cdef uint8_t *frame = self._frames + self._used
+        cdef uint8_t *answer = self._answers + self._answers_used
         cdef int64_t stamp
-        if size > MOST_XADDS:
-            return False
-        piece = PyBytes_FromStringAndSize(data, size)
-        count, end, key = self._find(piece, 0, self._most_entry)
-        if not count or end != size or key != self._key:
+        cdef Xadd found
+        if size > MOST_XADDS or self._input_used + size > MOST_INPUT:
             return False
         stamp = max(steady() + self._ahead, self.newest)
-        frames, _, _ = self._frame(piece, self._identity + <uint64_t>self._messages, stamp, self._field)
-        total = PyBytes_GET_SIZE(frames)
-        if self._used + total > self._room:
-            return False
+        while at < size:
+            if not plain_xadd(p, &at, size, &found) or not same_bytes(p, &found.key, key, key_size):
+                return False
+            most = largest_body(&found)
+            if most > self._most_entry or frame - self._frames + HEAD + most > self._room:
+                return False
+            if answer - self._answers + ID_REPLY > MOST_ANSWERED:
+                return False
+            frame += HEAD + put_xadd(
+                frame, p, &found, field, field_size, <uint64_t>stamp,
+                self._identity + <uint64_t>(self._messages + count),
+            )
+            answer = put_id(
+                answer, <uint64_t>(stamp // 1000000), <uint64_t>(self._sequence + self._messages + count)
+            )
+            count += 1
         self.newest = stamp
-        answer = self._reply(stamp // 1000000, self._sequence + self._messages, count)
-        self._round.append((owner, count, piece, answer))
-        memcpy(self._frames + self._used, PyBytes_AS_STRING(frames), total)
-        self._used += total
-        self._messages += count
+        self.note(
+            owner, fd, data, size, count,
+            frame - self._frames - self._used, answer - self._answers - self._answers_used,
+        )
         return True
 
-    cdef give_back(self, list found, list ran):
-        for owner, _, piece, _ in self._round:
-            found.append((owner, piece))
+    cdef give_back(self, owner, bytes piece, Py_ssize_t messages, list found, list ran):
+        found.append((owner, piece))
 
 
 cdef class SocketSet:
@@ -399,7 +446,7 @@ cdef class SocketSet:
                     if expected is not None:
                         publishes = <Publishes?>expected
                         if tail is not None and publishes is tail.publishes and owner.direct:
-                            if tail.receive(owner, self._buffer, size):
+                            if tail.receive(owner, fd, self._buffer, size):
                                 continue
                         if publishes.receive(owner, self._buffer, size):
                             if len(publishes._pieces) == 1:

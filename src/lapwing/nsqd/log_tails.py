@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -66,8 +65,8 @@ class TailRun:
         self._log: DirectLog | None = None  # where the tail points
 
     @abstractmethod
-    def _answered(self, transport: PolledTransport, messages: int, now: int) -> None:
-        """Note that a connection was answered."""
+    def _answered(self, messages: dict[PolledTransport, int], now: int) -> None:
+        """Note which connections were answered, and how many messages of each."""
 
     def aim(self) -> bool:
         """Point the tail at the end of the topic's log; return False if that takes no publishes unseen."""
@@ -90,9 +89,5 @@ class TailRun:
             self.topic.adopt(log, frames, count, now=now)
         if failed:
             log.tear()
-        messages: Counter[PolledTransport] = Counter()
-        for transport, number in senders:
-            messages[transport] += number
-        for transport, number in messages.items():
-            self._answered(transport, number, now)
+        self._answered(senders, now)
         return count > 0

@@ -69,8 +69,11 @@ class _PublishRun(TailRun):
         self._word = word
         self._tails = tails
 
-    def _answered(self, transport: PolledTransport, messages: int, now: int) -> None:
-        cast("Publisher", transport.get_protocol()).count_published(self.topic, messages, now)
+    def _answered(self, messages: dict[PolledTransport, int], now: int) -> None:
+        topic = self.topic
+        for transport, number in messages.items():
+            publisher: Publisher = transport.get_protocol()  # type: ignore[assignment]  # `note` has it from there
+            publisher.count_published(topic, number, now)
 
     def _take(self) -> None:
         """Give the topic what this round has brought."""

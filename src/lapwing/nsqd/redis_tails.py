@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
-from lapwing import kernel
 from lapwing.net.polled import Additions, PolledTransport, XaddTail
 from lapwing.nsqd.log_tails import LogTails, TailRun
 
@@ -47,8 +46,7 @@ class _XaddRun(TailRun):
     def __init__(self, key: bytes, stream: Stream, max_entry: int, now: Callable[[], int]) -> None:
         self.additions = Additions()
         self.stream = stream
-        tail = XaddTail(self.additions, key, max_entry, kernel.xadd_run, kernel.frame_xadds, kernel.id_replies)
-        super().__init__(stream.topic, tail, now)
+        super().__init__(stream.topic, XaddTail(self.additions, key, max_entry), now)
 
     def aim(self) -> bool:
         """Point the tail at the end of the stream; return False if entries need a look."""
@@ -63,5 +61,7 @@ class _XaddRun(TailRun):
         self.stream.note_stamp(self.tail.newest)
         return super().settle()
 
-    def _answered(self, transport: PolledTransport, messages: int, now: int) -> None:
-        cast("Adder", transport.get_protocol()).count_added(messages, now)
+    def _answered(self, messages: dict[PolledTransport, int], now: int) -> None:
+        for transport, number in messages.items():
+            adder: Adder = transport.get_protocol()  # type: ignore[assignment]  # `note` has it from there
+            adder.count_added(number, now)
