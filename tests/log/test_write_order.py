@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lapwing import kernel
 from lapwing.errors import WriteFailed
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.index import RECORD
@@ -179,3 +180,25 @@ def test_records_that_could_not_be_written_are_written_later(tmp_path: Path) -> 
     log.write_index()
 
     assert bodies(log_on(disk, tmp_path, boot=99)) == [b"first", b"second"]
+
+
+def test_frames_that_others_have_written_make_chunks_and_one_write_of_records(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE, options=LogOptions(boot=7))
+    publish(log, [b"first"])
+    for number in range(1, 200):
+        frames = kernel.frame_bodies([b"%d" % number * 300], (NODE << 54) + log.next, number)
+        place = log.direct_place()
+        assert place is not None
+        fd, offset, room = place
+        assert os.pwrite(fd, frames, offset) == len(frames) < room
+        log.adopt(frames, 1)
+    wanted = [b"first", *[b"%d" % number * 300 for number in range(1, 200)]]
+
+    killed = DiskLog(tmp_path / "topic", NODE, options=LogOptions(boot=7))
+    assert bodies(killed) == wanted
+
+    log.write_index()
+    assert 5 < (tmp_path / "topic" / f"{0:020d}.idx").stat().st_size // RECORD < 20
+    moved = DiskLog(tmp_path / "topic", NODE, options=LogOptions(boot=8))  # trusts checksums alone
+    assert bodies(moved) == wanted
+    assert (moved.timestamp(199), moved.at_time(100), moved.notes) == (199, 100, [])

@@ -141,7 +141,7 @@ class LogWriter:
         if segment.frames.fd < 0:
             return None
         room = min(
-            segment.room_in_chunk(self._sync.boundary),
+            segment.room(),
             self.options.segment_bytes - segment.size,
             _SPACE_CHECK - self._since_check - 1,
         )
@@ -150,7 +150,7 @@ class LogWriter:
     def adopt(self, frames: Frames, count: int) -> None:
         """Make frames count that were written to `direct_place`."""
         segment = self._segments[-1]
-        segment.adopt(count, frames, last_time(frames))
+        segment.adopt(count, frames, last_time(frames), self._sync.boundary)
         self._since_check += len(frames)
         self._sync.wrote(segment)
         self._window.add(count, frames)

@@ -150,20 +150,39 @@ class Segment:
         if extras:
             self.extras.size += len(beside)
             last.attributes = self.extras.size
-        self.adopt(count, frames, time)
+        self._grow(last, count, frames, time)
         return True
 
-    def room_in_chunk(self, synced: int) -> int:
+    def room(self) -> int:
         """Return how many bytes of frames may be written behind the last ones with no more care."""
-        last = self.last
-        if last is None or self.torn or not self.recorded_boot or last.first < synced:
-            return 0
-        return min(self.merge_bytes - last.length, self.reserved - self.size)
+        return 0 if self.last is None or self.torn or not self.recorded_boot else self.reserved - self.size
 
-    def adopt(self, count: int, frames: bytes, time: int) -> None:
-        """Make frames count that were written behind the last ones, as a part of the last chunk."""
+    def adopt(self, count: int, frames: bytes, time: int, synced: int) -> None:
+        """Make messages count that are complete by themselves and were written behind the last ones.
+
+        Like those that `write` writes they are added to the last chunk if that is small and not synced.
+        """
         last = self.last
         assert last is not None
+        if last.length + len(frames) <= self.merge_bytes and last.first >= synced:
+            self._grow(last, count, frames, time)
+            return
+        crc, newest = kernel.crc32c(frames), max(self.newest, time)
+        beside = self.extras.size
+        self._append(
+            Chunk(self.end, self.size, newest, count, len(frames), crc, boot=self.boot, attributes=beside)
+        )
+
+    def _append(self, chunk: Chunk) -> None:
+        """Make a chunk count that was written behind the last one. Its record is written later."""
+        self.index.count += 1
+        self.index.recent.append(chunk)
+        self.index.unwritten += 1
+        self.last = chunk
+        self.size, self.end, self.newest = chunk.stop, chunk.end, chunk.time
+
+    def _grow(self, last: Chunk, count: int, frames: bytes, time: int) -> None:
+        """Make frames count that were written behind the last ones, as a part of the last chunk."""
         self.size += len(frames)
         self.end += count
         last.count += count
@@ -199,15 +218,11 @@ class Segment:
                 self._reserve(after)
         except OSError as error:
             raise self._failed(step.path, place, error) from error
-        index.count += 1
+        self._append(chunk)
+        self.extras.size = attributes
         if announce:
             chunk.recorded()
-            index.recent = [chunk]
-        else:
-            index.recent.append(chunk)
-            index.unwritten += 1
-        self.last = chunk
-        self.size, self.end, self.newest, self.extras.size = after, chunk.end, newest, attributes
+            index.recent, index.unwritten = [chunk], 0
 
     def _write(self, batches: Sequence[Batch], extras: Sequence[Rows], synced: int, atomic: bool) -> None:
         index, beside = self.index, extras_file.encode(extras) if extras else b""
