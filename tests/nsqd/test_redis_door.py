@@ -65,6 +65,23 @@ def resident(nsqd: daemons.Daemon) -> int:
     return int(Path(f"/proc/{nsqd.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+def test_a_read_that_waits_holds_back_what_comes_behind_it(nsqd: daemons.Daemon) -> None:
+    with wire(nsqd) as client, wire(nsqd) as other:
+        client.ask("XGROUP CREATE waits g $ MKSTREAM")
+        for _ in range(2):  # the second time nothing about the connection is special
+            client.send("XREADGROUP GROUP g c BLOCK 20 STREAMS waits >")
+            assert client.reply() is None
+        client.send("XREADGROUP GROUP g c BLOCK 0 STREAMS waits >")
+        while "flags=b" not in str(other.ask("CLIENT LIST")):
+            pass
+        client.send("PING", "XACK waits g 1-1")
+        entry = other.ask("XADD waits * data m")
+
+        assert client.reply() == [[b"waits", [[entry, [b"data", b"m"]]]]]
+        assert client.reply() == "PONG"
+        assert client.reply() == 0
+
+
 def test_both_transports_serve_redis_clients() -> None:
     for transport in ("auto", "asyncio"):
         with (

@@ -36,10 +36,20 @@ class RedisClient:
 
     def send(self, *commands: str | list[bytes]) -> "RedisClient":
         """Send commands in one write, and end the turn."""
-        self.parser.receive(b"".join(encode(each) for each in commands))
-        self.pump()
+        data = b"".join(encode(each) for each in commands)
+        if not self._alone(data):
+            self.parser.receive(data)
+            self.pump()
         self.stage.commit()
         return self
+
+    def _alone(self, data: bytes) -> bool:
+        """Carry out a frequent command that comes alone, as the door does."""
+        session = self.session
+        if not session.plain or session.replies.slots or self.parser.buffered:
+            return False
+        words = self.parser.alone(data)
+        return bool(words) and session.carry_out_alone(words, now=self.stage.now)
 
     def pump(self) -> None:
         """Carry out what has come, as far as no command waits."""

@@ -201,6 +201,24 @@ def test_xadds_to_one_key_come_as_one_run():
     ]
 
 
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: b"-".join(words[:3])[:20].decode())
+def test_a_request_that_comes_alone_is_heard_without_being_kept(words):
+    parser = RequestParser(LIMITS)
+    data = request(*words)
+
+    assert parser.alone(data) == words
+    assert [parser.alone(data[:end]) for end in range(len(data))] == [[]] * len(data)
+    assert parser.alone(data + NEXT) == []
+    assert parser.buffered == 0
+
+
+def test_a_request_beyond_the_limit_never_counts_as_alone():
+    parser = RequestParser(LIMITS)
+
+    assert parser.alone(request(b"ECHO", b"x" * 2000)) == []
+    assert parser.alone(request(b"XACK", *[b"1"] * 100)) == []
+
+
 def test_a_caller_may_leave_and_come_back():
     parser = RequestParser(LIMITS)
     parser.receive(NEXT + request(b"ECHO", b"x") + NEXT[:5])

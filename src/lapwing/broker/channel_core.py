@@ -275,7 +275,10 @@ class ChannelCore:
         count = self.pending.finish_count(sequences, now=now)
         if self.claimed_ahead:
             self._note_claimed()
-        self.changed()
+        if self.subscriptions or self.sheds:
+            self.changed()
+        else:
+            self.journal_later()  # nobody waits for the room that this makes
         return count
 
     def _note_claimed(self) -> None:

@@ -31,6 +31,9 @@ class Deferred:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._rows
 

@@ -101,7 +101,7 @@ class Pending:
 
     def deliveries(self, sequence: int) -> int:
         """Return how often a pending message was delivered."""
-        deliveries = self.deferred.deliveries(sequence) if len(self.deferred) else None
+        deliveries = self.deferred.deliveries(sequence) if self.deferred else None
         return self.attempts.get(sequence, 1) if deliveries is None else deliveries
 
     def drop_holder(self, name: str, *, now: int) -> int:

@@ -126,16 +126,28 @@ class RedisConnection(Stream):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the client; a run of plain XADDs does without the parser."""
+        """Take bytes from the client; a run of plain XADDs, or one frequent command, does without the parser."""
         if self._free and not self._slots:
             count, end, key = kernel.xadd_run(data, 0, self._max_entry)
-            if count and end == len(data) and self._add(key, count, data):
+            if (end == len(data) and self._add(key, count, data)) if count else self._obey_alone(data):
                 self._turn.add(self)
                 return
         if not (self._ending or self._session.doomed):
             self._parser.receive(data)
             self._digest()
             self._turn.add(self)
+
+    def _obey_alone(self, data: bytes) -> bool:
+        """Carry out one frequent command; return False if it is none or not alone, and nothing was done."""
+        session = self._session
+        words = self._parser.alone(data)
+        if not words or not session.carry_out_alone(words, now=self._clock.now()):
+            return False
+        if session.wait is not None or session.streaming is not None:
+            self._free = False
+            self._arm()
+            self._heed()
+        return True
 
     def _add(self, key: bytes, count: int, data: bytes) -> bool:
         """Add the entries of a run of plain XADDs; return False if that is not possible, and nothing was done."""
@@ -273,7 +285,8 @@ class RedisConnection(Stream):
     def flush(self) -> None:
         """Send the replies of this turn; then end the conversation if it is over."""
         if self._free and len(self._ready) == 1:
-            transport = cast(asyncio.Transport, self._transport)
+            transport = self._transport
+            assert transport is not None
             if isinstance(transport, PolledTransport):
                 transport.direct = not self._slots
             transport.write(self._ready.pop())

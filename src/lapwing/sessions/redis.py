@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _LONGEST_QUEUE: Final = 16  # times --max-body-size: what one client may queue since MULTI
 _ALL_QUEUES: Final = 4 * _LONGEST_QUEUE  # times --max-body-size: what all clients may
+_FREQUENT: Final = {
+    spelling: commands.COMMANDS[name] for name in (b"xreadgroup", b"xack") for spelling in (name, name.upper())
+}  # that `carry_out_alone` takes: they create neither topics nor channels
 _AT_ONCE: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})  # not queued by MULTI
 
 
@@ -153,6 +156,20 @@ class RedisSession:
         special = self.queue is not None or self.silent or self.silent_next or self.authenticate is not None
         return not (special or self.doomed or self.database or self.busy)
 
+    def carry_out_alone(self, words: list[bytes], *, now: int) -> bool:
+        """Carry out a frequent command of a `plain` client; return False for another one, and nothing was done."""
+        spec = _FREQUENT.get(words[0])
+        if spec is None or not spec.takes(len(words)):
+            return False
+        context, peer = self.context, self.peer
+        if context.gathered:
+            context.publish_gathered(now)
+        context.counts.commands += 1
+        peer.active, peer.command = now, spec.name
+        self.sink = self.replies
+        self._answer(self.carry_out(spec, words, now))
+        return True
+
     def carry_out_each(self, block: bytes, now: int) -> None:
         """Carry out each command of a run of XADDs for itself."""
         for words in split_run(block):
@@ -213,15 +230,15 @@ class RedisSession:
         if self.silent or self.silent_next:
             self.silent_next = max(self.silent_next - 1, 0)
             return
-        if isinstance(reply, Slot):
+        if isinstance(reply, bytes):
+            self.replies.add(reply)
+        elif isinstance(reply, Slot):
             if reply.answer is None:
                 self.replies.reserve(reply)
             else:
                 self.replies.add(reply.answer)
         elif isinstance(reply, Streamed):
             self._stream(reply)
-        else:
-            self.replies.add(reply)
 
     def _stream(self, reply: Streamed) -> None:
         """Send a reply that turns out to be small at once, another one as the socket takes it."""

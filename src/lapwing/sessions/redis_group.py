@@ -145,7 +145,7 @@ class Group:
     def acknowledge(self, sequences: list[int], *, now: int) -> int:
         """Finish pending entries, whoever has them; return how many."""
         deferred, attempts, holder_of = self.pending.deferred, self.pending.attempts, self.pending.holders.of
-        if attempts or len(deferred):  # with 0 deliveries and no holder, a message waits and was never delivered
+        if attempts or deferred:  # with 0 deliveries and no holder, a message waits and was never delivered
             deliveries = self.pending.deliveries
             sequences = [each for each in sequences if deliveries(each) or holder_of(each) is not None]
         return self.channel.finish_count(sequences, now=now)

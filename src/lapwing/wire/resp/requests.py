@@ -99,6 +99,16 @@ class RequestParser:
             self._gathered = bytearray()
             raise
 
+    def alone(self, data: bytes) -> list[bytes]:
+        """Return the words of one whole request, if the data is that and nothing else; nothing is kept of it.
+
+        The client must be authenticated, and nothing may be buffered. No words: `receive` the data instead.
+        """
+        if len(data) > self.limits.max_request:
+            return []
+        words, end = kernel.split_words(data, 0, self.limits.max_request // _OVERHEAD)
+        return words if end == len(data) else []
+
     @property
     def buffered(self) -> int:
         """Bytes that were received and not handed out."""
