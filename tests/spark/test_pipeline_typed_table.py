@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -13,7 +14,7 @@ from postgresql import POSTGRESQL_JAR, SQLITE_JAR
 from queries import forget_last_commit
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import archive, spec, upkeep
+from lapwing.spark.pipelines import archive, jdbc_store, spec, upkeep
 from lapwing.spark.pipelines.run_command import RunCommand
 from lapwing.spark.pipelines.verify import verify
 
@@ -28,8 +29,8 @@ def runs(spark, broker, tmp_path):
 
 
 def order(number, **more):
-    at = 1_790_000_000_000 + number * 3_600_000
-    return json.dumps({"id": number, "amount": number / 2, "at": at, "tags": ["a"], **more}).encode()
+    at = 1_790_000_000_000 + (number or 0) * 3_600_000
+    return json.dumps({"id": number, "amount": (number or 0) / 2, "at": at, "tags": ["a"], **more}).encode()
 
 
 def test_json_becomes_parquet_by_event_time_each_message_once(spark, runs, broker, caplog):
@@ -77,10 +78,21 @@ def test_columns_csv_a_start_by_time_and_what_cannot_work(spark, runs, broker):
         ("store=delta", SCHEMA): "store: delta: .*bring the package",
         ("columns=a=no_such + 1", SCHEMA): "columns: a: .*no_such",
         ("time=at", SCHEMA): r"time: at is bigint; say timestamp_millis\(at\)",
+        ("schema=id bigint, date string",): r"divides the files by date, and the table has a column date; .*my_date",
+        ("schema=id bigint, ID string",): "id and ID differ only in case",
     }
     for given, complaint in wrong.items():
         with pytest.raises(ConfigError, match=complaint):
             runs.once("table", "topics=orders", "name=wrong", *given)
+
+
+def test_a_table_has_every_field_whatever_its_name_is(spark, runs, broker):
+    broker.publish("odd", b'{"_foo": "x", "a.b": 3, "_time": "noon", "Date": "today"}')
+    schema = "schema=_foo string, `a.b` int, _time string, Date string"
+    runs.once("table", "topics=odd", schema, "partition=none")
+
+    [row] = spark.read.parquet(str(runs.data.parent / "table")).collect()
+    assert tuple(row) == ("x", 3, "noon", "today", "odd", 1, 0, row["_timestamp"])
 
 
 def test_a_dry_run_shows_schema_rows_and_rejects_and_writes_nothing(runs, broker):
@@ -190,6 +202,7 @@ def test_a_file_of_sqlite_has_each_message_once(runs, broker, tmp_path):
     broker.publish("orders", *(order(n) for n in range(10)))
     path = tmp_path / "shop.db"
     settings = [SCHEMA, "topics=orders", "store=jdbc", f"url=jdbc:sqlite:{path}", "table=orders", "key=id"]
+    settings += ["name=my.shop-1"]
     runs.once("table", *settings)
     broker.publish("orders", order(3, amount=50.0))
     runs.once("table", *settings)
@@ -197,6 +210,21 @@ def test_a_file_of_sqlite_has_each_message_once(runs, broker, tmp_path):
     with sqlite3.connect(path) as database:
         rows = database.execute("select id, amount from orders order by id").fetchall()
     assert rows == [(n, 50.0 if n == 3 else n / 2) for n in range(10)]
+
+    broker.publish("orders", order(None), b'{"amount": 1.0}')
+    runs.once("table", *settings)
+    with sqlite3.connect(path) as database:
+        assert database.execute("select count(*) from orders").fetchall() == [(10,)]
+    assert [each["headers"]["reason"] for each in broker.messages("orders.rejected")] == ["no key: id"] * 2
+    with pytest.raises(ConfigError, match="key: the table has no column number; it has id, amount"):
+        runs.once("table", *settings, "key=number")
+
+
+def test_pipelines_with_similar_names_do_not_share_tables_of_a_database():
+    names = {jdbc_store.identifier("orders", name, "staging") for name in ("a.b", "a-b", "a_b", "a" * 90, "a" * 91)}
+
+    assert len(names) == 5
+    assert all(re.fullmatch("[a-z0-9_]{1,63}", name) for name in names)
 
 
 # --- files of pipelines

@@ -21,6 +21,7 @@ from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, call
 from lapwing.spark.options import BrokerAccess
 from lapwing.spark.pipelines.messages import access, read_stream, stream_options
+from lapwing.spark.pipelines.parse import TIME
 from lapwing.spark.pipelines.pipeline_settings import OWN_TOPICS, FlowSettings
 from lapwing.spark.pipelines.rollup import windows, write
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
@@ -60,7 +61,7 @@ def build(settings: FlowSettings, context: RunContext) -> PreparedQuery:
     sampler.sample()  # so that the topic is there when the query starts
     frame = read_stream(context.spark, stream_options(settings))
     rows = frame.select(F.from_json(F.col("body").cast("string"), SCHEMA).alias("_value")).select("_value.*")
-    timed = rows.where("topic is not null").withColumn("_time", F.timestamp_millis("at"))
+    timed = rows.where("topic is not null").withColumn(TIME, F.timestamp_millis("at"))
     grouped = windows(
         timed, VALUES, window=settings.window, slide=settings.window, watermark=settings.watermark,
         by=("topic", "channel", "node"), name=settings.name,

@@ -5,7 +5,9 @@ then copies that into the table, in the transaction that also records the batch.
 """
 
 import logging
+import re
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -48,7 +50,7 @@ class JdbcStore:
         self._context = context
         self._jvm: Any = context.spark._jvm
         self._driver = settings.store_options.get("driver") or _driver_of(settings.url)
-        self._staging = f"{settings.table}__{settings.name}".replace("-", "_").replace(".", "_") + "_staging"
+        self._staging = identifier(settings.table, settings.name, "staging")
 
     def open(self) -> None:
         """Connect, and create the table that records batches; raises `ConfigError`."""
@@ -117,8 +119,10 @@ class JdbcStore:
                 rows = rows.withColumn(field.name, F.to_json(F.col(f"`{field.name}`")))
         if not self._settings.key:
             return rows
-        newest = Window.partitionBy(*self._settings.key).orderBy(*(F.col(name).desc() for name in ORDER))
-        return rows.withColumn("_rank", F.row_number().over(newest)).where("_rank = 1").drop("_rank", *ORDER)
+        keys = [F.col(f"`{name}`") for name in self._settings.key]
+        newest = Window.partitionBy(*keys).orderBy(*(F.col(name).desc() for name in ORDER))
+        ranked = rows.withColumn("_order_rank", F.row_number().over(newest))
+        return ranked.where("_order_rank = 1").drop("_order_rank", *ORDER)
 
     def _stage(self, rows: "DataFrame") -> None:
         options = {**self._settings.store_options, "url": self._settings.url, "dbtable": self._staging}
@@ -151,7 +155,7 @@ class JdbcStore:
             run(f"create table if not exists {table} as select * from {staging} where 1 = 0")
             conflict = ""
             if key := self._settings.key:
-                index = f"{table.replace('.', '_')}_{self._settings.name}_key".replace("-", "_")
+                index = identifier(table, self._settings.name, "key")
                 keys = ", ".join(map(quote, key))
                 run(f"create unique index if not exists {index} on {table} ({keys})")
                 rest = [f"{quote(name)} = excluded.{quote(name)}" for name in columns if name not in key]
@@ -212,6 +216,12 @@ class JdbcStore:
                     raise LapwingError(f"{self._settings.table}: {_reason(error)}") from error
                 logger.warning("%s: the database is away: %s", self._settings.name, _reason(error))
                 time.sleep(_PAUSE)
+
+
+def identifier(table: str, pipeline: str, purpose: str) -> str:
+    """Return a name that no other pipeline has, in letters that need no quotes and short enough for PostgreSQL."""
+    readable = re.sub(r"\W", "_", f"{table}__{pipeline}", flags=re.ASCII)[:40]
+    return f"{readable}_{zlib.crc32(f'{table} {pipeline}'.encode()):08x}_{purpose}"
 
 
 def _driver_of(url: str) -> str:

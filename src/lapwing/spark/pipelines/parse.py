@@ -44,7 +44,8 @@ _BODY: Final = "_body"
 _REASON: Final = "_reason"
 # what of a message that could not be parsed is kept for its own topic; null for all others
 REJECTED: Final = "_rejected"
-_OURS: Final = frozenset({*ABOUT, "_size", _BODY, _REASON, REJECTED})
+TIME: Final = "_event_time"  # the time of an event, beside the fields
+OURS: Final = frozenset({*ABOUT, "_size", _BODY, _REASON, REJECTED, TIME})
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,15 @@ def _with_parsed(frame: "DataFrame", parsed: "Column") -> "DataFrame":
 
 
 def _unambiguous(schema: StructType, settings: ParsedSettings) -> StructType:
-    if taken := sorted({field.name for field in schema.fields} & _OURS):
+    if taken := sorted({field.name for field in schema.fields} & OURS):
         raise ConfigError(f"{settings.name}: schema: the name {taken[0]} is taken; choose another for the field")
+    known: dict[str, str] = {}
+    for field in schema.fields:
+        if (other := known.setdefault(field.name.lower(), field.name)) != field.name:
+            raise ConfigError(
+                f"{settings.name}: schema: {other} and {field.name} differ only in case, and Spark's columns cannot; "
+                "say schema: with one of them"
+            )
     return schema
 
 
@@ -187,24 +195,24 @@ def divided(rows: "DataFrame") -> ParsedInput:
 
 
 def with_time(rows: "DataFrame", name: str, time: str) -> "DataFrame":
-    """Return the rows with a column `_time`, the expression `time`; rows without one are rejects.
+    """Return the rows with a column `_event_time`, the expression `time`; rows without one are rejects.
 
     Raises `ConfigError`, which names the pipeline, if it is no time.
     """
     try:
         divided(rows).good.select(F.expr(time))  # only what SQL may see
-        timed = rows.withColumn("_time", F.expr(time))
+        timed = rows.withColumn(TIME, F.expr(time))
     except PySparkException as error:
         raise ConfigError(f"{name}: time: {analysis(error)}") from error
-    kind = timed.schema["_time"].dataType
+    kind = timed.schema[TIME].dataType
     if isinstance(kind, StringType):
-        timed = timed.withColumn("_time", F.try_to_timestamp("_time"))
+        timed = timed.withColumn(TIME, F.try_to_timestamp(TIME))
     elif not isinstance(kind, TimestampType):
         raise ConfigError(
             f"{name}: time: {time} is {kind.simpleString()}; "
             f"say timestamp_millis({time}) or timestamp_seconds({time})"
         )
-    return rejecting(timed, F.when(F.col("_time").isNull(), F.lit(f"no time: {time}")))
+    return rejecting(timed, F.when(F.col(TIME).isNull(), F.lit(f"no time: {time}")))
 
 
 def parsed(text: "Column", schema: StructType) -> "Column":

@@ -44,7 +44,7 @@ class StreamSettings(PipelineSettings):
 
     topics: tuple[str, ...] = setting(s.topics, (), about="Topics to read.", example="[orders]")
     pattern: str = setting(s.pattern, "", about="All topics whose whole name matches, instead of topics.")
-    channel: str = setting(s.topic, "", about="Channel that shows the pipeline's lag on the brokers (default: name).")
+    channel: str = setting(s.channel, "", about="Channel that shows the pipeline's lag on the brokers (default: name).")
     start: str = setting(
         s.starting, "earliest",
         about="Where a pipeline without a checkpoint starts: earliest, latest, channel or a time.",

@@ -14,7 +14,7 @@ from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import open_files
 from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.parse import REJECTED, divided, parse, with_time
+from lapwing.spark.pipelines.parse import REJECTED, TIME, divided, parse, with_time
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RollupSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, nothing
 
@@ -67,9 +67,12 @@ def windows(
     rows: "DataFrame", values: dict[str, str], *, window: float, slide: float, watermark: float,
     by: tuple[str, ...], name: str,
 ) -> "DataFrame":  # fmt: skip
-    """Return the rows in windows of their `_time`, with `values` (SQL by name) for each group; raises `ConfigError`."""
-    late = rows.withWatermark("_time", f"{watermark:f} seconds")
-    span = F.window("_time", f"{window:f} seconds", f"{slide:f} seconds")
+    """Return the rows in windows of their `_event_time`, with `values` (SQL by name) for each group.
+
+    Raises `ConfigError`.
+    """
+    late = rows.withWatermark(TIME, f"{watermark:f} seconds")
+    span = F.window(TIME, f"{window:f} seconds", f"{slide:f} seconds")
     groups = []
     for column in by:
         try:
@@ -103,6 +106,11 @@ def write(
     went to the topic.
     """
     place = context.paths.out
+    if place and "date" in map(str.lower, frame.columns):
+        raise ConfigError(
+            f"{settings.name}: date is the column that the files are divided by; choose another name, such as "
+            "values: {day: ...}, or leave the files out with out: none"
+        )
     files = open_files(place, context.spark) if place else None
     table = ManifestTable(files, count_rows(context.spark)) if files is not None else None
     if files is not None and table is not None:

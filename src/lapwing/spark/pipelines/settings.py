@@ -101,6 +101,13 @@ def topic(value: Any) -> str:
     return value.strip()
 
 
+def channel(value: Any) -> str:
+    """Return the name of a channel."""
+    if not isinstance(value, str) or not names.valid(value.strip()):
+        raise BadSetting(f"{value!r} is no name for a channel")
+    return value.strip()
+
+
 def topics(value: Any) -> tuple[str, ...]:
     """Names of topics."""
     return tuple(topic(part) for part in texts(value))

@@ -156,6 +156,7 @@ def _read_document(path: Path, node: yaml.Node) -> _Given:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: `key: value` lines expected")
     given = _Given(str(path))
     maker = yaml.SafeLoader("")
+    expanded: set[int] = set()
     for key_node, value_node in node.value:
         place = f"{path}:{key_node.start_mark.line + 1}"
         key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
@@ -163,7 +164,7 @@ def _read_document(path: Path, node: yaml.Node) -> _Given:
             raise ConfigError(f"{place}: a key is a word")
         if key in given.values:
             raise ConfigError(f"{place}: {key} stands here twice, first at line {given.places[key].rpartition(':')[2]}")
-        _expand(value_node, place, key)
+        _expand(value_node, place, key, expanded)
         try:
             value = cast(Any, maker).construct_object(value_node, deep=True)
         except yaml.MarkedYAMLError as error:
@@ -177,8 +178,14 @@ def _read_document(path: Path, node: yaml.Node) -> _Given:
     return given
 
 
-def _expand(node: yaml.Node, place: str, key: str) -> None:
-    """Put environment variables into the words of a value: `${NAME}`, `${NAME:-default}`; `$${` is a plain `${`."""
+def _expand(node: yaml.Node, place: str, key: str, done: set[int]) -> None:
+    """Put environment variables into the words of a value: `${NAME}`, `${NAME:-default}`; `$${` is a plain `${`.
+
+    `done` has the nodes that were expanded: one that has an anchor stands in several places, perhaps in itself.
+    """
+    if id(node) in done:
+        return
+    done.add(id(node))
 
     def value_of(found: re.Match[str]) -> str:
         name, default = found["name"], found["default"]
@@ -198,10 +205,10 @@ def _expand(node: yaml.Node, place: str, key: str) -> None:
                 node.tag = cast(Any, yaml.SafeLoader("")).resolve(yaml.ScalarNode, expanded, (True, False))
     elif isinstance(node, yaml.SequenceNode):
         for each in node.value:
-            _expand(each, place, key)
+            _expand(each, place, key, done)
     elif isinstance(node, yaml.MappingNode):
         for _, each in node.value:
-            _expand(each, place, key)
+            _expand(each, place, key, done)
 
 
 def _not_yaml(error: yaml.MarkedYAMLError) -> str:
@@ -259,7 +266,7 @@ def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Pip
     kind = given.values.pop("kind", None)
     if kind is None:
         raise ConfigError(f"{given.origin}: no kind; say kind: {', '.join(KINDS)}")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
         raise ConfigError(f"{_at(given, 'kind')}no kind of pipeline is called {kind}; {hint}")

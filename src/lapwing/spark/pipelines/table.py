@@ -10,7 +10,7 @@ from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.messages import read_stream, stream_options
-from lapwing.spark.pipelines.parse import REJECTED, divided, parse, with_time
+from lapwing.spark.pipelines.parse import OURS, REJECTED, TIME, divided, parse, rejecting, with_time
 from lapwing.spark.pipelines.pipeline_settings import TableSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
 from lapwing.spark.pipelines.stores import PARTITIONS, TableStore, store_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _ABOUT = ("_topic", "_node", "_sequence", "_timestamp")
+_TAKEN = frozenset({REJECTED, "_order_timestamp", "_order_sequence", "_order_rank"})  # beside the columns for a while
 
 
 def build(settings: TableSettings, context: RunContext) -> PreparedQuery:
@@ -44,9 +45,13 @@ def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> 
     partitions = PARTITIONS[settings.partition] if settings.store != "jdbc" else ()
     if partitions:
         parsed = with_time(parsed, settings.name, settings.time)
+    values = _columns(divided(parsed).everything, settings)
+    _check_names(values, settings, partitions)
+    if settings.key:
+        parsed = rejecting(parsed, _without_key(values, settings.key))
     everything = divided(parsed).everything
     good = F.col(REJECTED).isNull()
-    columns = [F.when(good, value).alias(name) for name, value in _columns(everything, settings).items()]
+    columns = [F.when(good, value).alias(name) for name, value in values.items()]
     if settings.key:
         columns += [F.col(f"_{name}").alias(f"_order_{name}") for name in ("timestamp", "sequence")]
     dated = [F.when(good, value).alias(name) for name, value in _partition_values().items() if name in partitions]
@@ -57,6 +62,7 @@ def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> 
 
 
 def _columns(rows: "DataFrame", settings: TableSettings) -> "dict[str, Column]":
+    """Return the columns of the table by name."""
     if settings.columns:
         found = {}
         for name, given in settings.columns.items():
@@ -66,13 +72,37 @@ def _columns(rows: "DataFrame", settings: TableSettings) -> "dict[str, Column]":
             except PySparkException as error:
                 raise ConfigError(f"{settings.name}: columns: {name}: {analysis(error)}") from error
         return found
-    fields = [name for name in rows.columns if not name.startswith("_")]
+    fields = [name for name in rows.columns if name not in OURS]
     return {name: F.col(f"`{name}`") for name in (*fields, *_ABOUT)}
+
+
+def _check_names(values: "dict[str, Column]", settings: TableSettings, partitions: tuple[str, ...]) -> None:
+    """Raise `ConfigError` for a column that would be there twice, and for a key that is no column."""
+    for name in values:
+        if name.lower() in partitions:
+            raise ConfigError(
+                f"{settings.name}: partition: {settings.partition} divides the files by {', '.join(partitions)}, and "
+                f"the table has a column {name}; name it otherwise in columns, such as {{my_{name}: {name}}}, or "
+                "choose partition: none"
+            )
+        if name in _TAKEN or sum(name.lower() == other.lower() for other in values) > 1:
+            raise ConfigError(f"{settings.name}: columns: the name {name} is taken; choose another")
+    for name in settings.key:
+        if name not in values:
+            raise ConfigError(f"{settings.name}: key: the table has no column {name}; it has {', '.join(values)}")
+
+
+def _without_key(values: "dict[str, Column]", key: tuple[str, ...]) -> "Column":
+    """Return the reason to reject a row that has no key: of several in a batch all but one would be lost."""
+    lacking = values[key[0]].isNull()
+    for name in key[1:]:
+        lacking |= values[name].isNull()
+    return F.when(lacking, F.lit(f"no key: {', '.join(key)}"))
 
 
 def _partition_values() -> "dict[str, Column]":
     return {
-        "date": F.to_date("_time"), "hour": F.hour("_time"), "month": F.date_format("_time", "yyyy-MM"),
+        "date": F.to_date(TIME), "hour": F.hour(TIME), "month": F.date_format(TIME, "yyyy-MM"),
     }  # fmt: skip
 
 
