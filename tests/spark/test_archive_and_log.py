@@ -130,6 +130,25 @@ def test_archive_and_log_are_one_table_also_for_logs_that_were_deleted(spark, sm
 
 
 @pytest.mark.spark
+def test_messages_that_an_archive_lacks_in_its_midst_are_data_loss(spark, small, tmp_path):
+    runs = Runs(spark, small, tmp_path)
+    place = runs.data.parent / "archive"
+    fill(small, 0, 40)
+    runs.once("archive", "topics=orders")
+    small.ask("/channel/create?topic=orders&channel=other", b"")
+    small.ask("/channel/delete?topic=orders&channel=archive", b"")
+    fill(small, 40, 200)
+    small.ask("/channel/empty?topic=orders&channel=other", b"")
+    until(lambda: small.facts("orders")["first"] > 100, seconds=20)
+    first = small.facts("orders")["first"]
+    runs.once("archive", "topics=orders", "accept_loss=true")
+
+    with pytest.raises(Exception, match=f": {first - 40} messages are not in the archive"):
+        rows(small, place)
+    assert numbers(rows(small, place, failOnDataLoss="false")) == [*range(40), *range(first, 200)]
+
+
+@pytest.mark.spark
 def test_counts_are_exact_at_any_moment_while_files_are_merged_and_retention_deletes(spark, small, tmp_path):
     runs = Runs(spark, small, tmp_path)
     place = runs.data.parent / "archive"

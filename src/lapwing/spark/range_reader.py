@@ -87,11 +87,10 @@ def read_task(partition: InputPartition, options: SourceOptions, columns: list[s
 
 def _read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
     if isinstance(partition, ArchiveTask):
-        from lapwing.spark.archived import archive_at
         from lapwing.spark.blocks import arrow_schema
 
         for part in partition.parts:
-            yield from archive_at(options.archive or "").rows(part, arrow_schema(columns))
+            yield from _from_archive(part, options, arrow_schema(columns))
     if isinstance(partition, RangeTask):  # Spark gives a reader without any tasks one with nothing in it
         from lapwing.spark.blocks import arrow_schema, needs_positions
 
@@ -104,9 +103,21 @@ def _read_task(partition: InputPartition, options: SourceOptions, columns: list[
         yield from _batches(found, arrow_schema(columns))
 
 
+def _from_archive(part: LogRange, options: SourceOptions, schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a range that the archive has; messages in it that were lost before are data loss."""
+    from lapwing.spark.archived import archive_at
+
+    count = 0
+    for batch in archive_at(options.archive or "").rows(part, schema):
+        count += len(batch)
+        yield batch
+    if missing := part.stop - part.start - count:
+        lost = f"{part}: {missing} messages are not in the archive; `lapwing pipeline verify` names them"
+        report([Loss(lost)], options, accepted=options.accept_loss)
+
+
 def _with_archive(part: LogRange, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a range; messages that retention has deleted since it was planned come from the archive."""
-    from lapwing.spark.archived import archive_at
     from lapwing.spark.blocks import arrow_schema, needs_positions
 
     schema = arrow_schema(columns)
@@ -122,13 +133,7 @@ def _with_archive(part: LogRange, options: SourceOptions, columns: list[str]) ->
     yield from _batches(blocks(part.start), schema)
     while deleted:
         gone = deleted.pop()
-        count = 0
-        for batch in archive_at(options.archive or "").rows(replace(part, start=gone.start, stop=gone.stop), schema):
-            count += len(batch)
-            yield batch
-        if count < gone.stop - gone.start:
-            missing = gone.stop - gone.start - count
-            report([Loss(f"{part}: {missing} messages from {gone.start} on are deleted and not archived")], options)
+        yield from _from_archive(replace(part, start=gone.start, stop=gone.stop), options, schema)
         yield from _batches(blocks(gone.stop), schema)
 
 
