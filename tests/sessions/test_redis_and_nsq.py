@@ -6,7 +6,7 @@ import pytest
 from redis_stage import NOW, RedisClient, RedisError, RedisStage, encode
 
 from lapwing.broker import claims, stats
-from lapwing.wire.nsq.commands import Rdy
+from lapwing.wire.nsq.commands import Hmpub, Hpub, Rdy, Sub
 from play import MINUTE, MS, SECOND, Client, identity
 
 T0 = NOW // MS
@@ -426,3 +426,37 @@ def test_a_deferred_entry_that_was_claimed_and_acknowledged_does_not_come_again(
     stage.pass_time(MINUTE)
 
     assert read(stage.redis()) == []
+
+
+# --- headers that belong to entries ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["XADD t 5-1 data a", "XSETID t 9999999999999-0"])
+def test_ids_survive_a_kill_right_behind_the_answer(tmp_path: Path, command: str) -> None:
+    stage = RedisStage(tmp_path)
+    stage.client().say(Sub("t", "c"))
+    client = stage.redis()
+    client.ask(command)
+    client.ask("XADD t * data b")
+    before = client.ask("XRANGE t - +")
+    stage.kill()
+
+    assert stage.redis().ask("XRANGE t - +") == before
+
+
+def test_no_nsq_client_gives_an_entry_its_id_or_the_name_of_a_producer(tmp_path: Path) -> None:
+    stage = RedisStage(tmp_path)
+    client = stage.redis()
+    client.send("XADD t 5-1 data a", "XADD t IDMP p 1 * data b").replies()
+    forged = [b'{"redis-id":"1-1","a":"b"}', b'{"redis-id":"no id"}', b'{"redis-once":"no name"}']
+    stage.client().say(Hpub.of("t", forged[0], b"c"), Hmpub.of("t", [(each, b"d") for each in forged[1:]]))
+    ids = [each for each, _ in client.ask("XRANGE t - +")]
+    stage.kill()
+    client = stage.redis()
+
+    assert len(ids) == 5
+    assert ids == sorted(ids, key=lambda each: tuple(map(int, each.split(b"-"))))
+    assert [each for each, _ in client.ask("XRANGE t - +")] == ids
+    assert client.ask("XADD t IDMP p 1 * data b") == ids[1]
+    consumer = stage.consumer(headers=True)
+    assert b'{"a":"b"}' in b"".join(consumer.session.replies.ready)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds what nobody has dealt with
 PREFIX: Final = "dead-"
+_OF_ENTRIES: Final = frozenset({"redis-id", "redis-once"})  # headers that belong to one entry of a stream
+OWN: Final = (b'"dead-', b'"redis-')  # headers as JSON that only the broker sets begin with one of these
 
 ATTEMPTS: Final = "attempts"
 REJECTED: Final = "rejected"
@@ -106,6 +108,8 @@ def is_served(log: TopicLog, sequence: int) -> bool:
 
 
 def original(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that the message had before it was given up."""
-    return {name: text for name, text in headers.items() if not name.startswith(PREFIX)}
+    """Return the headers that a client has set: without those that only the broker sets."""
+    return {
+        name: text for name, text in headers.items() if not name.startswith(PREFIX) and name not in _OF_ENTRIES
+    }
 

@@ -276,6 +276,10 @@ class Topic(TopicWriter):
         """Have the state of the topic saved with the next checkpoint."""
         self._broker.journal_later(self)
 
+    def save(self) -> None:
+        """Save the state of the topic now, as publishes are saved; when the disk refuses, with a later checkpoint."""
+        self._broker.checkpoint_topic(self, sync=True)
+
     def side_log(self, channel: str) -> MessageStore:
         """Return the side log of a channel, created if there is none."""
         return self.store.side_log(channel)

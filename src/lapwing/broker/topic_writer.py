@@ -51,10 +51,12 @@ class PublishLimits(Protocol):
         """Return how many of the first messages, of these bytes each, all channels have room for."""
 
 
-_DEAD: Final = dead_letters.PREFIX.encode()
+def _has_own(rows: bytes) -> bool:
+    """Return whether rows may have headers that only the broker sets."""
+    return any(mark in rows for mark in dead_letters.OWN)
 
 
-def _without_dead(rows: bytes, start: int, stop: int) -> bytes:
+def _without_own(rows: bytes, start: int, stop: int) -> bytes:
     """Return rows of the extras of [start, stop) without the headers that only the broker sets."""
     extras = Rows(start, stop - 1, rows).extras(start, stop)
     kept = [Extra(each.sequence, each.defer, dead_letters.original(each.headers)) for each in extras]
@@ -172,8 +174,8 @@ class TopicWriter:
             self.admission.check(count, size, 0)
         if window is not None and ids:
             window.add(ids, now=now)
-        if _DEAD in rows:
-            rows = _without_dead(rows, first, first + count)
+        if _has_own(rows):
+            rows = _without_own(rows, first, first + count)
         if defer:
             plain = b"[%d,0," % first
             rows = b"[%d,%d,%b" % (first, self._lawful(defer), rows[len(plain) :] if rows else b"{}]")
@@ -229,7 +231,7 @@ class TopicWriter:
             if headed is None:
                 return None
             frames, rows, messages, commands = headed
-            if _DEAD in rows:
+            if _has_own(rows):
                 return None  # `publish_headed` leaves them out
         else:
             plain = kernel.frame_pubs(data, line, first_id, stamp, *limits)

@@ -154,7 +154,7 @@ class Stream:
             self.state["added"] = [entries_added, self.log.next]
         if max_deleted is not None:
             self.state["max_deleted"] = list(max_deleted)
-        self.topic.changed()
+        self.topic.save()
 
     @property
     def length(self) -> int:
@@ -323,7 +323,9 @@ class Stream:
             entry = self._next_id(new, natural)
         if entry != natural:
             headers = {**headers, CHOSEN_ID: ids.encode(entry).decode()}
-            self.state.setdefault("chosen", first)
+            if "chosen" not in self.state:
+                self.state["chosen"] = first
+                self.topic.save()  # before the entry: without it a start would show another id
         extras = [Extra(first, headers=dict(headers))] if headers else []
         if body is None:
             body = bodies.to_body(pairs, self.field, as_json=self.as_json)
