@@ -134,3 +134,12 @@ def test_json_of_a_message_shows_its_headers(daemon):
         producer.publish("shown", b"one", headers={"a": "1"})
         with consumer.get(10) as message:
             assert json.loads(json.dumps(delivered_json(message)))["headers"] == {"a": "1"}
+
+
+def test_half_of_a_surrogate_pair_can_be_printed(daemon):
+    request = urllib.request.Request(
+        f"{daemon.url}/pub?topic=half", b"x", {"X-Lapwing-Headers": r'{"a":"\ud800 \ud83d\ude00"}'}
+    )
+    urllib.request.urlopen(request).close()
+    with SyncConsumer("half", "c", nsqd=daemon.tcp) as consumer, consumer.get(10) as message:
+        assert message.headers == {"a": "? \U0001f600"}

@@ -37,6 +37,29 @@ async def test_ids_are_made_for_topics_that_recognise_them():
         assert all(found)
 
 
+async def test_a_header_with_the_value_message_id_is_none():
+    async with NsqdDouble(headers=True, message_ids=["*"]) as nsqd, Producer(nsqd.address) as producer:
+        nsqd.on_publish = lambda command: KNOWS
+        await producer.publish("t", b"x", headers={"a": "message-id"})
+
+        assert all(ids(nsqd.said(c.Hpub)[0]))
+
+
+async def test_ids_count_for_the_size_of_a_batch():
+    with running_nsqd("--max-body-size=20000") as daemon:
+        for change in (b"", b'{"dedup_window": "5m"}', b'{"dedup_window": "0s"}', b'{"dedup_window": "5m"}'):
+            if change:
+                request = urllib.request.Request(f"{daemon.url}/topic/settings?topic=t", change, method="PATCH")
+                urllib.request.urlopen(request).close()
+            async with Producer(daemon.tcp, max_body_size=20_000) as producer:
+                await producer.publish_many("t", [b"x" * 90] * 210)
+                await producer.publish_many("t", [b"x" * 90] * 210)
+        with urllib.request.urlopen(f"{daemon.url}/stats?format=json&topic=t") as answer:
+            [topic] = json.load(answer)["topics"]
+
+    assert topic["message_count"] == 8 * 210
+
+
 async def test_the_answers_of_nsqd_decide_from_then_on():
     async with NsqdDouble(headers=True) as nsqd, Producer(nsqd.address) as producer:
         await producer.publish("t", b"1")

@@ -1,11 +1,15 @@
 """OpenTelemetry in the client, seen by the SDK's exporters in memory."""
 
 import importlib.util
+import inspect
+import json
 from pathlib import Path
 
 import pytest
 from nsqd_double import NsqdDouble
-from opentelemetry import metrics, trace
+from opentelemetry import baggage, metrics, propagate, trace
+from opentelemetry.context import attach, detach
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -130,6 +134,72 @@ def test_a_handler_runs_in_a_span_of_its_own_or_in_the_publishers_trace(exporter
     assert [link.context.span_id for link in span.links] == ([] if child else [publisher])
     assert (span.parent.span_id if span.parent else None) == (publisher if child else None)
     assert span.attributes["error.type"] == "KeyError"
+
+
+class OtherPropagator(TextMapPropagator):
+    """Carries the trace under a name of its own, as those of some vendors do."""
+
+    def inject(self, carrier, context=None, setter=None):
+        span = trace.get_current_span(context).get_span_context()
+        setter.set(carrier, "X-Trace-Id", f"{span.trace_id:x} {span.span_id:x}")
+
+    def extract(self, carrier, context=None, getter=None):
+        [text] = getter.get(carrier, "X-Trace-Id")
+        trace_id, span_id = (int(part, 16) for part in text.split())
+        sender = trace.SpanContext(trace_id, span_id, is_remote=True)
+        return trace.set_span_in_context(trace.NonRecordingSpan(sender), context)
+
+    @property
+    def fields(self):
+        return {"X-Trace-Id"}
+
+
+async def test_propagators_may_use_names_in_upper_case(exporters, monkeypatch):
+    monkeypatch.setattr(propagate, "propagator", OtherPropagator())
+    async with NsqdDouble(headers=True) as nsqd, Producer(nsqd.address) as producer:
+        await producer.publish("t", b"x")
+        [command] = nsqd.said(c.Hpub)
+    length = int.from_bytes(command.body[:4], "big")
+    row = (1, 1, b"0123456789abcdef", b"x", command.body[4 : 4 + length])
+    Telemetry().traced(lambda message: None, "c")(Message(row, None, 0.0))
+
+    [sent], [processed] = exporters.spans("publish t"), exporters.spans("process ")
+    assert processed.links[0].context.span_id == sent.context.span_id
+
+
+async def test_a_context_that_has_no_room_makes_no_publish_fail(exporters):
+    async with NsqdDouble(headers=True) as nsqd, Producer(nsqd.address) as producer:
+        context = baggage.set_baggage("key", "x" * 4000)
+        token = attach(context)
+        await producer.publish("t", b"x", headers={"a": "x" * 14_000})
+        await producer.publish_many("t", [b"x"], headers={"a": "x" * 16_370})
+        detach(token)
+        first, second = nsqd.said(c.Hpub)
+
+    assert b"traceparent" in first.body
+    assert b"baggage" not in first.body
+    assert second.body.startswith((16_378).to_bytes(4, "big") + b'{"a":"xxx')
+
+
+async def test_an_object_with_an_async_call_is_traced_until_it_is_done(exporters):
+    class Handler:
+        async def __call__(self, message):
+            raise KeyError("card")
+
+    handler = Telemetry().traced(Handler(), "c")
+    assert inspect.iscoroutinefunction(handler)
+    with pytest.raises(KeyError):
+        await handler(Message((1, 1, b"0123456789abcdef", b"x", b"{}"), None, 0.0))
+
+    assert exporters.spans("process ")[0].attributes["error.type"] == "KeyError"
+
+
+@pytest.mark.parametrize("broken", ["", "00-zz", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "x" * 10_000, "?"])
+def test_a_broken_traceparent_is_no_link(exporters, broken):
+    headers = json.dumps({"traceparent": broken, "tracestate": "=,;", "baggage": "%%%"}).encode()
+    Telemetry().traced(lambda message: None, "c")(Message((1, 1, b"0123456789abcdef", b"x", headers), None, 0.0))
+
+    assert not exporters.spans("process ")[0].links
 
 
 async def test_without_a_provider_nothing_is_traced():

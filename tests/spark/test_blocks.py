@@ -97,6 +97,14 @@ def test_headers_stand_at_their_messages(way):
     assert [row["headers"] for row in rows] == [[], [("k", "v")], []]
 
 
+def test_half_of_a_surrogate_pair_in_a_header_is_replaced(way):
+    extras = rb'[[5,{"a":"\ud800","b":"\ud83d\ude00"}]]'
+    rows = batch_of(block(b"x", b"y", extras=extras), way, ["headers"]).to_pylist()
+
+    assert [dict(row["headers"]) for row in rows] == [{"a": "?", "b": "\U0001f600"}, {}]
+
+
+
 def test_fields_of_redis_entries_are_a_map(way):
     pairs = b"*4\r\n$4\r\nname\r\n$4\r\nSara\r\n$1\r\na\r\n$1\r\n\xff\r\n"
     found = block(pairs, b"plain", b'{"name": "Ann"}', b'{"n": 1}', b"*2\r\nnot pairs")

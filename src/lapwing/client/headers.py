@@ -1,9 +1,14 @@
 """Headers of messages as text: checked before they are sent, read when somebody asks."""
 
+import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from lapwing import kernel
+
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # perhaps half of a surrogate pair
 
 
 def encode(headers: Mapping[str, str]) -> bytes:
@@ -22,6 +27,16 @@ def encode(headers: Mapping[str, str]) -> bytes:
     raise ValueError(f"header message-id is {headers.get('message-id')!r}, at most 128 bytes are allowed")
 
 
+def encode_in_context(headers: Mapping[str, str], context: Mapping[str, str]) -> bytes:
+    """Return headers as JSON, with those of a trace as far as nsqd takes them: tracing makes no publish fail."""
+    if not context:
+        return encode(headers) if headers else b""
+    for some in (context, {name: value for name, value in context.items() if name != "baggage"}):
+        with contextlib.suppress(ValueError):  # too long, or a name that is no header
+            return encode({**some, **headers})
+    return encode(headers) if headers else b""
+
+
 def headers_of_each(
     topic: str, headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None, count: int
 ) -> Sequence[Mapping[str, str]]:
@@ -34,9 +49,16 @@ def headers_of_each(
 
 
 def decode(text: bytes) -> dict[str, str]:
-    """Return the headers in a text of nsqd; none if it is not understood."""
+    """Return the headers in a text of nsqd; none if it is not understood.
+
+    Half of a surrogate pair, which any client may publish and no text can be encoded with, is shown as `?`.
+    """
     try:
         found = json.loads(text.decode("utf-8", "surrogatepass"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    if _HALF.search(text):
+        return {name: str(value).encode("utf-8", "replace").decode() for name, value in found.items()}
+    return found

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final, Unpack
 
 from lapwing.client.errors import ClientError, PublishFailed, PublishTimeout, Stopped
-from lapwing.client.headers import encode, headers_of_each
+from lapwing.client.headers import encode_in_context, headers_of_each
 from lapwing.client.inbox import CORRELATION_ID, REPLY_TO, Inbox, RequestTimeout, reply_headers
 from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
@@ -156,7 +156,7 @@ class Producer:
         """
         self._check(topic)
         body = checked(topic, body)
-        text = encode({**(context or {}), **(headers or {})}) if headers or context else b""
+        text = encode_in_context(headers or {}, context or {})
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
         if defer is not None and defer > 0:
             delay = max(1, round(defer * 1000)) * MILLISECOND
@@ -206,8 +206,7 @@ class Producer:
             )
             return
         self._check(topic)
-        own = [{**context, **each} for each in headers_of_each(topic, headers, len(bodies))]
-        texts = [encode(each) if each else b"" for each in own]
+        texts = [encode_in_context(each, context) for each in headers_of_each(topic, headers, len(bodies))]
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
         rest = [(text, checked(topic, body)) for text, body in zip(texts, bodies, strict=True)]
         while rest:

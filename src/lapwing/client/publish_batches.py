@@ -87,11 +87,9 @@ class PublishBatch:
         if self.has_ids:
             return
         self.has_ids = True
-        texts = self.headers or [b""] * len(self.bodies)
-        self.headers = [
-            text if b'"message-id"' in text or len(text) > _LONGEST_WITHOUT_ID else with_id(text, next_id())
-            for text in texts
-        ]
+        before = sum(map(len, self.headers)) if self.headers else -4 * len(self.bodies)
+        self.headers = [with_id(text, next_id) for text in self.headers or [b""] * len(self.bodies)]
+        self.size += sum(map(len, self.headers)) - before
 
     def encode(self, *, headers: bool = False) -> bytes:
         """Return the command that publishes the batch; without headers for a server that knows none."""
@@ -150,9 +148,11 @@ class PublishBatch:
                 yield batch
 
 
-def with_id(headers: bytes, message_id: bytes) -> bytes:
-    """Return headers, which are JSON or nothing, with a message-id."""
-    return b'{"message-id":"%b"%b' % (message_id, b"," + headers[1:] if len(headers) > 2 else b"}")
+def with_id(headers: bytes, next_id: Callable[[], bytes]) -> bytes:
+    """Return headers, which are JSON or nothing, with a message-id; as they are if they have one, or no room for one."""
+    if b'"message-id":' in headers or len(headers) > _LONGEST_WITHOUT_ID:
+        return headers
+    return b'{"message-id":"%b"%b' % (next_id(), b"," + headers[1:] if len(headers) > 2 else b"}")
 
 
 def elsewhere(reason: str) -> bool:

@@ -49,14 +49,16 @@ class PublishConnection:
 
     def publish(self, batch: PublishBatch, now: float) -> None:
         """Send a batch; it is written with the next flush."""
-        if self.headers and self._takes_ids(batch.topic):
+        if self.takes_ids(batch.topic):
             batch.make_ids(self._owner.next_id)
         batch.sent = now
         self.unanswered.append(batch)
         self.connection.send(batch.encode(headers=self.headers))
 
-    def _takes_ids(self, topic: str) -> bool:
+    def takes_ids(self, topic: str) -> bool:
         """Return whether the topic recognises a repeated message: by its last answer, else by what IDENTIFY granted."""
+        if not self.headers:
+            return False
         known = self._recognises.get(topic)
         if known is None:
             return any(fnmatchcase(topic, pattern) for pattern in self.connection.granted.message_ids)

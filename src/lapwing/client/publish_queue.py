@@ -14,7 +14,7 @@ from lapwing.client.connection import connect
 from lapwing.client.connections import Connections
 from lapwing.client.errors import ConnectionLost, PublishFailed, PublishTimeout, Stopped
 from lapwing.client.options import ClientOptions
-from lapwing.client.publish_batches import PublishBatch, PublishLimits, elsewhere, pack
+from lapwing.client.publish_batches import PublishBatch, PublishLimits, elsewhere, pack, with_id
 from lapwing.client.publish_connection import PublishConnection
 
 log: Final = logging.getLogger("lapwing.client")
@@ -76,6 +76,8 @@ class PublishQueue:
         self, topic: str, messages: list[tuple[bytes, bytes]], deadline: float, *, needs_headers: bool
     ) -> list[PublishBatch]:
         """Queue messages, each as (headers, body), as few batches, each all or nothing."""
+        if any(target.takes_ids(topic) for target in self.targets):  # now, as ids count for the size of a batch
+            messages = [(with_id(headers, self.next_id), body) for headers, body in messages]
         batches = pack(topic, messages, deadline, self.limits, needs_headers=needs_headers)
         for batch in batches:
             batch.futures.append(self._loop.create_future())

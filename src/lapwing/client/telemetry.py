@@ -8,15 +8,33 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry import metrics, propagate, trace
+from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from lapwing.client.message import Hold, Message
 
 _SYSTEM: Final = "nsq"
+
+
+class _LowerCase(Setter[dict[str, str]], Getter[Mapping[str, str]]):
+    """Writes and reads headers under names in lower case, whatever those of the propagator are (`X-B3-TraceId`)."""
+
+    def set(self, carrier: dict[str, str], key: str, value: str) -> None:
+        carrier[key.lower()] = value
+
+    def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
+        value = carrier.get(key.lower())
+        return None if value is None else [value]
+
+    def keys(self, carrier: Mapping[str, str]) -> list[str]:
+        return list(carrier)
+
+
+_HEADERS: Final = _LowerCase()
 
 
 class Telemetry:
@@ -48,7 +66,7 @@ class Telemetry:
             f"publish {topic}", kind=SpanKind.PRODUCER, attributes=attributes, record_exception=False
         ) as span:
             headers: dict[str, str] = {}
-            propagate.inject(headers)
+            propagate.inject(headers, setter=_HEADERS)
             try:
                 yield headers
             except BaseException as error:
@@ -75,7 +93,7 @@ class Telemetry:
             "messaging.message.id": message.id.decode("latin-1"),
             "messaging.message.body.size": len(message.body),
         }
-        sender = propagate.extract(message.headers)
+        sender = propagate.extract(message.headers, getter=_HEADERS)
         context = trace.get_current_span(sender).get_span_context()
         links = [Link(context)] if context.is_valid and not self._child else []
         began = time.perf_counter()
@@ -100,16 +118,16 @@ class Telemetry:
 
     def traced(self, handler: Callable[[Message], Any], channel: str) -> Callable[[Message], Any]:
         """Return a handler that does the same and is traced."""
-        if inspect.iscoroutinefunction(handler):
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
 
-            @functools.wraps(handler)
+            @functools.wraps(handler, updated=())
             async def handle(message: Message) -> None:
                 with self.process(message, channel):
                     await handler(message)
 
             return handle
 
-        @functools.wraps(handler)
+        @functools.wraps(handler, updated=())
         def run(message: Message) -> Any:
             with self.process(message, channel):
                 return handler(message)

@@ -371,10 +371,15 @@ def filled(headers: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 def _headers(block: RangeBlock) -> pa.Array:
     if not block.extras:  # as a rule: no object per message
         offsets = pa.py_buffer(bytes(4 * (block.count + 1)))
-        pairs = pa.array([], pa.struct([_HEADERS.key_field, _HEADERS.item_field]))
-        return pa.Array.from_buffers(_HEADERS, block.count, [None, offsets], children=[pairs])
+        none = pa.array([], pa.struct([_HEADERS.key_field, _HEADERS.item_field]))
+        return pa.Array.from_buffers(_HEADERS, block.count, [None, offsets], children=[none])
     rows: list[dict[str, str] | None] = [None] * block.count
     found: list[tuple[int, Any]] = json.loads(block.extras)
     for sequence, headers in found:
         rows[sequence - block.first] = headers
-    return pa.array([list(row.items()) if row else [] for row in rows], _HEADERS)
+    pairs = [list(row.items()) if row else [] for row in rows]
+    try:
+        return pa.array(pairs, _HEADERS)
+    except UnicodeEncodeError:  # half of a surrogate pair, which any client may publish
+        whole = [[(name, value.encode("utf-8", "replace").decode()) for name, value in row] for row in pairs]
+        return pa.array(whole, _HEADERS)
