@@ -45,15 +45,15 @@ async def test_a_header_with_the_value_message_id_is_none():
         assert all(ids(nsqd.said(c.Hpub)[0]))
 
 
-async def test_ids_count_for_the_size_of_a_batch():
+def test_ids_count_for_the_size_of_a_batch():
     with running_nsqd("--max-body-size=20000") as daemon:
         for change in (b"", b'{"dedup_window": "5m"}', b'{"dedup_window": "0s"}', b'{"dedup_window": "5m"}'):
             if change:
                 request = urllib.request.Request(f"{daemon.url}/topic/settings?topic=t", change, method="PATCH")
                 urllib.request.urlopen(request).close()
-            async with Producer(daemon.tcp, max_body_size=20_000) as producer:
-                await producer.publish_many("t", [b"x" * 90] * 210)
-                await producer.publish_many("t", [b"x" * 90] * 210)
+            with SyncProducer(daemon.tcp, max_body_size=20_000) as producer:
+                producer.publish_many("t", [b"x" * 90] * 210)
+                producer.publish_many("t", [b"x" * 90] * 210)
         with urllib.request.urlopen(f"{daemon.url}/stats?format=json&topic=t") as answer:
             [topic] = json.load(answer)["topics"]
 

@@ -3,17 +3,21 @@
 import itertools
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from outbox_stage import Cluster, stored
-from sqlalchemy import MetaData, create_engine, func, select
+from sqlalchemy import MetaData, create_engine, func, insert, select
 from sqlalchemy.orm import Session
 
 import daemons
+from lapwing.client.errors import PublishTimeout
 from lapwing.client.sync import SyncProducer
+from lapwing.errors import ConfigError
+from lapwing.outbox.publishing import OutboxRelay
 from lapwing.outbox.sqlalchemy import Relay, add, outbox_table
 
 numbers = itertools.count()
@@ -70,6 +74,58 @@ def test_what_nsqd_would_refuse_does_not_get_into_the_outbox(engine: Any) -> Non
             add(session, outbox, "t", b"")
         with pytest.raises(ValueError, match="header name"):
             add(session, outbox, "t", b"x", headers={"Upper": "x"})
+        with pytest.raises(ConfigError, match="invalid topic name 'no topic'"):
+            add(session, outbox, "no topic", b"x")
+        with pytest.raises(ValueError, match="at most 128 bytes"):
+            add(session, outbox, "t", b"x", message_id="x" * 129)
+        with pytest.raises(ValueError, match="at most 16384"):
+            add(session, outbox, "t", b"x", headers={"a": "x" * 16_370})
+
+
+def test_rows_that_are_refused_stay_and_stop_no_others(
+    engine: Any, nsqd: daemons.Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = f"poison{next(numbers)}"
+    metadata = MetaData()
+    outbox = outbox_table(metadata, f"outbox_{topic}")
+    metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        for number in range(7):
+            add(session, outbox, topic, b"%d" % number if number != 3 else b"x" * 2_000_000)
+        session.execute(insert(outbox).values(topic="no topic", body=b"x", headers="{}", message_id=topic))
+        add(session, outbox, topic, b"7")
+    with Relay(engine, outbox, nsqd.tcp) as relay:
+        assert [relay.relay_some() for _ in range(2)] == [7, 0]
+
+    assert [body for body, _ in stored(nsqd, topic)] == ["0", "1", "2", "4", "5", "6", "7"]
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(outbox)) == 2
+    assert "row 4, topic" in caplog.text
+    assert "invalid topic name 'no topic'" in caplog.text
+
+
+class Interrupted(OutboxRelay):
+    """A relay whose nsqd cannot be reached at first."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.calls = 0
+        self._stop = stop
+
+    def relay_some(self) -> int:
+        self.calls += 1
+        if self.calls < 3:
+            raise PublishTimeout("t: not published before the deadline")
+        self._stop.set()
+        return 1
+
+
+def test_a_relay_runs_on_while_nsqd_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+    stop = threading.Event()
+    relay = Interrupted(stop)
+    relay.run(stop, interval=0)
+
+    assert relay.calls == 3
+    assert caplog.text.count("trying again: t: not published before the deadline") == 2
 
 
 DJANGO = """

@@ -149,7 +149,7 @@ class PublishBatch:
 
 
 def with_id(headers: bytes, next_id: Callable[[], bytes]) -> bytes:
-    """Return headers, which are JSON or nothing, with a message-id; as they are if they have one, or no room for one."""
+    """Return headers, which are JSON or nothing, with a message-id; as they are if they have one or no room for it."""
     if b'"message-id":' in headers or len(headers) > _LONGEST_WITHOUT_ID:
         return headers
     return b'{"message-id":"%b"%b' % (next_id(), b"," + headers[1:] if len(headers) > 2 else b"}")

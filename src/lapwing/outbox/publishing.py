@@ -1,19 +1,26 @@
 """Publish rows of an outbox: in their order, in batches of one topic, each with its message-id."""
 
 import json
+import logging
 import threading
+import uuid
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from lapwing.client.errors import ClientError, PublishFailed
 from lapwing.client.headers import encode
+from lapwing.client.options import check_name
 from lapwing.client.publish_batches import checked
 from lapwing.client.sync import SyncProducer
+from lapwing.errors import ConfigError
 
-MESSAGE_ID = "message-id"
+log: Final = logging.getLogger("lapwing.outbox")
+
+MESSAGE_ID: Final = "message-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +34,74 @@ class OutboxRow:
     message_id: str
 
 
-def check(topic: str, body: bytes, headers: dict[str, str] | None) -> tuple[bytes, str]:
-    """Return body and headers as a row has them. Raises `TypeError` or `ValueError` for what nsqd would refuse."""
-    return checked(topic, body), encode(headers or {}).decode()
+def check(topic: str, body: bytes, headers: dict[str, str] | None, message_id: str | None) -> tuple[bytes, str, str]:
+    """Return body, headers and message-id as a row has them.
+
+    Raises `ConfigError`, `TypeError` or `ValueError` for a message that nsqd would refuse.
+    """
+    check_name("topic", topic)
+    own, name = headers or {}, message_id or uuid.uuid4().hex
+    encode({MESSAGE_ID: name, **own})
+    return checked(topic, body), encode(own).decode(), name
 
 
-def publish(producer: SyncProducer, rows: Iterable[OutboxRow]) -> None:
-    """Publish rows in their order, and return when nsqd has confirmed all. Raises `ClientError`."""
-    for topic, group in groupby(rows, key=lambda row: row.topic):
-        same = list(group)
-        headers = [{MESSAGE_ID: row.message_id, **json.loads(row.headers)} for row in same]
-        producer.publish_many(topic, [row.body for row in same], headers=headers)
+def _publish(producer: SyncProducer, rows: Sequence[OutboxRow]) -> None:
+    """Publish rows of one topic in their order. Raises `ClientError`, `TypeError` or `ValueError`."""
+    headers = [{MESSAGE_ID: row.message_id, **json.loads(row.headers)} for row in rows]
+    producer.publish_many(rows[0].topic, [row.body for row in rows], headers=headers)
 
 
 class OutboxRelay:
     """Publishes the rows of an outbox to one nsqd, oldest first, and deletes them.
 
-    Several relays may run on PostgreSQL: each takes rows that no other one has.
+    Several relays may run on PostgreSQL: each takes rows that no other one has. A row that nsqd refuses for what it is
+    stays, with an error in the log, and does not stop those behind it; another process tries it again.
     """
 
     def __init__(self, nsqd: str, batch: int, producer: SyncProducer | None) -> None:
         self._batch = batch
         self._producer = producer if producer is not None else SyncProducer(nsqd)
+        self._refused: set[int] = set()  # ids of rows
 
     @abstractmethod
     def relay_some(self) -> int:
         """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
 
+    def _published(self, rows: Iterable[OutboxRow]) -> list[int]:
+        """Publish rows in their order; return the ids of those that nsqd has confirmed. Raises `ClientError`."""
+        done: list[int] = []
+        for _, group in groupby(rows, key=lambda row: row.topic):
+            waiting = [list(group)]
+            while waiting:
+                some = waiting.pop()
+                try:
+                    _publish(self._producer, some)
+                except (PublishFailed, ConfigError, TypeError, ValueError) as error:
+                    if isinstance(error, PublishFailed) and not error.code.startswith("E_BAD_"):
+                        raise  # nsqd cannot take anything now
+                    if len(some) > 1:
+                        middle = len(some) // 2
+                        waiting += [some[middle:], some[:middle]]
+                        continue
+                    self._refused.add(some[0].id)
+                    log.error("outbox: row %d, topic %s, stays: %s", some[0].id, some[0].topic, error)
+                else:
+                    done += [row.id for row in some]
+        return done
+
     def run(self, stop: threading.Event | None = None, *, interval: float = 0.5) -> None:
-        """Publish rows as they come until `stop` is set; look again after `interval` seconds."""
+        """Publish rows as they come until `stop` is set; look again after `interval` seconds.
+
+        While nsqd cannot be reached, or refuses for a reason of its own, rows stay and are tried again.
+        """
         stop = stop or threading.Event()
         while not stop.is_set():
-            if not self.relay_some():
+            try:
+                count = self.relay_some()
+            except ClientError as error:
+                count = 0
+                log.warning("outbox: nothing is published, trying again: %s", error)
+            if not count:
                 stop.wait(interval)
 
     def close(self) -> None:

@@ -10,8 +10,6 @@
         relay.run()
 """
 
-import uuid
-
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -61,10 +59,9 @@ def add(
 ) -> str:
     """Add a message to the outbox in the transaction of `session`, and return its message-id.
 
-    Raises `TypeError` or `ValueError` for a message that nsqd would refuse.
+    Raises `ConfigError`, `TypeError` or `ValueError` for a message that nsqd would refuse.
     """
-    content, text = publishing.check(topic, body, headers)
-    name = message_id or uuid.uuid4().hex
+    content, text, name = publishing.check(topic, body, headers, message_id)
     session.execute(insert(outbox).values(topic=topic, body=content, headers=text, message_id=name))
     return name
 
@@ -87,13 +84,14 @@ class Relay(publishing.OutboxRelay):
         columns = self._outbox.c
         oldest = (
             select(columns.id, columns.topic, columns.body, columns.headers, columns.message_id)
+            .where(columns.id.not_in(self._refused))
             .order_by(columns.id)
             .limit(self._batch)
             .with_for_update(skip_locked=True)
         )
         with self._engine.begin() as connection:
             rows = [OutboxRow(*row) for row in connection.execute(oldest)]
-            if rows:
-                publishing.publish(self._producer, rows)
-                connection.execute(delete(self._outbox).where(columns.id.in_([row.id for row in rows])))
-        return len(rows)
+            done = self._published(rows)
+            if done:
+                connection.execute(delete(self._outbox).where(columns.id.in_(done)))
+        return len(done)

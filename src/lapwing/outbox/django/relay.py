@@ -1,7 +1,5 @@
 """Add messages to the outbox in your transaction, and publish them."""
 
-import uuid
-
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from lapwing.client.sync import SyncProducer
@@ -20,10 +18,9 @@ def add(
 ) -> str:
     """Add a message to the outbox in the current transaction, and return its message-id.
 
-    Raises `TypeError` or `ValueError` for a message that nsqd would refuse.
+    Raises `ConfigError`, `TypeError` or `ValueError` for a message that nsqd would refuse.
     """
-    content, text = publishing.check(topic, body, headers)
-    name = message_id or uuid.uuid4().hex
+    content, text, name = publishing.check(topic, body, headers, message_id)
     OutboxMessage.objects.using(using).create(topic=topic, body=content, headers=text, message_id=name)
     return name
 
@@ -48,12 +45,12 @@ class Relay(publishing.OutboxRelay):
     def relay_some(self) -> int:
         """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
         with transaction.atomic(using=self._using):
-            waiting = OutboxMessage.objects.using(self._using).order_by("id")
+            waiting = OutboxMessage.objects.using(self._using).exclude(id__in=self._refused).order_by("id")
             if connections[self._using].features.has_select_for_update_skip_locked:
                 waiting = waiting.select_for_update(skip_locked=True)
             columns = waiting.values_list("id", "topic", "body", "headers", "message_id")[: self._batch]
             rows = [OutboxRow(key, topic, bytes(body), headers, name) for key, topic, body, headers, name in columns]
-            if rows:
-                publishing.publish(self._producer, rows)
-                OutboxMessage.objects.using(self._using).filter(id__in=[row.id for row in rows]).delete()
-        return len(rows)
+            done = self._published(rows)
+            if done:
+                OutboxMessage.objects.using(self._using).filter(id__in=done).delete()
+        return len(done)
