@@ -189,7 +189,9 @@ class ChannelSettings:
     message_ttl: int = option("0s", "deliver no message that is older than this; 0: deliver all", kind=SPAN)
     expired_to_dead: bool = option(False, "move expired messages to the dead-letter topic; false: drop", kind=FLAG)
     max_depth: int = option(0, "accept at most this many waiting messages; 0: no limit", kind=COUNT)
-    max_bytes: int = option(0, "accept at most this many bytes that wait for their first delivery; 0: no limit", kind=COUNT)
+    max_bytes: int = option(
+        0, "accept at most this many bytes that wait for their first delivery; 0: no limit", kind=COUNT
+    )
     overflow: str = option(
         "reject",
         "choose what happens beyond max_depth or max_bytes: reject (the publish fails), drop-oldest, or dead",
