@@ -199,7 +199,7 @@ def test_a_named_holder_that_is_dropped_takes_its_messages_with_it(stage: Stage)
     reader = Reader(stage, "worker", 2)
     stage.commit()
     reader.leave()
-    dropped = stage.channel().pending.drop_holder("worker", now=stage.now)
+    dropped = stage.channel().drop_holder("worker", now=stage.now)
 
     assert dropped == 2
     assert not stage.channel().pending.holders

@@ -9,12 +9,11 @@ from failing import configure, failures, letters, reject
 from lapwing import kernel
 from lapwing.broker import claims, dead_filter, redrive_task, seek
 from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
-from lapwing.broker.settings import UNLIMITED, Rate
+from lapwing.broker.settings import Rate
 from lapwing.errors import SettingRefused, WriteFailed
 from lapwing.wire.nsq.commands import Rdy
-from play import SECOND, Client, Stage, numbered
-
-DEAD = "t.c.dead"
+from play import SECOND, Stage, numbered
+from redriving import DEAD, buried, run, start, waiting
 
 
 def sync(stage: Stage) -> None:
@@ -27,47 +26,6 @@ def sync(stage: Stage) -> None:
         topic.store.finish_sync(None)
         for receipt, sequence in receipts:
             receipt.settle(sequence, None)
-
-
-def buried(stage: Stage, count: int = 3, **publish: Any) -> Client:
-    """Have the channel give up that many messages; return its consumer."""
-    consumer = stage.consumer()
-    stage.client().publish(*numbered(count), b"fine")
-    for sequence in range(count):
-        reject(consumer, sequence, f"reason {sequence % 2}")
-    consumer.take()
-    return consumer
-
-
-def start(stage: Stage, to: str = "channel", rate: Rate = UNLIMITED, limit: int = 0, **wanted: Any) -> RedriveTask:
-    edited = wanted.pop("edited", None)
-    return stage.broker.redrives.start(
-        stage.broker.topics[DEAD],
-        to=to,
-        wanted=dead_filter.parse(wanted),
-        rate=rate,
-        limit=limit,
-        edited=edited,
-        now=stage.now,
-    )
-
-
-def run(stage: Stage) -> RedriveTask:
-    """Step until the task is over, or waits for a time that does not come."""
-    for _ in range(100):
-        due = stage.broker.redrives.step(now=stage.now)
-        stage.commit()
-        if due is None or due > stage.now:
-            break
-    link = stage.channel("dead", DEAD).dead
-    assert link is not None
-    assert link.redrive is not None
-    return link.redrive
-
-
-def waiting(stage: Stage) -> int:
-    channel = stage.channel("dead", DEAD)
-    return channel.depth + channel.in_flight_count + len(channel.pending.deferred)
 
 
 def test_a_redrive_returns_messages_to_the_channel_that_gave_them_up_and_to_no_other(stage: Stage):

@@ -1,36 +1,18 @@
 """A disk that does not give a topic: that topic is not served, nothing of it is changed, and all others go on."""
 
 import errno
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bad_sectors import BadSectors
 from lapwing.errors import LogError, ReadFailed
 from lapwing.log import records
 from lapwing.log.attributes import Extra
-from lapwing.log.disk import Disk
 from lapwing.log.log import DiskLog
 from lapwing.wire.nsq.commands import Pub, Sub
 from play import MINUTE, SECOND, Client, Stage, numbered
-
-
-class BadSectors:
-    """Makes reading the files whose path ends so fail as a dying disk does, until it is healed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, ending: str, number: int = errno.EIO) -> None:
-        self.ending: str | None = ending
-        self.number = number
-        monkeypatch.setattr(Disk, "pread", staticmethod(self._pread))
-
-    def _pread(self, fd: int, length: int, offset: int) -> bytes:
-        if self.ending is not None and os.readlink(f"/proc/self/fd/{fd}").endswith(self.ending):
-            raise OSError(self.number, os.strerror(self.number))
-        return os.pread(fd, length, offset)
-
-    def heal(self) -> None:
-        self.ending = None
 
 
 def contents(path: Path) -> dict[str, bytes]:

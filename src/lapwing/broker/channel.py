@@ -15,7 +15,7 @@ from lapwing.broker.pending import Reason
 from lapwing.broker.settings import ChannelSettings
 from lapwing.broker.skips import runs_of, union
 from lapwing.broker.subscription import Subscription, Window
-from lapwing.errors import CursorConflict, Exiting, TooManyConsumers
+from lapwing.errors import CorruptChunk, CursorConflict, Exiting, OutOfRange, TooManyConsumers
 
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
@@ -251,23 +251,34 @@ class Channel(ChannelCore):
     def move(self, sequence: int) -> None:
         """Move the cursor alone: pending messages stay pending, wherever it goes.
 
-        A message that is in flight and is delivered again then changes hands, as on its first delivery.
+        A message that is in flight and is delivered again then changes hands, as on its first delivery. Messages that
+        the log has no more, or with another body, stay where they are. Raises `ReadFailed` and `WriteFailed`.
         """
         log, before = self.topic.log, self.cursor
         sequence = min(max(sequence, log.first), log.end)
         if sequence < before:
             self.side_logged.flush()
             self.overlap = max(self.overlap, before)
-            self.claimed_ahead.clear()
-            for ready in [ready for ready in self.pending.requeued if ready >= sequence]:
-                self.pending.requeued.remove(ready)
-            waiting = [*self.pending.deferred.sequences(), *self.pending.alone]
+            pending, copied = self.pending, self.side_logged.sequences
+            for ready in [ready for ready in pending.requeued if ready >= sequence and ready not in copied]:
+                pending.requeued.remove(ready)
+            self.claimed_ahead = {each for each in copied if each >= sequence and self._differs(each)}
+            waiting = [*pending.deferred.sequences(), *pending.alone, *pending.requeued, *self.claimed_ahead]
             skipped = runs_of(each for each in waiting if sequence <= each < before)
             self.ahead.merge(union(skipped, self.topic.emptied.since(sequence)))
         self.reader.seek(sequence)
         self.pass_over()
         self.quiet_until = 0  # the move is journaled at once
         self.changed()
+
+    def _differs(self, sequence: int) -> bool:
+        """Return whether the log delivers something else than the copy that is in the side log. Raises `ReadFailed`."""
+        if sequence in self.topic.deleted:
+            return True
+        try:
+            return self.topic.log.frame(sequence) != self.side_logged.frame(sequence)
+        except (OutOfRange, CorruptChunk):
+            return True
 
     def force(self, sequence: int, holder: Holder, *, delivered: int) -> None:
         """Put a message in flight with `holder`, whatever became of it before."""

@@ -114,7 +114,7 @@ class ChannelCore:
         self.ahead = SkippedRuns()
         self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
         self.saved_ahead: list[Run] = []  # what of them is in the journal
-        self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed
+        self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed or got
         self.side_logged = SideLogged(topic, name)
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
         self.pending = Pending(
@@ -282,7 +282,7 @@ class ChannelCore:
         return count
 
     def _note_claimed(self) -> None:
-        """Note which of the messages that were claimed ahead of the cursor are finished."""
+        """Note which of the messages that somebody has got ahead of the cursor are finished."""
         self.claimed_ahead = {sequence for sequence in self.claimed_ahead if sequence >= self.cursor}
         self.note_ahead([sequence for sequence in self.claimed_ahead if sequence not in self.pending])
 
@@ -329,9 +329,10 @@ class ChannelCore:
 
     def drop_holder(self, name: str, *, now: int) -> int:
         """Remove a named holder, and finish everything it holds; return how many messages that were."""
-        count = self.pending.drop_holder(name, now=now)
+        finished = self.pending.drop_holder(name, now=now)
+        self.note_ahead(finished)
         self.changed()
-        return count
+        return len(finished)
 
     # --- moves on ---------------------------------------------------------------------------------------------
 

@@ -133,8 +133,8 @@ class DeadLetterMover:
             if own and dead_letters.is_dead_letter(own):
                 way_back.spare(channel, sequence, now=now)
                 continue
-            if frame is None:
-                channel.finish([sequence], now=now)  # it is lost to a corrupt chunk, which was reported
+            if frame is None or channel.is_gone(sequence):
+                channel.finish([sequence], now=now)  # it was deleted, or is lost to a corrupt chunk, which was reported
                 continue
             key = failures.get(sequence), failures.error(sequence), consumers[sequence], attempts.get(sequence, 1)
             cause = causes.get(key)

@@ -22,9 +22,14 @@ SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 
 def deliver(channel: ChannelCore, now: int) -> None:
     """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
-    alone = channel.pending.alone
+    alone, limits = channel.pending.alone, channel.limits
     if alone or channel.reserved:
-        deliver_alone(channel, lambda subscription, sequence: _redeliver_alone(channel, sequence, subscription, now))
+        most = len(alone) if limits is None else limits.allowance(channel, len(alone), now=now)
+        took = deliver_alone(
+            channel, lambda subscription, sequence: _redeliver_alone(channel, sequence, subscription, now), most
+        )
+        if limits is not None:
+            limits.took(channel, took)
         _delivered(channel)
     held_back = len(alone)
     waiting = channel.depth - held_back
@@ -36,7 +41,7 @@ def deliver(channel: ChannelCore, now: int) -> None:
     near_first = channel.topology_aware
     if len(ready) > 1:
         ready = _in_turn(channel, ready)
-    limits, total = channel.limits, sum(channel.delivered)
+    total = sum(channel.delivered)
     if limits is not None:
         allowed = limits.allowance(channel, waiting, now=now)
         held_back += waiting - allowed
@@ -229,11 +234,14 @@ def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, 
     if subscription.sample_rate and channel.random.randrange(100) > subscription.sample_rate:
         channel.discarded_count += 1
         pending.drop(sequence)
+        channel.note_ahead([sequence])
         return 0
     if channel.effective.message_ttl and time_of(frame) < _oldest(channel, now):
         expire(channel, [sequence], now=now, fresh=False)
         return 0
     attempts = pending.attempts[sequence] = min(pending.attempts.get(sequence, 1) + 1, FATAL)
+    if sequence >= channel.cursor:
+        channel.claimed_ahead.add(sequence)
     run = range(sequence, sequence + 1)
     pending.leases.deliver(run, holder, timeout=subscription.timeout, now=now)
     if channel.latencies is not None:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from lapwing.broker.subscription import Subscription
 
 
-def deliver_alone(channel: ChannelCore, deliver: Callable[[Subscription, int], int]) -> None:
-    """Deliver waiting messages to consumers that hold nothing; keep one consumer free if there is none.
+def deliver_alone(channel: ChannelCore, deliver: Callable[[Subscription, int], int], most: int) -> int:
+    """Deliver up to `most` messages to consumers that hold nothing; keep one consumer free if there is none.
 
-    `deliver` sends one message to a subscription, and returns 0 when the message is gone.
+    `deliver` sends one message to a subscription, and returns 0 when the message is gone. Return how many were sent.
     """
+    left = most
     alone, reserved = channel.pending.alone, channel.reserved
     for subscription, sequence in list(reserved.items()):
         answered = sequence is not None and sequence not in subscription.holder.in_flight
@@ -27,19 +28,21 @@ def deliver_alone(channel: ChannelCore, deliver: Callable[[Subscription, int], i
             del reserved[subscription]
             subscription.reserved = False
     if not alone:
-        return
+        return 0
     for subscription in list(channel.subscriptions):
         if reserved.get(subscription) is not None or subscription.holder.in_flight:
             continue
         subscription.reserved = False
-        while alone and subscription.room > 0:
+        while alone and left > 0 and subscription.room > 0:
             sequence = next(iter(alone))
             if deliver(subscription, sequence):
+                left -= 1
                 _reserve(channel, subscription, sequence)
     if alone and not reserved:
         wanting = [each for each in channel.subscriptions if each.room > 0 or each.holder.in_flight]
         if wanting:
             _reserve(channel, min(wanting, key=lambda each: len(each.holder.in_flight)), None)
+    return most - left
 
 
 def _reserve(channel: ChannelCore, subscription: Subscription, sequence: int | None) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing.broker import way_back
 from lapwing.broker.dead_letters import OVERFLOW
+from lapwing.broker.skips import count_of, gaps
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
@@ -21,7 +22,8 @@ def sheds(settings: ChannelSettings) -> bool:
 
 def shed(channel: ChannelCore, *, now: int) -> None:
     """Drop or give up the oldest of the waiting messages, until the rest is within the limits. Raises `ReadFailed`."""
-    surplus = _surplus(channel)
+    many, heavy = _surplus(channel)
+    surplus = max(many, heavy)
     if surplus <= 0:
         return
     dead = channel.effective.overflow == "dead" and bool(channel.dead_topic)
@@ -32,7 +34,9 @@ def shed(channel: ChannelCore, *, now: int) -> None:
     pending = channel.pending
     given_up: list[int] = []
     dropped: list[int] = []
-    while surplus > 0 and (first := pending.requeued.first()) is not None:
+    again = min(many - heavy, surplus)  # the bytes are those of messages that were never delivered
+    while again > 0 and (first := pending.requeued.first()) is not None:
+        again -= 1
         surplus -= 1
         if dead:
             pending.requeued.remove(first[0])
@@ -45,6 +49,7 @@ def shed(channel: ChannelCore, *, now: int) -> None:
         channel.pass_over()
         cursor = channel.cursor
         stop = min(channel.ahead.clear_until(channel.topic.fanned_out), cursor + surplus)
+        stop = channel.topic.deleted.clear_until(cursor, stop)
         if stop <= cursor:
             break
         channel.reader.seek(stop)
@@ -69,12 +74,12 @@ def room(channel: ChannelCore) -> int | None:
     return max(settings.max_depth - taken, 0)
 
 
-def _surplus(channel: ChannelCore) -> int:
+def _surplus(channel: ChannelCore) -> tuple[int, int]:
+    """Return how many messages are too many, and how many of those that were never delivered are too many bytes."""
     settings, depth = channel.effective, channel.depth - len(channel.pending.alone)
-    surplus = depth - settings.max_depth if settings.max_depth else 0
-    if settings.max_bytes:
-        surplus = max(surplus, _too_many_bytes(channel, settings.max_bytes))
-    return min(surplus, depth)
+    many = depth - settings.max_depth if settings.max_depth else 0
+    heavy = _too_many_bytes(channel, settings.max_bytes) if settings.max_bytes else 0
+    return max(many, 0), heavy
 
 
 def _too_many_bytes(channel: ChannelCore, most: int) -> int:
@@ -88,4 +93,5 @@ def _too_many_bytes(channel: ChannelCore, most: int) -> int:
             high = middle
         else:
             low = middle + 1
-    return low - channel.cursor - channel.ahead.count_below(low)
+    fresh = gaps(channel.cursor, low, channel.ahead.runs)
+    return count_of(fresh) - sum(channel.topic.deleted.count(*run) for run in fresh)

@@ -104,13 +104,13 @@ class Pending:
         deliveries = self.deferred.deliveries(sequence) if self.deferred else None
         return self.attempts.get(sequence, 1) if deliveries is None else deliveries
 
-    def drop_holder(self, name: str, *, now: int) -> int:
-        """Remove a named holder, and finish everything it holds; return how many messages that were."""
+    def drop_holder(self, name: str, *, now: int) -> list[int]:
+        """Remove a named holder, and finish everything it holds; return these messages."""
         holder = self.holders.named.pop(name)
         finished = self.finish(list(holder.in_flight), now=now)
         holder.named = False
         self.holders.drop_if_gone(holder)
-        return len(finished)
+        return finished
 
     # --- finishing ---------------------------------------------------------------------------------------------
 

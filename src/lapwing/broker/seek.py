@@ -73,18 +73,33 @@ def target_in(topic: Topic, to: Any, bookmark: Bookmark | None = None, *, now: i
 def plan(channel: Channel, sequence: int) -> SeekPlan:
     """Return what moving the cursor to `sequence` would do."""
     channel.pass_over()
-    cursor, ahead = channel.cursor, channel.ahead
-    sequence = min(max(sequence, channel.topic.log.first), channel.topic.fanned_out)
-    unfinished = channel.pending.sequences()
-    below = sum(each < sequence for each in unfinished)
+    topic, cursor = channel.topic, channel.cursor
+    sequence = min(max(sequence, topic.log.first), topic.fanned_out)
+    unfinished = _unfinished(channel)
     if sequence >= cursor:
-        fresh = sequence - cursor - ahead.count_below(sequence)
-        return SeekPlan(cursor, sequence, 0, below + fresh)
-    emptied = channel.topic.emptied.since(sequence)
-    dropped = sum(stop - max(start, sequence) for start, stop in emptied)
-    passed = cursor - sequence + ahead.count  # below the cursor, or finished beyond it before an earlier seek
-    there = passed - dropped - sum(sequence <= each for each in unfinished)
-    return SeekPlan(cursor, sequence, max(there, 0), below)
+        skipped = [(start, min(stop, sequence)) for start, stop in unfinished if start < sequence]
+        return SeekPlan(cursor, sequence, 0, count_of(skipped))
+    copied = runs_of(each for each in channel.pending.sequences() if each in channel.side_logged.sequences)
+    kept = [(max(start, sequence), stop) for start, stop in copied if stop > sequence]
+    after = union(kept, _live(topic, gaps(sequence, topic.fanned_out, topic.emptied.since(sequence))))
+    return _compare(cursor, sequence, unfinished, after)
+
+
+def _unfinished(channel: Channel) -> list[Run]:
+    """Return the messages that a channel is to deliver, now or later, without those that were deleted."""
+    pending = runs_of(each for each in channel.pending.sequences() if not channel.is_gone(each))
+    fresh = gaps(channel.cursor, channel.topic.fanned_out, channel.ahead.runs)
+    return union(pending, _live(channel.topic, fresh))
+
+
+def _live(topic: Topic, runs: list[Run]) -> list[Run]:
+    deleted = topic.deleted
+    return [live for run in runs for live in deleted.live(*run)] if deleted else runs
+
+
+def _compare(cursor: int, sequence: int, unfinished: list[Run], after: list[Run]) -> SeekPlan:
+    both = count_of(union(unfinished, after))
+    return SeekPlan(cursor, sequence, both - count_of(unfinished), both - count_of(after))
 
 
 def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
@@ -178,13 +193,11 @@ def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:
     """Return what going back to the bookmark does: compare what is unfinished now with what will be."""
     topic = channel.topic
     cursor = min(max(bookmark.cursor, topic.log.first), topic.fanned_out)
-    unfinished = union(runs_of(channel.pending.sequences()), gaps(channel.cursor, topic.fanned_out, channel.ahead.runs))
     gone = union(since.runs, topic.emptied.since(cursor))
     below = [part for start, stop in bookmark.unfinished for part in gaps(start, min(stop, cursor), since.runs)]
-    below = union(below, runs_of(_kept(channel, bookmark)))
-    after = union(below, gaps(cursor, topic.fanned_out, gone))
-    both = count_of(union(unfinished, after))
-    return SeekPlan(channel.cursor, cursor, both - count_of(unfinished), both - count_of(after))
+    below = union(_live(topic, below), runs_of(each for each in _kept(channel, bookmark) if not channel.is_gone(each)))
+    after = union(below, _live(topic, gaps(cursor, topic.fanned_out, gone)))
+    return _compare(channel.cursor, cursor, _unfinished(channel), after)
 
 
 def _dues(channel: Channel, sequences: list[int]) -> dict[int, int]:

@@ -83,6 +83,7 @@ def give_up(
 def _drop(channel: ChannelCore, sequences: Sequence[int], reason: str, now: int) -> None:
     for sequence in sequences:
         channel.pending.drop(sequence)
+    channel.note_ahead(sequences)
     channel.counts.dead += len(sequences)
     channel.changed()
     link = channel.dead_link()
