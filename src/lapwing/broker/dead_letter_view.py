@@ -26,7 +26,7 @@ class DeadLetter:
 
 def waiting_runs(channel: ChannelCore) -> list[Run]:
     """Return the sequences of a channel that are neither finished nor deleted, as rising runs."""
-    fresh = gaps(channel.cursor, channel.topic.fanned_out, channel.ahead.runs)
+    fresh = gaps(max(channel.cursor, channel.topic.log.first), channel.topic.fanned_out, channel.ahead.runs)
     runs = sorted([*runs_of(channel.pending.sequences()), *fresh])
     deleted = channel.topic.deleted
     return [live for run in runs for live in deleted.live(*run)] if deleted else runs
@@ -44,14 +44,14 @@ def letters(
     chosen: list[Run] = []
     left = most
     for start, stop in runs:
-        start = max(start, after + 1, log.first)
+        start = max(start, after + 1)
         if start < stop and left > 0:
             stop = min(stop, start + left)
             chosen.append((start, stop))
             left -= stop - start
     found: list[DeadLetter] = []
     for start, stop in chosen:
-        headers = {extra.sequence: extra.headers for extra in log.extras(start, stop)}
+        headers = {extra.sequence: extra.headers for extra in log.extras(max(start, log.first), stop)}
         for sequence in range(start, stop):
             letter = _letter(channel, sequence, headers.get(sequence, {}), wanted)
             if letter is not None:
@@ -60,8 +60,12 @@ def letters(
 
 
 def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str], wanted: DeadFilter) -> DeadLetter | None:
+    side = channel.side_logged
     try:
-        body = channel.topic.log.frame(sequence)[kernel.HEAD :]
+        if sequence in side.sequences:  # the log may have it no more
+            body, headers = side.frame(sequence)[kernel.HEAD :], side.headers(sequence)
+        else:
+            body = channel.topic.log.frame(sequence)[kernel.HEAD :]
     except (OutOfRange, CorruptChunk):
         return None
     if not wanted.matches(sequence, headers, lambda: body):

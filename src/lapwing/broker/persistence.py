@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -71,15 +72,13 @@ def open_all(broker: Broker, *, now: int) -> None:
                 f"{error}. Nothing of it was changed, and the other topics are served. It is opened by itself when "
                 "the disk can be read again; to start with an empty one, stop nsqd and move its folder elsewhere"
             )
-    for topic in list(broker.topics.values()):
-        for channel in topic.channels.values():
-            broker.mover.recognise(channel, now=now)
-    broker.redrives.recover(now=now)
+    _recover(broker, broker.topics.keys(), now)
     broker.changes.clear()
 
 
 def open_again(broker: Broker, *, now: int) -> None:
     """Try the topics that could not be opened, at growing intervals: a failing disk answers slowly."""
+    opened: set[str] = set()
     for name, unopened in list(broker.unopened.items()):
         if unopened.again > now:
             continue
@@ -91,10 +90,23 @@ def open_again(broker: Broker, *, now: int) -> None:
             unopened.again = now + unopened.wait
             continue
         del broker.unopened[name]
+        opened.add(name)
         broker.report(f"topic {name} could be opened again and is served")
         broker.changed("topic", name, None, created=True)
         for channel in broker.topics[name].channels:
             broker.changed("channel", name, channel, created=True)
+    if opened:
+        _recover(broker, opened, now)
+
+
+def _recover(broker: Broker, opened: Collection[str], now: int) -> None:
+    """Complete the moves and redrives of dead letters that a crash has interrupted, where a topic is open now."""
+    for topic in list(broker.topics.values()):
+        for channel in topic.channels.values():
+            mark = channel.dead.mark if channel.dead is not None else None
+            if topic.name in opened or (mark is not None and mark.topic in opened):
+                broker.mover.recognise(channel, now=now)
+    broker.redrives.recover(now=now)
 
 
 def _open(broker: Broker, entry: TopicEntry, now: int) -> None:

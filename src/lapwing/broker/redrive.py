@@ -54,6 +54,13 @@ class _NoRoom(LapwingError):
         self.done = done
 
 
+class _Paused(LapwingError):
+    """A dead-letter topic keeps letters from its channel."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic} is paused: the redrive waits until somebody unpauses it")
+
+
 class Redrives:
     """All tasks of a broker, by dead-letter topic; the last one of each stays until the next."""
 
@@ -84,8 +91,10 @@ class Redrives:
         running = link.redrive
         if running is not None and running.state == RUNNING:
             raise SettingRefused(f"a redrive of {topic.name} runs already: wait for it, or cancel it first")
+        position = channel.side_logged.sequences.lowest()  # of letters that the log may have no more
+        position = topic.log.first if position is None else min(position, topic.log.first)
         task = RedriveTask(
-            os.urandom(8).hex(), to, wanted, rate, limit, now + self._broker.skew, topic.log.end, topic.log.first,
+            os.urandom(8).hex(), to, wanted, rate, limit, now + self._broker.skew, topic.log.end, position,
             edited=edited,
         )  # fmt: skip
         link.redrive = task
@@ -155,6 +164,8 @@ class Redrives:
             channel, runs, after=task.position - 1, most=STEP, wanted=task.wanted
         )
         if last < 0:
+            if channel.topic.fanned_out < task.stop and channel.topic.paused:
+                raise _Paused(channel.topic.name)
             return self._end(channel, task, now) if stop_at == task.stop else now + _SETTLING
         if len(found) > most:  # the others are looked at again
             found = found[:most]
@@ -323,26 +334,39 @@ class Redrives:
     # --- after a restart ---------------------------------------------------------------------------------------
 
     def recover(self, *, now: int) -> None:
-        """Finish letters whose messages were returned or published again before a crash."""
+        """Finish letters whose messages were returned or published again before a crash.
+
+        Letters in a topic that could not be opened are finished by another call, when it is open.
+        """
         for topic in list(self._broker.topics.values()):
             for channel in topic.channels.values():
                 link = channel.dead
                 if link is None:
                     continue
-                for key, done in link.returned.items():
-                    self._finish_returned(key, done, now)
-                link.returned.clear()
+                for key, done in list(link.returned.items()):
+                    if self._finish_returned(key, done, now):
+                        del link.returned[key]
+                        channel.journal_later()
                 if link.redrive is not None:
                     self._recognise(channel, link.redrive, now)
                     if link.redrive.state == RUNNING:
                         self.active[topic.name] = topic
 
-    def _finish_returned(self, key: str, done: list[int], now: int) -> None:
+    def _finish_returned(self, key: str, done: list[int], now: int) -> bool:
+        """Finish letters that came back, and save that; return whether the note of them is needed no more."""
         name, _, log = key.partition(" ")
         topic = self._broker.topics.get(name)
-        dead = topic.channels.get(dead_letters.CHANNEL) if topic is not None else None
-        if topic is not None and dead is not None and topic.log.identity == log:
+        if topic is None:
+            return name not in self._broker.unopened
+        dead = topic.channels.get(dead_letters.CHANNEL)
+        if dead is not None and topic.log.identity == log:
             finish(dead, done, now=now)
+            try:
+                self._save(dead, now=now)
+            except LogError as error:
+                self._broker.fail(error)
+                return False
+        return True
 
     def _recognise(self, dead: Channel, task: RedriveTask, now: int) -> None:
         log = dead.topic.log.identity

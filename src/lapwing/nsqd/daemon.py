@@ -181,8 +181,9 @@ class Daemon:
         staged.recover()
         staged.start()
         self._stopping.append(staged.stop)
-        http.redrives.wake()
-        self._stopping.append(http.redrives.stop)
+        self._redrives = http.redrives
+        self._redrives.wake()
+        self._stopping.append(self._redrives.stop)
         batches = LogBatches(broker, log_api)
         self.routes = routes = [*http.routes(), *log_api.routes(), *batches.routes(), *staged.routes()]
         table: RouteTable = Router(routes)
@@ -356,6 +357,7 @@ class Daemon:
     async def _checkpoint(self) -> None:
         await self._align()
         self.broker.checkpoint(now=self.clock.now())
+        self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
 

@@ -24,6 +24,10 @@ class RedriveRunner:
     def wake(self) -> None:
         """Look at once whether there is something to do."""
         self._changed.set()
+        self.resume()
+
+    def resume(self) -> None:
+        """Work off redrives, if there are any and nobody does."""
         if self._broker.redrives.active and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="redrive")
 
