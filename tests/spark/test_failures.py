@@ -48,6 +48,20 @@ def test_an_error_without_a_trace_is_its_first_sentence():
     assert reason(KeyError()) == "KeyError"
 
 
+def test_an_error_of_java_or_of_spark_that_no_line_of_a_user_raised_is_the_last_cause():
+    called = HEAD + "Traceback (most recent call last):\n" + '  File "/x/lib/python3.11/site-packages/a.py", line 1, in f\n'
+    java = (
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o4710.parquet.\n"
+        ": org.apache.spark.SparkException: Job aborted.\n\tat org.apache.Foo(Bar)\n"
+        "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device\n"
+        "Caused by: java.io.IOException: No space left on device\n"
+    )
+
+    assert reason(Exception(called + java)) == "No space left on device"
+    sql = "pyspark.errors.exceptions.captured.AnalysisException: [AMBIGUOUS] `a` is ambiguous. SQLSTATE: 42704\n"
+    assert reason(Exception(called + sql)) == "`a` is ambiguous."
+
+
 def test_a_start_waits_for_the_broker_as_long_as_retry_says(broker, tmp_path):
     broker.daemon.kill()
     [found] = spec.load("archive", ["retry=30s"], {"nsqd": [broker.address]})

@@ -142,6 +142,22 @@ def test_a_place_that_cannot_be_written_or_a_broker_that_is_away_is_said_before_
         runs.made("archive", "retry=0s")
 
 
+def test_an_archive_whose_files_are_gone_is_not_begun_again_behind_them(runs, broker):
+    broker.publish("orders", b"1", b"2")
+    runs.once("archive")
+    place = runs.data.parent / "archive"
+    place.rename(place.with_name("elsewhere"))  # or its disk is not mounted
+    broker.publish("orders", b"3")
+
+    with pytest.raises(ConfigError, match=r"archive has no batch after -1, and its checkpoint has finished batch 1: .*"):
+        runs.once("archive")
+    shutil.rmtree(place)
+    place.with_name("elsewhere").rename(place)
+    runs.once("archive")
+    assert proof_of(runs).sound
+    assert archive.read(runs.spark, str(place)).count() == 3
+
+
 def test_a_log_that_was_wiped_stops_the_archive_unless_told_to_go_on(runs, broker):
     broker.publish("orders", b"1", b"2", b"3")
     runs.once("archive", "topics=orders")

@@ -11,6 +11,7 @@ _RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
 # files of Python itself and of what is installed: the line that a user can mend is elsewhere
 _INSTALLED: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|\.zip/|/lapwing/(?:spark|net)/|^<frozen")
 _JAVA: Final = re.compile(r"^(?:: |Caused by: )([\w.$]+(?:Exception|Error)): (.+)$")
+_BY_SPARK: Final = re.compile(r"^(?:py4j|pyspark)\.[\w.]+: ")
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _PLACE: Final = re.compile(r"line (\d+),? pos (\d+)")
 _SEARCHED: Final = re.compile(r" on search path \[[^]]*\]|\. Verify the spelling and correctness of the [a-z ]+")
@@ -24,11 +25,14 @@ def complaint(error: BaseException) -> str:
     for line in reversed(lines):
         if found := _DOMAIN.match(line):
             return found[1]
-    if raised := _raised_by_python(text.splitlines()):
+    raised = _raised_by_python(text.splitlines())
+    if raised and not _BY_SPARK.match(raised):
         return raised
     causes = [found[2] for line in lines if (found := _JAVA.match(line))]
-    if causes:
-        return _tidy(causes[0])
+    if raised and causes:
+        return _tidy(causes[-1])  # Java's first words are those of the call that failed
+    if raised or causes:
+        return _tidy(_BY_SPARK.sub("", raised) or causes[0])
     return _tidy(lines[0]) if lines else type(error).__name__
 
 

@@ -66,6 +66,9 @@ def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
             f"{table.root} was last written from another checkpoint than {context.checkpoint.root}; from this one "
             "messages could be archived twice. Delete it: the archive itself knows where to go on"
         )
+    if not context.checkpoint.new:
+        remedy = f"`lapwing pipeline reset {settings.name}`: the archive then continues where its files end"
+        table.check_has(context.checkpoint.query(), context.checkpoint.finished, remedy)
     if context.checkpoint.new and table.contents.until:
         # the checkpoint is lost or new, and the archive itself knows how far it has come
         logger.warning("%s: no checkpoint; the archive continues where it ends", table.root)

@@ -52,6 +52,11 @@ class Checkpoint:
         return bool(begun) and begun[-1] not in self._numbers("commits")
 
     @property
+    def finished(self) -> int:
+        """The last batch that was finished, -1 before the first."""
+        return max(self._numbers("commits"), default=-1)
+
+    @property
     def stateful(self) -> bool:
         return bool(self._files.names("state"))
 

@@ -67,6 +67,9 @@ def _open(place: str, settings: DeadSettings, context: RunContext) -> tuple[Mani
             f"{settings.name}: {place} holds letters that were written from another checkpoint, and would hold them "
             "twice. `lapwing pipeline reset` with --with-output starts over, or choose another out"
         )
+    if began:
+        remedy = f"`lapwing pipeline reset {settings.name} --with-output` starts over"
+        table.check_has(began, context.checkpoint.finished, remedy)
     return table, files.release
 
 

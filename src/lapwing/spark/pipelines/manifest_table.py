@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from lapwing.errors import LapwingError
+from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.pipelines.files import Files, LocalFiles
 
 if TYPE_CHECKING:
@@ -141,6 +141,16 @@ class ManifestTable:
     def has(self, query: str, batch: int) -> bool:
         """Return whether this batch of this query has been added."""
         return self.contents.query == query and batch <= self.contents.batch
+
+    def check_has(self, query: str, batch: int, remedy: str) -> None:
+        """Raise `ConfigError` where batches that a query has finished are not here; lets others in before."""
+        there = self.contents.batch if self.contents.query in ("", query) else batch
+        if there < batch:
+            self._files.release()
+            raise ConfigError(
+                f"{self.root} has no batch after {there}, and its checkpoint has finished batch {batch}: messages in "
+                f"between would be missing. Is the disk mounted, or were files moved? Bring them back, or {remedy}"
+            )
 
     def add(
         self,

@@ -75,6 +75,9 @@ class ParquetStore:
                 f"{self._settings.name}: {self._table.root} holds rows that were written from another checkpoint, and "
                 "would hold them twice. `lapwing pipeline reset` with --with-output starts over, or choose another out"
             )
+        if began:
+            remedy = f"`lapwing pipeline reset {self._settings.name} --with-output` starts over"
+            self._table.check_has(began, self._context.checkpoint.finished, remedy)
 
     def has(self, query: str, batch: int) -> bool:
         return self._table.has(query, batch)
