@@ -49,7 +49,7 @@ def test_an_error_without_a_trace_is_its_first_sentence():
 
 
 def test_an_error_of_java_or_of_spark_that_no_line_of_a_user_raised_is_the_last_cause():
-    called = HEAD + "Traceback (most recent call last):\n" + '  File "/x/lib/python3.11/site-packages/a.py", line 1, in f\n'
+    called = HEAD + 'Traceback (most recent call last):\n  File "/x/lib/python3.11/site-packages/a.py", line 1, in f\n'
     java = (
         "py4j.protocol.Py4JJavaError: An error occurred while calling o4710.parquet.\n"
         ": org.apache.spark.SparkException: Job aborted.\n\tat org.apache.Foo(Bar)\n"

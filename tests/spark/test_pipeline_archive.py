@@ -149,7 +149,7 @@ def test_an_archive_whose_files_are_gone_is_not_begun_again_behind_them(runs, br
     place.rename(place.with_name("elsewhere"))  # or its disk is not mounted
     broker.publish("orders", b"3")
 
-    with pytest.raises(ConfigError, match=r"archive has no batch after -1, and its checkpoint has finished batch 1: .*"):
+    with pytest.raises(ConfigError, match=r"archive has no batch after -1, and its checkpoint has finished batch 1"):
         runs.once("archive")
     shutil.rmtree(place)
     place.with_name("elsewhere").rename(place)
