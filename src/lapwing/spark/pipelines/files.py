@@ -62,6 +62,10 @@ class Files(Protocol):
         """Keep others from writing here as long as this process lives, as far as this can be done here."""
         ...
 
+    def release(self) -> None:
+        """Let others write here."""
+        ...
+
 
 class LocalFiles:
     """A directory of this machine."""
