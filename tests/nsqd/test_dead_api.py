@@ -13,6 +13,7 @@ import asking
 import play
 from daemons import nsqd, until
 from failing import reject
+from lapwing.broker import dead_letter_view
 from lapwing.wire.nsq.commands import Rdy, Sub
 from play import Client
 
@@ -114,6 +115,16 @@ async def test_letters_are_filtered_and_paged(buried: Buried):
     assert await found("after=3") == [4, 5]
 
 
+async def test_large_letters_are_read_a_few_at_a_time(buried: Buried, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dead_letter_view, "_MOST_BYTES", 20)
+    _, answer = await buried.ask("GET", f"/dead/letters?topic={DEAD}")
+    assert [letter["sequence"] for letter in answer["letters"]] == [*range(6)]
+    await buried.ask("POST", f"/dead/redrive?topic={DEAD}", {"filter": {"error": "odd"}})
+    task = await buried.settled()
+
+    assert (task["state"], task["redriven"], task["looked"], task["left"]) == ("done", 3, 6, 0)
+
+
 async def test_letters_are_counted_by_channel_reason_and_error(buried: Buried):
     _, answer = await buried.ask("GET", f"/dead/groups?topic={DEAD}")
     assert len(answer["groups"]) == 6
@@ -196,6 +207,7 @@ async def test_letters_are_purged(buried: Buried):
         (f"/dead/redrive?topic={DEAD}", {"body": "x", "body_base64": "eA=="}, 400, "body or body_base64: one string"),
         (f"/dead/redrive?topic={DEAD}", {"body_base64": "?"}, 400, "body_base64: base64 expected"),
         (f"/dead/redrive?topic={DEAD}", {"body": "", "filter": {"sequences": [1]}}, 400, "body: 1 to 1048576 bytes"),
+        (f"/dead/redrive?topic={DEAD}", {"body": "\ud800", "filter": {"sequences": [1]}}, 400, "body: text expected: "),
         (f"/dead/redrive?topic={DEAD}", {"all": True}, 400, "all is no parameter: use topic, filter, rate, limit, to"),
         (f"/dead/cancel?topic={DEAD}", None, 404, "REDRIVE_NOT_FOUND"),
     ],

@@ -31,6 +31,8 @@ SECRETS = {
     "billing admin": [grants("admin", channels=("^billing$",))],
     "dead reader": [grants("subscribe", channels=("^dead$",))],
     "billing of all": [grants("admin", topic=".*", channels=("^$", "^billing$"))],
+    "graves admin": [grants("admin", topic="^graves$")],
+    "graves admin who publishes": [grants("admin", topic="^graves$"), grants("publish")],
     "nobody": [],
 }
 
@@ -206,6 +208,28 @@ async def test_dead_letters_go_only_where_those_who_send_them_there_may_publish(
         403, {"message": "UNAUTHORIZED", "permission": "publish or admin", "topic": "secrets", "channel": ""}
     )  # fmt: skip
     assert (to_nowhere[0], by_root[0]) == (200, 200)
+
+
+async def test_letters_are_edited_and_published_again_only_by_those_who_may_publish_them() -> None:
+    wishes = {
+        "edited": b'{"dry_run": true, "filter": {"sequences": [0]}, "body": "forged"}',
+        "to the topic": b'{"dry_run": true, "to": "topic"}', "back": b'{"dry_run": true}',
+    }  # fmt: skip
+    async with guarded() as caller:
+        await caller.ask("POST", "/topic/create?topic=orders", "root")
+        await caller.ask("POST", "/channel/create?topic=orders&channel=billing", "root")
+        limits = b'{"max_depth": 1, "overflow": "dead", "dead_topic": "graves"}'
+        await caller.ask("PATCH", "/channel/settings?topic=orders&channel=billing", "root", limits)
+        for _ in range(2):
+            await caller.ask("POST", "/pub?topic=orders", "root", b"x")
+        seen = {
+            (wish, secret): (await caller.ask("POST", "/dead/redrive?topic=graves", secret, body))[0]
+            for wish, body in wishes.items()
+            for secret in ("graves admin", "graves admin who publishes")
+        }
+
+    refused = {("edited", "graves admin"), ("to the topic", "graves admin")}
+    assert seen == {wish: 403 if wish in refused else 200 for wish in seen}
 
 
 async def test_dead_letter_topics_are_listed_for_those_who_may_read_them() -> None:

@@ -1,5 +1,6 @@
 """`/channel/pending` and `/channel/claim`: who holds what, and how it is taken from them."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -202,6 +203,19 @@ async def test_of_two_claimers_one_wins(held: Held):
     second = await held.claim(sequences=[0], action="finish")
 
     assert (first[1]["claimed"], second[1]["claimed"]) == (1, 0)
+
+
+async def test_of_two_claimers_who_look_at_the_same_time_one_wins(held: Held):
+    for _ in range(4):
+        assert (await held.node.ask("POST", "/mpub?topic=t", b"\n".join([b"x"] * 500)))[0] == 200
+    one = held.consumer(2500, "one")
+    held.later(10 * SECOND)
+    one.say(Rdy(0))
+    held.consumer(2500, "two")
+    claims = [held.claim(min_idle=5000, action="ready", limit=10_000) for _ in range(2)]
+    claimed = [answer["claimed"] for _, answer in await asyncio.gather(*claims)]
+
+    assert sorted(claimed) == [0, 2010]
 
 
 async def test_a_claim_looks_at_ten_times_its_limit_and_says_where_to_go_on(held: Held):

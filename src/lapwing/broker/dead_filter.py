@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -43,13 +44,13 @@ class DeadFilter:
         """Whether the headers alone do not decide."""
         return bool(self.text or self.pattern or self.fields)
 
-    def matches(self, sequence: int, headers: Mapping[str, str], body: Callable[[], bytes]) -> bool:
-        """Return whether a dead letter is meant; `body` is called if it is needed."""
+    def matches(self, sequence: int, headers: Mapping[str, str], body: bytes) -> bool:
+        """Return whether a dead letter is meant."""
         if self.sequences and sequence not in self.sequences:
             return False
         if not self._matches_headers(headers):
             return False
-        return not self.needs_body or self._matches_body(body())
+        return not self.needs_body or self._matches_body(body)
 
     def _matches_headers(self, headers: Mapping[str, str]) -> bool:
         get = headers.get
@@ -70,7 +71,7 @@ class DeadFilter:
         return True
 
     def _matches_body(self, body: bytes) -> bool:
-        if self.text and self.text.encode("utf-8", "replace") not in body:
+        if self.text and self.text.encode() not in body:
             return False
         if self._search is not None and self._search(body) is None:
             return False
@@ -114,6 +115,8 @@ def parse(document: Mapping[str, Any], *, now: int = 0) -> DeadFilter:
             found[key] = _sequences(value)  # not an empty list: a filter without letters must not match all of them
         elif not isinstance(value, str) or len(value) > LONGEST_TEXT:
             raise SettingRefused(f"{key}: a string of at most {LONGEST_TEXT} characters expected")
+        elif not _is_unicode(value):
+            raise SettingRefused(f"{key}: text expected: half of a surrogate pair is no character")
         else:
             found[key] = value
     if found.get("reason", dead_letters.ATTEMPTS) not in dead_letters.REASONS:
@@ -139,7 +142,9 @@ def _fields(value: Any) -> dict[str, Any]:
     good = isinstance(value, dict) and 0 < len(value) <= MOST_FIELDS
     for pointer, wanted in value.items() if good else ():
         good &= pointer.startswith("/") and len(pointer) <= LONGEST_TEXT
-        good &= isinstance(wanted, str | int | float | bool | None) and len(str(wanted)) <= LONGEST_TEXT
+        good &= isinstance(wanted, str | int | float | bool | None) and wanted == wanted  # not NaN
+        good &= abs(wanted) != math.inf if isinstance(wanted, float) else True
+        good &= wanted.bit_length() < LONGEST_TEXT if isinstance(wanted, int) else len(str(wanted)) <= LONGEST_TEXT
     if not good:
         raise SettingRefused(
             f'fields: 1 to {MOST_FIELDS} JSON pointers with the value of each expected, such as {{"/id": 17}}'
@@ -154,6 +159,14 @@ def _sequences(value: Any) -> frozenset[int]:
     return frozenset(value)
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _compiled(pattern: str) -> Callable[[bytes], object]:
     import re2  # type: ignore[import-untyped]  # only for those who filter so
 
@@ -162,8 +175,6 @@ def _compiled(pattern: str) -> Callable[[bytes], object]:
     options.log_errors = False
     try:
         search: Callable[[bytes], object] = re2.compile(pattern.encode(), options=options).search
-    except UnicodeEncodeError as error:
-        raise SettingRefused(f"pattern: {_RE2} expected: half of a surrogate pair is no character") from error
     except re2.error as error:
         seen = error.args[0] if error.args else ""
         text = seen.decode("utf-8", "replace") if isinstance(seen, bytes) else str(seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker.dead_filter import DeadFilter
@@ -12,6 +12,8 @@ from lapwing.errors import CorruptChunk, OutOfRange
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
+
+_MOST_BYTES: Final = 4 << 20  # of bodies that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ def letters(
 ) -> tuple[list[DeadLetter], int, int]:
     """Look at up to `most` letters of `runs` beyond the sequence `after`; a letter that cannot be read is left out.
 
-    Return those that are wanted, the sequence of the last one looked at (-1: there is none), and how many were looked
-    at. Raises `ReadFailed`.
+    After a few large letters it looks at no more, so that others do not wait. Return those that are wanted, the
+    sequence of the last one looked at (-1: there is none), and how many were looked at. Raises `ReadFailed`.
     """
     log = channel.topic.log
     chosen: list[Run] = []
@@ -50,16 +52,23 @@ def letters(
             chosen.append((start, stop))
             left -= stop - start
     found: list[DeadLetter] = []
+    looked = size = 0
     for start, stop in chosen:
         headers = {extra.sequence: extra.headers for extra in log.extras(max(start, log.first), stop)}
         for sequence in range(start, stop):
-            letter = _letter(channel, sequence, headers.get(sequence, {}), wanted)
-            if letter is not None:
+            letter = _letter(channel, sequence, headers.get(sequence, {}))
+            looked += 1
+            if letter is None:
+                continue
+            size += len(letter.body)
+            if wanted.matches(sequence, letter.headers, letter.body):
                 found.append(letter)
-    return found, chosen[-1][1] - 1 if chosen else -1, most - left
+            if size > _MOST_BYTES:
+                return found, sequence, looked
+    return found, chosen[-1][1] - 1 if chosen else -1, looked
 
 
-def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str], wanted: DeadFilter) -> DeadLetter | None:
+def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str]) -> DeadLetter | None:
     side = channel.side_logged
     try:
         if sequence in side.sequences:  # the log may have it no more
@@ -67,8 +76,6 @@ def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str], wanted
         else:
             body = channel.topic.log.frame(sequence)[kernel.HEAD :]
     except (OutOfRange, CorruptChunk):
-        return None
-    if not wanted.matches(sequence, headers, lambda: body):
         return None
     return DeadLetter(sequence, headers, body, channel.pending.holders.of(sequence) is not None)
 

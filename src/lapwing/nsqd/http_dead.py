@@ -21,7 +21,7 @@ from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import body_fields, boolean, read_document, whole_number, whole_parameter
 from lapwing.nsqd.http_pending import MOST, MOST_BODIES
-from lapwing.nsqd.permissions import KNOWN, READ, TOPIC_ADMIN
+from lapwing.nsqd.permissions import KNOWN, PUBLISH, READ, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
 
 _STEP: Final = 200  # letters that are read before others get their turn
@@ -179,6 +179,9 @@ class DeadApi:
             raise Refused(400, 'body: name the one letter whose body it replaces, as {"filter": {"sequences": [n]}}')
         if edited is not None and not 0 < len(edited) <= self._broker.options.max_msg_size:
             raise Refused(400, f"body: 1 to {self._broker.options.max_msg_size} bytes expected")
+        if request.permissions is not None and (edited is not None or to == redrive_task.TOPIC):
+            async for letter in self._all(channel, wanted):  # it is a publish, to where the letters come from
+                require(request, PUBLISH, letter.headers.get("dead-topic", ""))
         if boolean(document, "dry_run"):
             return await self._preview(channel, wanted, to, limit)
         task = self._broker.redrives.start(
@@ -291,7 +294,10 @@ def _edited(document: Mapping[str, Any]) -> bytes | None:
     if text is None and encoded is None:
         return None
     if isinstance(text, str) and encoded is None:
-        return text.encode("utf-8", "replace")
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise Refused(400, "body: text expected: half of a surrogate pair is no character") from error
     if isinstance(encoded, str) and text is None:
         try:
             return base64.b64decode(encoded, validate=True)

@@ -185,6 +185,9 @@ class PendingApi:
                 following = chosen[-1]
                 break
             chosen.append(sequence)
+        if len(looked) > _AT_ONCE * _LOOKED:  # another claimer may have been faster
+            entries = [(each, entry_of(channel.pending, each, now=self._now())) for each in chosen]
+            chosen = [each for each, entry in entries if not _reason_against(entry, states, min_idle, holder)]
         return chosen, following
 
 
