@@ -11,7 +11,6 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "kernel"))
@@ -33,7 +32,7 @@ from lapwing.net.http_message import AnswerParser, HttpFailed
 from lapwing.net.incoming import Incoming
 from lapwing.net.routes import Route, Router
 from lapwing.wire.nsq import identify, lookup
-from lapwing.wire.nsq.commands import MAGIC, Command, Hmpub, Mpub, bodies
+from lapwing.wire.nsq.commands import MAGIC, Command, Fins, Hmpub, Mpub, Sub, bodies
 from lapwing.wire.nsq.compression import CompressionError, DeflateCodec, SnappyCodec
 from lapwing.wire.nsq.connection import BrokerConnection, ClientConnection, Limits
 from lapwing.wire.resp import commands as resp_commands
@@ -43,7 +42,7 @@ from lapwing.wire.resp.reply_reader import ReplyReader
 from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun, split_run
 
 try:
-    from lapwing.net._sockets import Additions, LogTail, Publishes, SocketSet, XaddTail
+    from lapwing.net._sockets import Additions, Finishes, LogTail, Publishes, SocketSet, XaddTail
 except ImportError:  # not Linux, or no compiler where this was installed
     SocketSet = None
 
@@ -363,6 +362,15 @@ def ledger(data: bytes) -> None:
 # --- sockets -------------------------------------------------------------------------------------------------------
 
 
+class _Owner:
+    """A connection, as the receiver sees it."""
+
+    def __init__(self, fd: int, publishes: "Publishes | None", *, direct: bool = False) -> None:
+        self.fd = fd
+        self.publishes = publishes
+        self.direct = direct
+
+
 class _Receiver:
     """A set of sockets as the daemons use it; an input is what a peer sends, and what happens to its connection."""
 
@@ -372,14 +380,15 @@ class _Receiver:
         most: dict[str, int] = {"max_count": 1000, "max_size": LIMITS.max_message, "max_body": LIMITS.max_body}
         most["max_headers"] = MAX_HEADERS
         self._publishes = [Publishes(b"%b t\n" % word, None, **most) for word in (b"PUB", b"MPUB", b"HPUB", b"HMPUB")]
-        self._pairs: list[tuple[socket.socket, socket.socket, SimpleNamespace]] = [self._pair() for _ in range(4)]
+        self._publishes.append(Finishes(None))
+        self._pairs: list[tuple[socket.socket, socket.socket, _Owner]] = [self._pair() for _ in range(4)]
 
-    def _pair(self) -> tuple[socket.socket, socket.socket, SimpleNamespace]:
+    def _pair(self) -> tuple[socket.socket, socket.socket, _Owner]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        expected = [*self._publishes, None][ours.fileno() % 5]
-        owner = SimpleNamespace(fd=ours.fileno(), publishes=expected)
+        expected = [*self._publishes, None][ours.fileno() % 6]
+        owner = _Owner(ours.fileno(), expected)
         self._set.add(ours.fileno(), owner)
         return ours, theirs, owner
 
@@ -402,7 +411,10 @@ class _Receiver:
         got = b"".join(what for who, what in found if who is owner and type(what) is bytes)
         for publishes in ran:
             for piece, (who, messages, commands) in zip(*publishes.take(), strict=True):
-                _check_publishes(piece, messages, commands)
+                if isinstance(publishes, Finishes):
+                    _check_fins(piece, messages)
+                else:
+                    _check_publishes(piece, messages, commands)
                 got += piece if who is owner else b""
         if action not in (2, 3):
             assert got == data[:sent], f"{len(got)} bytes of {sent} came"
@@ -421,6 +433,16 @@ def _check_publishes(piece: bytes, messages: int, commands: int) -> None:
     found = list(connection.commands())
     assert len(found) == commands, f"{len(found)} commands of {commands}"
     assert sum(_messages_of(each) for each in found) == messages
+
+
+def _check_fins(piece: bytes, messages: int) -> None:
+    """Compare what the receiver took for whole FINs with what the parser makes of it."""
+    connection = BrokerConnection(LIMITS)
+    connection.receive(MAGIC + b"SUB t c\n" + piece)
+    subscribed, *found = connection.commands()
+    assert type(subscribed) is Sub
+    assert [each.block for each in found if type(each) is Fins] == [piece]
+    assert (len(found), len(piece)) == (1, messages * 21)
 
 
 def _messages_of(command: Command) -> int:
@@ -452,13 +474,13 @@ class _Tails:
         self._line = b"PUB t\n"
         self._nsq = LogTail(Publishes(self._line, None, **most))
         additions = Additions()
-        self._redis = XaddTail(additions, b"t", 1 << 20, kernel.xadd_run, kernel.frame_xadds, kernel.id_replies)
+        self._redis = XaddTail(additions, b"t", 1 << 20)
         self._pairs = [self._pair(self._nsq), self._pair(self._redis)]
 
-    def _pair(self, tail: "LogTail") -> tuple[socket.socket, socket.socket, SimpleNamespace, "LogTail"]:
+    def _pair(self, tail: "LogTail") -> tuple[socket.socket, socket.socket, _Owner, "LogTail"]:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        owner = SimpleNamespace(fd=ours.fileno(), publishes=tail.publishes, direct=True)
+        owner = _Owner(ours.fileno(), tail.publishes, direct=True)
         self._set.add(ours.fileno(), owner)
         return ours, theirs, owner, tail
 
@@ -473,7 +495,7 @@ class _Tails:
             pieces = [piece for publishes in ran for piece in publishes.take()[0]]
             assert b"".join([what for _, what in found] + pieces) == data[:sent]
             return
-        assert (found, ran, sum(number for _, number in senders)) == ([], [], count)
+        assert (found, ran, sum(senders.values())) == ([], [], count)
         assert os.pread(self._file, len(frames), 0) == frames
         stamp = int.from_bytes(frames[8:16], "big")
         if tail is self._nsq:

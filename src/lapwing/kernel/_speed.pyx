@@ -20,7 +20,6 @@ cdef enum:
     HEAD = 34
     MESSAGE = 2
     HEADED = 3
-    FIN = 21
     BAD_COUNT = 1
     BAD_SIZE = 2
     TOO_BIG = 3
@@ -35,6 +34,7 @@ cdef extern from "Python.h":
 cdef int64_t LARGEST = 0x7FFFFFFF
 cdef int64_t ROOM = 0x7FFFFFFF - 30
 include "_pubs.pxi"
+include "_fins.pxi"
 
 cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
     return (<uint64_t>get32(p) << 32) | get32(p + 4)
@@ -222,20 +222,11 @@ def mpub_run(data, at, count, max_size):
 
 def fin_run(data, start):
     cdef Py_buffer view
-    cdef const uint8_t *p
-    cdef Py_ssize_t first = place_of(start), at = first
+    cdef Py_ssize_t at = place_of(start), size
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        p = <const uint8_t *>view.buf
-        while (
-            view.len - at >= FIN
-            and p[at] == 70 and p[at + 1] == 73 and p[at + 2] == 78 and p[at + 3] == 32
-            and p[at + 20] == 10 and p[at + 19] != 13
-            and memchr(p + at + 4, 10, 16) == NULL
-            and memchr(p + at + 4, 32, 16) == NULL
-        ):
-            at += FIN
-        return start if at == first else at
+        size = fins_size(<const uint8_t *>view.buf + at, view.len - at)
+        return at + size if size else start
     finally:
         PyBuffer_Release(&view)
 

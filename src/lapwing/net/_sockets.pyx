@@ -6,7 +6,7 @@ from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, pwrite
 
@@ -72,6 +72,7 @@ LIMIT = MOST_RECEIVED
 
 
 include "../kernel/_pubs.pxi"
+include "../kernel/_fins.pxi"
 include "../kernel/_xadds.pxi"
 
 
@@ -135,6 +136,22 @@ cdef class Publishes:
         pieces, senders = self._pieces, self._senders
         self._pieces, self._senders, self._last = [], [], senders
         return pieces, senders
+
+
+cdef class Finishes(Publishes):
+    """Whole FINs of the consumers of one channel."""
+
+    def __init__(self, taken):
+        self.line, self.taken = b"FIN ", taken
+        self._pieces, self._senders, self._last = [], [], []
+
+    cdef bint receive(self, owner, char *data, Py_ssize_t size):
+        """Keep what an owner has received, if that is whole FINs and nothing else."""
+        if fins_size(<const uint8_t *>data, size) != size:
+            return False
+        self._pieces.append(PyBytes_FromStringAndSize(data, size))
+        self._senders.append((owner, size // FIN, size // FIN))
+        return True
 
 
 cdef class Additions(Publishes):

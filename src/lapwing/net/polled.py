@@ -14,14 +14,15 @@ from contextlib import suppress
 from typing import Any, Final
 
 try:
-    from lapwing.net._sockets import LIMIT, Additions, LogTail, Publishes, SocketSet, XaddTail
+    from lapwing.net._sockets import LIMIT, Additions, Finishes, LogTail, Publishes, SocketSet, XaddTail
 
     available = True
 except ImportError:  # not Linux, or no compiler where this was installed
     available = False
 
 __all__ = [
-    "LIMIT", "Additions", "LogTail", "PolledConnections", "PolledTransport", "Publishes", "XaddTail", "available",
+    "LIMIT", "Additions", "Finishes", "LogTail", "PolledConnections", "PolledTransport", "Publishes", "XaddTail",
+    "available",
 ]  # fmt: skip
 
 _ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
@@ -126,7 +127,7 @@ class PolledTransport(asyncio.Transport):
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self.fd = client.fileno()
-        self.publishes: Publishes | None = None  # whole publishes of this connection are kept there
+        self.publishes: Publishes | None = None  # whole publishes, or FINs, of this connection are kept there
         self.direct = False  # whether the next answer may be sent at once: none waits before it
         self._connections = connections
         self._sockets = connections.sockets

@@ -42,6 +42,7 @@ from lapwing.wire.nsq.identify import Terms
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
+    from lapwing.nsqd.finish_runs import FinishRuns
     from lapwing.nsqd.publish_runs import PublishRuns
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
@@ -172,7 +173,7 @@ class Daemon:
             self._tails = LogTails(turn.note_growth)
         door = ListenerContext(
             broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
-            self.peers, _publish_runs(self, self._tails),
+            self.peers, _publish_runs(self, self._tails), self._finish_runs(),
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
@@ -234,6 +235,13 @@ class Daemon:
     @property
     def _uses_epoll(self) -> bool:
         return self.options.tcp_transport != "asyncio" and polled.available
+
+    def _finish_runs(self) -> FinishRuns | None:
+        if not self._uses_epoll:
+            return None
+        from lapwing.nsqd.finish_runs import FinishRuns
+
+        return FinishRuns(self.clock.now)
 
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
         """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""

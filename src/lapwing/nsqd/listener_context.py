@@ -15,6 +15,7 @@ from lapwing.wire.nsq.limits import Limits
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
+    from lapwing.nsqd.finish_runs import FinishRuns
     from lapwing.nsqd.publish_runs import PublishRuns
     from lapwing.nsqd.publishing import TopicAnnouncer
     from lapwing.nsqd.stream import Stream
@@ -35,6 +36,7 @@ class ListenerContext:
     connections: set[Stream]  # of all doors
     announcer: TopicAnnouncer | None = None
     publish_runs: PublishRuns | None = None  # where connections are in an epoll set, and an answer waits for no sync
+    finish_runs: FinishRuns | None = None  # where connections are in an epoll set
 
     def locality(self, settings: identify.ClientSettings) -> int:
         """Return how near a client is: 2 in our zone, 1 in our region, 0 elsewhere, or where that does not matter."""

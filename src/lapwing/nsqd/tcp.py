@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lapwing import names
 from lapwing.broker.subscription import UNSENT
@@ -22,6 +22,9 @@ from lapwing.wire.nsq import frames, identify
 from lapwing.wire.nsq.commands import Auth, Command, Identify
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp
 from lapwing.wire.nsq.state import State
+
+if TYPE_CHECKING:
+    from lapwing.net.polled import Publishes
 
 _SECOND: Final = 1_000_000_000
 _HANDSHAKE: Final = 5_000_000_000  # ns for TLS
@@ -110,10 +113,18 @@ class Connection(Stream):
     def _digest(self) -> None:
         super()._digest()
         self._at_rest = not (self._behind or self._waits or self._layers) and self._wire.at_rest
-        runs, transport = self._context.publish_runs, self._transport
-        if runs is not None and isinstance(transport, PolledTransport):
-            run = self._session.run if self._at_rest and not (self._ending or self._session.doomed) else None
-            transport.publishes = None if run is None else runs.publishes(*run)
+        transport = self._transport
+        if isinstance(transport, PolledTransport):
+            ordinary = self._at_rest and not (self._ending or self._session.doomed)
+            transport.publishes = self._expected() if ordinary else None
+
+    def _expected(self) -> Publishes | None:
+        """Return the place for what this client is expected to send next, and which needs no parser."""
+        context, session = self._context, self._session
+        channel, run = session.finishing, session.run
+        if channel is not None and context.finish_runs is not None:
+            return context.finish_runs.finishes(channel)
+        return None if run is None or context.publish_runs is None else context.publish_runs.publishes(*run)
 
     def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
         """Answer publishes that were taken together with those of other connections."""
@@ -135,6 +146,19 @@ class Connection(Stream):
         """Refuse publishes that were taken together with those of other connections."""
         self._session.publish_failed(word, error)
         self._turn.add(self)
+
+    def finished(self, block: bytes, now: int) -> None:
+        """Carry out a run of FINs that was taken together with those of other connections."""
+        session = self._session
+        if self._ending or session.doomed:
+            return
+        self._timer.last_command = now
+        try:
+            session.finish_run(block, now=now)
+        except ProtocolError as error:
+            session.refuse(error)
+        if session.replies.ready or session.doomed:
+            self._turn.add(self)
 
     def _obey(self, share: int) -> int:
         """Carry out commands up to the first error, or one that has to wait."""

@@ -374,8 +374,17 @@ class Session:
             self.broker.mark_ready(self.channel)
 
     def _fins(self, command: Fins, now: int) -> None:
+        self.finish_run(command.block, now=now)
+
+    @property
+    def finishing(self) -> Channel | None:
+        """The channel of which FINs may come; None where they need a look."""
+        return self.channel if self.state == SUBSCRIBED else None
+
+    def finish_run(self, block: bytes, *, now: int) -> None:
+        """Carry out a run of FINs, given as their lines. Raises `ProtocolError` if the client consumes nothing."""
         channel, holder = self._consuming()
-        for message_id in channel.finish_run(command.block, holder, now=now):
+        for message_id in channel.finish_run(block, holder, now=now):
             try:
                 channel.pending.holders.check(channel.topic.sequence_of(message_id), holder)
             except CommandFailed as error:
