@@ -521,6 +521,9 @@ def test_an_aborted_part_cannot_be_committed(shared):
     assert (status, answer["message"]) == (409, "NOT_STAGED")
 
 
+LONG_HEADERS = {"k": "5" * 16_377}  # 16,385 bytes as JSON
+
+
 @pytest.mark.parametrize(
     ("query", "body", "status", "code"),
     [
@@ -535,6 +538,8 @@ def test_an_aborted_part_cannot_be_committed(shared):
         ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[1, 0, {}]]), 400, "INVALID_EXTRAS"),
         ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[0, 10**9, {}]]), 400, "INVALID_DEFER"),
         ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[0, 0, {"k": 5}]]), 400, "INVALID_HEADERS"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[0, 0, {"K": "5"}]]), 400, "INVALID_HEADERS"),
+        ("sink=s&batch=0&key=a&part=0&topic=t", part(b"x", extras=[[0, 0, LONG_HEADERS]]), 400, "INVALID_HEADERS"),
     ],
 )
 def test_what_cannot_be_staged_is_refused(shared, query, body, status, code):

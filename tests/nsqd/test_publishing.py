@@ -96,6 +96,27 @@ async def test_headers_that_are_none_are_refused_and_leave_nothing_behind(raw: b
     assert "t" not in node.broker.topics
 
 
+async def test_headers_and_the_type_of_the_body_are_16_kib_together() -> None:
+    node = Node()
+    fields = [(HEADERS, b'{"a":"' + b"x" * 16_370 + b'"}'), (b"content-type", b"application/json")]
+
+    status, text = await node.ask("POST", "/pub?topic=t", b"x", fields)
+    assert (status, json.loads(text)["message"]) == (400, "INVALID_HEADERS")
+    assert await node.ask("POST", "/pub?topic=t", b"x", fields[:1]) == (200, "OK")
+
+
+async def test_an_id_that_has_no_room_for_a_number_is_refused_with_the_reason() -> None:
+    node = Node()
+    await node.ask("POST", "/pub?topic=t", b"x")
+    node.broker.settings.change_topic(node.broker.topics["t"], {"dedup_window": "1m"}, now=0)
+    field = (HEADERS, b'{"message-id":"' + b"x" * 127 + b'"}')
+
+    status, text = await node.ask("POST", "/mpub?topic=t", b"a\nb", [field])
+    assert (status, json.loads(text)["message"]) == (400, "INVALID_HEADERS")
+    assert "give a shorter one" in text
+    assert await node.ask("POST", "/mpub?topic=t", b"a", [field]) == (200, "OK")
+
+
 @pytest.mark.parametrize("headers", [[], [(HEADERS, b'{"a":"b"}')]])
 async def test_bytes_behind_a_binary_batch_are_nobodys(headers: list[tuple[bytes, bytes]]) -> None:
     node = Node()

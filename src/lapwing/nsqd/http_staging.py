@@ -16,6 +16,7 @@ from lapwing.broker import dead_letters
 from lapwing.broker.broker import Broker
 from lapwing.broker.staging import Commit, NotStaged, Staging
 from lapwing.errors import BrokerError, LapwingError, LogError, PublishRefused
+from lapwing.log.attributes import encode_headers
 from lapwing.log.staged import KEY, Part, StagedFiles
 from lapwing.net.answers import Answer, Refused, failure, value
 from lapwing.net.logs import Log
@@ -217,9 +218,7 @@ class Staged:
             before = index
             if not 0 <= defer <= self._options.longest_defer:
                 raise Refused(400, "INVALID_DEFER", index=index)
-            if not isinstance(headers, dict) or not all(isinstance(entry, str) for entry in headers.values()):
-                raise Refused(400, "INVALID_HEADERS", index=index)
-            if sum(len(name) + len(entry) for name, entry in headers.items()) > kernel.MAX_HEADERS:
+            if not isinstance(headers, dict) or not _are_lawful(headers):
                 raise Refused(400, "INVALID_HEADERS", index=index)
         return [(index, defer, dead_letters.original(headers)) for index, defer, headers in extras]
 
@@ -247,6 +246,12 @@ class Staged:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # the client may be gone, and then nobody else looks at it
+
+
+def _are_lawful(headers: dict[str, Any]) -> bool:
+    """Return whether headers are what every other publish may have."""
+    text = encode_headers(headers)
+    return len(text) <= kernel.MAX_HEADERS and kernel.count_headers(text) >= 0
 
 
 def _checked(ask: Callable[[], T]) -> T:

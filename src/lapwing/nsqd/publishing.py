@@ -11,6 +11,7 @@ from lapwing import kernel, names
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, LogError, PublishRefused
+from lapwing.log.attributes import encode_headers
 from lapwing.net.answers import BODY_TOO_BIG, INTERNAL_ERROR, OK, Answer, Later, Refused, failure
 from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
@@ -24,6 +25,10 @@ HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of st
 _LAWFUL_HEADERS: Final = (
     f"X-Lapwing-Headers: a JSON object of strings expected, at most {kernel.MAX_HEADERS} bytes, "
     "with names in lower case of at most 64 characters and a message-id of at most 128 bytes"
+)
+_SHARED_ID: Final = (
+    "X-Lapwing-Headers: each message of the batch gets the message-id with its number, /1 and so on, "
+    "which makes an id longer than 128 bytes or headers longer than 16384: give a shorter one"
 )
 _UNASKED_TYPES: Final = (b"", b"application/x-www-form-urlencoded", b"application/octet-stream")  # of any client
 
@@ -129,6 +134,8 @@ class Publishing:
                 else:
                     later.complete(OK)
         except PublishRefused as error:
+            if error.code in (kernel.BAD_HEADERS, kernel.HEADERS_TOO_BIG):  # with the number behind a shared id
+                raise Refused(400, "INVALID_HEADERS", reason=_SHARED_ID) from error
             whole = error.code == kernel.BAD_COUNT or (error.code == kernel.SHORT and error.index < 0)
             return BAD_BODY if whole else BAD_MESSAGE
         self._schedule_flush()
@@ -222,6 +229,8 @@ def message_headers(raw: bytes, content_type: bytes | None) -> dict[str, str]:
     found: dict[str, str] = json.loads(raw)
     if content_type is not None and content_type.partition(b";")[0].strip().lower() not in _UNASKED_TYPES:
         found.setdefault("content-type", content_type.decode("latin-1"))
+        if len(encode_headers(found)) > kernel.MAX_HEADERS:
+            raise Refused(400, "INVALID_HEADERS", reason=f"{_LAWFUL_HEADERS}; with Content-Type it is longer")
     return found
 
 

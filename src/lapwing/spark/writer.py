@@ -188,7 +188,7 @@ def refusal(what: str, error: BrokerRefused, before: int = 0) -> LapwingError:
         reasons = {
             "MSG_TOO_BIG": f"has a body of {size} bytes, the broker takes {limit}",
             "INVALID_DEFER": "has a defer_ms beyond the broker's --max-req-timeout",
-            "INVALID_HEADERS": "has headers of more than 16 KiB",
+            "INVALID_HEADERS": "has headers of more than 16 KiB, or a name of other than 1 to 64 lower-case characters",
         }
         return LapwingError(f"{what}: row {before + index} {reasons.get(error.code, f'is refused: {error}')}")
     remedy = ""
