@@ -286,5 +286,6 @@ class MessageList:
 
     def _publish_again(self) -> None:
         if self._chosen is not None:
-            draft = Draft(self._query.topic, self._chosen.node, self._chosen.body, dict(self._chosen.headers))
-            ask_publish(self._view, draft)
+            # with the id of the first, the topic may take it for a repeat and not store it
+            headers = {name: value for name, value in self._chosen.headers.items() if name != "message-id"}
+            ask_publish(self._view, Draft(self._query.topic, self._chosen.node, self._chosen.body, headers))

@@ -1,13 +1,21 @@
 """The dialog that publishes a message: a new one, or a copy of one that exists."""
 
+import contextlib
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Dialog, Field, button, element, set_text
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import editable, fixed_body, keep_line_ends
+from lapwing.client.headers import encode
 from lapwing.errors import LapwingError
 from lapwing.names import valid
+
+_PLAIN: Final = re.compile("(?!\")[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")  # no line break, and not the beginning of JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,14 @@ class Draft:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+def show_headers(headers: Mapping[str, str]) -> str:
+    """Return headers as lines of `name: value`; a value that a line cannot hold as it is stands there as JSON."""
+    return "\n".join(
+        f"{name}: {value if value == value.strip() and _PLAIN.fullmatch(value) else json.dumps(value)}"
+        for name, value in headers.items()
+    )
+
+
 def parse_headers(text: str) -> dict[str, str]:
     """Parse lines of `name: value`. Raises `ValueError` with a sentence for the user."""
     headers: dict[str, str] = {}
@@ -28,8 +44,23 @@ def parse_headers(text: str) -> dict[str, str]:
             name, colon, value = line.partition(":")
             if not colon or not name.strip():
                 raise ValueError(f"A header looks like name: value, not {line.strip()!r}.")
-            headers[name.strip()] = value.strip()
+            headers[name.strip()] = _value(value.strip())
+    try:
+        encode(headers)
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(f"{text[:1].upper()}{text[1:]}.") from error
     return headers
+
+
+def _value(text: str) -> str:
+    """Return the value that a text is: itself, or what it is as a string of JSON."""
+    if text.startswith('"'):
+        with contextlib.suppress(ValueError):
+            value = json.loads(text)
+            if isinstance(value, str):
+                return value
+    return text
 
 
 def parse_delay(text: str) -> int:
@@ -72,7 +103,7 @@ def ask_publish(view: PageView, draft: Draft) -> None:
         headers = Field(
             "Headers, one name: value a line",
             kind="textarea",
-            value="\n".join(f"{name}: {value}" for name, value in draft.headers.items()),
+            value=show_headers(draft.headers),
             on_enter=lambda: go(),
         )
         headers.set_visibility(view.cluster_view.lapwing)
