@@ -11,7 +11,7 @@ from lapwing.spark.pipelines import spec
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.files import LocalFiles
 from lapwing.spark.pipelines.messages import brokers
-from lapwing.spark.pipelines.running import PipelineRun, RunRequest
+from lapwing.spark.pipelines.running import PipelineRun, RunRequest, StoppedEarly
 
 HEAD = "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown: "
 TRACE = (
@@ -121,3 +121,23 @@ def test_brokers_learn_that_a_pipeline_starts_and_that_spark_does_not(broker, tm
         running.session()
 
     assert states() == ["failed"]
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "refused"), LapwingError("Java is gone"), KeyboardInterrupt()]
+)
+def test_a_signal_that_ends_the_start_of_spark_is_no_failure(broker, tmp_path, monkeypatch, error):
+    [found] = spec.load("archive", [], {"nsqd": [broker.address], "out": str(tmp_path / "lake")})
+    running = PipelineRun([found], RunRequest(tmp_path))
+    running.check()
+
+    def interrupted(self):
+        if not isinstance(error, KeyboardInterrupt):
+            running.ask_to_stop()
+        raise error
+
+    monkeypatch.setattr(PipelineRun, "_session", interrupted)
+    with pytest.raises(StoppedEarly):
+        running.session()
+
+    assert [each["state"] for each in broker.ask("/pipelines")["pipelines"]] == ["stopped"]

@@ -105,6 +105,7 @@ def _run(command: "RunCommand", data: Path) -> None:
     """Run pipelines until they end; exit status 1 when one fails."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+    from lapwing.spark.pipelines.running import StoppedEarly
     from lapwing.spark.pipelines.stderr_filter import quieted
 
     with _waiting():
@@ -117,8 +118,12 @@ def _run(command: "RunCommand", data: Path) -> None:
         logging.getLogger("lapwing").setLevel(logging.INFO)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the query that fails reports the same
         logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
-        with _starting():
-            spark = running.session()
+        try:
+            with _starting():
+                spark = running.session()
+        except StoppedEarly:
+            print("stopped before Spark was there; nothing was done", file=sys.stderr)
+            return
         _until_signalled(running.ask_to_stop)  # again: Spark installs a handler of its own, which cancels batches
         try:
             if preview:

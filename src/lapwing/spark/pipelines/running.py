@@ -178,6 +178,10 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else json.loads(value.json)
 
 
+class StoppedEarly(Exception):
+    """The pipelines were asked to stop before Spark was there."""
+
+
 class PipelineRun:
     """Some pipelines in one Spark session."""
 
@@ -225,9 +229,17 @@ class PipelineRun:
         self._asked.set()
 
     def session(self) -> "SparkSession":
-        """Return the session for them, started now. The brokers are informed meanwhile that the pipelines start."""
+        """Return the session for them, started now. The brokers are informed meanwhile that the pipelines start.
+
+        Raises `StoppedEarly` when a signal has ended the start.
+        """
         with self._announced():
-            return self._session()
+            try:
+                return self._session()
+            except (LapwingError, OSError, KeyboardInterrupt) as error:  # Java got the signal, or Spark's own handler
+                if self._asked.is_set() or isinstance(error, KeyboardInterrupt):
+                    raise StoppedEarly from error
+                raise
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
@@ -246,6 +258,9 @@ class PipelineRun:
         failed: dict[str, Any] = {}
         try:
             yield
+        except StoppedEarly:
+            failed = {"state": "stopped"}
+            raise
         except LapwingError as error:
             failed = {"state": "failed", "error": str(error)}
             raise
