@@ -36,6 +36,8 @@ def test_a_redrive_returns_messages_to_the_channel_that_gave_them_up_and_to_no_o
     task = run(stage)
 
     assert (task.state, task.redriven, task.looked) == (DONE, 3, 3)
+    assert start(stage).document()["left"] == 3
+    assert run(stage).document()["left"] == 0
     assert [each[:2] for each in consumer.take()[0]] == [(0, 2), (1, 2), (2, 2)]
     assert other.received() == []
     assert waiting(stage) == 0

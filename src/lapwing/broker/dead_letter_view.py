@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker.dead_filter import DeadFilter
-from lapwing.broker.skips import Run, gaps, runs_of
+from lapwing.broker.skips import Run, each_gap, runs_of
 from lapwing.errors import CorruptChunk, OutOfRange
 
 if TYPE_CHECKING:
@@ -26,31 +28,34 @@ class DeadLetter:
     held: bool  # a consumer has it in flight
 
 
-def waiting_runs(channel: ChannelCore) -> list[Run]:
-    """Return the sequences of a channel that are neither finished nor deleted, as rising runs."""
-    fresh = gaps(max(channel.cursor, channel.topic.log.first), channel.topic.fanned_out, channel.ahead.runs)
-    runs = sorted([*runs_of(channel.pending.sequences()), *fresh])
+def waiting_runs(channel: ChannelCore, start: int = 0) -> Iterator[Run]:
+    """Yield the sequences of a channel that are neither finished nor deleted, as rising runs, about from `start` on."""
+    begin = max(channel.cursor, channel.topic.log.first, start)
+    fresh = each_gap(begin, channel.topic.fanned_out, channel.ahead.runs_from(begin))
+    runs = merge(runs_of(channel.pending.sequences()), fresh)
     deleted = channel.topic.deleted
-    return [live for run in runs for live in deleted.live(*run)] if deleted else runs
+    return (live for run in runs for live in deleted.live(*run)) if deleted else runs
 
 
 def letters(
-    channel: ChannelCore, runs: list[Run], *, after: int = -1, most: int, wanted: DeadFilter
+    channel: ChannelCore, runs: Iterable[Run], *, after: int = -1, most: int, wanted: DeadFilter, enough: int = 0
 ) -> tuple[list[DeadLetter], int, int]:
     """Look at up to `most` letters of `runs` beyond the sequence `after`; a letter that cannot be read is left out.
 
-    After a few large letters it looks at no more, so that others do not wait. Return those that are wanted, the
-    sequence of the last one looked at (-1: there is none), and how many were looked at. Raises `ReadFailed`.
+    After a few large letters, or when `enough` are found (0: never), it looks at no more. Return those that are wanted,
+    the sequence of the last one looked at (-1: there is none), and how many were looked at. Raises `ReadFailed`.
     """
     log = channel.topic.log
     chosen: list[Run] = []
     left = most
     for start, stop in runs:
         start = max(start, after + 1)
-        if start < stop and left > 0:
+        if start < stop:
             stop = min(stop, start + left)
             chosen.append((start, stop))
             left -= stop - start
+            if not left:
+                break
     found: list[DeadLetter] = []
     looked = size = 0
     for start, stop in chosen:
@@ -63,7 +68,7 @@ def letters(
             size += len(letter.body)
             if wanted.matches(sequence, letter.headers, letter.body):
                 found.append(letter)
-            if size > _MOST_BYTES:
+            if size > _MOST_BYTES or len(found) == enough > 0:
                 return found, sequence, looked
     return found, chosen[-1][1] - 1 if chosen else -1, looked
 

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.broker.topic import Topic
 
-STEP: Final = 200  # letters looked at in one step
+STEP: Final = 200  # letters looked at in one step, at least
+_SPREAD: Final = 50  # one more for so many runs of finished letters: a step writes all of them
+_MOST_STEP: Final = 2000
 _RETRY: Final = 1_000_000_000  # ns before a step that the disk refused is tried again
 _SETTLING: Final = 5_000_000  # ns between two looks at whether publishes are synced
 _SMOOTH: Final = 100_000_000  # ns; a rate is kept over this time
@@ -148,7 +150,8 @@ class Redrives:
         return due
 
     def _step(self, channel: Channel, task: RedriveTask, now: int) -> int:
-        most = STEP if not task.limit else min(STEP, task.limit - task.redriven)
+        step = min(STEP + len(channel.finished_ahead.runs) // _SPREAD, _MOST_STEP)
+        most = step if not task.limit else min(step, task.limit - task.redriven)
         if most <= 0:
             return self._end(channel, task, now)
         bucket = None
@@ -159,17 +162,18 @@ class Redrives:
             if not most:
                 return bucket.next_due()
         stop_at = min(task.stop, self._broker.mover.settled_end(channel.topic.log))
-        runs = [(start, min(stop, stop_at)) for start, stop in dead_letter_view.waiting_runs(channel)]
+        waiting = dead_letter_view.waiting_runs(channel, task.position)
+        runs = ((start, min(stop, stop_at)) for start, stop in waiting if start < stop_at)
         found, last, looked = dead_letter_view.letters(
-            channel, runs, after=task.position - 1, most=STEP, wanted=task.wanted
+            channel, runs, after=task.position - 1, most=step, wanted=task.wanted, enough=most
         )
         if last < 0:
             if channel.topic.fanned_out < task.stop and channel.topic.paused:
                 raise _Paused(channel.topic.name)
-            return self._end(channel, task, now) if stop_at == task.stop else now + _SETTLING
-        if len(found) > most:  # the others are looked at again
-            found = found[:most]
-            looked, last = len(found), found[-1].sequence
+            if stop_at < task.stop:
+                return now + _SETTLING
+            task.position = max(task.position, task.stop)
+            return self._end(channel, task, now)
         free = [letter for letter in found if not letter.held]
         skipped = task.skipped.copy()
         task.skipped["held by a consumer"] += len(found) - len(free)

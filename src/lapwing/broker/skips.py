@@ -2,8 +2,9 @@
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 Run = tuple[int, int]  # [start, stop)
 
@@ -48,9 +49,22 @@ class SkippedRuns:
             for start, stop in runs:
                 self.add(start, stop)
             return
-        merged = union(self.runs, runs)
-        self._runs = deque([start, stop] for start, stop in merged)
-        self.count = count_of(merged)
+        mine = self._runs
+        first = bisect_left(mine, runs[0][0], key=_stop)  # those that touch none of the new ones stay as they are
+        last = bisect_right(mine, runs[-1][1], key=_start)
+        touched = [(start, stop) for start, stop in islice(mine, first, last)]
+        merged = union(touched, runs)
+        self.count += count_of(merged) - count_of(touched)
+        mine.rotate(-first)
+        for _ in touched:
+            mine.popleft()
+        mine.extendleft([start, stop] for start, stop in reversed(merged))
+        mine.rotate(first)
+
+    def runs_from(self, sequence: int) -> Iterator[Run]:
+        """Yield the runs that do not lie below `sequence`, rising."""
+        first = bisect_right(self._runs, sequence, key=_stop)
+        return ((start, stop) for start, stop in islice(self._runs, first, None))
 
     def count_below(self, sequence: int) -> int:
         """Return how many sequences below `sequence` are skipped."""
@@ -98,7 +112,9 @@ class Runs:
     def add(self, runs: Sequence[Run]) -> None:
         """Add rising runs."""
         if runs:
-            self.runs = union(self.runs, runs)
+            first = bisect_left(self.runs, runs[0][0], key=_stop)
+            last = bisect_right(self.runs, runs[-1][1], key=_start)
+            self.runs[first:last] = union(self.runs[first:last], runs)
 
     def count(self, start: int, stop: int) -> int:
         """Return how many sequences of [start, stop) are here."""
@@ -127,8 +143,12 @@ class Runs:
         self.runs = []
 
 
-def _start(run: Run) -> int:
+def _start(run: Sequence[int]) -> int:
     return run[0]
+
+
+def _stop(run: Sequence[int]) -> int:
+    return run[1]
 
 
 def count_of(runs: Iterable[Run]) -> int:
@@ -149,14 +169,20 @@ def union(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
 
 def gaps(start: int, stop: int, runs: Iterable[Run]) -> list[Run]:
     """Return what of [start, stop) is in none of the rising runs."""
-    found: list[Run] = []
+    return list(each_gap(start, stop, runs))
+
+
+def each_gap(start: int, stop: int, runs: Iterable[Run]) -> Iterator[Run]:
+    """Yield the same, one at a time."""
     for first, last in runs:
-        if start < min(first, stop):
-            found.append((start, min(first, stop)))
-        start = max(start, last)
+        if first >= stop:
+            break
+        if start < first:
+            yield start, first
+        if last > start:
+            start = last
     if start < stop:
-        found.append((start, stop))
-    return found
+        yield start, stop
 
 
 class EmptiedRuns:

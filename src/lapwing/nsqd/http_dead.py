@@ -90,7 +90,7 @@ class DeadApi:
     ) -> AsyncIterator[bytes]:
         about = compact({"topic": channel.topic.name, "waiting": dead_letter_view.counted(channel)})
         yield about[:-1] + b',"letters":['
-        runs, shown, size = dead_letter_view.waiting_runs(channel), 0, 0
+        runs, shown, size = list(dead_letter_view.waiting_runs(channel)), 0, 0
         following: int | None = None
         while True:
             found, last, _ = dead_letter_view.letters(channel, runs, after=after, most=_STEP, wanted=wanted)
@@ -138,7 +138,7 @@ class DeadApi:
         return value({"topic": channel.topic.name, "groups": groups, "others": others})
 
     async def _all(self, channel: Channel, wanted: DeadFilter) -> AsyncIterator[DeadLetter]:
-        runs, after = dead_letter_view.waiting_runs(channel), -1
+        runs, after = list(dead_letter_view.waiting_runs(channel)), -1
         while True:
             found, after, _ = dead_letter_view.letters(channel, runs, after=after, most=_STEP, wanted=wanted)
             for letter in found:
