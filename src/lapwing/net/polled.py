@@ -27,6 +27,7 @@ __all__ = [
 
 _ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
 _NO_PROTOCOL: Final = asyncio.Protocol()
+_NO_EXTRA: Final[dict[str, Any]] = {}  # one for all transports: `get_extra_info` asks the socket
 _PAUSE: Final = 0.1  # seconds without accepting when there are no descriptors left
 
 
@@ -125,7 +126,7 @@ class PolledTransport(asyncio.Transport):
     )  # fmt: skip
 
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
-        super().__init__()
+        super().__init__(_NO_EXTRA)
         self.fd = client.fileno()
         self.publishes: Publishes | None = None  # whole publishes, or FINs, of this connection are kept there
         self.direct = False  # whether the next answer may be sent at once: none waits before it

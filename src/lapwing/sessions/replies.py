@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 
@@ -33,7 +32,7 @@ class Replies:
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self.ready: list[bytes] = []  # to be sent now; the sender clears it
-        self.slots: deque[Slot] = deque()  # from the first open slot on; for reading only
+        self.slots: list[Slot] = []  # from the first open slot on; for reading only. A deque takes 0.7 KB when empty
         self._on_ready = on_ready
 
     @property
@@ -76,12 +75,14 @@ class Replies:
         """Make the answers ready that no open slot precedes."""
         slots, ready = self.slots, self.ready
         before = len(ready)
-        while slots:
-            answer = slots[0].answer
-            if answer is None:
+        filled = 0
+        for slot in slots:
+            if slot.answer is None:
                 break
-            ready.append(answer)
-            slots.popleft()
+            ready.append(slot.answer)
+            filled += 1
+        if filled:
+            del slots[:filled]
         if not before and ready:
             self._on_ready()
 
