@@ -206,6 +206,17 @@ def test_an_acknowledged_entry_makes_room_for_a_consumer_of_nsq() -> None:
     assert consumer.received() == [1]
 
 
+def test_a_stream_without_entries_has_no_keys_in_its_tree() -> None:
+    client = RedisStage().redis()
+    client.ask("XGROUP CREATE s g $ MKSTREAM")
+    empty = fields(client.ask("XINFO STREAM s"))
+    client.ask("XADD s * f v")
+    full = fields(client.ask("XINFO STREAM s"))
+
+    assert (empty["radix-tree-keys"], empty["radix-tree-nodes"]) == (0, 1)
+    assert (full["radix-tree-keys"], full["radix-tree-nodes"]) == (1, 2)
+
+
 def test_a_waiting_read_ends_at_its_time() -> None:
     stage = RedisStage()
     client = stage.redis()

@@ -56,10 +56,11 @@ def _facts(session: RedisSession, stream: Stream, now: int) -> _Fields:
     first = stream.first_entry()
     first_id = stream.id_at(first) if first < stream.log.end else ids.LEAST
     window = session.context.idempotence(stream, now=now)
+    tree = 1 if stream.length else 0  # there is none: the numbers of a small one, as some clients expect
     return [
         ("length", replies.integer(stream.length)),
-        ("radix-tree-keys", replies.integer(1)),
-        ("radix-tree-nodes", replies.integer(2)),
+        ("radix-tree-keys", replies.integer(tree)),
+        ("radix-tree-nodes", replies.integer(tree + 1)),
         ("last-generated-id", replies.bulk(ids.encode(stream.last_id))),
         ("max-deleted-entry-id", replies.bulk(ids.encode(stream.max_deleted))),
         ("entries-added", replies.integer(stream.entries_added)),
