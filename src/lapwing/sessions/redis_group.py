@@ -199,8 +199,8 @@ class Group:
         return PendingEntry(entry.sequence, self.shown_name(entry.holder), idle, entry.deliveries)
 
     def shown_name(self, name: str) -> bytes:
-        """Return the consumer that a holder is shown as: NSQ clients have no name of their own."""
-        return name.encode("latin-1") if name in self.pending.holders.named else b"nsq:" + name.encode()
+        """Return the consumer that a holder is shown as; an NSQ client is `nsq:<client id>:<port>`."""
+        return name.encode("latin-1") if name in self.pending.holders.named else name.encode()
 
     def lowest_and_greatest(self) -> tuple[int, int]:
         """Return the first and the last sequence that is pending."""
