@@ -7,7 +7,7 @@ import pytest
 from bad_sectors import BadSectors
 from failing import configure, fail, letters, reject
 from lapwing.broker import claims, dead_filter, dead_letter_view, seek
-from lapwing.broker.redrive_task import DONE, RUNNING
+from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Rdy
 from play import SECOND, Client, Stage, numbered
@@ -121,6 +121,24 @@ def test_previews_of_seeks_leave_deleted_messages_out(stage: Stage):
     assert (plan.again, plan.skipped) == (0, 4)
 
 
+def test_the_preview_of_the_bookmark_leaves_out_what_the_log_has_no_more(tmp_path: Path):
+    stage = Stage(tmp_path, max_bytes_per_file=300)
+    stage.consumer(ready=0)
+    for body in numbered(20):
+        stage.client().publish(body)
+    channel = stage.channel()
+    seek.seek(channel, 15, now=stage.now)
+    stage.commit()
+    stage.checkpoint(trim=True)
+    first = stage.broker.topics["t"].log.first
+    assert 0 < first <= 15
+    plan = seek.preview(channel, "bookmark", now=stage.now)
+    assert (plan.again, plan.skipped) == (15 - first, 0)
+    seek.seek_bookmark(channel, now=stage.now)
+
+    assert channel.depth == 20 - first
+
+
 def test_a_message_that_was_deleted_becomes_no_dead_letter(stage: Stage):
     consumer = stage.consumer()
     stage.client().publish(b"secret", b"fine")
@@ -226,6 +244,17 @@ def test_a_redrive_waits_while_its_topic_is_paused(stage: Stage):
     task = run(stage)
 
     assert (task.state, task.redriven, task.error) == (DONE, 2, "")
+
+
+def test_a_redrive_that_is_cancelled_waits_for_nothing(stage: Stage):
+    buried(stage).say(Rdy(0))
+    configure(stage, max_depth=1, overflow="dead")
+    start(stage)
+    assert run(stage).error
+    task = stage.broker.redrives.cancel(stage.broker.topics[DEAD], now=stage.now)
+
+    assert task is not None
+    assert (task.state, task.error) == (CANCELLED, "")
 
 
 # --- topics that could not be opened at the start ------------------------------------------------------------------

@@ -115,7 +115,7 @@ class Redrives:
         channel = topic.channels[dead_letters.CHANNEL]
         task = channel.dead_link().redrive
         if task is not None and task.state == RUNNING:
-            task.state = CANCELLED
+            task.state, task.error = CANCELLED, ""
             self._save(channel, now=now)
         return task
 

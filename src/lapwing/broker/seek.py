@@ -194,7 +194,10 @@ def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:
     topic = channel.topic
     cursor = min(max(bookmark.cursor, topic.log.first), topic.fanned_out)
     gone = union(since.runs, topic.emptied.since(cursor))
-    below = [part for start, stop in bookmark.unfinished for part in gaps(start, min(stop, cursor), since.runs)]
+    kept = [(max(start, topic.log.first), min(stop, cursor)) for start, stop in bookmark.unfinished]
+    named = Runs(bookmark.unfinished)
+    aside = runs_of(each for each in channel.pending.sequences() if each < topic.log.first and each in named)
+    below = [part for run in union(kept, aside) for part in gaps(*run, since.runs)]
     below = union(_live(topic, below), runs_of(each for each in _kept(channel, bookmark) if not channel.is_gone(each)))
     after = union(below, _live(topic, gaps(cursor, topic.fanned_out, gone)))
     return _compare(channel.cursor, cursor, _unfinished(channel), after)
