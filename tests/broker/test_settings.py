@@ -92,6 +92,7 @@ def test_a_time_that_could_not_be_read_back_is_refused():
         ({"retry_factor": "1_0"}, 'retry_factor: a number from 1 to 1000 expected, not "1_0"'),
         ({"retry_jitter": 2}, "retry_jitter: a number from 0 to 1 expected, not 2"),
         ({"rate": "fast"}, 'rate: a rate such as "100/s", "5/m" or "20/h" expected, not "fast"'),
+        ({"rate": "0/s"}, 'rate: a rate such as "100/s", "5/m" or "20/h" expected, not "0/s"'),
         ({"rate": "1/d"}, 'rate: a rate such as "100/s", "5/m" or "20/h" expected, not "1/d"'),
         ({"overflow": "spill"}, 'overflow: one of reject, drop-oldest, dead expected, not "spill"'),
         ({"expired_to_dead": 3}, "expired_to_dead: true or false expected, not 3"),

@@ -52,9 +52,10 @@ def _read_rate(text: str) -> Rate:
     count, slash, unit = text.partition("/")
     if text in ("", "0"):
         return UNLIMITED
-    if not count.isascii() or not count.isdigit() or len(count) > 9 or (slash and unit not in _PER):
+    good = count.isascii() and count.isdigit() and len(count) <= 9 and (not slash or unit in _PER)
+    if not good or not int(count):  # "0/s" would be no limit at all
         raise ValueError('a rate such as "100/s", "5/m" or "20/h"')
-    return Rate(int(count), _PER[unit or "s"]) if int(count) else UNLIMITED
+    return Rate(int(count), _PER[unit or "s"])
 
 
 def _rate_from_json(value: Any) -> Rate:
