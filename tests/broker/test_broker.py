@@ -8,6 +8,7 @@ import pytest
 from lapwing.errors import Exiting, LapwingError, NoSuchChannel, NoSuchTopic, WriteFailed
 from lapwing.log.datapath import DataPath
 from lapwing.wire.nsq.commands import Pub
+from overriding import overriding
 from play import MINUTE, SECOND, Stage, numbered
 
 
@@ -130,9 +131,9 @@ class Refusal:
     def __init__(self, stage: Stage) -> None:
         journal = stage.broker.topics["t"].store.journal
         assert journal is not None
-        self._journal, self._flush = journal, journal.flush
+        self._journal, self._kind = journal, type(journal)
         self._storage, self._try = stage.broker.storage, stage.broker.storage.try_writing
-        journal.flush = self._refuse  # type: ignore[method-assign]
+        journal.__class__ = overriding(journal, flush=self._refuse)
         stage.broker.storage.try_writing = self._refuse_plainly  # type: ignore[method-assign]
 
     def _refuse(self, *, sync: bool = False) -> None:
@@ -143,7 +144,7 @@ class Refusal:
 
     def heal(self) -> None:
         """Let them write again."""
-        self._journal.flush = self._flush  # type: ignore[method-assign]
+        self._journal.__class__ = self._kind
         self._storage.try_writing = self._try  # type: ignore[method-assign]
 
 

@@ -10,6 +10,7 @@ from lapwing.broker import claims, dead_filter, dead_letter_view, seek
 from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Rdy
+from overriding import overriding
 from play import SECOND, Client, Stage, numbered
 from redriving import DEAD, buried, run, start, waiting
 
@@ -299,7 +300,8 @@ def test_letters_that_came_back_are_finished_when_a_topic_is_opened_later(
     consumer = buried(stage)
     stage.checkpoint()
     start(stage)
-    stage.broker.topics[DEAD].checkpoint = refuse  # type: ignore[method-assign]
+    dead = stage.broker.topics[DEAD]
+    dead.__class__ = overriding(dead, checkpoint=refuse)
     stage.broker.redrives.step(now=stage.now)
     stage.commit()
     consumer.finish(*consumer.received())
@@ -319,7 +321,8 @@ def test_a_second_kill_before_letters_are_saved_as_finished_doubles_nothing(tmp_
     consumer = buried(stage)
     stage.checkpoint()
     start(stage)
-    stage.broker.topics[DEAD].checkpoint = refuse  # type: ignore[method-assign]
+    dead = stage.broker.topics[DEAD]
+    dead.__class__ = overriding(dead, checkpoint=refuse)
     stage.broker.redrives.step(now=stage.now)
     stage.commit()
     consumer.finish(*consumer.received())

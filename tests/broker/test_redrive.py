@@ -12,6 +12,7 @@ from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings import Rate
 from lapwing.errors import SettingRefused, WriteFailed
 from lapwing.wire.nsq.commands import Rdy
+from overriding import overriding
 from play import SECOND, Stage, numbered
 from redriving import DEAD, buried, run, start, waiting
 
@@ -230,7 +231,8 @@ def test_the_bookmark_is_as_it_was_when_letters_could_not_be_returned(tmp_path: 
 
     start(stage)
     with monkeypatch.context() as patch:
-        patch.setattr(stage.broker.topics["t"], "checkpoint", refuse)
+        topic = stage.broker.topics["t"]
+        patch.setattr(topic, "__class__", overriding(topic, checkpoint=refuse))
         assert run(stage).redriven == 0
     assert channel.bookmark == bookmark
     stage.pass_time(SECOND)
@@ -593,7 +595,7 @@ def test_a_kill_between_the_return_and_the_end_of_a_letter_doubles_nothing(tmp_p
         raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
 
     if to == "channel":
-        dead.checkpoint = refuse  # type: ignore[method-assign]  # what is finished there does not reach the disk
+        dead.__class__ = overriding(dead, checkpoint=refuse)  # what is finished there does not reach the disk
     stage.broker.redrives.step(now=stage.now)
     stage.commit()
     got = consumer.received()
@@ -620,7 +622,7 @@ def test_when_the_channel_cannot_be_journaled_the_letters_stay(tmp_path: Path, m
         raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "flush", refuse)
+        patch.setattr(journal, "__class__", overriding(journal, flush=refuse))
         task = run(stage)
     assert (task.state, task.redriven) == (RUNNING, 0)
     assert "No space left on device" in task.error
@@ -652,7 +654,7 @@ def test_letters_that_came_back_before_others_failed_do_not_come_back_twice(
         raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(second, "checkpoint", refuse)
+        patch.setattr(second, "__class__", overriding(second, checkpoint=refuse))
         task = run(stage)
         assert consumer.received() == [0]
         consumer.finish(0)

@@ -19,6 +19,7 @@ from lapwing.errors import CorruptChunk, PublishRefused, WriteFailed
 from lapwing.log.disk import Disk
 from lapwing.log.log import LogOptions
 from lapwing.log.staged import Intent, Part, StagedFiles
+from overriding import overriding
 
 SINK = "query-1"
 
@@ -218,7 +219,7 @@ def test_a_disk_that_refuses_leaves_the_commit_to_be_carried_on(node, monkeypatc
             raise WriteFailed("x", 0, OSError(28, "No space left on device"))
         flush()
 
-    monkeypatch.setattr(log, "flush", failing)
+    monkeypatch.setattr(log, "__class__", overriding(log, flush=failing))
     with pytest.raises(WriteFailed):
         node.commit(0, *keys)
     node.broker.topics["orders"].publish(b"other", _Silent(), now=node.now())
@@ -369,7 +370,7 @@ def test_the_ledger_outlives_sweeping_but_for_sinks_that_write_once(node):
     node.staging.sweep(now=ledger.stat().st_mtime_ns + STALE + 1)
 
     assert node.files.sinks() == [SINK]
-    assert json.loads((node.path / "staging" / "s-query-1" / "ledger").read_text()) ["batch"] == 0
+    assert json.loads((node.path / "staging" / "s-query-1" / "ledger").read_text())["batch"] == 0
 
 
 class _Silent:

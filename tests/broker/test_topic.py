@@ -10,6 +10,7 @@ from lapwing.log.log import DiskLog
 from lapwing.log.memory import MemoryLog
 from lapwing.sessions.nsq import PublishSlot
 from lapwing.wire.nsq.commands import Cls, Mpub, Pub, Rdy, Sub
+from overriding import overriding
 from play import MINUTE, SECOND, Stage, numbered
 
 
@@ -18,8 +19,8 @@ class Refusing:
 
     def __init__(self, stage: Stage, topic: str = "t") -> None:
         self.log = stage.broker.topics[topic].log
-        self._flush = self.log.flush
-        self.log.flush = self._refuse  # type: ignore[method-assign]
+        self._kind = type(self.log)
+        self.log.__class__ = overriding(self.log, flush=self._refuse)
 
     def _refuse(self) -> None:
         if isinstance(self.log, DiskLog):
@@ -32,7 +33,7 @@ class Refusing:
 
     def heal(self) -> None:
         """Let it write again."""
-        self.log.flush = self._flush  # type: ignore[method-assign]
+        self.log.__class__ = self._kind
 
 
 # --- fan-out -------------------------------------------------------------------------------------------------------

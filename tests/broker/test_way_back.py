@@ -10,6 +10,7 @@ from lapwing.broker.holder import Holder
 from lapwing.broker.pending import Reason
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Cls, Rdy
+from overriding import overriding
 from play import MINUTE, MS, SECOND, Stage, identity, numbered
 
 # --- what counts ------------------------------------------------------------------------------------------------
@@ -509,7 +510,7 @@ def test_a_message_waits_when_its_dead_letter_topic_refuses_and_health_says_why(
         raise WriteFailed(str(tmp_path), 0, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "flush", refuse)
+        patch.setattr(log, "__class__", overriding(log, flush=refuse))
         reject(consumer, 1)
     channel = stage.channel()
     assert (len(channel.pending.deferred), channel.in_flight_count, channel.depth) == (1, 0, 0)

@@ -6,6 +6,7 @@ import pytest
 from redis_stage import NOW, RedisClient, RedisError, RedisStage, encode
 
 from lapwing.errors import WriteFailed
+from overriding import overriding
 from play import MS
 
 T0 = NOW // MS
@@ -90,7 +91,8 @@ def test_a_write_that_fails_is_answered_for_each_entry(tmp_path: Path, monkeypat
     def refuse() -> None:
         raise WriteFailed("/data", 0, OSError(28, "no space left"))
 
-    monkeypatch.setattr(stage.broker.topics["s"].log, "flush", refuse)
+    log = stage.broker.topics["s"].log
+    monkeypatch.setattr(log, "__class__", overriding(log, flush=refuse))
     stage.commit()
 
     failed = [*one.replies(), *two.replies()]

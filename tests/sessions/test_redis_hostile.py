@@ -11,6 +11,7 @@ from redis_stage import NOW, RedisError, RedisStage
 from lapwing.errors import WriteFailed
 from lapwing.sessions import redis_replies
 from lapwing.sessions.redis_keys import compile_pattern
+from overriding import overriding
 from play import MS
 
 T0 = NOW // MS
@@ -104,7 +105,7 @@ def test_an_id_is_forgotten_whose_entry_could_not_be_written(tmp_path: Path, mon
         raise WriteFailed("/data", 0, OSError(28, "no space left"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "flush", refuse)
+        patch.setattr(log, "__class__", overriding(log, flush=refuse))
         with pytest.raises(RedisError, match="MISCONF"):
             client.ask("XADD s IDMP p 1 * data y")
 

@@ -7,6 +7,7 @@ from redis_stage import NOW, RedisError, RedisStage, encode, fields
 
 from lapwing import kernel
 from lapwing.errors import LogError, WriteFailed
+from overriding import overriding
 from play import MS, SECOND
 
 T0 = NOW // MS
@@ -61,7 +62,8 @@ def test_an_entry_that_cannot_be_written_is_answered_with_the_reason(
         log._pending_counts.clear()
         raise WriteFailed("/data/s", 7, OSError(28, "No space left on device"))
 
-    monkeypatch.setattr(stage.broker.topics["s"].log, "flush", refuse)
+    log = stage.broker.topics["s"].log
+    monkeypatch.setattr(log, "__class__", overriding(log, flush=refuse))
     client.send(*commands, "PING")
     found = client.replies()
     failed = found[-2][0] if isinstance(found[-2], list) else found[-2]

@@ -63,6 +63,8 @@ class Broker:
         self.stale: dict[Topic, None] = {}  # topics that have changed since they were saved
         self.read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
         self.trimmable: dict[Topic, None] = {}  # topics that have changed since they were trimmed
+        self.awake: dict[Topic, int] = {}  # topics that may be made to rest, and when they were used, ns
+        self.unsynced_resting: dict[Topic, None] = {}  # topics whose logs have something to sync although they rest
         self.unindexed: dict[Topic, None] = {}  # topics whose logs were written to since the last checkpoint
         self.catalog_dirty = True
         self.catalog_saves = 0  # that `save_catalog` has begun
@@ -134,11 +136,13 @@ class Broker:
         topic.store.destroy()  # first: should the disk refuse, nothing has changed
         topic.close()
         del self.topics[name]
+        self.awake.pop(topic, None)
+        self.unsynced_resting.pop(topic, None)
         self.agenda.drop_deleted()
         for channel in list(topic.channels):
             self.changed("channel", name, channel, created=False)
         self.changed("topic", name, None, created=False)
-        topic.channels.clear()  # which have the topic
+        topic.channels = {}  # which have the topic
         for client in self.clients:
             client.drop_topic(name)
 

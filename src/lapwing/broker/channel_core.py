@@ -54,7 +54,7 @@ class ChannelTopic(Protocol):
     id_base: int
     emptied: EmptiedRuns
     deleted: DeletedRuns
-    settings: dict[str, Any]
+    settings: Mapping[str, Any]
     report: Callable[[str], None]
 
     @property

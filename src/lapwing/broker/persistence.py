@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from lapwing.broker import checkpoint as checkpoints
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 PROBING: Final = 1_000_000_000  # ns between two attempts to write to a disk that has refused
 RETRY: Final = 10_000_000_000  # ns before a topic that could not be opened is tried again; each time twice as long
 MOST_RETRY: Final = 600_000_000_000
+REST: Final = 2_000_000_000  # ns without use after which a topic is made to take little memory
+_REST_AT_ONCE: Final = 250  # topics: some milliseconds
 
 
 @dataclass(slots=True)
@@ -63,7 +66,10 @@ def open_all(broker: Broker, *, now: int) -> None:
         broker.report(note)
     for name in broker.storage.names_on_disk():
         entries.setdefault(name, TopicEntry(name, False, [], {}))
+    _open_resting(broker, entries, now)
     for entry in entries.values():
+        if entry.name in broker.topics:
+            continue
         try:
             _open(broker, entry, now)
         except LogError as error:
@@ -74,6 +80,24 @@ def open_all(broker: Broker, *, now: int) -> None:
             )
     _recover(broker, broker.topics.keys(), now)
     broker.changes.clear()
+
+
+def _open_resting(broker: Broker, entries: dict[str, TopicEntry], now: int) -> None:
+    """Take over the topics that the last process saved at rest, without opening their files."""
+    for saved, store in broker.storage.resting():
+        entry = entries.get(saved.name)
+        if entry is None or entry.channels or "emptied" in entry.settings or saved.name in broker.topics:
+            continue
+        topic = Topic(entry.name, broker, store)
+        topic.paused = entry.paused
+        if entry.settings:
+            topic.settings = dict(entry.settings)
+        topic.fanned_out = saved.fanned_out
+        topic.has_extras = True
+        broker.topics[entry.name] = topic
+        broker.settings.apply_topic(topic, now=now)
+        if topic.log.unsynced:
+            broker.unsynced_resting[topic] = None
 
 
 def open_again(broker: Broker, *, now: int) -> None:
@@ -116,7 +140,8 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
     try:
         topic = Topic(entry.name, broker, broker.storage.open(entry.name))
         topic.paused = entry.paused
-        topic.settings = dict(entry.settings)
+        if entry.settings:
+            topic.settings = dict(entry.settings)
         journal = topic.store.journal
         if journal is not None:
             state = journal.load(end=topic.log.end)
@@ -131,7 +156,6 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
             topic.close()
         raise LogError(f"topic {entry.name} is not served: {error}") from error
     _report_news(broker, topic)
-    broker.unindexed[topic] = None  # of messages that were found without a record
     broker.topics[entry.name] = topic
     for line in entry.channels:
         channel = topic.channels.get(line.name)
@@ -145,6 +169,8 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
             broker.catalog_changed()
     broker.settings.apply_topic(topic, now=now)
     topic.fan_out(now)
+    if not topic.rest():
+        broker.unindexed[topic] = None  # messages may have been found without a record
 
 
 def _restore_topic(topic: Topic, state: JournalState, longest: int, now: int) -> None:
@@ -187,7 +213,9 @@ def _is_cut(topic: Topic, state: JournalState) -> bool:
 
 def _restore_emptied(topic: Topic, saved: list[tuple[int, int]] | None) -> None:
     """Take over the emptied runs; an old data path has them among the settings in the catalog."""
-    old = topic.settings.pop("emptied", None)
+    before, old = topic.settings, topic.settings.get("emptied")
+    if old is not None:
+        topic.settings = {name: value for name, value in before.items() if name != "emptied"}
     if saved is not None:
         topic.emptied.runs = saved
     elif isinstance(old, list):
@@ -195,7 +223,7 @@ def _restore_emptied(topic: Topic, saved: list[tuple[int, int]] | None) -> None:
         try:
             topic.checkpoint()  # before the catalog is written without them
         except WriteFailed:
-            topic.settings["emptied"] = old
+            topic.settings = before
     topic.emptied.cut(topic.log.end)  # a power loss has cut the log there: other messages are to come
 
 
@@ -215,7 +243,7 @@ def _leave_out(topic: Topic, lost: range) -> None:
 
 def _restore_channel(topic: Topic, name: str, state: ChannelState, longest: int, now: int) -> Channel:
     channel = topic.new_channel(name, cursor=topic.log.first)
-    topic.channels[name] = channel
+    topic.add_channel(channel)
     checkpoints.restore(channel, state, now=now, longest=longest)
     return channel
 
@@ -233,8 +261,10 @@ def checkpoint(broker: Broker, *, now: int) -> None:
         broker.drain.look(now)
     if broker.read_stalls:
         _retry_reads(broker, now)
+    _note_used(broker, broker.unindexed, now)
     _write_indexes(broker)
     stale, broker.stale = broker.stale, {}
+    _note_used(broker, stale, now)
     for topic in stale:
         if topic.exiting:
             continue
@@ -249,13 +279,20 @@ def checkpoint(broker: Broker, *, now: int) -> None:
         except LogError as error:
             broker.stale[topic] = None
             broker.fail(error)
+    _let_rest(broker, now)
     if broker.catalog_dirty:
         broker.save_catalog_later()
 
 
 def close_all(broker: Broker) -> None:
     """Save every topic and the catalog, and release the data path."""
+    idle = []
     for topic in broker.topics.values():
+        if not topic.channels and topic.rest():
+            if topic.is_plain:
+                idle.append((topic.name, topic.store, topic.fanned_out))
+            topic.close()
+            continue
         for channel in topic.channels.values():
             channel.dirty = True
         broker.checkpoint_topic(topic)
@@ -264,6 +301,7 @@ def close_all(broker: Broker) -> None:
             topic.store.close()
         except (LogError, OSError) as error:
             broker.report(f"topic {topic.name}: could not be saved in full: {error}")
+    broker.storage.save_resting(idle)
     broker.save_catalog()
     broker.storage.close()
 
@@ -292,6 +330,31 @@ def _write_indexes(broker: Broker) -> None:
             except LogError as error:
                 broker.unindexed[topic] = None
                 broker.fail(error)
+
+
+def _note_used(broker: Broker, topics: Iterable[Topic], now: int) -> None:
+    """Note that topics were used, behind all that were used before."""
+    for topic in topics:
+        broker.awake.pop(topic, None)
+        if not topic.exiting and not topic.ephemeral:
+            broker.awake[topic] = now
+
+
+def _let_rest(broker: Broker, now: int) -> None:
+    """Have topics take little memory that were not used for a while, some at a time."""
+    idle = takewhile(lambda each: now - each[1] >= REST, broker.awake.items())
+    for topic, _ in list(islice(idle, _REST_AT_ONCE)):
+        del broker.awake[topic]
+        if not topic.exiting:
+            let_rest(broker, topic, now=now)
+
+
+def let_rest(broker: Broker, topic: Topic, *, now: int) -> None:
+    """Have a topic take little memory; one that cannot is tried again later."""
+    if not topic.rest():
+        broker.awake[topic] = now
+    elif topic.log.unsynced:
+        broker.unsynced_resting[topic] = None
 
 
 def _retry_reads(broker: Broker, now: int) -> None:
@@ -323,6 +386,10 @@ def trim(broker: Broker, *, now: int, everywhere: bool) -> bool:
     changed, broker.trimmable = broker.trimmable, {}
     for topic in list(broker.topics.values()) if everywhere else changed:
         if not topic.exiting:
+            if topic.log.rests and topic.log.has_one_segment:
+                continue
+            if not topic.ephemeral:
+                broker.awake.setdefault(topic, now)
             _report_news(broker, topic)
             try:
                 if not trimming.trim(topic, broker.options, now=now):

@@ -115,7 +115,7 @@ class SettingsStore:
         matching = [(name, _without(values, "dead_topic", topic.name)) for name, values in matching]
         return [("channel", own), *matching, ("topic", shared), self._channel_flags]
 
-    def _topic_layers(self, topic: Topic, own: Own) -> list[Layer]:
+    def _topic_layers(self, topic: Topic, own: Mapping[str, Any]) -> list[Layer]:
         return [("topic", own), *policies.layers(self.policies.of_topic(topic.name)), self._topic_flags]
 
     # --- changes -------------------------------------------------------------------------------------------------

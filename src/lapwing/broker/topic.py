@@ -7,8 +7,9 @@ paused or has no channel, and a new channel begins there: the first one gets the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapwing import kernel
 from lapwing.broker import checkpoint
@@ -18,7 +19,7 @@ from lapwing.broker.dedup import DedupWindow
 from lapwing.broker.deleted import DeletedRuns
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.skips import EmptiedRuns
-from lapwing.broker.topic_writer import Receipt, TopicWriter
+from lapwing.broker.topic_writer import NOTHING_COUNTED, Receipt, TopicWriter
 from lapwing.errors import Exiting, ReadFailed, WriteFailed
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
     from lapwing.broker.storage import Store
     from lapwing.log.sidelog import MessageStore
     from lapwing.log.topiclog import DirectLog
+
+
+NONE_LOST: Final = range(0)
+_NO_CHANNELS: Final[Mapping[str, Channel]] = MappingProxyType({})
+_NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
+_PARTS: Final[dict[str, Callable[[], object]]] = {
+    "deleted": DeletedRuns, "door_state": dict, "emptied": EmptiedRuns, "saved_state": dict, "waiting": list,
+}  # fmt: skip
 
 
 class TopicSettingsSource(Protocol):
@@ -88,25 +97,64 @@ class TopicBroker(Protocol):
 
 
 class Topic(TopicWriter):
-    """One topic: its log, its channels, and how far messages were handed from one to the others."""
+    """One topic: its log, its channels, and how far messages were handed from one to the others.
+
+    A topic that is not used can `rest`: it takes little memory then, and is as before with its next use.
+    """
+
+    __slots__ = (
+        "__weakref__", "_broker", "channels", "deleted", "door_state", "effective", "emptied", "held", "lost", "moved",
+        "paused", "report", "saved_state", "settings", "store", "trimmed_bytes",
+    )  # fmt: skip
 
     def __init__(self, name: str, broker: TopicBroker, store: Store) -> None:
         super().__init__(name, store.log, broker.options)
         self.paused = False
         self.held = False  # until it is known which channels the topic begins with
-        self.channels: dict[str, Channel] = {}
-        self.settings: dict[str, Any] = {}  # its own
+        self.channels: Mapping[str, Channel] = _NO_CHANNELS
+        self.settings: Mapping[str, Any] = _NO_SETTINGS  # its own
         self.effective: TopicSettings = broker.settings.plain_topic  # what holds, with policies and flags
         self.store = store
-        self.deleted = DeletedRuns()
-        self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the topic
-        self.saved_state: dict[str, Any] = {}  # what of it is in the journal
+        self.deleted: DeletedRuns
+        self.door_state: dict[str, Any]  # JSON that a door keeps with the topic
+        self.saved_state: dict[str, Any]  # what of it is in the journal
         self.report: Callable[[str], None] = broker.report
         self._broker = broker
         self.moved = False  # fanned_out has changed since it was saved
-        self.emptied = EmptiedRuns()
+        self.emptied: EmptiedRuns
         self.trimmed_bytes = 0  # twice what was left after it was last trimmed for taking much memory
-        self.lost = range(0)  # sequences not handed over yet that a crash took
+        self.lost = NONE_LOST  # sequences not handed over yet that a crash took
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Make a part that few topics need, with its first use."""
+            make = _PARTS.get(name)
+            if make is None:
+                raise AttributeError(name)
+            part = make()
+            setattr(self, name, part)
+            return part
+
+    def rest(self) -> bool:
+        """Take little memory until the next use; return False where the topic is in use, or has something to save."""
+        used = bool(self.held or self.waiting or self.exiting or self.dedup is not None)
+        used |= any(channel.subscriptions or channel.dirty for channel in self.channels.values())
+        unsaved = self.moved or self.emptied.changed or self.deleted.changed or self.door_state != self.saved_state
+        if used or unsaved or not self.store.rest():
+            return False
+        self.counted = NOTHING_COUNTED
+        for name, part in (("deleted", self.deleted), ("emptied", self.emptied.runs), ("waiting", self.waiting)):
+            if not part:
+                delattr(self, name)
+        if not self.door_state:
+            del self.door_state, self.saved_state
+        return True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no message was deleted, dropped or lost, and no door keeps anything with the topic."""
+        return not (self.deleted or self.emptied.runs or self.lost or self.door_state)
 
     def __str__(self) -> str:
         return f"topic {self.name}"
@@ -208,7 +256,7 @@ class Topic(TopicWriter):
                 self._accept_around(channel, start, stop, deferrals, now)
             else:
                 channel.accept(start, stop, deferrals, now=now)
-        self.lost = range(0)
+        self.lost = NONE_LOST
 
     def _accept_around(
         self, channel: Channel, start: int, stop: int, deferrals: Sequence[tuple[int, int]], now: int
@@ -236,12 +284,19 @@ class Topic(TopicWriter):
             channel = self.new_channel(name, cursor=start)
             if start < self.fanned_out:
                 checkpoint.skip(channel, checkpoint.find_skips(channel, start))
-            self.channels[name] = channel
+            self.add_channel(channel)
             self._broker.settings.apply_channel(channel, now=now)
             self.fan_out(now)
             self._broker.checkpoint_topic(self, sync=sync)
             self._broker.changed("channel", self.name, name, created=True)
         return channel
+
+    def add_channel(self, channel: Channel) -> None:
+        """Add a new channel to those of the topic."""
+        if isinstance(self.channels, dict):
+            self.channels[channel.name] = channel
+        else:
+            self.channels = {channel.name: channel}
 
     def new_channel(self, name: str, *, cursor: int) -> Channel:
         """Return a new channel, which is not among the topic's channels yet."""
@@ -251,7 +306,9 @@ class Topic(TopicWriter):
 
     def delete_channel(self, name: str) -> None:
         """Delete a channel with everything it has, and hang up on its consumers."""
-        channel = self.channels.pop(name)
+        channel = self.channels[name]
+        if isinstance(self.channels, dict):
+            del self.channels[name]
         channel.close()
         self.moved = True
         self.store.forget(name)
@@ -331,7 +388,7 @@ class Topic(TopicWriter):
             self.emptied.add(start, stop, passed=min(channel.cursor for channel in self.channels.values()))
             for channel in self.channels.values():
                 channel.pass_by(start, stop)
-        self.lost = range(0)
+        self.lost = NONE_LOST
         self._broker.checkpoint_topic(self)
 
     def pause(self, paused: bool, *, now: int) -> None:

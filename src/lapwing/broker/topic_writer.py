@@ -34,6 +34,7 @@ class _NoReceipt:
 
 
 _NO_RECEIPT: Final = _NoReceipt()
+NOTHING_COUNTED: Final = (0, 0)
 
 
 class PublishLimits(Protocol):
@@ -71,6 +72,11 @@ def _id_of(headers: Mapping[str, str]) -> bytes:
 class TopicWriter:
     """The part of a topic that messages come in at."""
 
+    __slots__ = (
+        "admission", "counted", "dedup", "dropped_count", "ephemeral", "exiting", "fanned_out", "has_extras", "id_base",
+        "log", "message_bytes", "message_count", "name", "options", "waiting",
+    )  # fmt: skip
+
     def __init__(self, name: str, log: TopicLog, options: Options) -> None:
         self.name = name
         self.ephemeral = names.ephemeral(name)
@@ -86,7 +92,7 @@ class TopicWriter:
         self.dropped_count = 0  # messages that did not fit an ephemeral topic
         self.waiting: list[tuple[Receipt, int]] = []  # of this turn, with the first sequence of each
         self.has_extras = False  # whether a message that was not handed over may be deferred
-        self.counted = (0, 0)  # messages and bytes before this turn, in case its write fails
+        self.counted = NOTHING_COUNTED  # messages and bytes before this turn, in case its write fails
 
     @property
     @abstractmethod

@@ -39,7 +39,7 @@ class TopicEntry:
     name: str
     paused: bool = False
     channels: list[ChannelEntry] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class DamagedCatalog(LogError):

@@ -81,7 +81,7 @@ class DataPath:
     def topics_on_disk(self) -> list[str]:
         """Return the topics that have a folder, known to the catalog or not; remove what a crash left half done."""
         for entry in os.listdir(self.path):
-            if entry.startswith(("nsqd.dat.", "clock.")) and entry.endswith(".tmp"):  # never finished
+            if entry.startswith(("nsqd.dat.", "clock.", "resting.")) and entry.endswith(".tmp"):  # never finished
                 DISK.unlink(os.path.join(self.path, entry))
         root = os.path.join(self.path, TOPICS)
         found = []

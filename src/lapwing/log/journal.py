@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -25,9 +26,17 @@ from lapwing.log.records import RecordFile
 
 __all__ = ["ChannelState", "FailureState", "HeldRun", "HolderState", "Journal", "JournalState"]
 
+PackedJournal = tuple[()] | tuple[tuple[int, bool], int, tuple[tuple[object, int], ...]]
+
 _COMPACT_BYTES: Final = 1 << 20
 _COMPACT_RATIO: Final = 4
 _NEXT_STEP: Final = "start the version of lapwing that wrote it, or stop nsqd and move the file elsewhere"
+
+
+@functools.lru_cache(maxsize=256)
+def _shared(packed: PackedJournal) -> PackedJournal:
+    """Return one object for all that are equal: the journals of topics that are hardly used are."""
+    return packed
 
 
 class Journal:
@@ -35,6 +44,11 @@ class Journal:
 
     What is saved is written by the next `flush`, as one record: after a crash all of it is there or nothing.
     """
+
+    __slots__ = (
+        "_entries", "_file", "_latest", "_live", "_read", "_sync", "_version", "damaged", "notes", "path",
+        "sync_wanted",
+    )  # fmt: skip
 
     def __init__(
         self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False
@@ -50,6 +64,29 @@ class Journal:
         self._entries: list[bytes] = []  # in order
         self._latest: dict[object, bytes] = {}  # entries that a later one of the same key replaces, before the flush
         self._live: dict[object, int] = {}  # bytes that a rewrite would need, by what they are about
+
+    def pack(self) -> PackedJournal | None:
+        """Return what is known of the file, and give its descriptor back; None where something is to be written.
+
+        A new object that `resume` gives it to is as this one, without reading the file again.
+        """
+        known = self._file.known
+        unwritten = self._entries or self._latest or self.sync_wanted
+        if known is None or unwritten or self.notes or self.damaged:
+            return None
+        self._file.file.close()
+        if not self._read:
+            return ()
+        live = tuple((key, size) for key, size in self._live.items() if size)
+        return _shared((known, self._version, live))
+
+    def resume(self, packed: PackedJournal) -> None:
+        """Continue as the object that `pack` was called of."""
+        if packed:
+            known, self._version, live = packed
+            self._file.resume(known)
+            self._live = dict(live)
+            self._read = True
 
     def load(self, *, end: int | None = None) -> JournalState:
         """Return everything the journal knows. A damaged record is skipped, a torn one at the end cut off.

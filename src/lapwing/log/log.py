@@ -12,9 +12,9 @@ from lapwing.log import reader as reading
 from lapwing.log.attributes import Extra, Rows, RowText
 from lapwing.log.disk import OpenFiles
 from lapwing.log.index import QUARANTINED, BadRecord
-from lapwing.log.log_writer import LogWriter
 from lapwing.log.options import BLOCK_BYTES, LogOptions
 from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
+from lapwing.log.resting_log import NO_MEMO, NONE_LOST, OnCorrupt, RestingLog
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import Segment, time_of
 from lapwing.log.topiclog import Frames, TopicLog
@@ -22,7 +22,6 @@ from lapwing.log.topiclog import Frames, TopicLog
 __all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLimits", "TopicLog"]
 
 T = TypeVar("T")
-OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence, count
 
 _COLD_READERS: Final = 8  # readers of old rows that are remembered
 
@@ -31,12 +30,14 @@ def _ignore(path: str, offset: int, first: int, count: int) -> None:
     """Ignore a corrupt range; `DiskLog.notes` has it anyway."""
 
 
-class DiskLog(LogWriter):
+class DiskLog(RestingLog):
     """The log of one topic in a directory of its own.
 
-    Opening mends what a crash left, and `notes` names it. One log belongs to one thread; only the call
-    that `begin_sync` gives may run in another.
+    Opening mends what a crash left, and `notes` names it. One log belongs to one thread; only the call that
+    `begin_sync` gives may run in another. One that is not used can `rest`, and take little memory until its next use.
     """
+
+    __slots__ = ()
 
     def __init__(
         self,
@@ -60,12 +61,10 @@ class DiskLog(LogWriter):
         notes: list[str] = []
         opened = opening.open_directory(path, node, now=now, options=options, files=files, notes=notes, by_form=by_form)
         super().__init__(path, opened.segments, options, files, notes)
-        self.identity, self.node, self.lost = opened.identity, opened.node, opened.lost
+        self.identity, self.node, self.lost = opened.identity, opened.node, opened.lost or NONE_LOST
         self.on_corrupt = on_corrupt
-        self.unserved: list[tuple[int, int]] = []  # runs that could not be served when they were read
-        self._reported: set[tuple[str, int]] = set()
-        self._memo: tuple[int, int, Frames] = (0, 0, b"")
-        self._cold_rows: list[tuple[Segment, int, Rows]] = []  # that were read last, and from which sequence on
+        self._packed = b""
+        self._begin_reading()
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -157,7 +156,7 @@ class DiskLog(LogWriter):
 
     def shed(self) -> None:
         """Drop what is in memory and also on disk."""
-        self._memo = (0, 0, b"")
+        self._memo = NO_MEMO
         self._noted_bytes = -1
         self._window.shrink(0, self._written)
         self._recent_rows.shrink(0)

@@ -16,11 +16,17 @@ from lapwing.log.sync import Sync
 from lapwing.log.topiclog import DirectLog, Frames
 from lapwing.log.window import Window
 
-_SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
+SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
 
 
 class LogWriter:
     """The segments of one topic, the newest of which grows."""
+
+    __slots__ = (
+        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_pending", "_pending_bytes", "_pending_counts",
+        "_pending_rows", "_recent_rows", "_reserved", "_rows_end", "_segments", "_since_check", "_sync",
+        "_unwritten_rows", "_window", "_written", "directory", "end", "files", "first", "next", "notes", "options",
+    )  # fmt: skip
 
     def __init__(
         self, directory: str, segments: list[Segment], options: LogOptions, files: OpenFiles, notes: list[str]
@@ -30,22 +36,29 @@ class LogWriter:
         self.files = files
         self.notes = notes  # what was mended, for the operator
         self._lazy = options.durability == "memory"
-        self._segments = segments
-        self._firsts = [segment.first for segment in segments]
+        self._set_segments(segments)
         self.next = self.end = segments[-1].end if segments else 0
         self.first = self._firsts[0] if self._firsts else self.next
         self._written = self.next  # with durability "memory", what is beyond it is in the window alone
-        self._window = Window(self.next)
         self._reserved = False  # whether the disk knows that there may be something beyond `_written`
+        self._rows_end = self.next if any(segment.extras.size for segment in segments) else 0  # there are none beyond
+        self._sync = Sync(directory, files, self.end)
+        self._since_check = SPACE_CHECK
+        self._begin()
+
+    def _set_segments(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._firsts = [segment.first for segment in segments]
+
+    def _begin(self) -> None:
+        """Begin with nothing in memory but what is also on disk."""
+        self._window = Window(self.next)
         self._unwritten_rows: list[Rows] = []
         self._pending: list[Frames] = []
         self._pending_counts: list[int] = []
         self._pending_rows: list[Rows] = []
         self._recent_rows = RecentRows(self.next)
-        self._rows_end = self.next if any(segment.extras.size for segment in segments) else 0  # there are none beyond
         self._pending_bytes = 0
-        self._sync = Sync(directory, files, self.end)
-        self._since_check = _SPACE_CHECK
         self._noted_bytes = -1  # in memory, when the files were last given their number
 
     @abstractmethod
@@ -143,7 +156,7 @@ class LogWriter:
         room = min(
             segment.room(),
             self.options.segment_bytes - segment.size,
-            _SPACE_CHECK - self._since_check - 1,
+            SPACE_CHECK - self._since_check - 1,
         )
         return (segment.frames.fd, segment.size, room) if room > 0 else None
 
@@ -176,7 +189,7 @@ class LogWriter:
         segment, size, rows = self._segments[-1], len(frames), self._pending_rows
         if not 0 < size <= CHUNK_BYTES or (rows and not segment.extras.size):  # which makes another file
             return False
-        if segment.size + size > self.options.segment_bytes or self._since_check + size >= _SPACE_CHECK:
+        if segment.size + size > self.options.segment_bytes or self._since_check + size >= SPACE_CHECK:
             return False
         atomic = max(self._pending_counts) > 1
         try:
@@ -268,7 +281,7 @@ class LogWriter:
     def _check_space(self, size: int) -> None:
         """Refuse before the disk is so full that nothing else works either."""
         self._since_check += size
-        if self._since_check < _SPACE_CHECK:
+        if self._since_check < SPACE_CHECK:
             return
         path = self._segments[-1].frames.path if self._segments else self.directory
         offset = self._segments[-1].size if self._segments else 0

@@ -35,6 +35,13 @@ class MemoryLog:
         self._pending_rows: list[Rows] = []
         self._rows = RecentRows(0)
 
+    rests = False  # it always has its messages in memory
+
+    @property
+    def has_one_segment(self) -> bool:
+        """False: memory is given back piece by piece."""
+        return False
+
     @property
     def direct(self) -> DirectLog | None:
         """None: there is no file."""

@@ -106,12 +106,24 @@ def _missing(data: bytes, room: int) -> int:
 class RecordFile:
     """A file of records that is only appended to, or replaced as a whole."""
 
+    __slots__ = ("_syncing", "_torn", "_unnamed", "doubtful", "file", "size")
+
     def __init__(self, file: File) -> None:
         self.file = file
         self.size = 0  # bytes that are known to be good
         self.doubtful = False  # a sync failed: records before may be lost, and the caller has to replace the file
         self._torn = False  # there is more in the file than that, to be cut off first
         self._unnamed = True  # the name of the file may not be synced
+        self._syncing = False  # the call that `begin_sync` gave is not over
+
+    @property
+    def known(self) -> tuple[int, bool] | None:
+        """The state of the file, for `resume` of another object; None while it is synced, or after a failure."""
+        return None if self.doubtful or self._torn or self._syncing else (self.size, self._unnamed)
+
+    def resume(self, known: tuple[int, bool]) -> None:
+        """Take over what another object knew."""
+        self.size, self._unnamed = known
 
     def read(self) -> Iterator[Found]:
         """Yield everything in the file; afterwards records are appended behind the last sound one.
@@ -168,6 +180,7 @@ class RecordFile:
         disk = self.file.table.disk
         fd = disk.dup(self.file.table.reach(self.file))
         folder = os.path.dirname(self.file.path) if self._unnamed else ""
+        self._syncing = True
 
         def sync() -> None:
             try:
@@ -179,6 +192,7 @@ class RecordFile:
                 self.doubtful = True
                 raise
             finally:
+                self._syncing = False
                 disk.close(fd)
 
         return sync

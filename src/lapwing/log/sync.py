@@ -21,6 +21,8 @@ Job = tuple[int, str, Sequence[Piece]]  # descriptor, path, what to write again 
 class Sync:
     """The files of one log that are written and not yet synced."""
 
+    __slots__ = ("_directory", "_dirty", "_doubtful", "_files", "_names_dirty", "_target", "_under_way", "reached")
+
     def __init__(self, directory: str, files: OpenFiles, reached: int) -> None:
         self.reached = reached  # the sequence up to which all is synced
         self._directory = directory
@@ -40,6 +42,24 @@ class Sync:
     def boundary(self) -> int:
         """The sequence up to which all is synced, or about to be."""
         return self._target
+
+    @property
+    def settled(self) -> bool:
+        """Whether no sync is under way, and none has to be made good."""
+        return self._under_way is None and not self._doubtful
+
+    @property
+    def names_dirty(self) -> bool:
+        """Whether names in the directory may not be synced."""
+        return self._names_dirty
+
+    def is_dirty(self, segment: Segment) -> bool:
+        """Return whether a segment has to be synced."""
+        return segment in self._dirty
+
+    def resume(self, target: int, *, names_dirty: bool) -> None:
+        """Continue where a log was that has rested."""
+        self._target, self._names_dirty = target, names_dirty
 
     def wrote(self, segment: Segment, *, created: bool = False) -> None:
         """Note a write."""

@@ -42,6 +42,14 @@ class TopicLog(Protocol):
         """The log as one to whose file others may write; None when it has none."""
 
     @property
+    def rests(self) -> bool:
+        """Whether the log takes little memory now, until its next use."""
+
+    @property
+    def has_one_segment(self) -> bool:
+        """Whether nothing can be deleted, as only the segment is left that is written to."""
+
+    @property
     def pending(self) -> bool:
         """Whether something was appended and not yet flushed."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from lapwing.broker.broker import Broker
+from lapwing.broker.persistence import let_rest
 from lapwing.broker.topic import Topic
 from lapwing.broker.topic_writer import Receipt
 from lapwing.errors import LapwingError, WriteFailed
@@ -70,9 +71,15 @@ class Syncer:
 
     async def sync_all(self) -> None:
         """Sync every log that needs it, so that a power loss takes little with `os` durability."""
-        for topic in list(self._broker.topics.values()):
+        broker = self._broker
+        for topic in [*broker.awake, *broker.unindexed]:  # others have nothing to sync
             if not topic.ephemeral and not topic.exiting and topic.log.unsynced:
                 await self.sync(topic)
+        for topic in list(broker.unsynced_resting):
+            broker.unsynced_resting.pop(topic, None)
+            if not topic.exiting:
+                await self.sync(topic)
+                let_rest(broker, topic, now=broker.now)
 
     async def stop(self) -> None:
         """Wait for the sync under way, and end the thread."""

@@ -113,7 +113,7 @@ class RedisContext:
             raise ErrorReply(write_failed(error)) from error
         except LapwingError as error:
             raise ErrorReply(f"ERR {error}") from error
-        topic.settings["keep"] = "trimmed"
+        topic.settings = {**topic.settings, "keep": "trimmed"}
         topic.effective = self.broker.settings.of_topic(topic)
         return self._remember(key, database, topic)
 

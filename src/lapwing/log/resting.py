@@ -1,0 +1,90 @@
+"""The state of a log that nobody uses, in few bytes: its segments, and what of them is synced.
+
+A node may have very many topics, of which few are in use. An open log is two dozen objects; packed it is one, from
+which the same objects are made again without the disk. Nothing is packed that is only in memory.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from lapwing.log.disk import OpenFiles
+from lapwing.log.index import decode
+from lapwing.log.options import LogOptions
+from lapwing.log.segment import Segment
+from lapwing.log.sync import Sync
+
+_MOST_SEGMENTS: Final = 64  # there are few logs of more, and they are rarely idle
+_HEAD: Final = struct.Struct("<BBQQQ")  # flags, bytes of the identity, bytes of frames, synced up to, target of that
+_SEGMENT: Final = struct.Struct("<BQQQQQqQQ")
+_CHUNK: Final = 64
+_UNSYNCED, _NAMES, _SEVERAL = 1, 2, 4  # flags of the head
+_DIRTY, _BOOT, _LAST = 1, 2, 4  # flags of a segment
+
+
+def pack(identity: str, segments: Sequence[Segment], sync: Sync) -> bytes | None:
+    """Return the state of a log; None while something of it has to be written, or is being synced, or it is large."""
+    name = identity.encode()
+    if len(segments) > _MOST_SEGMENTS or len(name) > 255 or not sync.settled:
+        return None
+    parts = []
+    for segment in segments:
+        index, last = segment.index, segment.last
+        known = [] if last is None else [last]
+        if segment.torn or index.unwritten or index.recent != known:
+            return None
+        flags = _DIRTY * sync.is_dirty(segment) | _BOOT * segment.recorded_boot | _LAST * (last is not None)
+        parts.append(
+            _SEGMENT.pack(
+                flags, segment.first, segment.end, segment.size, segment.synced, segment.synced_extras, segment.newest,
+                index.count, segment.extras.size,
+            )
+        )  # fmt: skip
+        if last is not None:
+            parts.append(last.encode())
+    flags = _UNSYNCED * sync.needed | _NAMES * sync.names_dirty | _SEVERAL * (len(segments) > 1)
+    size = sum(segment.size for segment in segments)
+    return b"".join([_HEAD.pack(flags, len(name), size, sync.reached, sync.boundary), name, *parts])
+
+
+def bytes_of(packed: bytes) -> int:
+    """Return the bytes of frames in a log."""
+    size: int = _HEAD.unpack_from(packed)[2]
+    return size
+
+
+def is_unsynced(packed: bytes) -> bool:
+    """Return whether something of a log would not survive a power loss."""
+    return bool(packed[0] & _UNSYNCED)
+
+
+def has_several(packed: bytes) -> bool:
+    """Return whether a log has more than one segment."""
+    return bool(packed[0] & _SEVERAL)
+
+
+def unpack(packed: bytes, directory: str, files: OpenFiles, options: LogOptions) -> tuple[str, list[Segment], Sync]:
+    """Return what was packed: the identity, the segments, and what of them is synced."""
+    head, length, _, reached, target = _HEAD.unpack_from(packed)
+    at = _HEAD.size + length
+    identity = packed[_HEAD.size : at].decode()
+    sync = Sync(directory, files, reached)
+    segments = []
+    while at < len(packed):
+        flags, first, end, size, synced, synced_extras, newest, count, extras = _SEGMENT.unpack_from(packed, at)
+        at += _SEGMENT.size
+        segment = Segment(directory, first, files, options.merge_bytes, options.boot)
+        segment.end, segment.size, segment.newest = end, size, newest
+        segment.synced, segment.synced_extras = synced, synced_extras
+        segment.recorded_boot = bool(flags & _BOOT)
+        segment.index.count, segment.extras.size = count, extras
+        if flags & _LAST:
+            segment.last = decode(packed, at)
+            assert segment.last is not None
+            segment.index.recent = [segment.last]
+            at += _CHUNK
+        if flags & _DIRTY:
+            sync.wrote(segment)
+        segments.append(segment)
+    sync.resume(target, names_dirty=bool(head & _NAMES))
+    return identity, segments, sync

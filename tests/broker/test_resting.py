@@ -1,0 +1,201 @@
+"""Topics that nobody uses rest, and a node with very many of them starts fast: it does not open their files."""
+
+from pathlib import Path
+
+import pytest
+
+from lapwing.broker import persistence, storage
+from lapwing.log import resting_file
+from play import SECOND, Stage
+
+NAMES = [f"t{number}" for number in range(5)]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepare a fast start for any number of topics."""
+    monkeypatch.setattr(storage, "_MANY", 0)
+
+
+def sync(stage: Stage) -> None:
+    for topic in stage.broker.topics.values():
+        job = topic.store.begin_sync()
+        if job is not None:
+            job()
+            topic.store.finish_sync(None)
+
+
+def idle(path: Path) -> Stage:
+    """Return a node with topics of one message each, which rest."""
+    stage = Stage(path)
+    for name in NAMES:
+        stage.client().publish(name.encode(), topic=name)
+    stage.checkpoint()
+    sync(stage)
+    stage.now += persistence.REST
+    stage.checkpoint()
+    assert resting(stage) == NAMES
+    return stage
+
+
+def resting(stage: Stage) -> list[str]:
+    return [name for name, topic in stage.broker.topics.items() if topic.log.rests]
+
+
+def received(stage: Stage, topic: str) -> list[bytes]:
+    return [body for _, _, body in stage.consumer(topic=topic).take()[0]]
+
+
+# --- while it runs -------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_rests_takes_messages_and_delivers_them(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    stage.client().publish(b"more", topic="t0")
+
+    assert received(stage, "t0") == [b"t0", b"more"]
+    assert received(stage, "t1") == [b"t1"]
+
+
+def test_a_topic_with_a_consumer_does_not_rest_and_one_to_sync_is_remembered(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    stage.consumer(topic="t0")
+    stage.client().publish(b"more", topic="t1")
+    for _ in range(3):
+        stage.checkpoint()
+        stage.now += persistence.REST
+
+    assert resting(stage) == ["t1", "t2", "t3", "t4"]
+    assert [topic.name for topic in stage.broker.unsynced_resting] == ["t1"]
+
+
+def test_a_topic_that_was_read_rests_again(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    assert stage.broker.topics["t2"].log.frame(0).endswith(b"t2")
+    assert "t2" not in resting(stage)
+    stage.checkpoint(trim=True)
+    stage.now += persistence.REST
+    stage.checkpoint()
+
+    assert resting(stage) == NAMES
+
+
+def test_a_resting_topic_with_a_channel_keeps_what_is_pending(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer(ready=1)
+    for body in (b"a", b"b", b"c"):
+        stage.client().publish(body)
+    consumer.requeue(0, delay=SECOND)
+    stage.broker.leave(stage.channel(), next(iter(stage.channel().subscriptions)), now=stage.now)
+    stage.checkpoint()
+    sync(stage)
+    stage.now += persistence.REST
+    stage.pass_time(SECOND)
+    stage.checkpoint()
+    stage.now += persistence.REST
+    stage.checkpoint()
+    assert resting(stage) == ["t"]
+
+    assert sorted(stage.consumer().received()) == [0, 1, 2]
+
+
+def test_a_topic_that_is_deleted_while_it_rests_leaves_nothing(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    stage.broker.delete_topic("t3")
+    stage.client().publish(b"again", topic="t3")
+
+    assert received(stage, "t3") == [b"again"]
+
+
+# --- a fast start ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("few")
+def test_after_a_clean_stop_topics_are_there_without_opening_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = idle(tmp_path)
+    stage.broker.pause_topic("t4", True, now=stage.now)
+    identity = stage.broker.topics["t0"].log.identity
+    stage.broker.topics["t0"].rest()
+    with monkeypatch.context() as patch:
+        patch.setattr(persistence, "_open", None)
+        stage.restart()
+    assert resting(stage) == NAMES
+    assert stage.broker.topics["t4"].paused
+    assert [topic.depth for topic in stage.broker.topics.values()] == [1] * 5
+    stage.client().publish(b"more", topic="t0")
+
+    assert received(stage, "t0") == [b"t0", b"more"]
+    assert stage.broker.topics["t0"].log.identity == identity
+
+
+@pytest.mark.usefixtures("few")
+def test_a_topic_that_was_used_before_a_kill_is_opened_by_its_files(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    stage.restart()
+    stage.client().publish(b"more", topic="t0")
+    stage.consumer(topic="t1").finish(0)
+    stage.checkpoint()
+    stage.kill()
+
+    assert set(resting(stage)) >= {"t2", "t3", "t4"}
+    assert received(stage, "t0") == [b"t0", b"more"]
+    assert received(stage, "t1") == []
+    assert received(stage, "t2") == [b"t2"]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("ending", ["00000000000000000000.log", "00000000000000000000.idx", "journal", "a file.tmp"])
+def test_a_topic_whose_files_were_touched_is_opened_by_them(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = idle(tmp_path)
+    stage.broker.close(now=stage.now)
+    with open(tmp_path / "topics" / "t-t1" / ending, "ab") as file:
+        file.write(b"garbage")
+    opened = []
+    plain = persistence._open
+    monkeypatch.setattr(
+        persistence, "_open", lambda broker, entry, now: (opened.append(entry.name), plain(broker, entry, now))
+    )
+    stage.open()
+
+    assert opened == ["t1"]
+    assert received(stage, "t1") == [b"t1"]
+
+
+@pytest.mark.usefixtures("few")
+def test_after_a_start_of_the_machine_every_topic_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = idle(tmp_path)
+    stage.broker.close(now=stage.now)
+    stage.boot_id = "another run"
+    opened = []
+    plain = persistence._open
+    monkeypatch.setattr(
+        persistence, "_open", lambda broker, entry, now: (opened.append(entry.name), plain(broker, entry, now))
+    )
+    stage.open()
+
+    assert opened == NAMES
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("damage", [b"", b"\n", b"garbage\n", None])
+def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, damage: bytes | None) -> None:
+    stage = idle(tmp_path)
+    stage.broker.close(now=stage.now)
+    file = tmp_path / resting_file.FILE
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2] + b"x" + data[len(data) // 2 + 1 :] if damage is None else damage)
+    stage.open()
+
+    assert [received(stage, name) for name in NAMES] == [[name.encode()] for name in NAMES]
+
+
+def test_few_topics_need_no_such_file(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    (tmp_path / resting_file.FILE).write_bytes(b"of an earlier run")
+    stage.broker.close(now=stage.now)
+
+    assert not (tmp_path / resting_file.FILE).exists()

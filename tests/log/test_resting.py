@@ -1,0 +1,198 @@
+"""A log that rests takes little memory, and is afterwards as if it never had."""
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from lapwing.log.attributes import Extra
+from lapwing.log.disk import Disk, OpenFiles
+from lapwing.log.journal import Journal
+from lapwing.log.log import DiskLog, LogOptions, RetentionLimits
+
+from .writing import NODE, append, bodies, publish
+
+OPTIONS = LogOptions(segment_bytes=3_000, merge_bytes=1_000, boot=7)
+
+
+class Unreadable(Disk):
+    """A disk that returns nothing once it is broken."""
+
+    broken = False
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:  # type: ignore[override]
+        if self.broken:
+            raise OSError(errno.EIO, "Input/output error")
+        return os.pread(fd, length, offset)
+
+
+class Noting(Disk):
+    """A disk that notes what is synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        self.synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+
+
+def sync(log: DiskLog) -> None:
+    job = log.begin_sync()
+    if job is not None:
+        job()
+        log.finish_sync(None)
+
+
+def history(directory: Path, seed: int, *, rests: bool) -> tuple[list[bytes], dict[str, bytes], int]:
+    """Publish, read, delete, close and open at random, resting between all that or never; return what is left."""
+    chance = random.Random(seed)
+    log = DiskLog(directory, NODE, options=OPTIONS)
+    reader, read, rested = log.reader(0), [], 0
+    for step in range(60):
+        match chance.randrange(8):
+            case 0:
+                sync(log)
+            case 1:
+                log.write_index()
+            case 2:
+                while found := reader.take(log.end, 20, 1 << 20)[0]:
+                    read.append(bytes(found))
+            case 3 if log.end:
+                read.append(bytes(log.frame(chance.randrange(log.first, log.end))))
+                read.append(bytes(log.rows(log.first, log.end)))
+            case 4:
+                log.release(min(reader.sequence, log.end), now=step, limits=RetentionLimits(0, 0, 0, 0))
+            case 5 if chance.random() < 0.3:
+                log.close()
+                log = DiskLog(directory, NODE, options=OPTIONS)
+                reader = log.reader(log.end)
+            case _:
+                some = [b"%d" % step * chance.randrange(1, 200) for _ in range(chance.randrange(1, 4))]
+                extras = [Extra(log.next, headers={"a": str(step)})] if chance.random() < 0.2 else []
+                publish(log, some, now=step, extras=extras)
+        log.write_index()
+        if step % 3:
+            sync(log)
+        if rests:
+            rested += log.rest()
+            assert log.rests
+    read += bodies(log)
+    sizes = (log.bytes, log.first, log.end, log.unsynced)
+    log.close()
+    files = {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "identity"}
+    return [b"".join(read), repr(sizes).encode()], files, rested
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_log_that_rests_between_all_calls_does_what_another_does(tmp_path: Path, seed: int) -> None:
+    plain = history(tmp_path / "plain", seed, rests=False)
+    rested = history(tmp_path / "rested", seed, rests=True)
+
+    assert rested[2] == 60
+    assert rested[:2] == plain[:2]
+
+
+def test_a_resting_log_knows_its_numbers_and_keeps_its_identity(tmp_path: Path) -> None:
+    files = OpenFiles()
+    log = DiskLog(tmp_path, NODE, options=OPTIONS, files=files)
+    publish(log, [b"a", b"b"])
+    log.write_index()
+    sync(log)
+    before = (log.bytes, log.first, log.next, log.end, log.has_one_segment)
+    identity = log.identity
+    assert log.rest()
+
+    assert (log.bytes, log.first, log.next, log.end, log.has_one_segment) == before
+    assert (log.rests, log.unsynced, len(files)) == (True, False, 0)
+    assert log.identity == identity
+    assert not log.rests
+
+
+def test_a_log_does_not_rest_with_something_to_write_or_while_it_is_synced(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path, NODE, options=OPTIONS)
+    append(log, [b"a"])
+    assert not log.rest()
+    log.flush()
+    log.write_index()
+    assert log.rest()
+    publish(log, [b"b"])
+    assert not log.rest()
+    job = log.begin_sync()
+    assert not log.rest()
+    assert job is not None
+    job()
+    assert not log.rest()
+    log.finish_sync(None)
+
+    assert log.rest()
+    assert bodies(log) == [b"a", b"b"]
+
+
+def test_a_log_that_rests_before_it_is_synced_is_synced_later(tmp_path: Path) -> None:
+    disk = Noting()
+    log = DiskLog(tmp_path, NODE, options=OPTIONS, files=OpenFiles(disk))
+    publish(log, [b"a"])
+    log.write_index()
+    assert log.rest()
+    assert (log.unsynced, log.rests) == (True, True)
+    sync(log)
+
+    assert {".log", ".idx"} <= {path[-4:] for path in disk.synced}
+    assert str(tmp_path) in disk.synced
+    assert (log.unsynced, log.synced) == (False, 1)
+
+
+def test_a_log_does_not_rest_after_a_sync_that_failed(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path, NODE, options=OPTIONS)
+    publish(log, [b"a"])
+    job = log.begin_sync()
+    assert job is not None
+    job()
+    log.finish_sync(OSError(5, "Input/output error"))
+
+    assert not log.rest()
+
+
+def test_with_durability_memory_a_log_never_rests(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path, NODE, options=LogOptions(durability="memory", boot=7))
+    publish(log, [b"a"])
+
+    assert not log.rest()
+
+
+def test_a_journal_goes_on_where_it_was_without_reading_the_file(tmp_path: Path) -> None:
+    disk = Unreadable()
+    files = OpenFiles(disk)
+    journal = Journal(tmp_path, files=files)
+    journal.load()
+    journal.progress("c", 5, [(1, 2)], {1: 3})
+    journal.fanned_out(7)
+    assert journal.pack() is None
+    journal.flush()
+    packed = journal.pack()
+    assert packed is not None
+    journal = Journal(tmp_path, files=files)
+    journal.resume(packed)
+    disk.broken = True
+    journal.fanned_out(8)
+    journal.flush()
+
+    state = Journal(tmp_path).load()
+    assert (state.fanned_out, state.channels["c"].cursor) == (8, 5)
+
+
+def test_a_journal_is_not_packed_while_a_sync_of_it_may_fail(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.fanned_out(7)
+    journal.flush()
+    journal.sync_wanted = True
+    assert journal.pack() is None
+    job = journal.begin_sync()
+    assert job is not None
+
+    assert journal.pack() is None
+    job()
+    journal.finish_sync(None)
+    assert journal.pack() is not None
