@@ -220,6 +220,26 @@ def test_a_file_of_sqlite_has_each_message_once(runs, broker, tmp_path):
         runs.once("table", *settings, "key=number")
 
 
+@pytest.mark.skipif(not SQLITE_JAR.exists(), reason="Debian's libxerial-sqlite-jdbc-java is not installed")
+def test_rows_that_a_task_has_staged_twice_are_not_copied(runs, broker, tmp_path, monkeypatch, caplog):
+    broker.publish("orders", *(order(n) for n in range(3)))
+    path = tmp_path / "shop.db"
+    stage, repeated = jdbc_store.JdbcStore._stage, []
+
+    def stage_again(self, rows):
+        if rows.count() and not repeated:
+            repeated.append(True)
+            rows = rows.union(rows)
+        stage(self, rows)
+
+    monkeypatch.setattr(jdbc_store.JdbcStore, "_stage", stage_again)
+    runs.once("table", SCHEMA, "topics=orders", "store=jdbc", f"url=jdbc:sqlite:{path}", "table=orders")
+
+    with sqlite3.connect(path) as database:
+        assert database.execute("select count(*) from orders").fetchall() == [(3,)]
+    assert "table: 6 rows were staged instead of 3; again" in caplog.text
+
+
 def test_pipelines_with_similar_names_do_not_share_tables_of_a_database():
     names = {jdbc_store.identifier("orders", name, "staging") for name in ("a.b", "a-b", "a_b", "a" * 90, "a" * 91)}
 

@@ -32,6 +32,7 @@ ORDER: Final = ("_order_timestamp", "_order_sequence")  # columns by which the l
 BATCHES: Final = "lapwing_batches"  # the table that records which batch of which query was added last
 _UPSERTS: Final = ("jdbc:postgresql:", "jdbc:sqlite:")  # databases that know ON CONFLICT
 _PAUSE: Final = 2.0
+_STAGINGS: Final = 3  # attempts to stage a batch with each row once
 _AWAY: Final = ("08", "57P")  # SQL states: connection exceptions, and a server that shuts down or starts
 _SQLITE_TYPES: Final = {
     "long": "INTEGER", "integer": "INTEGER", "short": "INTEGER", "byte": "INTEGER", "boolean": "INTEGER",
@@ -103,11 +104,12 @@ class JdbcStore:
 
     def add(self, rows: "DataFrame", query: str, batch: int) -> int:
         prepared = self._prepared(rows)
+        expected = prepared.count()
 
         def add() -> int:
             if self._last_batch(query) >= batch:  # the answer to an earlier attempt was lost
                 return 0
-            self._stage(prepared)
+            self._stage_whole(prepared, expected)
             return self._copy(prepared.columns, query, batch)
 
         return self._patiently(add)
@@ -123,6 +125,23 @@ class JdbcStore:
         newest = Window.partitionBy(*keys).orderBy(*(F.col(name).desc() for name in ORDER))
         ranked = rows.withColumn("_order_rank", F.row_number().over(newest))
         return ranked.where("_order_rank = 1").drop("_order_rank", *ORDER)
+
+    def _stage_whole(self, rows: "DataFrame", expected: int) -> None:
+        """Write the rows into the staging table, each once.
+
+        Each task of Spark commits by itself. One that is lost after that, or runs twice (`spark.speculation`), writes
+        its rows again.
+        """
+        for _ in range(_STAGINGS):
+            self._stage(rows)
+            staged = self._number(f"select count(*) from {self._staging}")
+            if staged == expected:
+                return
+            logger.warning("%s: %s rows were staged instead of %s; again", self._settings.name, staged, expected)
+        raise LapwingError(
+            f"{self._settings.table}: {staged} rows of a batch were staged instead of {expected}; "
+            "is spark.speculation on? Switch it off"
+        )
 
     def _stage(self, rows: "DataFrame") -> None:
         options = {**self._settings.store_options, "url": self._settings.url, "dbtable": self._staging}
