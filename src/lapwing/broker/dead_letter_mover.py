@@ -119,7 +119,7 @@ class DeadLetterMover:
         kept = _headers(channel, consumers)
         headers = LetterHeaders(origin, at=now + self._broker.skew)
         causes: dict[_CauseKey, bytes] = {}
-        failures, attempts = channel.pending.failures, channel.pending.attempts
+        failures, attempts, deleted = channel.pending.failures, channel.pending.attempts, channel.topic.deleted
         done: set[int] = set()
         moved: list[int] = []
         bodies: list[bytes] = []
@@ -133,7 +133,7 @@ class DeadLetterMover:
             if own and dead_letters.is_dead_letter(own):
                 way_back.spare(channel, sequence, now=now)
                 continue
-            if frame is None or channel.is_gone(sequence):
+            if frame is None or (deleted and channel.is_gone(sequence)):
                 channel.finish([sequence], now=now)  # it was deleted, or is lost to a corrupt chunk, which was reported
                 continue
             key = failures.get(sequence), failures.error(sequence), consumers[sequence], attempts.get(sequence, 1)
