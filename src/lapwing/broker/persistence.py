@@ -171,6 +171,8 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
     topic.fan_out(now)
     if not topic.rest():
         broker.unindexed[topic] = None  # messages may have been found without a record
+    elif topic.log.unsynced:
+        broker.unsynced_resting[topic] = None
 
 
 def _restore_topic(topic: Topic, state: JournalState, longest: int, now: int) -> None:
