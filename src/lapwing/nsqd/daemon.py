@@ -173,7 +173,7 @@ class Daemon:
             self._tails = LogTails(turn.note_growth)
         door = ListenerContext(
             broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
-            self.peers, _publish_runs(self, self._tails), self._finish_runs(),
+            self.peers, _publish_runs(self, self._tails), _finish_runs(self) if self._uses_epoll else None,
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
@@ -235,13 +235,6 @@ class Daemon:
     @property
     def _uses_epoll(self) -> bool:
         return self.options.tcp_transport != "asyncio" and polled.available
-
-    def _finish_runs(self) -> FinishRuns | None:
-        if not self._uses_epoll:
-            return None
-        from lapwing.nsqd.finish_runs import FinishRuns
-
-        return FinishRuns(self.clock.now)
 
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
         """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""
@@ -491,6 +484,12 @@ def _polled_connections(turn: Turn, tails: LogTails | None) -> polled.PolledConn
     if tails is None:
         return polled.PolledConnections(loop, begin=turn.begin, end=turn.end)
     return polled.PolledConnections(loop, begin=turn.begin, end=turn.end, tail=tails.aimed, written=tails.written)
+
+
+def _finish_runs(daemon: Daemon) -> FinishRuns:
+    from lapwing.nsqd.finish_runs import FinishRuns
+
+    return FinishRuns(daemon.clock.now)
 
 
 def _publish_runs(daemon: Daemon, tails: LogTails | None) -> PublishRuns | None:

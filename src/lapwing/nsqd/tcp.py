@@ -6,16 +6,15 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lapwing import names
 from lapwing.broker.subscription import UNSENT
-from lapwing.broker.topic import Topic
-from lapwing.errors import LapwingError, ProtocolError
+from lapwing.errors import ProtocolError
 from lapwing.net.polled import PolledTransport
 from lapwing.nsqd.authorization import Gate, Guarded
 from lapwing.nsqd.listener_context import ListenerContext
-from lapwing.nsqd.stream import Stream
+from lapwing.nsqd.run_connection import RunConnection
 from lapwing.nsqd.upgrade import Encrypted, Layers, compression
 from lapwing.sessions.nsq import Session
 from lapwing.wire.nsq import frames, identify
@@ -23,19 +22,13 @@ from lapwing.wire.nsq.commands import Auth, Command, Identify
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp
 from lapwing.wire.nsq.state import State
 
-if TYPE_CHECKING:
-    from lapwing.net.polled import Publishes
-
 _SECOND: Final = 1_000_000_000
 _HANDSHAKE: Final = 5_000_000_000  # ns for TLS
 _LARGE_IDENTIFY: Final = 16384  # bytes of a body that is read in several turns
 
 
-class Connection(Stream):
+class Connection(RunConnection):
     """One client that speaks NSQ's protocol."""
-
-    _context: ListenerContext
-    _session: Session
 
     def __init__(self, context: ListenerContext) -> None:
         session = Session(context.broker, context.limits, on_ready=self._on_ready, hang_up=self.hang_up)
@@ -47,7 +40,6 @@ class Connection(Stream):
         self._settings = context.terms.settings()
         self._identified = False
         self._pieces: Iterator[bytes] | None = None  # bytes that came through the layers and are not parsed yet
-        self._at_rest = False  # what comes next may be a run of publishes that needs no parser
         self._gate = Gate(context.auth, session.about, self._clock.now, context.log)
 
     def _opened(self, host: str, address: str, now: int) -> None:
@@ -65,16 +57,6 @@ class Connection(Stream):
         return ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time")
 
     # --- input -------------------------------------------------------------------------------------------------
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes from the client; a run of publishes does without the parser."""
-        if self._at_rest and not (self._ending or self._session.doomed):
-            now = self._clock.now()
-            if self._session.publish_run(data, now=now):
-                self._timer.last_command = now
-                self._turn.add(self)
-                return
-        super().data_received(data)
 
     def eof_received(self) -> bool:
         """Note that the client sends no more, which ends a handshake."""
@@ -110,55 +92,9 @@ class Connection(Stream):
         self._wire.receive(piece)
         return 1 + (len(piece) >> 8)
 
-    def _digest(self) -> None:
-        super()._digest()
-        self._at_rest = not (self._behind or self._waits or self._layers) and self._wire.at_rest
-        transport = self._transport
-        if isinstance(transport, PolledTransport):
-            ordinary = self._at_rest and not (self._ending or self._session.doomed)
-            transport.publishes = self._expected() if ordinary else None
-
-    def _expected(self) -> Publishes | None:
-        """Return the place for what this client is expected to send next, and which needs no parser."""
-        context, session = self._context, self._session
-        channel, run = session.finishing, session.run
-        if channel is not None and context.finish_runs is not None:
-            return context.finish_runs.finishes(channel)
-        return None if run is None or context.publish_runs is None else context.publish_runs.publishes(*run)
-
-    def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
-        """Answer publishes that were taken together with those of other connections."""
-        answer = self.count_published(topic, messages, now) * commands
-        replies, transport = self._session.replies, self._transport
-        if replies.ready or replies.waiting or self._blocked or self._unannounced:
-            replies.add(answer)
-            self._turn.add(self)
-        elif isinstance(transport, PolledTransport) and not self._ending:
-            transport.direct = True
-            transport.write(answer)
-
-    def count_published(self, topic: Topic, messages: int, now: int) -> bytes:
-        """Count publishes, and return the answer to each."""
-        self._timer.last_command = now
-        return self._session.published(topic, messages)
-
-    def publish_failed(self, word: str, error: LapwingError) -> None:
-        """Refuse publishes that were taken together with those of other connections."""
-        self._session.publish_failed(word, error)
-        self._turn.add(self)
-
-    def finished(self, block: bytes, now: int) -> None:
-        """Carry out a run of FINs that was taken together with those of other connections."""
-        session = self._session
-        if self._ending or session.doomed:
-            return
-        self._timer.last_command = now
-        try:
-            session.finish_run(block, now=now)
-        except ProtocolError as error:
-            session.refuse(error)
-        if session.replies.ready or session.doomed:
-            self._turn.add(self)
+    @property
+    def _is_plain(self) -> bool:
+        return not (self._waits or self._layers) and self._wire.at_rest
 
     def _obey(self, share: int) -> int:
         """Carry out commands up to the first error, or one that has to wait."""
