@@ -417,9 +417,7 @@ class MixedMachine(RuleBasedStateMachine):
             if message.deleted and message.owner is None and not message.parked and message.entry not in ids:
                 message.finished = message.unsaved = True  # the channel drops it when it would deliver it again
             if message.pending:
-                owner = message.owner or ""
-                name = f"nsq:{owner}" if owner in self.nsq else owner
-                expected.append([message.entry, name.encode(), message.deliveries])
+                expected.append([message.entry, (message.owner or "").encode(), message.deliveries])
         assert [[line[0], line[1], line[3]] for line in shown] == expected
         assert self.ask("XPENDING t c")[0] == len(expected)
 
