@@ -3,6 +3,7 @@
 import threading
 import time
 import urllib.request
+from http.client import HTTPException
 
 import daemons
 
@@ -33,7 +34,7 @@ class Breaks:
                 for _ in range(3):  # a checkpoint lies between two answers that are 0.4 s apart
                     with urllib.request.urlopen(f"{nsqd.url}/ping", timeout=30):
                         time.sleep(0.4)
-            except (OSError, KeyError):  # it is being started, or its disk fails
+            except (OSError, KeyError, HTTPException):  # it starts, its disk fails, or another has its port
                 time.sleep(0.1)
                 continue
             if kills == len(self.kills):

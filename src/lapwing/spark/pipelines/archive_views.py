@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SAMPLE: Final = 1000  # messages that show the fields of a topic's bodies
 _CORRUPT: Final = "_corrupt_record"
 _ATTEMPTS: Final = 5  # at reading files that merges take away meanwhile
-_VANISHED: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "PATH_NOT_FOUND")
+VANISHED: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "NoSuchFileException", "PATH_NOT_FOUND")
 
 
 def topics(spark: "SparkSession", place: str) -> list[str]:
@@ -61,7 +61,7 @@ def query(spark: "SparkSession", place: str, sql: str, count: int) -> tuple[list
             return frame.columns, first_rows(frame, count)
         except (PySparkException, Py4JJavaError) as error:
             text = str(error)
-            if not any(mark in text for mark in _VANISHED):
+            if not any(mark in text for mark in VANISHED):
                 raise ConfigError(f"sql: {complaint(error)}") from error
             if attempt == _ATTEMPTS:
                 raise ConfigError(
