@@ -62,8 +62,7 @@ cdef enum:
     MOST_XADDS = 4096  # bytes of XADDs of one socket in one round of an `XaddTail`
     ID_REPLY = 48  # bytes of the reply to an XADD, at most
     STAY = 1000000  # ns that a call may serve a `LogTail` before others have their turn
-    PAUSE = 50000  # ns that it waits for the next publish
-    CLOSE = 100000  # ns between two calls that follow each other so closely that waiting pays
+    PAUSE = 250000  # ns that it waits for the next publish, if the one before came after no longer pause
 
 cdef Py_ssize_t ANSWER = 10  # bytes of an OK
 cdef bytes ANSWERS = b"\0\0\0\6\0\0\0\0OK" * MOST_ANSWERS
@@ -183,6 +182,7 @@ cdef class LogTail:
     cdef bint _stays
     cdef int _file
     cdef int64_t _offset, _room, _ahead
+    cdef int64_t _answered  # when the last publishes were answered, ns of the monotonic clock
     cdef uint64_t _identity
     cdef uint8_t *_frames
     cdef uint8_t *_input  # what the sockets of this round have sent
@@ -287,6 +287,7 @@ cdef class LogTail:
                 sent = max(sent, 0)
                 owner.write(PyBytes_FromStringAndSize(<char *>self._answers + at + sent, served.answer - sent))
             at += served.answer
+        self._answered = steady()
         return written
 
     def take(self):
@@ -361,8 +362,6 @@ cdef class SocketSet:
     cdef char *_buffer
     cdef epoll_event _events[MOST]
     cdef dict _owners  # by descriptor; keeps alive what the events point to
-    cdef int64_t _left  # when the last call with a `LogTail` ended
-    cdef bint _patient  # whether it pays to wait for the next publish
 
     def __cinit__(self):
         self._epoll = -1
@@ -421,7 +420,8 @@ cdef class SocketSet:
         is `direct`; while no others come, the call may wait a moment for the next ones.
         """
         cdef list found = [], ran = []
-        cdef int64_t began, now
+        cdef int64_t began
+        cdef bint patient
         cdef int count = epoll_wait(self._epoll, self._events, MOST, 0)
         if count < 0:
             if errno == EINTR:
@@ -431,16 +431,14 @@ cdef class SocketSet:
             self._receive(count, None, found, ran)
             return found, ran
         began = steady()
-        self._patient = self._patient or began - self._left < CLOSE
+        patient = tail._stays and began - tail._answered < PAUSE
         while self._receive(count, tail, found, ran):
-            now = steady()
-            if not tail._stays or found or ran or now - began > STAY or not self._patient:
+            if not patient or found or ran or steady() - began > STAY:
                 break
-            count = lapwing_epoll_wait(self._epoll, self._events, MOST, PAUSE)
+            with nogil:  # other threads know nothing of the set, nor of the log that is written to
+                count = lapwing_epoll_wait(self._epoll, self._events, MOST, PAUSE)
             if count <= 0:
-                self._patient = False
                 break
-        self._left = steady()
         return found, ran
 
     cdef bint _receive(self, int count, LogTail tail, list found, list ran):
