@@ -3,9 +3,11 @@
     python benchmarks/single.py                          our nsqd, and redis-server and nats-server where installed
     python benchmarks/single.py --nsqd OTHER/bin/nsqd    another nsqd beside ours (an older version, or NSQ's own)
     python benchmarks/single.py --connections 1 16 --seconds 5 --rounds 3
+    python benchmarks/single.py --floor                  each server's CPU also as a multiple of the least possible
 
 The load generator is `single.c`, compiled here: a thread per connection, so that a server sees producers that do not
-wait for one another. All servers run in turns, `--rounds` times; the round with the least CPU per message counts.
+wait for one another. The floor is `floor.c`, which does the system calls of a publish and no more. All servers run in
+turns, `--rounds` times; the round with the least CPU per message counts. The table that is printed is Markdown.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from pathlib import Path
 from lapwing.tools.processes import cpu_seconds
 
 OURS = Path(sys.executable).parent / "nsqd"
+FLOOR = "floor"
 
 
 @dataclass(frozen=True)
@@ -66,20 +69,23 @@ def nats(program: str) -> Server:
     return Server("nats-server, in memory", "nats", lambda port, folder: [program, "-a", "127.0.0.1", "-p", str(port)])
 
 
+def floor(program: str) -> Server:
+    return Server(FLOOR, "nsq", lambda port, folder: [program, str(port), folder])
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def generator(folder: str) -> str:
-    """Compile the load generator. Exits with a sentence where there is no C compiler."""
+def compiled(name: str, folder: str) -> str:
+    """Compile a C program that lies beside this one. Exits with a sentence where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise SystemExit("the load generator needs a C compiler: install gcc")
-    program = f"{folder}/single"
-    source = Path(__file__).with_name("single.c")
-    subprocess.run([compiler, "-O2", "-pthread", "-o", program, str(source)], check=True)
+        raise SystemExit(f"{name}.c needs a C compiler: install gcc")
+    program = f"{folder}/{name}"
+    subprocess.run([compiler, "-O2", "-pthread", "-o", program, str(Path(__file__).with_name(f"{name}.c"))], check=True)
     return program
 
 
@@ -120,16 +126,20 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3, help="runs of each server; the cheapest counts")
     options.add_argument("--body", type=int, default=200, help="bytes of a message")
     options.add_argument("--nsqd", action="append", default=[], metavar="PATH", help="another nsqd to measure in turns")
+    options.add_argument("--floor", action="store_true", help="compare each server with the least possible")
     options.add_argument("--without-peers", action="store_true", help="leave out redis-server and nats-server")
     chosen = options.parse_args()
-    servers = [nsqd(str(OURS), "lapwing nsqd"), nsqd_xadd(str(OURS), "lapwing nsqd, XADD")]
+    servers = [nsqd(str(OURS), "lapwing, PUB"), nsqd_xadd(str(OURS), "lapwing, XADD")]
     servers += [nsqd(path, path) for path in chosen.nsqd]
     if not chosen.without_peers:
         peers = {"redis-server": redis, "nats-server": nats}
         servers += [make(found) for name, make in peers.items() if (found := shutil.which(name))]
     with tempfile.TemporaryDirectory(prefix="lapwing-bench-") as folder:
-        load = generator(folder)
-        print(f"{'one message, waiting for its answer':<42} {'connections':>11} {'messages/s':>12} {'CPU, us':>9}")
+        load = compiled("single", folder)
+        if chosen.floor:
+            servers.insert(0, floor(compiled("floor", folder)))
+        print_row("connections", *(server.name for server in servers))
+        print_row(*["---"] * (len(servers) + 1))
         for connections in chosen.connections:
             outcomes: dict[str, list[Outcome]] = {server.name: [] for server in servers}
             for _ in range(chosen.rounds):
@@ -137,9 +147,18 @@ def main() -> None:
                     outcomes[server.name].append(
                         measure(server, load, connections=connections, seconds=chosen.seconds, body=chosen.body)
                     )
-            for name, rounds in outcomes.items():
-                best = min(rounds, key=lambda outcome: outcome.cpu)
-                print(f"{name[-42:]:<42} {connections:>11,} {best.rate:>12,.0f} {best.cpu:>9.1f}", flush=True)
+            best = {name: min(rounds, key=lambda outcome: outcome.cpu) for name, rounds in outcomes.items()}
+            print_row(f"{connections:,}", *(cell(name, best) for name in best))
+
+
+def cell(name: str, best: dict[str, Outcome]) -> str:
+    """Return CPU and rate of one server, and how many times the floor its CPU is, where there is one."""
+    text = f"{best[name].cpu:.1f} us, {best[name].rate:,.0f}/s"
+    return f"{text}, {best[name].cpu / best[FLOOR].cpu:.2f}" if FLOOR in best and name != FLOOR else text
+
+
+def print_row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
