@@ -51,7 +51,8 @@ def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
 
 
 ROOMS = (
-    "admin", "broker", "cli", "client", "kernel", "log", "lookup", "net", "nsqd", "outbox", "spark", "tools", "wire",
+    "admin", "broker", "cli", "client", "kernel", "log", "lookup", "net", "nsqd", "outbox", "sessions", "spark",
+    "tools", "wire",
 )  # fmt: skip
 
 

@@ -10,25 +10,25 @@ from lapwing.wire.resp.commands import COMMANDS, CommandSpec
 from lapwing.wire.resp.errors import ErrorReply
 
 if TYPE_CHECKING:
-    from lapwing.sessions.redis import RedisSession
+    from lapwing.sessions.redis_client_state import ClientState
 
 
-def everything(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def everything(session: ClientState, words: list[bytes], now: int) -> Reply:
     """COMMAND."""
     return replies.array([_entry(spec, session.protocol) for spec in COMMANDS.values()])
 
 
-def count(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def count(session: ClientState, words: list[bytes], now: int) -> Reply:
     """COMMAND COUNT."""
     return replies.integer(len(COMMANDS))
 
 
-def names(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def names(session: ClientState, words: list[bytes], now: int) -> Reply:
     """COMMAND LIST."""
     return replies.bulks([spec.name.encode() for spec in commands.all_specs()])
 
 
-def info(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def info(session: ClientState, words: list[bytes], now: int) -> Reply:
     """COMMAND INFO [name ..]; an unknown name is null."""
     if len(words) == 2:
         return everything(session, words, now)
@@ -37,14 +37,14 @@ def info(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.array([empty if spec is None else _entry(spec, session.protocol) for spec in found])
 
 
-def docs(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def docs(session: ClientState, words: list[bytes], now: int) -> Reply:
     """COMMAND DOCS [name ..]; an unknown name is left out."""
     found = [_named(word) for word in words[2:]] if len(words) > 2 else list(COMMANDS.values())
     protocol = session.protocol
     return replies.mapping([(replies.text(each.name), _docs(each, protocol)) for each in found if each], protocol)
 
 
-def get_keys(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def get_keys(session: ClientState, words: list[bytes], now: int) -> Reply:
     """COMMAND GETKEYS command [word ..]."""
     try:
         spec = commands.find(words[2:])
@@ -58,7 +58,7 @@ def get_keys(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.bulks(found)
 
 
-def show_help(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def show_help(session: ClientState, words: list[bytes], now: int) -> Reply:
     """Return the HELP of any command with subcommands: a line for each of them, then what it does."""
     spec = COMMANDS[words[0].lower()]
     lines = [f"{spec.name.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]

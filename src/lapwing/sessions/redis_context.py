@@ -21,8 +21,7 @@ from lapwing.wire.resp.errors import ErrorReply
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
-    from lapwing.sessions.redis import RedisSession, Wait
-    from lapwing.sessions.redis_readgroup import GroupWait
+    from lapwing.sessions.redis_client_state import ClientState, Wait
 
 VERSION: Final = "8.10.0"  # of the Redis whose commands on streams are all there
 _MOST_KNOWN: Final = 10_000  # streams that are remembered by key
@@ -48,6 +47,13 @@ class Grants(Protocol):
         """Return whether the permission covers it."""
 
 
+class ServedRead(Protocol):
+    """A read of a group that waited, and was given entries."""
+
+    def answer(self, now: int) -> None:
+        """Answer the client that waits for it."""
+
+
 @dataclass(slots=True)
 class Counts:
     """Figures that INFO shows."""
@@ -64,7 +70,7 @@ class RedisContext:
     def __init__(self, broker: Broker, *, facts: Callable[[], ServerFacts] = ServerFacts) -> None:
         self.broker = broker
         self.facts = facts
-        self.sessions: dict[int, RedisSession] = {}
+        self.sessions: dict[int, ClientState] = {}
         self.counts = Counts()
         self.queued = 0  # bytes that clients have queued since MULTI
         self._number = 0
@@ -73,18 +79,18 @@ class RedisContext:
         self._known_groups: dict[tuple[int, bytes, bytes], Group] = {}
         self._windows: WeakKeyDictionary[Topic, IdempotenceWindow] = WeakKeyDictionary()
         self.gathered: dict[bytes, GatheredRuns] = {}  # XADDs of this turn that are not published yet, by key
-        self._served: dict[GroupWait, None] = {}
+        self._served: dict[ServedRead, None] = {}
         self._claimable: dict[Channel, None] = {}  # channels where XNACK gave entries back in this turn
-        self._waiting: dict[str, dict[RedisSession, None]] = {}  # by topic, oldest first
+        self._waiting: dict[str, dict[ClientState, None]] = {}  # by topic, oldest first
 
-    def join(self, session: RedisSession) -> int:
+    def join(self, session: ClientState) -> int:
         """Take a connection in; return its number."""
         self._number += 1
         self.sessions[self._number] = session
         self.counts.connections += 1
         return self._number
 
-    def leave(self, session: RedisSession) -> None:
+    def leave(self, session: ClientState) -> None:
         """Drop a connection."""
         self.sessions.pop(session.id, None)
 
@@ -174,7 +180,7 @@ class RedisContext:
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
-    def follow(self, session: RedisSession, wanted: list[bytes], wait: Wait) -> None:
+    def follow(self, session: ClientState, wanted: list[bytes], wait: Wait) -> None:
         """Have a command tried again whenever one of the streams grows, is created or is deleted."""
         topics = {keys.topic_of(key, session.database) for key in wanted}
         for name in topics:
@@ -183,7 +189,7 @@ class RedisContext:
         wait.cancel = lambda: self._unfollow(session, topics)
         self.broker.grown = {}
 
-    def _unfollow(self, session: RedisSession, topics: set[str | None]) -> None:
+    def _unfollow(self, session: ClientState, topics: set[str | None]) -> None:
         for name in topics:
             waiting = self._waiting.get(name or "")
             if waiting is not None:
@@ -193,7 +199,7 @@ class RedisContext:
         if not self._waiting:
             self.broker.grown = None
 
-    def serve(self, waiting: GroupWait) -> None:
+    def serve(self, waiting: ServedRead) -> None:
         """Have a read answered at the end of the turn: it was given entries."""
         self._served[waiting] = None
 

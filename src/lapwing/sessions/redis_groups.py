@@ -28,12 +28,12 @@ from lapwing.wire.resp.parse_writes import References, parse_xackdel, parse_xdel
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.broker.holder import Holder
-    from lapwing.sessions.redis import RedisSession
+    from lapwing.sessions.redis_client_state import ClientState
 
 _LOOKED_AT: Final = 10  # times COUNT: pending entries that XAUTOCLAIM looks at
 
 
-def find_group(session: RedisSession, key: bytes, name: bytes, now: int) -> Group | None:
+def find_group(session: ClientState, key: bytes, name: bytes, now: int) -> Group | None:
     """Return a group with all that was added to its stream in this turn; None if there is none."""
     group = session.context.known_group(key, name, session.database)
     if group is not None:
@@ -46,7 +46,7 @@ def find_group(session: RedisSession, key: bytes, name: bytes, now: int) -> Grou
     return session.context.remember_group(key, name, session.database, session.context.group(stream, channel))
 
 
-def _existing(session: RedisSession, words: list[bytes], now: int, at: int = 1) -> Group:
+def _existing(session: ClientState, words: list[bytes], now: int, at: int = 1) -> Group:
     group = find_group(session, words[at], words[at + 1], now)
     if group is None:
         raise errors.no_group(words[at], words[at + 1])
@@ -56,7 +56,7 @@ def _existing(session: RedisSession, words: list[bytes], now: int, at: int = 1) 
 # --- XGROUP --------------------------------------------------------------------------------------------------------
 
 
-def create(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def create(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD n]."""
     options = parse_group_options(words)
     stream = find(session, words[2], now)
@@ -80,7 +80,7 @@ def create(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return slot
 
 
-def set_id(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def set_id(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP SETID key group <id | $> [ENTRIESREAD n]."""
     options = parse_group_options(words)
     group = _of_key(session, words, now)
@@ -96,7 +96,7 @@ def _place(stream: Stream | None, word: bytes) -> EntryId:
     return ids.parse(word)
 
 
-def _of_key(session: RedisSession, words: list[bytes], now: int) -> Group:
+def _of_key(session: ClientState, words: list[bytes], now: int) -> Group:
     """Return the group that a subcommand of XGROUP names. Raises `ErrorReply`."""
     stream = find(session, words[2], now)
     if stream is None:
@@ -107,7 +107,7 @@ def _of_key(session: RedisSession, words: list[bytes], now: int) -> Group:
     return session.context.group(stream, channel)
 
 
-def destroy(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def destroy(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP DESTROY key group."""
     stream = find(session, words[2], now)
     if stream is None:
@@ -119,7 +119,7 @@ def destroy(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.integer(1)
 
 
-def create_consumer(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def create_consumer(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP CREATECONSUMER key group consumer."""
     group = _of_key(session, words, now)
     known = words[4].decode("latin-1") in group.pending.holders.named
@@ -127,7 +127,7 @@ def create_consumer(session: RedisSession, words: list[bytes], now: int) -> Repl
     return replies.integer(0 if known else 1)
 
 
-def delete_consumer(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def delete_consumer(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP DELCONSUMER key group consumer."""
     group = _of_key(session, words, now)
     name = words[4].decode("latin-1")
@@ -139,7 +139,7 @@ def delete_consumer(session: RedisSession, words: list[bytes], now: int) -> Repl
 # --- pending entries -----------------------------------------------------------------------------------------------
 
 
-def acknowledge(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def acknowledge(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XACK key group id .."""
     group = find_group(session, words[1], words[2], now)
     if group is None:
@@ -147,7 +147,7 @@ def acknowledge(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.integer(group.acknowledge(group.known(words, 3), now=now))
 
 
-def pending(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def pending(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XPENDING key group [[IDLE ms] start end count [consumer]]."""
     asked = parse_xpending(words)
     group = _existing(session, words, now)
@@ -186,7 +186,7 @@ def _summary(group: Group, protocol: int) -> bytes:
     )
 
 
-def claim(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def claim(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XCLAIM key group consumer min-idle id .. [options]."""
     group = _existing(session, words, now)
     asked = parse_xclaim(words)
@@ -206,7 +206,7 @@ def claim(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return _claimed(group, claimed, just_ids=asked.just_ids)
 
 
-def _claim_one(session: RedisSession, group: Group, asked: Xclaim, sequence: int, consumer: Holder, now: int) -> bool:
+def _claim_one(session: ClientState, group: Group, asked: Xclaim, sequence: int, consumer: Holder, now: int) -> bool:
     channel, attempts = group.channel, group.pending.attempts
     if channel.is_gone(sequence):
         channel.finish([sequence], now=now)
@@ -251,7 +251,7 @@ def _claimed(group: Group, sequences: list[int], *, just_ids: bool) -> bytes:
     return replies.array([entry for entry in found if entry is not None])
 
 
-def autoclaim(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def autoclaim(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XAUTOCLAIM key group consumer min-idle start [COUNT n] [JUSTID]."""
     asked = parse_xautoclaim(words)
     group = _existing(session, words, now)
@@ -283,7 +283,7 @@ def autoclaim(session: RedisSession, words: list[bytes], now: int) -> Reply:
     )
 
 
-def nack(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def nack(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XNACK key group mode IDS n id .. [RETRYCOUNT n] [FORCE].
 
     While NSQ consumers share the channel, or its settings rule over failed messages, entries are requeued;
@@ -335,7 +335,7 @@ def _requeues(channel: Channel) -> bool:
 # --- deleting ------------------------------------------------------------------------------------------------------
 
 
-def delete_entries(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def delete_entries(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XDELEX key [how] IDS n id .."""
     asked = parse_xdelex(words)
     stream = find(session, asked.key, now)
@@ -344,7 +344,7 @@ def delete_entries(session: RedisSession, words: list[bytes], now: int) -> Reply
     return replies.array([replies.integer(_delete(stream, entry, asked.references, now)) for entry in asked.ids])
 
 
-def acknowledge_and_delete(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def acknowledge_and_delete(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XACKDEL key group [how] IDS n id .."""
     asked = parse_xackdel(words)
     group = find_group(session, asked.key, asked.group, now)

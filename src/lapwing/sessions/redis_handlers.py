@@ -15,9 +15,9 @@ from lapwing.sessions.redis_readgroup import xreadgroup
 from lapwing.sessions.redis_replies import Reply
 
 if TYPE_CHECKING:
-    from lapwing.sessions.redis import RedisSession
+    from lapwing.sessions.redis_client_state import ClientState
 
-Handler = Callable[["RedisSession", list[bytes], int], Reply]
+Handler = Callable[["ClientState", list[bytes], int], Reply]
 
 HANDLERS: Final[dict[str, Handler]] = {
     "xadd": streams.xadd,

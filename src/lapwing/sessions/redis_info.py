@@ -10,7 +10,7 @@ from lapwing.wire.resp import keys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lapwing.sessions.redis import RedisSession
+    from lapwing.sessions.redis_client_state import ClientState
 
 _SECOND: Final = 1_000_000_000  # ns
 _EVERYTHING: Final = frozenset({"all", "default", "everything"})
@@ -28,7 +28,7 @@ def info(context: RedisContext, sections: list[str], *, now: int) -> str:
     return "\r\n".join(parts)
 
 
-def client_line(session: RedisSession, *, now: int) -> str:
+def client_line(session: ClientState, *, now: int) -> str:
     """Return the line of CLIENT LIST for one connection."""
     peer = session.peer
     flags = "b" if session.wait is not None else "x" if session.queue is not None else "N"

@@ -15,26 +15,26 @@ from lapwing.wire.resp.parse_groups import parse_xinfo_full
 
 if TYPE_CHECKING:
     from lapwing.broker.holder import Holder
-    from lapwing.sessions.redis import RedisSession
+    from lapwing.sessions.redis_client_state import ClientState
 
 _EVERYTHING: Final = 1 << 62
 
 _Fields = list[tuple[str, bytes]]
 
 
-def _stream(session: RedisSession, key: bytes, now: int) -> Stream:
+def _stream(session: ClientState, key: bytes, now: int) -> Stream:
     stream = find(session, key, now)
     if stream is None:
         raise ErrorReply(errors.NO_SUCH_KEY)
     return stream
 
 
-def _groups(session: RedisSession, stream: Stream) -> list[tuple[bytes, Group]]:
+def _groups(session: ClientState, stream: Stream) -> list[tuple[bytes, Group]]:
     named = [(keys.group_of(name) or name.encode(), channel) for name, channel in stream.topic.channels.items()]
     return [(name, session.context.group(stream, channel)) for name, channel in sorted(named, key=lambda pair: pair[0])]
 
 
-def show_stream(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def show_stream(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]]."""
     stream = _stream(session, words[2], now)
     count = parse_xinfo_full(words)
@@ -52,7 +52,7 @@ def show_stream(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.fields(fields, session.protocol)
 
 
-def _facts(session: RedisSession, stream: Stream, now: int) -> _Fields:
+def _facts(session: ClientState, stream: Stream, now: int) -> _Fields:
     first = stream.first_entry()
     first_id = stream.id_at(first) if first < stream.log.end else ids.LEAST
     window = session.context.idempotence(stream, now=now)
@@ -74,7 +74,7 @@ def _facts(session: RedisSession, stream: Stream, now: int) -> _Fields:
     ]
 
 
-def _full(session: RedisSession, stream: Stream, fields: _Fields, count: int, now: int) -> bytes:
+def _full(session: ClientState, stream: Stream, fields: _Fields, count: int, now: int) -> bytes:
     protocol = session.protocol
     entries = list(stream.pieces(stream.log.first, stream.log.end, count))
     total = sum(many for _, many in entries)
@@ -87,7 +87,7 @@ def _full(session: RedisSession, stream: Stream, fields: _Fields, count: int, no
     return replies.fields(fields, protocol)
 
 
-def _full_group(session: RedisSession, name: bytes, group: Group, count: int, now: int) -> bytes:
+def _full_group(session: ClientState, name: bytes, group: Group, count: int, now: int) -> bytes:
     protocol, skew = session.protocol, session.broker.skew
     stream = group.stream
     given_back = group.pending.holders.named.get(PARKED)
@@ -112,7 +112,7 @@ def _full_group(session: RedisSession, name: bytes, group: Group, count: int, no
     )
 
 
-def _full_consumer(session: RedisSession, group: Group, holder: Holder, count: int) -> bytes:
+def _full_consumer(session: ClientState, group: Group, holder: Holder, count: int) -> bytes:
     skew = session.broker.skew
     lines = []
     for sequence in sorted(holder.in_flight)[:count]:
@@ -141,7 +141,7 @@ def _progress(group: Group, protocol: int) -> _Fields:
     ]
 
 
-def show_groups(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def show_groups(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XINFO GROUPS key."""
     stream = _stream(session, words[2], now)
     protocol = session.protocol
@@ -162,7 +162,7 @@ def show_groups(session: RedisSession, words: list[bytes], now: int) -> Reply:
     )
 
 
-def show_consumers(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def show_consumers(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XINFO CONSUMERS key group."""
     stream = _stream(session, words[2], now)
     channel = find_channel(stream, words[3])

@@ -12,7 +12,7 @@ from lapwing.wire.resp.numbers import integer
 from lapwing.wire.resp.parse_server import parse_scan
 
 if TYPE_CHECKING:
-    from lapwing.sessions.redis import RedisSession
+    from lapwing.sessions.redis_client_state import ClientState
 
 _WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
 _MOST_WATCHED: Final = 1024  # keys of one client
@@ -23,21 +23,21 @@ _NO_END: Final = (
 )
 
 
-def _exists(session: RedisSession, key: bytes) -> bool:
+def _exists(session: ClientState, key: bytes) -> bool:
     return session.context.find(key, session.database) is not None
 
 
-def kind(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def kind(session: ClientState, words: list[bytes], now: int) -> Reply:
     """TYPE key."""
     return b"+stream\r\n" if _exists(session, words[1]) else b"+none\r\n"
 
 
-def exists(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def exists(session: ClientState, words: list[bytes], now: int) -> Reply:
     """EXISTS and TOUCH key .."""
     return replies.integer(sum(_exists(session, key) for key in words[1:]))
 
 
-def delete(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def delete(session: ClientState, words: list[bytes], now: int) -> Reply:
     """DEL and UNLINK key .."""
     count = 0
     for key in words[1:]:
@@ -49,40 +49,40 @@ def delete(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.integer(count)
 
 
-def keys(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def keys(session: ClientState, words: list[bytes], now: int) -> Reply:
     """KEYS pattern."""
     return replies.bulks(matching(session, words[1]))
 
 
-def scan(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def scan(session: ClientState, words: list[bytes], now: int) -> Reply:
     """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]: everything in one answer."""
     asked = parse_scan(words)
     found = matching(session, asked.pattern) if asked.type in (None, b"stream") else []
     return replies.array([replies.bulk(b"0"), replies.bulks(found)])
 
 
-def random_key(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def random_key(session: ClientState, words: list[bytes], now: int) -> Reply:
     """RANDOMKEY."""
     key = next((key for key, _ in session.context.streams(session.database)), None)
     return replies.null(session.protocol) if key is None else replies.bulk(key)
 
 
-def size(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def size(session: ClientState, words: list[bytes], now: int) -> Reply:
     """DBSIZE."""
     return replies.integer(sum(1 for _ in session.context.streams(session.database)))
 
 
-def time_to_live(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def time_to_live(session: ClientState, words: list[bytes], now: int) -> Reply:
     """TTL, PTTL, EXPIRETIME and PEXPIRETIME key."""
     return replies.integer(-1 if _exists(session, words[1]) else -2)
 
 
-def persist(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def persist(session: ClientState, words: list[bytes], now: int) -> Reply:
     """PERSIST key."""
     return replies.integer(0)
 
 
-def expire(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def expire(session: ClientState, words: list[bytes], now: int) -> Reply:
     """EXPIRE and its kin: refused."""
     integer(words[2])
     if not _exists(session, words[1]):
@@ -90,14 +90,14 @@ def expire(session: RedisSession, words: list[bytes], now: int) -> Reply:
     raise ErrorReply(_NO_END)
 
 
-def get(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def get(session: ClientState, words: list[bytes], now: int) -> Reply:
     """GET key."""
     if _exists(session, words[1]):
         raise ErrorReply(_WRONG_TYPE)
     return replies.null(session.protocol)
 
 
-def inspect(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def inspect(session: ClientState, words: list[bytes], now: int) -> Reply:
     """OBJECT ENCODING, REFCOUNT, IDLETIME and FREQ key."""
     if not _exists(session, words[2]):
         return replies.null(session.protocol)
@@ -105,7 +105,7 @@ def inspect(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.bulk(b"stream") if word == b"encoding" else replies.integer(1 if word == b"refcount" else 0)
 
 
-def memory_usage(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def memory_usage(session: ClientState, words: list[bytes], now: int) -> Reply:
     """MEMORY USAGE key [SAMPLES n]."""
     if len(words) > 3:
         if len(words) != 5 or words[3].upper() != b"SAMPLES":
@@ -118,7 +118,7 @@ def memory_usage(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.integer(max(stream.log.bytes, 1))
 
 
-def flush(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def flush(session: ClientState, words: list[bytes], now: int) -> Reply:
     """FLUSHDB and FLUSHALL: delete every stream, if the operator permits it."""
     if len(words) > 2 or (len(words) == 2 and words[1].upper() not in (b"ASYNC", b"SYNC")):
         raise errors.syntax_error()
@@ -134,7 +134,7 @@ def flush(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def matching(session: RedisSession, pattern: bytes | None) -> list[bytes]:
+def matching(session: ClientState, pattern: bytes | None) -> list[bytes]:
     """Return the keys of the database that match a pattern; all of them without one."""
     found = [key for key, _ in session.context.streams(session.database)]
     if pattern in (None, b"*"):
@@ -201,7 +201,7 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
 # --- transactions --------------------------------------------------------------------------------------------------
 
 
-def multi(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def multi(session: ClientState, words: list[bytes], now: int) -> Reply:
     """MULTI."""
     if session.queue is not None:
         raise ErrorReply("ERR MULTI calls can not be nested")
@@ -209,7 +209,7 @@ def multi(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def execute(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def execute(session: ClientState, words: list[bytes], now: int) -> Reply:
     """EXEC."""
     if session.queue is None:
         raise ErrorReply("ERR EXEC without MULTI")
@@ -224,7 +224,7 @@ def execute(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return session.execute(now)
 
 
-def discard(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def discard(session: ClientState, words: list[bytes], now: int) -> Reply:
     """DISCARD."""
     if session.queue is None:
         raise ErrorReply("ERR DISCARD without MULTI")
@@ -232,7 +232,7 @@ def discard(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def watch(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def watch(session: ClientState, words: list[bytes], now: int) -> Reply:
     """WATCH key .."""
     if session.queue is not None:
         raise ErrorReply("ERR WATCH inside MULTI is not allowed")
@@ -243,13 +243,13 @@ def watch(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def unwatch(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def unwatch(session: ClientState, words: list[bytes], now: int) -> Reply:
     """UNWATCH."""
     session.watched.clear()
     return replies.OK
 
 
-def state(session: RedisSession, database: int, key: bytes) -> object:
+def state(session: ClientState, database: int, key: bytes) -> object:
     """Return something that is another thing once anybody has changed a stream."""
     stream = session.context.find(key, database)
     if stream is None:

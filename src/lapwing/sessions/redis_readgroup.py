@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lapwing import kernel
 from lapwing.broker.pending import Reason
 from lapwing.broker.subscription import Credit
 from lapwing.errors import LapwingError
+from lapwing.sessions.redis_client_state import ClientState, Wait
 from lapwing.sessions.redis_group import Group, PendingEntry
 from lapwing.sessions.redis_groups import find_group
 from lapwing.sessions.redis_replies import Reply
@@ -19,9 +20,6 @@ from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId
 from lapwing.wire.resp.parse_reads import Position, Xread, parse_position, parse_xread
 
-if TYPE_CHECKING:
-    from lapwing.sessions.redis import RedisSession
-
 _EVERYTHING: Final = 1 << 62
 _MOST: Final = 100_000  # entries that one XREADGROUP delivers at most, whatever its COUNT is
 
@@ -29,7 +27,7 @@ _Plan = tuple[bytes, Group, Position | EntryId]
 _Found = list[tuple[bytes, int, list[bytes]]]  # key, number of entries, and the entries in pieces
 
 
-def xreadgroup(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xreadgroup(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XREADGROUP GROUP group consumer [options] STREAMS key .. id .."""
     asked = parse_xread(words)
     plans = [_plan(session, asked, at, now) for at in range(len(asked.keys))]
@@ -40,7 +38,7 @@ def xreadgroup(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return _begin_wait(session, asked, plans, nothing, now)
 
 
-def _plan(session: RedisSession, asked: Xread, at: int, now: int) -> _Plan:
+def _plan(session: ClientState, asked: Xread, at: int, now: int) -> _Plan:
     """Return where one stream is read from. Raises `ErrorReply` if its group is not there."""
     key, name = asked.keys[at], asked.group or b""
     group = find_group(session, key, name, now)
@@ -53,7 +51,7 @@ def _no_group(key: bytes, name: bytes) -> ErrorReply:
     return errors.no_group(key, name, " in XREADGROUP with GROUP option")
 
 
-def _read(session: RedisSession, asked: Xread, plans: list[_Plan], now: int) -> _Found:
+def _read(session: ClientState, asked: Xread, plans: list[_Plan], now: int) -> _Found:
     found: _Found = []
     left, size = asked.max_count or _EVERYTHING, asked.max_size or _EVERYTHING
     for key, group, position in plans:
@@ -138,7 +136,7 @@ def _longest_first(entry: PendingEntry) -> tuple[int, int, int]:
     return (0 if entry.idle < 0 else 1), -entry.idle, entry.sequence
 
 
-def _history(session: RedisSession, group: Group, beyond: EntryId, asked: Xread, now: int) -> list[bytes]:
+def _history(session: ClientState, group: Group, beyond: EntryId, asked: Xread, now: int) -> list[bytes]:
     """Return what is pending with the consumer beyond an id, which counts as a delivery."""
     consumer = group.consumer(asked.consumer, now=now)
     stream, start = group.stream, group.stream.behind_id(beyond)
@@ -161,7 +159,7 @@ def _history(session: RedisSession, group: Group, beyond: EntryId, asked: Xread,
 class GroupWait:
     """A read that waits for entries of several groups; the first one with any answers it, alone."""
 
-    def __init__(self, session: RedisSession, asked: Xread, plans: list[_Plan]) -> None:
+    def __init__(self, session: ClientState, asked: Xread, plans: list[_Plan]) -> None:
         self.session = session
         self._asked = asked
         self._demands: list[tuple[bytes, Group, Credit, list[bytes]]] = []
@@ -211,9 +209,7 @@ class GroupWait:
             group.channel.unsubscribe(credit, now=0, reason=Reason.CLOSED)
 
 
-def _begin_wait(session: RedisSession, asked: Xread, plans: list[_Plan], nothing: bytes, now: int) -> Slot:
-    from lapwing.sessions.redis import Wait
-
+def _begin_wait(session: ClientState, asked: Xread, plans: list[_Plan], nothing: bytes, now: int) -> Slot:
     deadline = now + asked.block * MS if asked.block else None
 
     def attempt(now: int) -> bytes | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lapwing.sessions import redis_info
+from lapwing.sessions.redis_client_state import ClientState, Wait
 from lapwing.sessions.redis_context import VERSION, Grants
 from lapwing.sessions.redis_keys import compile_pattern
 from lapwing.sessions.redis_replies import Reply
@@ -22,9 +23,6 @@ from lapwing.wire.resp.parse_server import (
     parse_hello,
 )
 from lapwing.wire.resp.requests import LONGEST_WORD
-
-if TYPE_CHECKING:
-    from lapwing.sessions.redis import RedisSession
 
 _MOST_PATTERNS: Final = 66  # words of CONFIG GET
 _MS: Final = 1_000_000  # ns
@@ -43,25 +41,25 @@ _HELLO_FIRST: Final = (
 # --- the conversation ----------------------------------------------------------------------------------------------
 
 
-def ping(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def ping(session: ClientState, words: list[bytes], now: int) -> Reply:
     """PING [message]."""
     if len(words) > 2:
         raise errors.wrong_arity("ping")
     return replies.bulk(words[1]) if len(words) == 2 else replies.PONG
 
 
-def echo(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def echo(session: ClientState, words: list[bytes], now: int) -> Reply:
     """ECHO message."""
     return replies.bulk(words[1])
 
 
-def leave(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def leave(session: ClientState, words: list[bytes], now: int) -> Reply:
     """QUIT."""
     session.doomed = True
     return replies.OK
 
 
-def reset(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def reset(session: ClientState, words: list[bytes], now: int) -> Reply:
     """RESET: the connection is as a new one."""
     session.discard()
     session.protocol, session.database = 2, 0
@@ -71,7 +69,7 @@ def reset(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.simple("RESET")
 
 
-def select(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def select(session: ClientState, words: list[bytes], now: int) -> Reply:
     """SELECT index."""
     number = integer(words[1])
     if not 0 <= number < keys.DATABASES:
@@ -80,7 +78,7 @@ def select(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def hello(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def hello(session: ClientState, words: list[bytes], now: int) -> Reply:
     """HELLO [version [AUTH user password] [SETNAME name]]."""
     asked = parse_hello(words)
     if asked.user is None:
@@ -93,7 +91,7 @@ def hello(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return _ask(session, "hello", asked.password, lambda: _welcome(session, asked))
 
 
-def _welcome(session: RedisSession, asked: Hello) -> bytes:
+def _welcome(session: ClientState, asked: Hello) -> bytes:
     if asked.name is not None:
         session.peer.name = asked.name
     if asked.protocol is not None:
@@ -112,7 +110,7 @@ def _welcome(session: RedisSession, asked: Hello) -> bytes:
     )
 
 
-def authenticate(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def authenticate(session: ClientState, words: list[bytes], now: int) -> Reply:
     """AUTH [user] password."""
     if len(words) > 3:
         raise errors.syntax_error()
@@ -130,10 +128,8 @@ def _check_open(user: bytes) -> None:
         raise ErrorReply(errors.WRONG_PASS)
 
 
-def _ask(session: RedisSession, command: str, password: bytes, then: Callable[[], bytes]) -> Slot:
+def _ask(session: ClientState, command: str, password: bytes, then: Callable[[], bytes]) -> Slot:
     """Have the door ask what the client may do; `admit` or `deny` is called with the answer."""
-    from lapwing.sessions.redis import Wait
-
     assert session.authenticate is not None
     wait = Wait(Slot(session.sink), command)
     session.granted = then
@@ -142,13 +138,13 @@ def _ask(session: RedisSession, command: str, password: bytes, then: Callable[[]
     return wait.slot
 
 
-def admit(session: RedisSession, grants: Grants, identity: str) -> None:
+def admit(session: ClientState, grants: Grants, identity: str) -> None:
     """Answer the AUTH or HELLO that waits: the client may do what was granted."""
     session.grants, session.user = grants, identity or "default"
     session.end_wait(session.granted())
 
 
-def deny(session: RedisSession) -> None:
+def deny(session: ClientState) -> None:
     """Answer the AUTH or HELLO that waits: the password is wrong."""
     session.end_wait(replies.error(errors.WRONG_PASS))
 
@@ -156,19 +152,19 @@ def deny(session: RedisSession) -> None:
 # --- CLIENT --------------------------------------------------------------------------------------------------------
 
 
-def get_name(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def get_name(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT GETNAME."""
     return replies.bulk(session.peer.name) if session.peer.name else replies.null(session.protocol)
 
 
-def set_name(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def set_name(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT SETNAME name."""
     check_label(words[2], "Client names")
     session.peer.name = words[2]
     return replies.OK
 
 
-def set_info(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def set_info(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT SETINFO <LIB-NAME | LIB-VER> text."""
     word = words[2].upper()
     if word not in (b"LIB-NAME", b"LIB-VER"):
@@ -181,23 +177,23 @@ def set_info(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def client_id(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def client_id(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT ID."""
     return replies.integer(session.id)
 
 
-def client_info(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def client_info(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT INFO."""
     return replies.verbatim(redis_info.client_line(session, now=now), session.protocol)
 
 
-def client_list(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def client_list(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT LIST [TYPE type | ID id ..]."""
     lines = [redis_info.client_line(each, now=now) for each in _chosen(session, parse_client_list(words), now)]
     return replies.verbatim("".join(lines), session.protocol)
 
 
-def client_kill(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def client_kill(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT KILL addr:port, or with filters."""
     asked = parse_client_kill(words)
     chosen = [each for each in _chosen(session, asked, now) if each is not session or not asked.skip_me]
@@ -211,8 +207,8 @@ def client_kill(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK if len(words) == 3 else replies.integer(len(chosen))
 
 
-def _chosen(session: RedisSession, asked: ClientFilter, now: int) -> list[RedisSession]:
-    def wanted(each: RedisSession) -> bool:
+def _chosen(session: ClientState, asked: ClientFilter, now: int) -> list[ClientState]:
+    def wanted(each: ClientState) -> bool:
         return (
             (asked.ids is None or each.id in asked.ids)
             and asked.type in (None, b"normal")
@@ -225,14 +221,14 @@ def _chosen(session: RedisSession, asked: ClientFilter, now: int) -> list[RedisS
     return [each for each in session.context.sessions.values() if wanted(each)]
 
 
-def switch(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def switch(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT NO-EVICT and CLIENT NO-TOUCH <ON | OFF>."""
     if words[2].upper() not in (b"ON", b"OFF"):
         raise errors.syntax_error()
     return replies.OK
 
 
-def reply_mode(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def reply_mode(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT REPLY <ON | OFF | SKIP>."""
     word = words[2].upper()
     if word == b"ON":
@@ -247,7 +243,7 @@ def reply_mode(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def unblock(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def unblock(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT UNBLOCK id [TIMEOUT | ERROR]."""
     mode = words[3].upper() if len(words) > 3 else b"TIMEOUT"
     if mode not in (b"TIMEOUT", b"ERROR") or len(words) > 4:
@@ -263,37 +259,35 @@ def unblock(session: RedisSession, words: list[bytes], now: int) -> Reply:
 # --- the server ----------------------------------------------------------------------------------------------------
 
 
-def info(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def info(session: ClientState, words: list[bytes], now: int) -> Reply:
     """INFO [section ..]."""
     sections = [word.decode("latin-1").lower() for word in words[1:]]
     return replies.verbatim(redis_info.info(session.context, sections, now=now), session.protocol)
 
 
-def time(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def time(session: ClientState, words: list[bytes], now: int) -> Reply:
     """TIME."""
     seconds, rest = divmod(now + session.broker.skew, _SECOND)
     return replies.bulks([b"%d" % seconds, b"%d" % (rest // 1000)])
 
 
-def role(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def role(session: ClientState, words: list[bytes], now: int) -> Reply:
     """ROLE."""
     return replies.array([replies.text("master"), replies.integer(0), replies.EMPTY])
 
 
-def who_am_i(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def who_am_i(session: ClientState, words: list[bytes], now: int) -> Reply:
     """ACL WHOAMI."""
     return replies.text(session.user)
 
 
-def cluster(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def cluster(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLUSTER: there is none."""
     raise ErrorReply("ERR This instance has cluster support disabled")
 
 
-def wait(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def wait(session: ClientState, words: list[bytes], now: int) -> Reply:
     """WAIT replicas ms: there are no replicas, so the time passes if any are asked for."""
-    from lapwing.sessions.redis import Wait
-
     wanted, patience = integer(words[1]), timeout(words[2])
     nobody = replies.integer(0)
     if wanted <= 0 or session.in_transaction:
@@ -302,7 +296,7 @@ def wait(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return session.begin_wait(Wait(Slot(session.sink), "wait", deadline, nobody))
 
 
-def wait_aof(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def wait_aof(session: ClientState, words: list[bytes], now: int) -> Reply:
     """WAITAOF local replicas ms: entries are answered after they are written, so there is nothing to wait for."""
     local, replicas = integer(words[1]), integer(words[2])
     timeout(words[3])
@@ -313,7 +307,7 @@ def wait_aof(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.array([replies.integer(0), replies.integer(0)])
 
 
-def config_get(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def config_get(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CONFIG GET pattern .."""
     known = settings(session)
     if len(words) > _MOST_PATTERNS:
@@ -323,7 +317,7 @@ def config_get(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.mapping([(replies.text(name), replies.text(value)) for name, value in found], session.protocol)
 
 
-def config_set(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def config_set(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CONFIG SET name value ..: known names are accepted, without an effect."""
     if len(words) % 2:
         raise errors.wrong_arity("config|set")
@@ -335,12 +329,12 @@ def config_set(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def ok(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def ok(session: ClientState, words: list[bytes], now: int) -> Reply:
     """Accept a command that has no effect here."""
     return replies.OK
 
 
-def settings(session: RedisSession) -> dict[str, str]:
+def settings(session: ClientState) -> dict[str, str]:
     """Return what CONFIG GET shows: what clients ask for, in terms of this broker."""
     options = session.broker.options
     return {

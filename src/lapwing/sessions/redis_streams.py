@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lapwing.errors import LogError
+from lapwing.sessions.redis_client_state import ClientState, Wait
 from lapwing.sessions.redis_idempotence import header_of, name_of
 from lapwing.sessions.redis_replies import SMALL, AddedSlot, Reply, Streamed
 from lapwing.sessions.redis_stream import Stream
@@ -17,14 +18,11 @@ from lapwing.wire.resp.ids import EntryId
 from lapwing.wire.resp.parse_reads import Position, Xread, parse_position, parse_xrange, parse_xread
 from lapwing.wire.resp.parse_writes import Xadd, parse_ids, parse_xadd, parse_xcfgset, parse_xsetid, parse_xtrim
 
-if TYPE_CHECKING:
-    from lapwing.sessions.redis import RedisSession
-
 MS: Final = 1_000_000  # ns
 EVERYTHING: Final = 1 << 62  # entries
 
 
-def find(session: RedisSession, key: bytes, now: int) -> Stream | None:
+def find(session: ClientState, key: bytes, now: int) -> Stream | None:
     """Return a stream with all that was added in this turn; None if there is none."""
     stream = session.context.find(key, session.database)
     if stream is not None:
@@ -35,7 +33,7 @@ def find(session: RedisSession, key: bytes, now: int) -> Stream | None:
 # --- adding --------------------------------------------------------------------------------------------------------
 
 
-def xadd(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xadd(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XADD key [options] <* | id> field value .."""
     asked = parse_xadd(words)
     context = session.context
@@ -57,7 +55,7 @@ def xadd(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return slot
 
 
-def _add_once(session: RedisSession, stream: Stream, asked: Xadd, producer: bytes, slot: AddedSlot, now: int) -> Reply:
+def _add_once(session: ClientState, stream: Stream, asked: Xadd, producer: bytes, slot: AddedSlot, now: int) -> Reply:
     """Add an entry unless its producer has added it before; return the slot of the reply."""
     window = session.context.idempotence(stream, now=now)
     name = name_of(asked.pairs) if asked.idempotent_id is None else asked.idempotent_id
@@ -74,7 +72,7 @@ def _add_once(session: RedisSession, stream: Stream, asked: Xadd, producer: byte
     return slot
 
 
-def xcfgset(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xcfgset(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n]."""
     asked = parse_xcfgset(words)
     stream = find(session, asked.key, now)
@@ -87,13 +85,13 @@ def xcfgset(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def xlen(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xlen(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XLEN key."""
     stream = find(session, words[1], now)
     return replies.integer(0 if stream is None else stream.length)
 
 
-def xsetid(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xsetid(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XSETID key id [ENTRIESADDED n] [MAXDELETEDID id]."""
     asked = parse_xsetid(words)
     stream = find(session, asked.key, now)
@@ -114,7 +112,7 @@ def xsetid(session: RedisSession, words: list[bytes], now: int) -> Reply:
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def xrange(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xrange(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XRANGE key start end [COUNT n] and XREVRANGE key end start [COUNT n]."""
     asked = parse_xrange(words)
     stream = find(session, asked.key, now)
@@ -154,10 +152,8 @@ def _array(count: int, pieces: Iterator[tuple[bytes, int]]) -> Iterator[bytes]:
         raise LogError(f"{count - total} of {count} entries are damaged and cannot be sent; ask again without them")
 
 
-def xread(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xread(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XREAD [COUNT n] [MAXCOUNT n] [MAXSIZE b] [BLOCK ms] STREAMS key .. id .."""
-    from lapwing.sessions.redis import Wait
-
     asked = parse_xread(words)
     places = [_place(session, key, word, now) for key, word in zip(asked.keys, asked.positions, strict=True)]
     found = _news(session, asked, places, now)
@@ -181,7 +177,7 @@ _Place = EntryId | None  # entries beyond that id; None: the last entry, whichev
 _Found = tuple[bytes, Stream, int, int, int]  # key, stream, first sequence, behind the last, entries
 
 
-def _place(session: RedisSession, key: bytes, word: bytes, now: int) -> _Place:
+def _place(session: ClientState, key: bytes, word: bytes, now: int) -> _Place:
     place = parse_position(word, grouped=False)
     if isinstance(place, tuple):
         return place
@@ -191,7 +187,7 @@ def _place(session: RedisSession, key: bytes, word: bytes, now: int) -> _Place:
     return stream.last_id if stream is not None else ids.LEAST
 
 
-def _news(session: RedisSession, asked: Xread, places: list[_Place], now: int) -> list[_Found]:
+def _news(session: ClientState, asked: Xread, places: list[_Place], now: int) -> list[_Found]:
     """Return what there is beyond each place, within the limits."""
     found: list[_Found] = []
     left = asked.max_count or EVERYTHING
@@ -241,7 +237,7 @@ def _streams(found: list[_Found], protocol: int) -> Iterator[bytes]:
 # --- deleting ------------------------------------------------------------------------------------------------------
 
 
-def xdel(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xdel(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XDEL key id .."""
     stream = find(session, words[1], now)
     if stream is None:
@@ -250,7 +246,7 @@ def xdel(session: RedisSession, words: list[bytes], now: int) -> Reply:
     return replies.integer(sum(stream.delete(sequence) for sequence in sequences if sequence is not None))
 
 
-def xtrim(session: RedisSession, words: list[bytes], now: int) -> Reply:
+def xtrim(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XTRIM key <MAXLEN | MINID> .."""
     key, asked = parse_xtrim(words)
     stream = find(session, key, now)
