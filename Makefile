@@ -15,7 +15,7 @@ help:
 
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
-.venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx src/lapwing/kernel/_resp.pxi src/lapwing/kernel/_pubs.pxi src/lapwing/kernel/_fins.pxi src/lapwing/net/_sockets.pyx
+.venv/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx $(wildcard src/lapwing/kernel/*.pxi) src/lapwing/net/_sockets.pyx
 	@PYTHON=$(PYTHON) scripts/setup
 	@touch $@
 
