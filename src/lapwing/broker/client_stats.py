@@ -6,24 +6,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientStats:
-    """One client at one moment."""
+@dataclass(slots=True)
+class ClientInfo:
+    """The facts about a client that its IDENTIFY, AUTH and connection show."""
 
     client_id: str = ""
     hostname: str = ""
-    protocol: str = "V2"
-    remote_address: str = ""
     user_agent: str = ""
-    state: int = 0  # as NSQ numbers it: 0 connected, 3 subscribed, 4 closing
-    ready_count: int = 0
-    in_flight_count: int = 0
-    message_count: int = 0
-    finish_count: int = 0
-    requeue_count: int = 0
-    published: tuple[tuple[str, int], ...] = ()  # messages by topic
+    remote_address: str = ""
     connected: int = 0  # Unix seconds
-    sample_rate: int = 0  # percent; 0 means all
     deflate: bool = False
     snappy: bool = False
     tls: bool = False
@@ -35,6 +26,22 @@ class ClientStats:
     auth_identity_url: str = ""
     topology_region: str = ""
     topology_zone: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStats:
+    """One client at one moment."""
+
+    about: ClientInfo  # a copy, which stays as it is
+    protocol: str = "V2"
+    state: int = 0  # as NSQ numbers it: 0 connected, 3 subscribed, 4 closing
+    ready_count: int = 0
+    in_flight_count: int = 0
+    message_count: int = 0
+    finish_count: int = 0
+    requeue_count: int = 0
+    published: tuple[tuple[str, int], ...] = ()  # messages by topic
+    sample_rate: int = 0  # percent; 0 means all
 
 
 class Client(Protocol):

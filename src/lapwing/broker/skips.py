@@ -66,10 +66,6 @@ class SkippedRuns:
         first = bisect_right(self._runs, sequence, key=_stop)
         return ((start, stop) for start, stop in islice(self._runs, first, None))
 
-    def count_below(self, sequence: int) -> int:
-        """Return how many sequences below `sequence` are skipped."""
-        return sum(min(stop, sequence) - start for start, stop in self._runs if start < sequence)
-
     def pass_over(self, cursor: int) -> int:
         """Return the cursor after skipping the runs that begin at (or before) it."""
         runs = self._runs

@@ -185,7 +185,7 @@ def bind(address: str) -> Listener:
         raise CannotListen(errno.EINVAL, f"listen ({address}) failed - no such port")
     try:
         if parts is None:
-            return Listener([_bind_unix(address)], address, -1)
+            return Listener([_open(socket.AF_UNIX, address)], address, -1)
         listening = _bind_tcp(*parts)
         host, port = listening.getsockname()[:2]
         return Listener([listening], join(host, port), port)
@@ -197,18 +197,6 @@ def bind(address: str) -> Listener:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
-
-
-def _bind_unix(path: str) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(path)  # makes the file with mode 0777 less the umask
-        listening.listen(_BACKLOG)
-        listening.setblocking(False)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 def _bind_tcp(host: str, port: int) -> socket.socket:
@@ -227,13 +215,14 @@ def _bind_tcp(host: str, port: int) -> socket.socket:
     return _open(chosen[0], chosen[4])
 
 
-def _open(family: int, name: tuple[str | int, ...] | tuple[int, bytes], *, dual: bool = False) -> socket.socket:
+def _open(family: int, name: str | tuple[str | int, ...] | tuple[int, bytes], *, dual: bool = False) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family != socket.AF_UNIX:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
-        listening.bind(name)
+        listening.bind(name)  # the file of a Unix socket gets mode 0777 less the umask
         listening.listen(_BACKLOG)
         listening.setblocking(False)
     except OSError:

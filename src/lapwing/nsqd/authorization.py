@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from lapwing.broker.client_stats import ClientInfo
 from lapwing.errors import ProtocolError
 from lapwing.net.logs import Log
-from lapwing.sessions.nsq import About
 from lapwing.wire.nsq.commands import Dpub, Hmpub, Hpub, Mpub, Pub, Sub
 from lapwing.wire.nsq.json import compact_json
 
@@ -24,7 +24,9 @@ WORDS: Final[dict[type, str]] = {  # the commands that need a permission
 class Gate:
     """Checks the commands of one client. Without an authenticator everything is allowed."""
 
-    def __init__(self, authenticator: Authenticator | None, about: About, now: Callable[[], int], log: Log) -> None:
+    def __init__(
+        self, authenticator: Authenticator | None, about: ClientInfo, now: Callable[[], int], log: Log
+    ) -> None:
         self.common_name = ""  # of the client's certificate
         self._authenticator = authenticator
         self._about = about

@@ -147,40 +147,41 @@ def _latency_object(latency: Latency) -> dict[str, Any]:
 
 def client_object(client: ClientStats, *, topic: str = "") -> dict[str, Any]:
     """Return one element of `clients` or `producers`; of what it published, only to `topic` if one is given."""
+    about = client.about
     found: dict[str, Any] = {
-        "client_id": client.client_id,
-        "hostname": client.hostname,
+        "client_id": about.client_id,
+        "hostname": about.hostname,
         "version": client.protocol,
-        "remote_address": client.remote_address,
+        "remote_address": about.remote_address,
         "state": client.state,
         "ready_count": client.ready_count,
         "in_flight_count": client.in_flight_count,
         "message_count": client.message_count,
         "finish_count": client.finish_count,
         "requeue_count": client.requeue_count,
-        "connect_ts": client.connected,
+        "connect_ts": about.connected,
         "sample_rate": client.sample_rate,
-        "deflate": client.deflate,
-        "snappy": client.snappy,
-        "user_agent": client.user_agent,
+        "deflate": about.deflate,
+        "snappy": about.snappy,
+        "user_agent": about.user_agent,
     }
-    if client.authed:
+    if about.authed:
         found["authed"] = True
-    if client.auth_identity:
-        found["auth_identity"] = client.auth_identity
-    if client.auth_identity_url:
-        found["auth_identity_url"] = client.auth_identity_url
-    found["topology_zone"] = client.topology_zone
-    found["topology_region"] = client.topology_region
+    if about.auth_identity:
+        found["auth_identity"] = about.auth_identity
+    if about.auth_identity_url:
+        found["auth_identity_url"] = about.auth_identity_url
+    found["topology_zone"] = about.topology_zone
+    found["topology_region"] = about.topology_region
     counts = published(client, topic)
     if counts:
         found["pub_counts"] = [{"topic": name, "count": count} for name, count in counts]
     return found | {
-        "tls": client.tls,
-        "tls_cipher_suite": _CIPHERS.get(client.tls_cipher, client.tls_cipher),
-        "tls_version": client.tls_version,
-        "tls_negotiated_protocol": client.tls_protocol,
-        "tls_negotiated_protocol_is_mutual": client.tls,
+        "tls": about.tls,
+        "tls_cipher_suite": _CIPHERS.get(about.tls_cipher, about.tls_cipher),
+        "tls_version": about.tls_version,
+        "tls_negotiated_protocol": about.tls_protocol,
+        "tls_negotiated_protocol_is_mutual": about.tls,
     }
 
 
@@ -249,9 +250,10 @@ def _topic_lines(topic: TopicStats, snapshot: Snapshot) -> Iterable[str]:
 
 
 def _client_line(client: ClientStats, snapshot: Snapshot) -> str:
-    port = client.remote_address.rpartition(":")[2]
-    who = f"{client.protocol} {f'{client.hostname}:{port} {client.user_agent}':<21}"
-    connected = durations.show(max(snapshot.now // _SECOND - client.connected, 0) * _SECOND)
+    about = client.about
+    port = about.remote_address.rpartition(":")[2]
+    who = f"{client.protocol} {f'{about.hostname}:{port} {about.user_agent}':<21}"
+    connected = durations.show(max(snapshot.now // _SECOND - about.connected, 0) * _SECOND)
     counts = published(client, snapshot.topic)
     if counts:
         topics = ",".join(f"{name}={count}" for name, count in counts)

@@ -6,13 +6,13 @@ Answers are gathered in `replies` and leave at the end of the turn, after the lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
-from lapwing.broker.client_stats import ClientStats
+from lapwing.broker.client_stats import ClientInfo, ClientStats
 from lapwing.broker.holder import Holder
 from lapwing.broker.options import Options
 from lapwing.broker.pending import Reason
@@ -62,28 +62,6 @@ def limits_of(options: Options) -> Limits:
         max_defer=options.longest_defer,
         tls_required=options.tls_required != 0,
     )
-
-
-@dataclass(slots=True)
-class About:
-    """The client: its IDENTIFY, and its connection."""
-
-    client_id: str = ""
-    hostname: str = ""
-    user_agent: str = ""
-    remote_address: str = ""
-    connected: int = 0  # Unix seconds
-    deflate: bool = False
-    snappy: bool = False
-    tls: bool = False
-    tls_version: str = ""
-    tls_cipher: str = ""
-    tls_protocol: str = ""
-    authed: bool = False
-    auth_identity: str = ""
-    auth_identity_url: str = ""
-    topology_region: str = ""
-    topology_zone: str = ""
 
 
 class PublishSlot(Slot):
@@ -148,7 +126,7 @@ class Session:
         self.sample_rate = 0
         self.headers = False  # whether messages come with their headers
         self.locality = 0
-        self.about = About()
+        self.about = ClientInfo()
         self._subscribed: Slot | None = None  # where the answer to SUB waits; messages wait behind it
         self._hang_up = hang_up
         self._run_topic: Topic | None = None  # of the last publish, whose line and word follow
@@ -286,13 +264,10 @@ class Session:
 
     def stats(self) -> ClientStats:
         """Return the client as it is now."""
-        about, subscription = self.about, self.subscription
+        subscription = self.subscription
         holder = subscription.holder if subscription is not None else Holder()
         return ClientStats(
-            client_id=about.client_id,
-            hostname=about.hostname,
-            remote_address=about.remote_address,
-            user_agent=about.user_agent,
+            about=replace(self.about),
             state=self.state,
             ready_count=subscription.size if subscription is not None else 0,
             in_flight_count=len(holder.in_flight),
@@ -300,19 +275,7 @@ class Session:
             finish_count=holder.finished_count,
             requeue_count=holder.requeued_count,
             published=tuple(sorted(self.publish_counts.items())),
-            connected=about.connected,
             sample_rate=self.sample_rate,
-            deflate=about.deflate,
-            snappy=about.snappy,
-            tls=about.tls,
-            tls_version=about.tls_version,
-            tls_cipher=about.tls_cipher,
-            tls_protocol=about.tls_protocol,
-            authed=about.authed,
-            auth_identity=about.auth_identity,
-            auth_identity_url=about.auth_identity_url,
-            topology_region=about.topology_region,
-            topology_zone=about.topology_zone,
         )
 
     def drop_topic(self, name: str) -> None:
