@@ -42,6 +42,8 @@ ROWS = kernel.frame_headed(HMPUB, BASE, 1, 10_000, 10_000, 16384)[1]
 XADDS = (b"*5\r\n$4\r\nXADD\r\n$6\r\norders\r\n$1\r\n*\r\n$4\r\ndata\r\n$%d\r\n%b\r\n" % (BODY, b"x" * BODY)) * BATCH
 ACKS = [b"0-%d" % sequence for sequence in range(BATCH)]
 TIMES = array("q", [0] * BATCH)
+XACK_HEAD = b"$4\r\nXACK\r\n$1\r\ns\r\n$1\r\ng\r\n"
+XACK = b"*%d\r\n%b" % (BATCH + 3, XACK_HEAD) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in ACKS)
 SEQUENCES = list(range(BATCH))
 
 COMPILED, PURE = "compiled", "pure"
@@ -122,6 +124,9 @@ def measure(rounds: int) -> dict[str, float]:
         "answering with entries": best(lambda: kernel.entry_replies(FRAMES, 0, size, 0, b"data") and None, rounds),
         "answering with ids": best(lambda: kernel.id_replies(0, 0, BATCH) and None, rounds),
         "knowing the ids of an XACK": best(lambda: kernel.known_sequences(ACKS, 0, 0, TIMES) and None, rounds),
+        "knowing the ids of a repeated XACK": best(
+            lambda: kernel.acked_sequences(XACK, XACK_HEAD, 0, TIMES) and None, rounds
+        ),
         "finishing the entries of an XACK": best(
             lambda: kernel.finish_sequences(SEQUENCES, dict.fromkeys(SEQUENCES), {}) and None, rounds
         ),

@@ -216,6 +216,34 @@ def test_an_id_is_known_when_its_time_is_that_of_its_sequence(kernel: ModuleType
     assert kernel.known_sequences(words, 3, 50, times) == ([50, 52, 51], [])
 
 
+HEAD = b"$4\r\nxack\r\n$1\r\nk\r\n$1\r\ng\r\n"
+
+
+def test_an_xack_of_known_ids_is_taken_as_it_came(kernel: ModuleType) -> None:
+    request = b"*5\r\n" + HEAD + b"$6\r\n100-50\r\n$6\r\n101-52\r\n"
+
+    assert kernel.acked_sequences(request, HEAD, 50, array("q", [100, 100, 101])) == [50, 52]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"",
+        b"*5\r\n",
+        b"*3\r\n" + HEAD,
+        b"*4\r\n" + HEAD + b"$6\r\n101-50\r\n",  # another time
+        b"*4\r\n" + HEAD + b"$6\r\n100-53\r\n",  # not delivered lately
+        b"*4\r\n" + HEAD + b"$6\r\n100-50",  # not whole
+        b"*4\r\n" + HEAD + b"$6\r\n100-50\r\n*1\r\n$4\r\nPING\r\n",  # not alone
+        b"*5\r\n" + HEAD + b"$6\r\n100-50\r\n$1\r\nx\r\n",
+        b"*4\r\n" + HEAD.upper() + b"$6\r\n100-50\r\n",
+        b"*2147483647\r\n" + HEAD + b"$6\r\n100-50\r\n",
+    ],
+)
+def test_any_other_request_is_no_xack_of_known_ids(kernel: ModuleType, request_: bytes) -> None:
+    assert kernel.acked_sequences(request_, HEAD, 50, array("q", [100, 100, 101])) == []
+
+
 @pytest.mark.parametrize(
     "word",
     [

@@ -242,5 +242,10 @@ def test_the_twins_know_the_same_ids(
 ) -> None:
     both("known_sequences", ids, start, first, array("q", times))
     both("known_sequences", ids, 0, first, array("q", times))
+    words = [bytes(each, "ascii") if isinstance(each, str) else bytes(each or b"") for each in ids]
+    head = b"$4\r\nXACK\r\n$1\r\ns\r\n$1\r\ng\r\n"
+    request = b"*%d\r\n%b" % (len(words) + 3, head) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words)
+    for data in (request, request[: start % (len(request) + 1)], request + b"x", head):
+        both("acked_sequences", data, head, first, array("q", times))
     both("finish_sequences", times, dict.fromkeys(range(95, 101)), {99: 2, 3: 1})
     both("id_replies", ms, first, count)

@@ -48,8 +48,13 @@ class RedisClient:
         session = self.session
         if not session.plain or session.replies.slots or self.parser.buffered:
             return False
+        if session.carry_out_again(data, now=self.stage.now):
+            return True
         words = self.parser.alone(data)
-        return bool(words) and session.carry_out_alone(words, now=self.stage.now)
+        if not words or not session.carry_out_alone(words, now=self.stage.now):
+            return False
+        session.note_request(data, words)
+        return True
 
     def pump(self) -> None:
         """Carry out what has come, as far as no command waits."""

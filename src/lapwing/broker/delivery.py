@@ -16,6 +16,7 @@ from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.holder import Holder
 
 SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 
@@ -75,6 +76,27 @@ def deliver_to(channel: ChannelCore, subscription: Subscription, now: int) -> No
     if limits is not None:
         limits.took(channel, sum(channel.delivered) - total)
     _delivered(channel)
+
+
+def take_fresh(channel: ChannelCore, holder: Holder, count: int, now: int) -> tuple[bytes, int, int, int] | None:
+    """Deliver a slice of the log to a holder, as `Channel.take_fresh` has it."""
+    pending, reader, topic = channel.pending, channel.reader, channel.topic
+    first = reader.sequence
+    if channel.limits is not None or channel.latencies is not None or channel.effective.message_ttl:
+        return None
+    if channel.ahead.count or pending.requeued or topic.deleted.total or first < channel.overlap:
+        return None
+    try:
+        span = reader.span(topic.fanned_out, count, SLICE)
+    except OutOfRange:
+        return None
+    _, at, after, taken = span
+    if after > at:
+        pending.leases.deliver(range(first, first + taken), holder, timeout=None, now=now)
+        holder.delivered_count += taken
+        channel.delivered[0] += taken
+        channel.journal_later()
+    return span
 
 
 def hand_over(channel: ChannelCore, sequences: Sequence[int], subscription: Subscription, now: int) -> None:

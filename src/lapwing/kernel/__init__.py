@@ -11,6 +11,7 @@ try:
     if os.environ.get("LAPWING_PURE"):
         raise ImportError("the pure twin was asked for")
     from lapwing.kernel._speed import (
+        acked_sequences,
         count_headers,
         decode_columns,
         decode_headed,
@@ -71,6 +72,7 @@ except ImportError:
         with_headers,
     )
     from lapwing.kernel.pure_resp import (
+        acked_sequences,
         entry_replies,
         finish_sequences,
         frame_xadds,
@@ -98,6 +100,7 @@ __all__ = [
     "SURPLUS",
     "TOO_BIG",
     "Buffer",
+    "acked_sequences",
     "count_headers",
     "crc32c",
     "decode_columns",

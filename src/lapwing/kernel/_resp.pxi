@@ -237,41 +237,84 @@ def finish_sequences(list sequences not None, dict in_flight not None, dict atte
     return missing
 
 
+cdef inline bint known_id(
+    const uint8_t *p, Py_ssize_t at, Py_ssize_t end, uint64_t origin, const int64_t *stamps, Py_ssize_t many,
+    uint64_t *sequence
+) noexcept nogil:
+    """Whether [at, end) is an id whose time is that of its sequence, by the ms from sequence `origin` on."""
+    cdef uint64_t milliseconds
+    if not unsigned_at(p, &at, end, &milliseconds) or at >= end or p[at] != 45:
+        return False
+    at += 1
+    if not unsigned_at(p, &at, end, sequence) or at != end or sequence[0] < origin:
+        return False
+    return (
+        sequence[0] - origin < <uint64_t>many
+        and milliseconds <= <uint64_t>0x7FFFFFFFFFFFFFFF
+        and stamps[sequence[0] - origin] == <int64_t>milliseconds
+    )
+
+
+cdef uint64_t sequence_from(first) except? 0xFFFFFFFFFFFFFFFF:
+    try:
+        return first
+    except OverflowError:
+        raise ValueError(f"first {first} is no sequence") from None
+
+
 def known_sequences(list words not None, start, first, times):
     cdef Py_buffer view
     cdef const int64_t *stamps
-    cdef Py_ssize_t begin = place_of(start), at, size, index, many
-    cdef uint64_t origin, milliseconds, sequence
-    cdef const uint8_t *p
-    cdef bint known
+    cdef Py_ssize_t begin = place_of(start), index, many
+    cdef uint64_t origin = sequence_from(first), sequence
     cdef list found = [], others = []
-    try:
-        origin = first
-    except OverflowError:
-        raise ValueError(f"first {first} is no sequence") from None
     PyObject_GetBuffer(times, &view, PyBUF_SIMPLE)
     try:
         stamps = <const int64_t *>view.buf
         many = view.len // <Py_ssize_t>sizeof(int64_t)
         for index in range(begin, len(words)):
             word = words[index]
-            known = False
-            if PyBytes_CheckExact(word):
-                p = <const uint8_t *>PyBytes_AS_STRING(word)
-                size = PyBytes_GET_SIZE(word)
-                at = 0
-                if unsigned_at(p, &at, size, &milliseconds) and at < size and p[at] == 45:
-                    at += 1
-                    if unsigned_at(p, &at, size, &sequence) and at == size and sequence >= origin:
-                        known = (
-                            sequence - origin < <uint64_t>many
-                            and milliseconds <= <uint64_t>0x7FFFFFFFFFFFFFFF
-                            and stamps[sequence - origin] == <int64_t>milliseconds
-                        )
-            if known:
+            if PyBytes_CheckExact(word) and known_id(
+                <const uint8_t *>PyBytes_AS_STRING(word), 0, PyBytes_GET_SIZE(word), origin, stamps, many, &sequence
+            ):
                 found.append(sequence)
             else:
                 others.append(word)
         return found, others
+    finally:
+        PyBuffer_Release(&view)
+
+
+def acked_sequences(data, head, first, times):
+    cdef Py_buffer view, wanted, stamps
+    cdef const uint8_t *p
+    cdef Py_ssize_t at = 0
+    cdef int64_t count, many
+    cdef uint64_t origin = sequence_from(first), sequence
+    cdef Span span
+    cdef list found = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(head, &wanted, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(times, &stamps, PyBUF_SIMPLE)
+            try:
+                p = <const uint8_t *>view.buf
+                many = stamps.len // <Py_ssize_t>sizeof(int64_t)
+                count = line_number(p, &at, view.len, 42)
+                if count < 4 or wanted.len > view.len - at or memcmp(p + at, wanted.buf, wanted.len):
+                    return []
+                at += wanted.len
+                for _ in range(count - 3):
+                    if not bulk_at(p, &at, view.len, &span) or not known_id(
+                        p, span.begin, span.end, origin, <const int64_t *>stamps.buf, many, &sequence
+                    ):
+                        return []
+                    found.append(sequence)
+                return found if at == view.len else []
+            finally:
+                PyBuffer_Release(&stamps)
+        finally:
+            PyBuffer_Release(&wanted)
     finally:
         PyBuffer_Release(&view)

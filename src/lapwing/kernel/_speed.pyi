@@ -19,6 +19,7 @@ from lapwing.kernel.pure_headers import frame_headed_pubs as frame_headed_pubs
 from lapwing.kernel.pure_headers import message_ids as message_ids
 from lapwing.kernel.pure_headers import row_places as row_places
 from lapwing.kernel.pure_headers import with_headers as with_headers
+from lapwing.kernel.pure_resp import acked_sequences as acked_sequences
 from lapwing.kernel.pure_resp import entry_replies as entry_replies
 from lapwing.kernel.pure_resp import finish_sequences as finish_sequences
 from lapwing.kernel.pure_resp import frame_xadds as frame_xadds

@@ -32,6 +32,7 @@ from lapwing.kernel.pure_headers import (  # noqa: F401 - this module is one who
     with_headers,
 )
 from lapwing.kernel.pure_resp import (  # noqa: F401 - this module is one whole twin
+    acked_sequences,
     entry_replies,
     finish_sequences,
     frame_xadds,

@@ -244,3 +244,27 @@ def known_sequences(words: list[Any], start: int, first: int, times: "array[int]
         else:
             others.append(word)
     return known, others
+
+
+def acked_sequences(data: Buffer, head: Buffer, first: int, times: "array[int]") -> list[int]:
+    """Return the sequences of the ids of one whole XACK whose first three words are `head`, as they came.
+
+    Return none if the data is anything else, or if one of the ids is not known; see `known_sequences`.
+    """
+    if not 0 <= first <= _MASK:
+        raise ValueError(f"first {first} is no sequence")
+    flat, wanted = as_bytes(data), as_bytes(head)
+    count, at = _number(flat, 0, 42)
+    if count < 4 or not flat.startswith(wanted, at):
+        return []
+    at += len(wanted)
+    known: list[int] = []
+    for _ in range(count - 3):
+        begin, end = _bulk(flat, at)
+        found = _ID.fullmatch(flat, begin, end) if begin >= 0 else None
+        index = int(found[2]) - first if found else -1
+        if not found or not 0 <= index < len(times) or times[index] != int(found[1]):
+            return []
+        known.append(int(found[2]))
+        at = end + 2
+    return known if at == len(flat) else []

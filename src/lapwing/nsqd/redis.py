@@ -139,10 +139,13 @@ class RedisConnection(Stream):
 
     def _obey_alone(self, data: bytes) -> bool:
         """Carry out one frequent command; return False if it is none or not alone, and nothing was done."""
-        session = self._session
+        session, now = self._session, self._clock.now()
+        if session.carry_out_again(data, now=now):
+            return True
         words = self._parser.alone(data)
-        if not words or not session.carry_out_alone(words, now=self._clock.now()):
+        if not words or not session.carry_out_alone(words, now=now):
             return False
+        session.note_request(data, words)
         if session.wait is not None or session.streaming is not None:
             self._free = False
             self._arm()

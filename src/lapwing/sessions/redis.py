@@ -12,6 +12,7 @@ from typing import Final
 from lapwing.errors import LapwingError, LogError, ProtocolError
 from lapwing.sessions import redis_authorization, redis_handlers
 from lapwing.sessions.redis_client_state import ClientState
+from lapwing.sessions.redis_repeated import RepeatedRequests
 from lapwing.sessions.redis_replies import SMALL, AddedSlot, Reply, Silence, Streamed, write_failed
 from lapwing.sessions.replies import Slot
 from lapwing.wire.resp import commands, errors, replies
@@ -29,6 +30,8 @@ _AT_ONCE: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset
 
 class RedisSession(ClientState):
     """A connection that carries out the requests of its client, one after the other."""
+
+    repeated: RepeatedRequests | None = None  # what it sends again and again
 
     def handle(self, request: Request, *, now: int) -> None:
         """Carry out one request."""
@@ -82,6 +85,30 @@ class RedisSession(ClientState):
         self._answer(self.carry_out(spec, words, now))
         return True
 
+    def carry_out_again(self, request: bytes, *, now: int) -> bool:
+        """Carry out a request of a `plain` client that is like one before; return False if none is, without effect."""
+        if self.repeated is None:
+            return False
+        context, peer = self.context, self.peer
+        if context.gathered:
+            context.publish_gathered(now)
+        try:
+            reply = self.repeated.answer(request, self.protocol, now=now)
+        except LapwingError as error:
+            reply = self._failed(error)
+        if reply is None:
+            return False
+        context.counts.commands += 1
+        peer.active, peer.command = now, self.repeated.command
+        self.replies.add(reply)
+        return True
+
+    def note_request(self, request: bytes, words: list[bytes]) -> None:
+        """Remember a frequent command that was carried out."""
+        if self.repeated is None:
+            self.repeated = RepeatedRequests()
+        self.repeated.note(request, words, self.context)
+
     def carry_out_each(self, block: bytes, now: int) -> None:
         """Carry out each command of a run of XADDs for itself."""
         for words in split_run(block):
@@ -112,15 +139,15 @@ class RedisSession(ClientState):
         """Return the reply to one command, an error line included."""
         try:
             return redis_handlers.HANDLERS[spec.name](self, words, now)
-        except ErrorReply as error:
-            self.context.counts.errors += 1
-            return replies.error(error)
-        except LogError as error:
-            self.context.counts.errors += 1
-            return replies.error(write_failed(error))
         except LapwingError as error:
-            self.context.counts.errors += 1
-            return replies.error(f"ERR {error}")
+            return self._failed(error)
+
+    def _failed(self, error: LapwingError) -> bytes:
+        """Return the error line for a command that failed."""
+        self.context.counts.errors += 1
+        if isinstance(error, ErrorReply):
+            return replies.error(error)
+        return replies.error(write_failed(error) if isinstance(error, LogError) else f"ERR {error}")
 
     def _enqueue(self, spec: CommandSpec, words: list[bytes]) -> None:
         assert self.queue is not None

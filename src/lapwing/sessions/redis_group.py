@@ -67,6 +67,31 @@ class Group:
 
     # --- entries ---------------------------------------------------------------------------------------------------
 
+    def read(self, holder: Holder, count: int, *, now: int) -> tuple[list[bytes], int]:
+        """Deliver up to `count` entries that nobody has; return them in pieces, and how many they are."""
+        channel, stream = self.channel, self.stream
+        parts: list[bytes] = []
+        given = size = 0
+        plain = stream.simple and not self.waits_for_id
+        while plain and given < count and size < _MOST_BYTES:
+            first = channel.reader.sequence
+            span = channel.take_fresh(holder, count - given, now=now)
+            if span is None:
+                break
+            block, at, after, taken = span
+            if not taken:
+                return parts, given
+            if after > at:  # else the messages are damaged, and the log has reported that
+                parts.append(kernel.entry_replies(block, at, after, first, stream.field)[0])
+                self._remember(first, kernel.publish_times(block, at, after)[0])
+                given += taken
+                size += after - at
+        if given < count and size < _MOST_BYTES and (frames := self.deliver(holder, count - given, now=now)):
+            entries, more = self.entries(frames)
+            parts.append(entries)
+            given += more
+        return parts, given
+
     def deliver(self, holder: Holder, count: int, *, now: int, max_size: int = 0) -> list[bytes]:
         """Deliver up to `count` entries that nobody has; return their frames, each part a run of sequences.
 
@@ -149,6 +174,16 @@ class Group:
             deliveries = self.pending.deliveries
             sequences = [each for each in sequences if deliveries(each) or holder_of(each) is not None]
         return self.channel.finish_count(sequences, now=now)
+
+    def acknowledge_request(self, request: bytes, head: bytes, *, now: int) -> int | None:
+        """Finish the entries that an XACK names whose first three words are `head`; return how many were pending.
+
+        Return None if the request is another one or an id needs a closer look; nothing was done then.
+        """
+        if self.channel.exiting or not self.stream.simple:
+            return None
+        sequences = kernel.acked_sequences(request, head, self._first, self._times)
+        return self.acknowledge(sequences, now=now) if sequences else None
 
     def _given(self, sequence: int) -> bool:
         """Return whether an entry with 0 deliveries was delivered, and taken back by XNACK; else it is deferred."""

@@ -63,8 +63,13 @@ def _read(session: ClientState, asked: Xread, plans: list[_Plan], now: int) -> _
         count = min(asked.count or _MOST, left, _MOST)
         if count <= 0 or size <= 0:
             continue
-        parts: list[bytes] = []
-        many = 0
+        if asked.is_plain:
+            parts, many = group.read(consumer, count, now=now)
+            if many:
+                found.append((key, many, parts))
+                left -= many
+            continue
+        parts, many = [], 0
         if asked.claim is not None:
             parts = _claim(group, asked, count, now)
             many = len(parts)

@@ -46,6 +46,11 @@ class Xread:
     acknowledge: bool = False  # NOACK: entries are finished as they are delivered
     claim: int | None = None  # ms for which an entry is pending with anybody before it is claimed
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether new entries are only delivered: neither finished, nor claimed ones before them, nor measured."""
+        return self.claim is None and not self.acknowledge and not self.max_size
+
 
 _UNBALANCED: Final = {
     b"XREAD": "'xread' list of streams: for each stream key an ID, '+', or '$' must be specified.",
