@@ -1,6 +1,7 @@
 """scripts/setup on machines that lack something: one sentence with the remedy."""
 
 import os
+import pty
 import shutil
 import subprocess
 from pathlib import Path
@@ -65,3 +66,24 @@ def test_uv_uses_the_index_and_the_certificates_of_pip(clone: Path) -> None:
     subprocess.run([clone / "scripts" / "setup"], env=environment, check=True, timeout=60, capture_output=True)
 
     assert (clone / "seen").read_text().splitlines() == ["/etc/company.crt https://mirror.invalid/simple"] * 2
+
+
+def test_a_terminal_shows_how_long_a_silent_step_has_been_running(clone: Path) -> None:
+    programs = clone / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    os.mkfifo(clone / "built")
+    for name, line in {"python": "exit 0", "uv": f"case \"$*\" in *' -e .') read word < {clone}/built;; esac"}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    terminal, script = pty.openpty()
+    running = subprocess.Popen([clone / "scripts" / "setup"], stdout=script, stderr=script)
+    os.close(script)
+    shown = b""
+    while b" 1 s" not in shown.partition(b"4/4")[2]:
+        shown += os.read(terminal, 4096)
+    (clone / "built").write_text("go\n")
+    while b"set-up: done" not in shown:
+        shown += os.read(terminal, 4096)
+
+    assert running.wait(timeout=30) == 0
+    os.close(terminal)
