@@ -343,6 +343,7 @@ class FakeNsqd(Fake):
             return 200, {"pipelines": self.pipelines}
         if path == "/node":
             return 200, {
+                "lapwing": "0.1.0",
                 "memory_bytes": 48 << 20,
                 "cpu_seconds": 12.5,
                 "open_files": 41,

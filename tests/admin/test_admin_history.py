@@ -10,12 +10,12 @@ NODE = Node("a", "10.0.0.1", 4150, 4151, "1.3.0")
 OTHER = Node("b", "10.0.0.2", 4150, 4151, "1.3.0")
 
 
-def topics(messages, depth=0, *, in_flight=0, deferred=0, node=NODE, channel=True, name="t"):
+def topics(messages, depth=0, *, in_flight=0, deferred=0, node=NODE, channel=True, name="t", channel_name="c"):
     """One topic with one channel that has had `messages`, of which `depth` wait."""
     channels = (
         [
             {
-                "channel_name": "c",
+                "channel_name": channel_name,
                 "depth": depth,
                 "in_flight_count": in_flight,
                 "deferred_count": deferred,
@@ -155,6 +155,14 @@ def test_a_backlog_from_before_our_time_is_at_least_that_old():
     assert age is not None
     assert age.at_least
     assert age.seconds == 100.0
+
+
+def test_dead_letters_are_not_the_oldest_messages_of_the_cluster():
+    history = History()
+    for at in range(0, 101, 10):
+        history.sample(float(at), topics(5, depth=5, name="t.c.dead", channel_name="dead"))
+
+    assert (history.cluster.last("oldest"), history.cluster.last("lag")) == (0.0, 0.0)
 
 
 def test_nothing_waiting_has_no_age():

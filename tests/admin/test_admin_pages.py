@@ -178,6 +178,8 @@ def test_the_node_page_fits_too_and_shows_its_resources_and_options(ui, cluster)
     def tile(name: str):
         return page.locator(".lw-tile").filter(has_text=name).locator("dd")
 
+    expect(tile("NSQ version")).to_have_text("1.3.0")
+    expect(tile("lapwing version")).to_have_text("0.1.0")
     expect(tile("Memory")).to_have_text("48 MiB")
     expect(tile("Free disk")).to_have_text("70 GiB of 100 GiB")
     expect(tile("File handles")).to_have_text("41 of 1,024")
@@ -227,6 +229,17 @@ def test_the_badge_has_the_colour_of_the_worst_alarm(starting, page, cluster):
     expect(badge).to_have_class(re.compile("lw-error"))
     cluster.a.health = "OK"
     expect(badge).not_to_have_class(re.compile("lw-error"))
+
+
+def test_notes_alone_are_not_called_alarms(ui, cluster):
+    del cluster.a.topics["lonely"]
+    cluster.a.topics["orders"].paused = True
+    page = ui.open("/")
+
+    expect(page.get_by_text("Topic orders is paused")).to_be_visible()
+    expect(page.get_by_role("heading", name="Notes")).to_be_visible()
+    expect(page.get_by_role("heading", name="No problems")).to_be_visible()
+    expect(page.locator(".lw-badge")).not_to_be_visible()
 
 
 # ---- dialogs, names that are not there ----

@@ -79,7 +79,7 @@ def test_a_terminal_shows_how_long_a_silent_step_has_been_running(clone: Path) -
     running = subprocess.Popen([clone / "scripts" / "setup"], stdout=script, stderr=script)
     os.close(script)
     shown = b""
-    while b" 1 s" not in shown.partition(b"4/4")[2]:
+    while b" 1 s" not in shown.partition(b"4/5")[2]:
         shown += os.read(terminal, 4096)
     (clone / "built").write_text("go\n")
     while b"set-up: done" not in shown:

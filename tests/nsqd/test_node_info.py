@@ -5,6 +5,8 @@ import json
 import pytest
 from doors import Node
 
+from lapwing import __version__
+
 
 async def test_a_node_shows_its_resources_and_its_options(tmp_path):
     node = Node(data_path=str(tmp_path), durability="fsync", max_msg_size=1000)
@@ -13,6 +15,7 @@ async def test_a_node_shows_its_resources_and_its_options(tmp_path):
     options = {each["flag"]: each for each in answer["options"]}
 
     assert status == 200
+    assert answer["lapwing"] == __version__
     assert answer["data_path"] == str(tmp_path)
     assert 0 < answer["disk_free_bytes"] <= answer["disk_bytes"]
     assert answer["memory_bytes"] > 1 << 20

@@ -281,6 +281,8 @@ class History:
         oldest = lag = 0.0
         for topic in topics.values():
             for channel in topic["channels"] if not names.own(topic["topic_name"]) else ():
+                if names.dead_letters(channel["topic_name"], channel["channel_name"]):
+                    continue  # dead letters wait for somebody, and no consumer is late with them
                 lag = max(lag, channel["depth"] + channel["in_flight_count"])
                 age = self.age(channel, now)
                 if age is not None:

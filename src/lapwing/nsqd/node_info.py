@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from lapwing import __version__
 from lapwing.broker.options import Options
 from lapwing.net.answers import Answer, value
 from lapwing.net.options import settings, without_secrets
@@ -24,9 +25,10 @@ class NodeInfo:
         return [Route("GET", "/node", self.show)]
 
     def show(self, request: Request) -> Answer:
-        """Answer with memory, open files, disk and options. A figure that the system does not give is null."""
+        """Answer with version, memory, open files, disk and options. A figure that the system does not give is null."""
         return value(
             {
+                "lapwing": __version__,
                 "memory_bytes": memory.resident(),
                 "cpu_seconds": memory.cpu_seconds(),
                 "open_files": _known(memory.open_files()),

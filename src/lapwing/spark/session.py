@@ -176,6 +176,8 @@ def _apply(*, local: bool) -> None:
 
 
 def _warm_later() -> None:
+    if prepare().classes.exists():
+        return  # another process has made it meanwhile
     logger.info("making Spark's class cache in the background")
     with contextlib.suppress(OSError):  # an optimisation: a machine that cannot do it just starts more slowly
         subprocess.Popen(

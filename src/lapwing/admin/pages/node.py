@@ -84,7 +84,7 @@ def _state(view: PageView, name: str) -> ui.element:
     trouble = notice("", "error")
     with element("dl", None, "lw-tiles") as tiles:
         health = tile("Health")
-        version = tile("Version")
+        version = tile("NSQ version", "The release of NSQ whose protocol it speaks")
         uptime = tile("Up for")
         topics = tile("Topics")
         messages = tile("Messages", "Published since it started")
@@ -124,6 +124,7 @@ def _state(view: PageView, name: str) -> ui.element:
 
 def _resources(view: PageView, name: str) -> None:
     with element("dl", None, "lw-tiles") as tiles:
+        lapwing = tile("lapwing version")
         memory = tile("Memory", "Physical memory of the process")
         disk = tile("Free disk", "Of the file system with the data path")
         files = tile("File handles", "Open, of those that may be open")
@@ -135,6 +136,7 @@ def _resources(view: PageView, name: str) -> None:
         tiles.set_visibility(found is not None)
         if found is None:
             return
+        set_text(lapwing, str(found.get("lapwing") or "-"))
         set_text(memory, size(found["memory_bytes"]))
         free, whole = found.get("disk_free_bytes"), found.get("disk_bytes")
         set_text(disk, f"{size(free)} of {size(whole)}" if free is not None and whole else "-")

@@ -116,7 +116,9 @@ def _alarms(view: PageView) -> None:
         most[0] = MOST_ALARMS
         refresh()
 
-    with panel("Alarms") as box:
+    with panel() as box:
+        with element("header"):
+            title = element("h2", "")
         listed = element("ul", None, "lw-alarms")
         with element("div", None, "lw-more") as more:
             words = element("button", "", "lw-quiet", type="button")
@@ -126,6 +128,8 @@ def _alarms(view: PageView) -> None:
     def refresh() -> None:
         alarms = view.admin.poller.alarms
         box.set_visibility(bool(alarms))
+        serious = any(alarm.severity != "info" for alarm in alarms)
+        set_text(title, "Alarms" if serious else "Notes")
         if alarms[: most[0]] != shown[0]:
             shown[0] = alarms[: most[0]]
             listed.clear()
