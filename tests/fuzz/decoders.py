@@ -369,6 +369,7 @@ class _Owner:
         self.fd = fd
         self.publishes = publishes
         self.direct = direct
+        self.published = None
 
 
 class _Receiver:
@@ -472,7 +473,7 @@ class _Tails:
         self._file = os.memfd_create("tail")
         most: dict[str, int] = {"max_count": 1000, "max_size": LIMITS.max_message, "max_body": LIMITS.max_body}
         self._line = b"PUB t\n"
-        self._nsq = LogTail(Publishes(self._line, None, **most))
+        self._nsq = LogTail(Publishes(self._line, None, **most), "t")
         additions = Additions()
         self._redis = XaddTail(additions, b"t", 1 << 20)
         self._pairs = [self._pair(self._nsq), self._pair(self._redis)]
@@ -486,7 +487,7 @@ class _Tails:
 
     def take(self, data: bytes) -> None:
         _, theirs, _, tail = self._pairs[0 if data.startswith(b"PUB") else 1]
-        tail.aim(self._file, 0, 1 << 16, self._FIRST, 0, False)
+        tail.aim(self._file, 0, 1 << 16, self._FIRST, 0, False, 0)
         self._redis.aim_entries(0, 0, b"data")
         sent = theirs.send(data) if data else 0
         found, ran = self._set.receive(tail)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(not polled.available, reason="the compiled set o
 OK = b"\0\0\0\6\0\0\0\0OK"
 LINE = b"PUB t\n"
 FIRST = 7 << 54 | 100
+NOW = 12345
 
 
 def pub(body: bytes) -> bytes:
@@ -29,6 +30,12 @@ def mpub(*bodies: bytes) -> bytes:
     return b"MPUB t\n" + (4 + len(inner)).to_bytes(4, "big") + len(bodies).to_bytes(4, "big") + inner
 
 
+class Timer:
+    """The time of a client's last command."""
+
+    last_command = 0
+
+
 class Owner:
     """A connection of the set, as a transport would be; `far` is the client."""
 
@@ -37,6 +44,8 @@ class Owner:
         self.fd = self.near.fileno()
         self.publishes = room.publishes
         self.direct = True
+        self.published: dict[str, int] | None = None
+        self.timer = Timer()
         self.written = b""
         room.sockets.add(self.fd, self)  # type: ignore[arg-type]
 
@@ -55,7 +64,7 @@ class Room:
         self.file = os.open(path, os.O_RDWR)
         self.sockets = SocketSet()
         self.publishes: Publishes = Publishes(line, lambda: None, max_count=100, max_size=1000, max_body=10_000)
-        self.tail: LogTail = LogTail(self.publishes)
+        self.tail: LogTail = LogTail(self.publishes, "t")
         self.owners: list[Owner] = []
 
     def owner(self) -> Owner:
@@ -63,7 +72,7 @@ class Room:
         return self.owners[-1]
 
     def aim(self, *, room: int = 10_000, file: int | None = None, stays: bool = False) -> None:
-        self.tail.aim(self.file if file is None else file, 4, room, FIRST, 0, stays)
+        self.tail.aim(self.file if file is None else file, 4, room, FIRST, 0, stays, NOW)
 
     def receive(self) -> tuple[list[object], list[object]]:
         found, ran = self.sockets.receive(self.tail)
@@ -109,6 +118,21 @@ def test_publishes_of_several_sockets_are_written_in_order_and_answered(room: Ro
     assert frames == expected
     assert one.far.recv(100) == OK * 2
     assert two.far.recv(100) == OK
+
+
+def test_publishes_of_an_owner_that_counts_are_counted_there(room: Room) -> None:
+    one, two = room.owner(), room.owner()
+    two.published = {"t": 5, "other": 1}
+    for owner in (one, two):
+        room.aim()
+        owner.far.send(pub(b"a") + pub(b"b"))
+        room.receive()
+        senders = room.tail.take()[2]
+
+        assert senders == ({one: 2} if owner is one else {})
+
+    assert two.published == {"t": 7, "other": 1}
+    assert (one.timer.last_command, two.timer.last_command) == (0, NOW)
 
 
 def test_a_call_that_stays_takes_what_another_thread_sends_meanwhile(room: Room) -> None:

@@ -190,7 +190,12 @@ cdef class LogTail:
     cdef Py_ssize_t _written, _used, _messages, _messages_written, _input_used, _answers_used
     cdef Served _served[MOST]
     cdef list _round  # owners of the sockets of this round
-    cdef dict _counts  # messages that were written, by owner
+    cdef dict _counts  # messages that were written, by owner: of those that do not count themselves
+    cdef str _topic
+    cdef object _now
+
+    def __init__(self, Publishes publishes, str topic):
+        self._topic = topic
 
     def __cinit__(self, Publishes publishes, *_):
         self.publishes = publishes
@@ -204,17 +209,17 @@ cdef class LogTail:
     def __dealloc__(self):
         PyMem_Free(self._frames)
 
-    def aim(self, int file, int64_t offset, int64_t room, first_id, int64_t ahead, bint stays):
+    def aim(self, int file, int64_t offset, int64_t room, first_id, int64_t ahead, bint stays, now):
         """Write to a file from `offset` on, at most `room` bytes, with ids from `first_id` on.
 
         `ahead` is how far in ns the time of messages is ahead of the monotonic clock; with `stays`, a call may wait for
-        more publishes.
+        more publishes. Clients that publish were active at `now`.
         """
         if self._used:
             raise ValueError("the frames that were written were not taken")
         self._file, self._offset, self._room = file, offset, min(room, MOST_FRAMES)
         self._identity = first_id & 0xFFFFFFFFFFFFFFFF
-        self._ahead, self._stays, self.failed = ahead, stays, False
+        self._ahead, self._stays, self.failed, self._now = ahead, stays, False, now
 
     cdef bint receive(self, owner, int fd, char *data, Py_ssize_t size):
         """Frame what an owner has received, if that is whole publishes of one message each, and there is room."""
@@ -280,8 +285,13 @@ cdef class LogTail:
                 self.give_back(owner, piece, served.messages, found, ran)
                 at += served.received
                 continue
-            messages = self._counts.get(owner)
-            self._counts[owner] = served.messages if messages is None else served.messages + messages
+            counts, key = owner.published, self._topic
+            if counts is None:
+                counts, key = self._counts, owner
+            else:
+                owner.timer.last_command = self._now
+            messages = (<dict>counts).get(key)
+            (<dict>counts)[key] = served.messages if messages is None else served.messages + messages
             sent = c_send(served.fd, self._answers + at, served.answer, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent != served.answer:
                 sent = max(sent, 0)
@@ -291,7 +301,10 @@ cdef class LogTail:
         return written
 
     def take(self):
-        """Return the frames that were written, their number, and how many of them each owner has sent."""
+        """Return the frames that were written, their number, and how many of them each owner has sent.
+
+        Those of owners that have a dictionary `published` are counted there, by topic, and not returned.
+        """
         cdef bytes frames = PyBytes_FromStringAndSize(<char *>self._frames, self._written)
         counts, count = self._counts, self._messages_written
         self._counts, self._round = {}, []
@@ -308,6 +321,7 @@ cdef class XaddTail(LogTail):
     cdef int64_t _sequence, _most_entry
 
     def __init__(self, Additions additions, bytes key, int64_t max_entry):
+        self._topic = ""
         self._key, self._most_entry, self._field = key, max_entry, b""
 
     def aim_entries(self, int64_t sequence, int64_t least, bytes field):

@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 try:
     from lapwing.net._sockets import LIMIT, Additions, Finishes, LogTail, Publishes, SocketSet, XaddTail
@@ -29,6 +29,12 @@ _ACCEPTED: Final = 64  # connections taken from one listening socket before othe
 _NO_PROTOCOL: Final = asyncio.Protocol()
 _NO_EXTRA: Final[dict[str, Any]] = {}  # one for all transports: `get_extra_info` asks the socket
 _PAUSE: Final = 0.1  # seconds without accepting when there are no descriptors left
+
+
+class ActivityTimer(Protocol):
+    """Has the time of a client's last command, ns."""
+
+    last_command: int
 
 
 class PolledConnections:
@@ -122,7 +128,7 @@ class PolledTransport(asyncio.Transport):
 
     __slots__ = (
         "_buffer", "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol",
-        "_reading", "_socket", "_sockets", "direct", "fd", "publishes",
+        "_reading", "_socket", "_sockets", "direct", "fd", "published", "publishes", "timer",
     )  # fmt: skip
 
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
@@ -130,6 +136,8 @@ class PolledTransport(asyncio.Transport):
         self.fd = client.fileno()
         self.publishes: Publishes | None = None  # whole publishes, or FINs, of this connection are kept there
         self.direct = False  # whether the next answer may be sent at once: none waits before it
+        self.published: dict[str, int] | None = None  # counts publishes that were answered at once, by topic,
+        self.timer: ActivityTimer | None = None  # and has the time of the last one
         self._connections = connections
         self._sockets = connections.sockets
         self._socket = client
@@ -194,7 +202,7 @@ class PolledTransport(asyncio.Transport):
         try:
             self._protocol.connection_lost(error)
         finally:
-            self._protocol = _NO_PROTOCOL  # break the reference cycle with the protocol
+            self._protocol, self.timer = _NO_PROTOCOL, None  # break the reference cycles with the protocol
             self._socket.close()
 
     # --- reading -----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Only the log that was published to last is written to in this way. Everything th
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -64,9 +63,8 @@ class TailRun:
         self._now = now
         self._log: DirectLog | None = None  # where the tail points
 
-    @abstractmethod
     def _answered(self, messages: dict[PolledTransport, int], now: int) -> None:
-        """Note which connections were answered, and how many messages of each."""
+        """Note which connections were answered, and how many messages of each, if the tail does not count them."""
 
     def aim(self) -> bool:
         """Point the tail at the end of the topic's log; return False if that takes no publishes unseen."""
@@ -75,8 +73,9 @@ class TailRun:
         place = None if log is None else log.direct_place()
         if place is None:
             return False
-        ahead = self._now() + topic.skew - time.monotonic_ns()
-        self.tail.aim(*place, topic.id_base + topic.log.next, ahead, not topic.consumed)
+        now = self._now()
+        ahead = now + topic.skew - time.monotonic_ns()
+        self.tail.aim(*place, topic.id_base + topic.log.next, ahead, not topic.consumed, now)
         return True
 
     def settle(self) -> bool:

@@ -29,9 +29,6 @@ class Publisher(Protocol):
     def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
         """Answer the commands."""
 
-    def count_published(self, topic: Topic, messages: int, now: int) -> object:
-        """Count publishes that were answered."""
-
     def publish_failed(self, word: str, error: LapwingError) -> None:
         """End the connection with this error."""
 
@@ -65,15 +62,9 @@ class _PublishRun(TailRun):
             max_body=limits.max_body,
             max_headers=kernel.MAX_HEADERS,
         )
-        super().__init__(topic, LogTail(self.publishes), now)
+        super().__init__(topic, LogTail(self.publishes, topic.name), now)
         self._word = word
         self._tails = tails
-
-    def _answered(self, messages: dict[PolledTransport, int], now: int) -> None:
-        topic = self.topic
-        for transport, number in messages.items():
-            publisher: Publisher = transport.get_protocol()  # type: ignore[assignment]  # `note` has it from there
-            publisher.count_published(topic, number, now)
 
     def _take(self) -> None:
         """Give the topic what this round has brought."""

@@ -60,19 +60,15 @@ class RunConnection(Stream):
 
     def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
         """Answer publishes that were taken together with those of other connections."""
-        answer = self.count_published(topic, messages, now) * commands
-        replies, transport = self._session.replies, self._transport
+        session, transport = self._session, self._transport
+        self._timer.last_command = now
+        answer, replies = session.published(topic, messages) * commands, session.replies
         if replies.ready or replies.waiting or self._blocked or self._unannounced:
             replies.add(answer)
             self._turn.add(self)
         elif isinstance(transport, PolledTransport) and not self._ending:
-            transport.direct = True
+            transport.direct, transport.published, transport.timer = True, session.publish_counts, self._timer
             transport.write(answer)
-
-    def count_published(self, topic: Topic, messages: int, now: int) -> bytes:
-        """Count publishes, and return the answer to each."""
-        self._timer.last_command = now
-        return self._session.published(topic, messages)
 
     def publish_failed(self, word: str, error: LapwingError) -> None:
         """Refuse publishes that were taken together with those of other connections."""
