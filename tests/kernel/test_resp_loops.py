@@ -216,6 +216,19 @@ def test_an_id_is_known_when_its_time_is_that_of_its_sequence(kernel: ModuleType
     assert kernel.known_sequences(words, 3, 50, times) == ([50, 52, 51], [])
 
 
+@pytest.mark.parametrize(
+    ("most", "room", "words"),
+    [(9, 99, [b"a", b"", b"bc"]), (2, 99, [b"a", b""]), (0, 99, []), (9, 10, [b"a", b""]), (9, 5, [b"a"]), (9, -1, [])],
+)
+def test_whole_words_are_taken_as_long_as_there_is_room(
+    kernel: ModuleType, most: int, room: int, words: list[bytes]
+) -> None:
+    data = b"x$1\r\na\r\n$0\r\n\r\n$2\r\nbc\r\n$9\r\nnot"
+    end = 1 + sum(len(word) + 6 for word in words)
+
+    assert kernel.take_words(data, 1, most, room, 4) == (words, end, sum(len(word) + 4 for word in words))
+
+
 HEAD = b"$4\r\nxack\r\n$1\r\nk\r\n$1\r\ng\r\n"
 
 

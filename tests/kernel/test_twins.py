@@ -202,6 +202,9 @@ def test_the_twins_read_the_same_requests(data: Any, start: int, most: int, firs
     for place in (0, start):
         both("split_words", data, place, most)
         both("xadd_run", data, place, most)
+        both("take_words", data, place, most, first, 48)
+        both("take_words", data, place, 1 << 62, most, 0)
+    both("take_words", data, 4, 1 << 62, 1 << 62, 48)
     both("is_pairs", data)
     both("frame_xadds", data, first, now, name)
 

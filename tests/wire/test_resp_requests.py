@@ -253,3 +253,29 @@ def test_any_line_is_words_or_unbalanced(line):
     found = inline.split(line)
 
     assert found is None or all(isinstance(word, bytes) for word in found)
+
+
+# --- requests of very many words -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "oversized"), [(50_000, False), (90_000, True)])
+def test_the_words_of_a_long_request_are_not_taken_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, count: int, oversized: bool
+) -> None:
+    """Else a piece of it takes so long that everybody waits."""
+    lines: list[str] = []
+    plain = RequestParser._line
+
+    def noting(self: RequestParser, too_long: str) -> bytes | None:
+        lines.append(too_long)
+        return plain(self, too_long)
+
+    monkeypatch.setattr(RequestParser, "_line", noting)
+    words = [b"XACK", b"k", b"g", *[b"1700000000000-%d" % number for number in range(count)]]
+    data = request(*words) + NEXT
+    pieces = cut(data, range(256 * 1024, len(data), 256 * 1024))
+
+    heard = hear(pieces, RequestParser(RequestLimits(max_request=5_000_000)))
+
+    assert heard.requests == [Oversized(b"XACK") if oversized else words, [b"PING"]]
+    assert len(lines) <= 3 * len(pieces)

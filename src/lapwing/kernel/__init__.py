@@ -39,6 +39,7 @@ try:
         scan_frames,
         split_words,
         take_frames,
+        take_words,
         with_attempts,
         with_headers,
         xadd_run,
@@ -81,6 +82,7 @@ except ImportError:
         known_sequences,
         publish_times,
         split_words,
+        take_words,
         xadd_run,
     )
 
@@ -131,6 +133,7 @@ __all__ = [
     "split_words",
     "strip_headers",
     "take_frames",
+    "take_words",
     "with_attempts",
     "with_headers",
     "xadd_run",

@@ -31,6 +31,29 @@ def split_words(data, start, max_words):
         PyBuffer_Release(&view)
 
 
+def take_words(data, start, max_words, room, unsigned short overhead):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef Py_ssize_t at = place_of(start), place, most = near(max_words), space = max(near(room), <Py_ssize_t>-1)
+    cdef Py_ssize_t taken = 0, count = 0, each = overhead
+    cdef Span span
+    cdef list words = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *>view.buf
+        while count < most:
+            place = at
+            if not bulk_at(p, &place, view.len, &span) or span.end - span.begin > space - taken - each:
+                break
+            words.append(PyBytes_FromStringAndSize(<const char *>(p + span.begin), span.end - span.begin))
+            taken += span.end - span.begin + each
+            count += 1
+            at = place
+        return words, (at if count else start), taken
+    finally:
+        PyBuffer_Release(&view)
+
+
 def is_pairs(body):
     cdef Py_buffer view
     PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)

@@ -28,4 +28,5 @@ from lapwing.kernel.pure_resp import is_pairs as is_pairs
 from lapwing.kernel.pure_resp import known_sequences as known_sequences
 from lapwing.kernel.pure_resp import publish_times as publish_times
 from lapwing.kernel.pure_resp import split_words as split_words
+from lapwing.kernel.pure_resp import take_words as take_words
 from lapwing.kernel.pure_resp import xadd_run as xadd_run

@@ -41,6 +41,7 @@ from lapwing.kernel.pure_resp import (  # noqa: F401 - this module is one whole 
     known_sequences,
     publish_times,
     split_words,
+    take_words,
     xadd_run,
 )
 

@@ -81,6 +81,24 @@ def split_words(data: Buffer, start: int, max_words: int) -> tuple[list[bytes], 
     return words, place
 
 
+def take_words(data: Buffer, start: int, max_words: int, room: int, overhead: int) -> tuple[list[bytes], int, int]:
+    """Return the whole bulk strings at `start`, up to `max_words`, where they end, and how much room they take.
+
+    Each takes its bytes and `overhead`, of 16 bits; a bulk string for which there is no `room` is left where it is.
+    """
+    at, flat = checked_place(start), as_bytes(data)
+    words: list[bytes] = []
+    taken = 0
+    while len(words) < max_words:
+        begin, end = _bulk(flat, at)
+        if begin < 0 or end - begin + overhead > room - taken:
+            break
+        words.append(flat[begin:end])
+        taken += end - begin + overhead
+        at = end + 2
+    return words, (at if words else start), taken
+
+
 def is_pairs(body: Buffer) -> bool:
     """Return whether a body is the pairs of an entry: one whole array with an even number of words, and no more."""
     flat = as_bytes(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
@@ -21,7 +22,7 @@ from lapwing.nsqd.turn import Turn
 from lapwing.sessions import redis_gathered, redis_server
 from lapwing.sessions.redis import RedisSession
 from lapwing.sessions.redis_context import RedisContext, ServerFacts
-from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun
+from lapwing.wire.resp.requests import Request, RequestLimits, RequestParser, XaddRun
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator, Authorizations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _MOST_BUFFERED: Final = 1 << 20  # bytes that a client may send ahead while a command waits
 _OVERHEAD: Final = 64 * 1024  # bytes of a request beside its entry
+_MANY_WORDS: Final = 200  # of a request that may have to wait for the next turn
+_WORDS_A_TURN: Final = 10_000  # of such requests of all clients; a single one may have more
 _MAX_CLIENTS: Final = "max number of clients reached"
 
 
@@ -50,6 +53,7 @@ class RedisDoor:
     context: RedisContext = field(init=False)
     limits: RequestLimits = field(init=False)
     xadd_runs: XaddRuns | None = field(init=False, default=None)
+    words: int = field(init=False, default=0)  # of the long requests that were carried out in this turn
     gathers: bool = field(init=False)  # publish XADDs of several clients together: no reply waits beyond its turn
 
     def __post_init__(self) -> None:
@@ -68,9 +72,19 @@ class RedisDoor:
         return RedisConnection(self)
 
     def publish_gathered(self) -> None:
-        """Publish the XADDs that clients sent in this turn."""
+        """Publish the XADDs that clients sent in this turn, which ends."""
+        self.words = 0
         if self.context.gathered:
             self.context.publish_gathered(self.turn.clock.now())
+
+    def postpones(self, request: Request) -> bool:
+        """Return whether a request has to wait for the next turn: this one has had many words, and so has it."""
+        if type(request) is not list or len(request) <= _MANY_WORDS:
+            return False
+        if self.words + len(request) > _WORDS_A_TURN and self.words:
+            return True
+        self.words += len(request)
+        return False
 
     def end_turn(self) -> None:
         """Answer the commands that wait for what this turn has brought."""
@@ -107,6 +121,7 @@ class RedisConnection(Stream):
         self._parser = RequestParser(door.limits, authenticated=door.auth is None)
         self._alarm: asyncio.TimerHandle | None = None  # for the command that waits
         self._alarm_due = 0
+        self._postponed: Request | None = None  # a long request that waits for the next turn
         self._free = False  # nothing is special, so that a run of XADDs can be added without a look at anything else
         self._ready = session.replies.ready
         self._slots = session.replies.slots
@@ -143,7 +158,7 @@ class RedisConnection(Stream):
         if session.carry_out_again(data, now=now):
             return True
         words = self._parser.alone(data)
-        if not words or not session.carry_out_alone(words, now=now):
+        if not words or len(words) > _MANY_WORDS or not session.carry_out_alone(words, now=now):
             return False
         session.note_request(data, words)
         if session.wait is not None or session.streaming is not None:
@@ -197,7 +212,10 @@ class RedisConnection(Stream):
             return share
         parser.authenticated = session.authenticated
         try:
-            for request in parser.requests():
+            for request in self._requests():
+                if self._context.postpones(request):
+                    self._postponed = request
+                    return 0
                 session.handle(request, now=now)
                 share -= request.count if isinstance(request, XaddRun) else 1
                 if share <= 0 or session.doomed or session.busy:
@@ -206,6 +224,13 @@ class RedisConnection(Stream):
         except HangUp:
             session.doomed = True
         return share
+
+    def _requests(self) -> Iterator[Request]:
+        """Yield the request that had to wait for this turn, if one had to, and then those that have come."""
+        request, self._postponed = self._postponed, None
+        if request is not None:
+            yield request
+        yield from self._parser.requests()
 
     def eof_received(self) -> bool:
         """End the connection once the replies are sent: the client sends no more."""

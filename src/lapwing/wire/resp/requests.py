@@ -16,6 +16,7 @@ LONGEST_WORD: Final = 512 * 1024 * 1024  # bytes that the protocol permits (`pro
 MOST_WORDS: Final = 2**31 - 1
 _FIRST_WORDS: Final = 10  # words of a request before AUTH
 _FIRST_WORD: Final = 16384  # bytes of a word before AUTH
+_ANY: Final = 1 << 62
 _OVERHEAD: Final = 48  # bytes that a word takes in memory beside its own
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
@@ -160,6 +161,8 @@ class RequestParser:
     def _words(self, partial: _Partial) -> Request | None:
         """Gather the words of a request; None as long as some are missing."""
         while partial.left:
+            if not partial.missing and self.authenticated and self._take_words(partial):
+                continue
             if not partial.missing:
                 line = self._line("too big bulk count string")
                 if line is None:
@@ -179,6 +182,21 @@ class RequestParser:
             partial.left -= 1
         self._partial = None
         return Oversized(partial.words[0]) if partial.oversized else _checked(partial.words)
+
+    def _take_words(self, partial: _Partial) -> bool:
+        """Take the words that are there whole, as far as there is memory for them; return whether there were any."""
+        room = _ANY if partial.oversized else self.limits.max_request - partial.size
+        words, end, size = kernel.take_words(self._data, self._at, partial.left, room, _OVERHEAD)
+        if not words:
+            return False
+        self._at = end
+        partial.left -= len(words)
+        if not partial.oversized:
+            partial.words += words
+            partial.size += size
+        elif not partial.words:
+            partial.words.append(words[0])
+        return True
 
     def _length(self, line: bytes) -> int:
         if line[:1] != b"$":
