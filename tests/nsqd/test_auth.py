@@ -159,3 +159,14 @@ async def test_no_server_with_an_answer_is_a_failure_that_names_them_all() -> No
     assert broken.address in str(caught.value)
     assert "127.0.0.1:1" in str(caught.value)
     assert "hush" not in str(caught.value)
+
+
+async def test_a_failure_shows_no_user_password_or_query_of_an_address() -> None:
+    async with HttpDouble(lambda *_: reply({}, "403 Forbidden")) as broken:
+        address = f"http://ann:hidden@{broken.address}/auth?token=hush"
+        authenticator = Authenticator(options(auth_http_addresses=(address,)), lambda: 0)
+        with pytest.raises(AuthFailed) as caught:
+            await authenticator.query(secret=b"s", remote_ip="", tls=False, common_name="")
+
+    assert f"{broken.address}/auth?token=***" in str(caught.value)
+    assert not any(secret in str(caught.value) for secret in ("ann", "hidden", "hush"))

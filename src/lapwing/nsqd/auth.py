@@ -12,6 +12,7 @@ from lapwing.broker.options import Options
 from lapwing.errors import LapwingError
 from lapwing.net.http_client import HttpClient
 from lapwing.net.http_message import HttpFailed
+from lapwing.net.options import without_secrets
 from lapwing.nsqd.outgoing_http import http_client
 
 PERMISSIONS: Final = ("subscribe", "publish")  # NSQ refuses an answer with any other one, and so do we
@@ -172,7 +173,7 @@ class Authenticator:
             try:
                 return understand(await self._ask(address, values), secret, now=self._now())
             except (HttpFailed, AuthFailed) as error:
-                problems.append(f"{address.rpartition('@')[2]}: {error}")
+                problems.append(f"{without_secrets(address).rpartition('@')[2]}: {error}")
                 refused |= isinstance(error, HttpFailed) and 400 <= error.status < 500
         raise AuthFailed("; ".join(problems), refused=refused)
 
