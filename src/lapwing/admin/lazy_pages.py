@@ -1,7 +1,7 @@
-"""Load the libraries of the web pages when the first page is asked for.
+"""Load the libraries of the web pages soon after the start, or when the first page is asked for.
 
 NiceGUI and its dependencies take 1.5 s of CPU to import. A daemon that starts answers its API, its login and health
-checks without them.
+checks without them. They are imported in a thread, beside these answers.
 """
 
 import asyncio
@@ -16,13 +16,15 @@ from lapwing.admin.services import Admin
 # python-engineio and python-socketio import these if they are installed: for their client, for another server, and
 # for message queues between servers. Nobody uses them here, and they cost up to 0.7 s.
 _UNUSED: Final = ("aiohttp", "tornado", "redis", "valkey", "kombu", "aio_pika")
+_WAIT: Final = 1.0  # seconds after the start
 
 
 class LazyPages:
-    """An ASGI application that becomes the pages with the first request."""
+    """An ASGI application that becomes the pages some seconds after the start, or with the first request."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, *, wait: float = _WAIT) -> None:
         self._admin = admin
+        self._wait = wait
         self._lock = asyncio.Lock()
         self._site: AsgiApp | None = None
         self._lifespan: _Lifespan | None = None
@@ -32,13 +34,21 @@ class LazyPages:
         if scope["type"] == "lifespan":
             await self._follow_server(receive, send)
             return
-        if self._site is None:
-            async with self._lock:
-                if self._site is None:
-                    self._site = await self._load()
-        await self._site(scope, receive, send)
+        site = self._site if self._site is not None else await self._loaded()
+        await site(scope, receive, send)
 
-    async def _load(self) -> AsgiApp:
+    async def _loaded(self) -> AsgiApp:
+        async with self._lock:
+            if self._site is None:
+                self._site = await self.load()
+            return self._site
+
+    async def _load_soon(self) -> None:
+        await asyncio.sleep(self._wait)
+        await self._loaded()
+
+    async def load(self) -> AsgiApp:
+        """Return the pages, started."""
         await asyncio.to_thread(_import_pages)
         from lapwing.admin.pages.site import mount
 
@@ -50,7 +60,10 @@ class LazyPages:
     async def _follow_server(self, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "lifespan.startup.complete"})
+        soon = asyncio.create_task(self._load_soon())
         await receive()
+        soon.cancel()
+        await asyncio.gather(soon, return_exceptions=True)
         if self._lifespan is not None:
             await self._lifespan.stop()
         await send({"type": "lifespan.shutdown.complete"})
