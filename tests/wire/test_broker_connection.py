@@ -1,5 +1,6 @@
 """The broker's end: every command, every refusal, however the bytes arrive."""
 
+import gc
 import time
 
 import pytest
@@ -665,3 +666,12 @@ def test_the_end_inside_a_publish_with_headers_is_answered():
     hear([MAGIC + b"HMPUB t\n" + size(9) + b"xx"], connection=connection)
 
     assert connection.eof().payload == b"E_BAD_BODY HMPUB failed to read body"
+
+
+def test_a_connection_keeps_nothing_of_a_command_that_is_handed_out():
+    connection = BrokerConnection(Limits())
+    for data in (MAGIC + b"IDENTIFY\n" + size(2) + b"{}", b"MPUB t\n" + size(9) + size(1) + size(1) + b"x"):
+        connection.receive(data)
+        command = next(connection.commands())
+
+        assert all(each is not command for each in gc.get_referents(connection))

@@ -30,6 +30,7 @@ __all__ = [
 
 _SIZE: Final = Struct(">i").unpack_from
 _REQ: Final = len(b"REQ ") + 16  # bytes of a line up to the end of the id
+_NONE: Final = Nop()  # while no body is awaited
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
 
 
@@ -53,7 +54,7 @@ class BrokerConnection:
         self._data = b""  # received, and parsed up to `_at`
         self._at = 0
         self._rule: Body | None = None  # of the command whose body is awaited, then also the next five
-        self._command: Command = Nop()
+        self._command: Command = _NONE
         self._size = 0  # 0 until it can be read
         self._missing = 0  # bytes to gather before it is worth looking again
         self._gathered = bytearray()
@@ -260,7 +261,7 @@ class BrokerConnection:
         body = self._batch() if rule is MPUB else self._gather()
         if body is None:
             return None
-        command = self._command
+        command, self._command = self._command, _NONE  # its body may be large
         setattr(command, rule.field, body)
         self._rule = None
         return command
