@@ -4,6 +4,7 @@ An id is `node << 54 | sequence` in lowercase hex: it rises with the sequence, a
 which node's log it names.
 """
 
+import functools
 import hashlib
 import zlib
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ LENGTH: Final = 16
 _DIGITS: Final = b"0123456789abcdef"
 
 
+@functools.cache
 def base(node: int) -> int:
-    """Return the number of the node's sequence 0."""
+    """Return the number of the node's sequence 0, one object for all topics."""
     return node << SEQUENCE_BITS
 
 

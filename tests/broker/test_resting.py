@@ -80,6 +80,41 @@ def test_a_topic_that_was_read_rests_again(tmp_path: Path) -> None:
     assert resting(stage) == NAMES
 
 
+def test_very_many_new_topics_rest_sooner_and_once_used_again_as_late_as_others(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    client = stage.client()
+    names = [f"t{number}" for number in range(700)]
+    for name in names:
+        client.publish(b"x", topic=name)
+    stage.checkpoint()
+    stage.now += persistence.SOON
+    client.publish(b"y", topic="t7")
+    stage.checkpoint()
+    while stage.broker.let_rest(now=stage.now):
+        pass
+
+    assert resting(stage) == [name for name in names[:201] if name != "t7"]
+    client.publish(b"y", topic="t8")
+    stage.checkpoint()
+    stage.now += persistence.REST - 1
+    stage.checkpoint()
+    assert "t8" not in resting(stage)
+    stage.now += 1
+    while stage.broker.let_rest(now=stage.now):
+        pass
+    assert resting(stage) == names
+
+
+def test_few_new_topics_do_not_rest_sooner(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.client().publish(b"x", topic="t")
+    stage.checkpoint()
+    stage.now += persistence.REST - 1
+    stage.checkpoint()
+
+    assert resting(stage) == []
+
+
 def test_a_resting_topic_with_a_channel_keeps_what_is_pending(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     consumer = stage.consumer(ready=1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lapwing.log import resting
 from lapwing.log.attributes import Extra
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.journal import Journal
@@ -108,6 +109,26 @@ def test_a_resting_log_knows_its_numbers_and_keeps_its_identity(tmp_path: Path) 
     assert (log.rests, log.unsynced, len(files)) == (True, False, 0)
     assert log.identity == identity
     assert not log.rests
+
+
+def test_a_log_with_sequences_beyond_32_bits_rests(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path, NODE, options=OPTIONS)
+    publish(log, [b"a"])
+    log.write_index()
+    packed = resting.pack(log.identity, log._segments, log._sync)
+    for segment in log._segments:
+        segment.synced_extras = 1 << 32
+    large = resting.pack(log.identity, log._segments, log._sync)
+    assert packed is not None
+    assert large is not None
+
+    assert len(packed) < len(large)
+    for state, expected in ((packed, 0), (large, 1 << 32)):
+        identity, segments, sync = resting.unpack(state, str(tmp_path), log.files, OPTIONS)
+        assert (identity, sync.needed, resting.bytes_of(state)) == (log.identity, True, log.bytes)
+        assert [(each.first, each.end, each.synced_extras, each.last) for each in segments] == [
+            (0, 1, expected, log._segments[0].last)
+        ]
 
 
 def test_a_log_does_not_rest_with_something_to_write_or_while_it_is_synced(tmp_path: Path) -> None:

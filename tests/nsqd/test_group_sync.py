@@ -9,6 +9,7 @@ import pytest
 from doors import options, quiet
 
 from lapwing.broker.broker import Broker
+from lapwing.broker.persistence import REST
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import LapwingError
 from lapwing.log.catalog import Catalog, TopicEntry
@@ -264,3 +265,21 @@ async def test_a_save_under_way_does_not_undo_a_later_one(tmp_path: Path, monkey
 
     assert Catalog(tmp_path).load() == [TopicEntry("t", paused=True)]
     storage.close()
+
+
+async def test_topics_that_rest_before_their_turn_to_be_synced_rest_afterwards(tmp_path: Path) -> None:
+    settings = options(data_path=str(tmp_path))
+    broker = Broker(settings, DiskStorage(str(tmp_path), 7, settings.log_options, now=lambda: 0, report=print))
+    syncer = Syncer(broker, lambda: None, lambda seconds: None)
+    for name in ("a", "b"):
+        broker.topic(name).publish(b"x", Noted(), now=1)
+    broker.commit(1)
+    broker.checkpoint(now=2)
+    syncing = asyncio.create_task(syncer.sync_all())
+    await asyncio.sleep(0)  # it waits for the sync of the first
+    broker.checkpoint(now=2 + REST)
+    await syncing
+    broker.checkpoint(now=2 + 2 * REST)
+    await syncer.stop()
+
+    assert [(topic.log.rests, topic.log.unsynced) for topic in broker.topics.values()] == [(True, False)] * 2

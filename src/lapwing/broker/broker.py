@@ -64,6 +64,7 @@ class Broker:
         self.read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
         self.trimmable: dict[Topic, None] = {}  # topics that have changed since they were trimmed
         self.awake: dict[Topic, int] = {}  # topics that may be made to rest, and when they were used, ns
+        self.new: dict[Topic, int] = {}  # the same of topics that have never rested
         self.unsynced_resting: dict[Topic, None] = {}  # topics whose logs have something to sync although they rest
         self.unindexed: dict[Topic, None] = {}  # topics whose logs were written to since the last checkpoint
         self.catalog_dirty = True
@@ -100,6 +101,8 @@ class Broker:
             topic.set_admission()
             topic.set_dedup(now=self.now)
             self.topics[name] = topic
+            if not topic.ephemeral:
+                self.new[topic] = self.now
             self.changed("topic", name, None, created=True)
             self.on_new_topic(topic)
         return topic
@@ -137,6 +140,7 @@ class Broker:
         topic.close()
         del self.topics[name]
         self.awake.pop(topic, None)
+        self.new.pop(topic, None)
         self.unsynced_resting.pop(topic, None)
         self.agenda.drop_deleted()
         for channel in list(topic.channels):
@@ -347,6 +351,10 @@ class Broker:
         """Save what has changed since the last time, and retry what the disk has refused."""
         self.now = now
         persistence.checkpoint(self, now=now)
+
+    def let_rest(self, *, now: int) -> bool:
+        """Have some idle topics take little memory; return whether another call is wanted soon."""
+        return persistence.let_idle_rest(self, now)
 
     def trim(self, *, now: int, everywhere: bool = False) -> bool:
         """Delete segments that no channel needs: of topics that have changed since the last time, or of all.

@@ -25,7 +25,9 @@ PROBING: Final = 1_000_000_000  # ns between two attempts to write to a disk tha
 RETRY: Final = 10_000_000_000  # ns before a topic that could not be opened is tried again; each time twice as long
 MOST_RETRY: Final = 600_000_000_000
 REST: Final = 2_000_000_000  # ns without use after which a topic is made to take little memory
-_REST_AT_ONCE: Final = 250  # topics: some milliseconds
+SOON: Final = 250_000_000  # the same of a topic that has never rested, where there are very many such
+_MANY_NEW: Final = 500
+_REST_AT_ONCE: Final = 100  # topics: some milliseconds
 
 
 @dataclass(slots=True)
@@ -88,13 +90,13 @@ def _open_resting(broker: Broker, entries: dict[str, TopicEntry], now: int) -> N
         entry = entries.get(saved.name)
         if entry is None or entry.channels or "emptied" in entry.settings or saved.name in broker.topics:
             continue
-        topic = Topic(entry.name, broker, store)
+        topic = Topic(saved.name, broker, store)  # the log has the same object
         topic.paused = entry.paused
         if entry.settings:
             topic.settings = dict(entry.settings)
         topic.fanned_out = saved.fanned_out
         topic.has_extras = True
-        broker.topics[entry.name] = topic
+        broker.topics[saved.name] = topic
         broker.settings.apply_topic(topic, now=now)
         if topic.log.unsynced:
             broker.unsynced_resting[topic] = None
@@ -281,7 +283,7 @@ def checkpoint(broker: Broker, *, now: int) -> None:
         except LogError as error:
             broker.stale[topic] = None
             broker.fail(error)
-    _let_rest(broker, now)
+    let_idle_rest(broker, now)
     if broker.catalog_dirty:
         broker.save_catalog_later()
 
@@ -326,7 +328,7 @@ def _write_indexes(broker: Broker) -> None:
     """Have the logs that were written to write their index records."""
     topics, broker.unindexed = broker.unindexed, {}
     for topic in topics:
-        if not topic.exiting:
+        if not topic.exiting and not topic.log.rests:
             try:
                 topic.log.write_index()
             except LogError as error:
@@ -337,18 +339,32 @@ def _write_indexes(broker: Broker) -> None:
 def _note_used(broker: Broker, topics: Iterable[Topic], now: int) -> None:
     """Note that topics were used, behind all that were used before."""
     for topic in topics:
-        broker.awake.pop(topic, None)
+        known = broker.new if topic in broker.new else broker.awake
+        known.pop(topic, None)
         if not topic.exiting and not topic.ephemeral:
-            broker.awake[topic] = now
+            known[topic] = now
 
 
-def _let_rest(broker: Broker, now: int) -> None:
-    """Have topics take little memory that were not used for a while, some at a time."""
-    idle = takewhile(lambda each: now - each[1] >= REST, broker.awake.items())
-    for topic, _ in list(islice(idle, _REST_AT_ONCE)):
-        del broker.awake[topic]
+def let_idle_rest(broker: Broker, now: int) -> bool:
+    """Have some topics take little memory that were not used for a while; return whether there are more.
+
+    A topic in use takes ten times the memory of one that rests. Where very many are created they rest sooner, or most
+    would be awake at the same time.
+    """
+    soon = SOON if len(broker.new) > _MANY_NEW else REST
+    idle = [(broker.new, topic) for topic in _unused(broker, broker.new, now - soon)]
+    idle += [(broker.awake, topic) for topic in _unused(broker, broker.awake, now - REST)]
+    for known, topic in idle[:_REST_AT_ONCE]:
+        del known[topic]
         if not topic.exiting:
             let_rest(broker, topic, now=now)
+    return len(idle) > _REST_AT_ONCE
+
+
+def _unused(broker: Broker, known: dict[Topic, int], since: int) -> list[Topic]:
+    """Return topics that were not used since then, a few more than can rest at once."""
+    old = islice(takewhile(lambda each: each[1] <= since, known.items()), _REST_AT_ONCE + 1)
+    return [topic for topic, _ in old if topic not in broker.unindexed and topic not in broker.stale]
 
 
 def let_rest(broker: Broker, topic: Topic, *, now: int) -> None:
@@ -390,7 +406,7 @@ def trim(broker: Broker, *, now: int, everywhere: bool) -> bool:
         if not topic.exiting:
             if topic.log.rests and topic.log.has_one_segment:
                 continue
-            if not topic.ephemeral:
+            if not topic.ephemeral and topic not in broker.new:
                 broker.awake.setdefault(topic, now)
             _report_news(broker, topic)
             try:

@@ -299,6 +299,7 @@ class DiskStorage:
         directory = self._place.topic_dir(name)
         now, damaged = self._now(), self._on_corrupt
         log = DiskLog(directory, self._node, now=now, options=self._options, files=self._files, on_corrupt=damaged)
+        log.name_directory(self._place.topics, name)
         store = DiskStore(log, sync=self._options.durability == "fsync")
         for note in store.news():
             self._report(note)
@@ -311,8 +312,10 @@ class DiskStorage:
         for saved in self._resting.load(boot=self._options.boot):
             directory = self._place.topic_dir(saved.name)
             if resting_file.stamp(directory, saved.first, saved.end) == saved.files:
-                state = (saved.node, saved.first, saved.end, saved.rows_end, resting_file.unpack(saved.packed))
-                log = DiskLog.resume_resting(directory, state, self._options, self._files, self._on_corrupt)
+                node = self._node if saved.node == self._node else saved.node  # one object for all topics
+                state = (node, saved.first, saved.end, saved.rows_end, resting_file.unpack(saved.packed))
+                log = DiskLog.resume_resting(state, self._options, self._files, self._on_corrupt)
+                log.name_directory(self._place.topics, saved.name)
                 yield saved, DiskStore(log, sync=self._options.durability == "fsync", journal=saved.journal)
 
     def save_resting(self, topics: Iterable[tuple[str, Store, int]]) -> None:

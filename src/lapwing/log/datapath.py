@@ -41,6 +41,7 @@ class DataPath:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path) or ".")
+        self.topics = os.path.join(self.path, TOPICS)
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -76,7 +77,7 @@ class DataPath:
 
     def topic_dir(self, name: str) -> str:
         """Return the folder of a topic's log."""
-        return os.path.join(self.path, TOPICS, folder(name))
+        return os.path.join(self.topics, folder(name))
 
     def topics_on_disk(self) -> list[str]:
         """Return the topics that have a folder, known to the catalog or not; remove what a crash left half done."""

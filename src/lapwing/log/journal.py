@@ -34,7 +34,7 @@ _NEXT_STEP: Final = "start the version of lapwing that wrote it, or stop nsqd an
 
 
 @functools.lru_cache(maxsize=256)
-def _shared(packed: PackedJournal) -> PackedJournal:
+def shared(packed: PackedJournal) -> PackedJournal:
     """Return one object for all that are equal: the journals of topics that are hardly used are."""
     return packed
 
@@ -78,7 +78,7 @@ class Journal:
         if not self._read:
             return ()
         live = tuple((key, size) for key, size in self._live.items() if size)
-        return _shared((known, self._version, live))
+        return shared((known, self._version, live))
 
     def resume(self, packed: PackedJournal) -> None:
         """Continue as the object that `pack` was called of."""

@@ -9,6 +9,7 @@ from typing import Final
 from lapwing.errors import WriteFailed
 from lapwing.log import reservation
 from lapwing.log.attributes import Extra, RecentRows, Rows, RowText
+from lapwing.log.datapath import folder
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import CHUNK_BYTES, LogOptions
 from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
@@ -23,15 +24,37 @@ class LogWriter:
     """The segments of one topic, the newest of which grows."""
 
     __slots__ = (
-        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_pending", "_pending_bytes", "_pending_counts",
-        "_pending_rows", "_recent_rows", "_reserved", "_rows_end", "_segments", "_since_check", "_sync",
-        "_unwritten_rows", "_window", "_written", "directory", "end", "files", "first", "next", "notes", "options",
+        "__weakref__",
+        "_firsts",
+        "_lazy",
+        "_noted_bytes",
+        "_parent",
+        "_pending",
+        "_pending_bytes",
+        "_pending_counts",
+        "_pending_rows",
+        "_recent_rows",
+        "_reserved",
+        "_rows_end",
+        "_segments",
+        "_since_check",
+        "_sync",
+        "_topic",
+        "_unwritten_rows",
+        "_window",
+        "_written",
+        "end",
+        "files",
+        "first",
+        "next",
+        "notes",
+        "options",
     )  # fmt: skip
 
     def __init__(
         self, directory: str, segments: list[Segment], options: LogOptions, files: OpenFiles, notes: list[str]
     ) -> None:
-        self.directory = directory
+        self.name_directory(directory)
         self.options = options
         self.files = files
         self.notes = notes  # what was mended, for the operator
@@ -45,6 +68,19 @@ class LogWriter:
         self._sync = Sync(directory, files, self.end)
         self._since_check = SPACE_CHECK
         self._begin()
+
+    def name_directory(self, directory: str, topic: str = "") -> None:
+        """Note where the log is: in `directory`, or in the folder of `topic` there.
+
+        The second form takes less memory, as both texts belong to others too.
+        """
+        self._parent = directory
+        self._topic = topic
+
+    @property
+    def directory(self) -> str:
+        """The folder of the log."""
+        return os.path.join(self._parent, folder(self._topic)) if self._topic else self._parent
 
     def _set_segments(self, segments: list[Segment]) -> None:
         self._segments = segments

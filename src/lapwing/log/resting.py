@@ -15,10 +15,12 @@ from lapwing.log.segment import Segment
 from lapwing.log.sync import Sync
 
 _MOST_SEGMENTS: Final = 64  # there are few logs of more, and they are rarely idle
-_HEAD: Final = struct.Struct("<BBQQQ")  # flags, bytes of the identity, bytes of frames, synced up to, target of that
-_SEGMENT: Final = struct.Struct("<BQQQQQqQQ")
+_HEAD: Final = struct.Struct("<BB")  # flags, bytes of the identity
+_SUMS: Final = struct.Struct("<QQQ"), struct.Struct("<III")  # bytes of frames, synced up to, target of that
+_SEGMENT: Final = struct.Struct("<BQQQQQqQQ"), struct.Struct("<BIIIIIqII")
 _CHUNK: Final = 64
-_UNSYNCED, _NAMES, _SEVERAL = 1, 2, 4  # flags of the head
+_SMALL_END: Final = 1 << 32
+_UNSYNCED, _NAMES, _SEVERAL, _SMALL = 1, 2, 4, 8  # flags of the head; small: the second form of the numbers
 _DIRTY, _BOOT, _LAST = 1, 2, 4  # flags of a segment
 
 
@@ -27,35 +29,41 @@ def pack(identity: str, segments: Sequence[Segment], sync: Sync) -> bytes | None
     name = identity.encode()
     if len(segments) > _MOST_SEGMENTS or len(name) > 255 or not sync.settled:
         return None
-    parts = []
+    rows: list[tuple[int, ...]] = []
+    records = []
     for segment in segments:
         index, last = segment.index, segment.last
         known = [] if last is None else [last]
         if segment.torn or index.unwritten or index.recent != known:
             return None
         flags = _DIRTY * sync.is_dirty(segment) | _BOOT * segment.recorded_boot | _LAST * (last is not None)
-        parts.append(
-            _SEGMENT.pack(
-                flags, segment.first, segment.end, segment.size, segment.synced, segment.synced_extras, segment.newest,
-                index.count, segment.extras.size,
-            )
-        )  # fmt: skip
-        if last is not None:
-            parts.append(last.encode())
-    flags = _UNSYNCED * sync.needed | _NAMES * sync.names_dirty | _SEVERAL * (len(segments) > 1)
-    size = sum(segment.size for segment in segments)
-    return b"".join([_HEAD.pack(flags, len(name), size, sync.reached, sync.boundary), name, *parts])
+        rows.append((
+            flags, segment.first, segment.end, segment.size, segment.synced, segment.synced_extras, segment.newest,
+            index.count, segment.extras.size,
+        ))  # fmt: skip
+        records.append(b"" if last is None else last.encode())
+    sums = (sum(segment.size for segment in segments), sync.reached, sync.boundary)
+    small = all(each < _SMALL_END for row in [sums, *rows] for each in (*row[:6], *row[7:]))  # but for the time
+    flags = _UNSYNCED * sync.needed | _NAMES * sync.names_dirty | _SEVERAL * (len(segments) > 1) | _SMALL * small
+    parts = [_HEAD.pack(flags, len(name)), _SUMS[small].pack(*sums), name]
+    for row, record in zip(rows, records, strict=True):
+        parts += _SEGMENT[small].pack(*row), record
+    return b"".join(parts)
 
 
 def bytes_of(packed: bytes) -> int:
     """Return the bytes of frames in a log."""
-    size: int = _HEAD.unpack_from(packed)[2]
+    size: int = _SUMS[_is_small(packed)].unpack_from(packed, _HEAD.size)[0]
     return size
 
 
 def is_unsynced(packed: bytes) -> bool:
     """Return whether something of a log would not survive a power loss."""
     return bool(packed[0] & _UNSYNCED)
+
+
+def _is_small(packed: bytes) -> bool:
+    return bool(packed[0] & _SMALL)
 
 
 def has_several(packed: bytes) -> bool:
@@ -65,14 +73,16 @@ def has_several(packed: bytes) -> bool:
 
 def unpack(packed: bytes, directory: str, files: OpenFiles, options: LogOptions) -> tuple[str, list[Segment], Sync]:
     """Return what was packed: the identity, the segments, and what of them is synced."""
-    head, length, _, reached, target = _HEAD.unpack_from(packed)
-    at = _HEAD.size + length
-    identity = packed[_HEAD.size : at].decode()
+    head, length = _HEAD.unpack_from(packed)
+    sums, form = _SUMS[_is_small(packed)], _SEGMENT[_is_small(packed)]
+    _, reached, target = sums.unpack_from(packed, _HEAD.size)
+    at = _HEAD.size + sums.size + length
+    identity = packed[at - length : at].decode()
     sync = Sync(directory, files, reached)
     segments = []
     while at < len(packed):
-        flags, first, end, size, synced, synced_extras, newest, count, extras = _SEGMENT.unpack_from(packed, at)
-        at += _SEGMENT.size
+        flags, first, end, size, synced, synced_extras, newest, count, extras = form.unpack_from(packed, at)
+        at += form.size
         segment = Segment(directory, first, files, options.merge_bytes, options.boot)
         segment.end, segment.size, segment.newest = end, size, newest
         segment.synced, segment.synced_extras = synced, synced_extras

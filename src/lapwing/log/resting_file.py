@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from lapwing import kernel
 from lapwing.log.disk import DISK, Disk
-from lapwing.log.journal import PackedJournal
+from lapwing.log.journal import PackedJournal, shared
 
 FILE: Final = "resting"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BLOCK: Final = 1 << 20
 
 
@@ -133,5 +133,5 @@ def _topic(fields: list[Any]) -> RestingTopic:
     if topic.journal:
         (size, unnamed), version, live = topic.journal
         pairs = tuple((tuple(key) if isinstance(key, list) else key, count) for key, count in live)
-        journal = ((size, unnamed), version, pairs)
+        journal = shared(((size, unnamed), version, pairs))
     return topic._replace(journal=journal)

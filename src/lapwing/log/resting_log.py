@@ -70,15 +70,17 @@ class RestingLog(LogWriter):
     @classmethod
     def resume_resting(
         cls,
-        directory: str,
         state: tuple[int, int, int, int, bytes],
         options: LogOptions,
         files: OpenFiles,
         on_corrupt: OnCorrupt,
     ) -> Self:
-        """Return the log whose `resting_state` this was, without a look at its files: nobody has touched them."""
+        """Return the log whose `resting_state` this was, without a look at its files: nobody has touched them.
+
+        The caller names its directory.
+        """
         log = cls.__new__(cls)
-        log.directory, log.options, log.files, log.on_corrupt = directory, options, files, on_corrupt
+        log.options, log.files, log.on_corrupt = options, files, on_corrupt
         log.node, log.first, log.end, log._rows_end, log._packed = state
         log.next = log._written = log.end
         log.lost, log._lazy, log._reserved = NONE_LOST, False, False

@@ -56,7 +56,9 @@ class CatalogWriter:
         topics = [topic for topic in broker.topics.values() if not topic.ephemeral]
         for first in range(0, len(topics), _SLICE):
             some = topics[first : first + _SLICE]
-            lines += [encode_topic(catalog_entry(topic)) for topic in some if not topic.exiting]
+            lasting = [encode_topic(catalog_entry(topic)) for topic in some if not topic.exiting]
+            if lasting:
+                lines.append(",".join(lasting))  # one text, as very many small ones leave holes in the memory
             await asyncio.sleep(0)
         return lines
 

@@ -361,6 +361,12 @@ class Daemon:
         self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            if not self.broker.let_rest(now=self.clock.now()):
+                break
+            await asyncio.sleep(loop.time() - began)  # others have half of the time
 
     async def _trim(self) -> None:
         loop = asyncio.get_running_loop()

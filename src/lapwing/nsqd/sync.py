@@ -48,7 +48,12 @@ class Syncer:
     async def sync(self, topic: Topic) -> LapwingError | None:
         """Sync one topic's log now; return the error, if there was one."""
         async with self._one_at_a_time:
-            return await self._sync(topic)
+            rested = topic.log.rests
+            try:
+                return await self._sync(topic)
+            finally:
+                if rested and not topic.exiting:
+                    let_rest(self._broker, topic, now=self._broker.now)  # nobody else has used it
 
     async def _sync(self, topic: Topic) -> LapwingError | None:
         if topic.exiting:
@@ -72,14 +77,13 @@ class Syncer:
     async def sync_all(self) -> None:
         """Sync every log that needs it, so that a power loss takes little with `os` durability."""
         broker = self._broker
-        for topic in [*broker.awake, *broker.unindexed]:  # others have nothing to sync
+        for topic in [*broker.new, *broker.awake, *broker.unindexed]:  # others have nothing to sync
             if not topic.ephemeral and not topic.exiting and topic.log.unsynced:
                 await self.sync(topic)
         for topic in list(broker.unsynced_resting):
             broker.unsynced_resting.pop(topic, None)
             if not topic.exiting:
                 await self.sync(topic)
-                let_rest(broker, topic, now=broker.now)
 
     async def stop(self) -> None:
         """Wait for the sync under way, and end the thread."""
