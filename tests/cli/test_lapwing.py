@@ -77,6 +77,13 @@ def test_closed_standard_streams_lead_nowhere(command: str, closed: str) -> None
     assert "Traceback" not in done.stderr
 
 
+def test_a_query_without_an_archive_fails_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lapwing.spark.session.local_session", lambda name: pytest.fail("Spark starts"))
+    said = lapwing("sql", "select 1", "--archive", str(tmp_path), code=2).stderr
+
+    assert said.startswith(f"lapwing: {tmp_path}: no archive is there; `lapwing pipeline run archive` writes one")
+
+
 def test_an_unknown_command_is_a_usage_error_that_helps() -> None:
     said = lapwing("topcs", code=2).stderr
 

@@ -26,9 +26,12 @@ def app(
     from lapwing.cli.pipeline import spark_needed
 
     with spark_needed():
-        from lapwing.spark.pipelines.archive_views import query
+        from lapwing.spark.pipelines.archive_views import query, topics
+        from lapwing.spark.pipelines.files import is_local
         from lapwing.spark.pipelines.stderr_filter import quieted
         from lapwing.spark.session import local_session
+    if is_local(archive):
+        topics(None, archive)  # a folder without an archive is an error at once, not after the start of Spark
     if sys.stderr.isatty():
         shared.warn("starting Spark ...")
     with quieted():

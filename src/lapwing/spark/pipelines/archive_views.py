@@ -25,8 +25,8 @@ _ATTEMPTS: Final = 5  # at reading files that merges take away meanwhile
 VANISHED: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "NoSuchFileException", "PATH_NOT_FOUND")
 
 
-def topics(spark: "SparkSession", place: str) -> list[str]:
-    """Return the topics of an archive. Raises `ConfigError` if there is none."""
+def topics(spark: "SparkSession | None", place: str) -> list[str]:
+    """Return the topics of an archive. Raises `ConfigError` if there is none. An archive on this machine needs no Spark."""
     contents = settled(open_files(place, spark))
     if contents.number == 0:
         raise ConfigError(f"{place}: no archive is there; `lapwing pipeline run archive` writes one, the first files "
