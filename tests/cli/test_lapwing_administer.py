@@ -83,7 +83,7 @@ def test_a_terminal_is_asked(pair: Pair, answer: bytes, depth: int, code: int) -
     os.close(us)
     os.close(them)
 
-    assert "Go on? [y/N]" in done.stderr
+    assert "Continue? [y/N]" in done.stderr
     assert (done.returncode, pair.channel(topic)["depth"]) == (code, depth)
 
 

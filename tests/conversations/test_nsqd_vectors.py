@@ -76,6 +76,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     for daemon in servers.running.values():
         daemon.kill()
     servers.auth.server.shutdown()
+    servers.auth.server.server_close()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])

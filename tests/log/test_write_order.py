@@ -90,14 +90,17 @@ def test_attributes_are_written_before_the_frames_they_belong_to(tmp_path: Path,
     assert disk.taken() == [".aux", ".log"]
 
 
-def test_a_publish_of_several_messages_that_could_be_torn_is_announced(tmp_path: Path, disk: Recording) -> None:
-    log = log_on(disk, tmp_path)
+@pytest.mark.parametrize(("merge_bytes", "records"), [(1 << 20, 1), (300, 2)])  # joins the last chunk, is its own
+def test_a_publish_of_several_messages_that_could_be_torn_is_announced(
+    tmp_path: Path, disk: Recording, merge_bytes: int, records: int
+) -> None:
+    log = log_on(disk, tmp_path, merge_bytes=merge_bytes)
     publish(log, [b"first"])
     disk.taken()
     publish(log, [b"small", b"batch"])
     assert disk.taken() == [".log"]  # within one page
     publish(log, [b"x" * 3000, b"y" * 3000])
-    assert disk.taken() == [".idx", ".log"]
+    assert disk.taken() == [".idx"] * records + [".log"]
     publish(log, [b"x" * 6000])
     assert disk.taken() == [".log"]  # one message is there whole, or is cut off
 

@@ -52,7 +52,7 @@ def test_a_secret_is_not_shown():
     [
         ({"maxMessagePerTrigger": "5"}, "unknown option maxMessagePerTrigger; did you mean maxMessagesPerTrigger"),
         ({"zzz": "5"}, "unknown option zzz; there are: nsqd"),
-        ({"subscribe": "x"}, "options topic and subscribe say the same thing"),
+        ({"subscribe": "x"}, "options topic and subscribe mean the same thing"),
         ({"topicPattern": "x.*"}, "exactly one of topic"),
         ({"lookupd": "h:4161"}, "exactly one of nsqd and lookupd"),
         ({"nsqd": "h"}, "option nsqd is host:port"),

@@ -172,7 +172,8 @@ def test_a_log_that_was_wiped_stops_the_archive_unless_told_to_go_on(runs, broke
     assert running.jobs[0].progress.lag is None
 
     assert "now there is a new log" in complaint
-    assert complaint.endswith(f"(`lapwing pipeline resume archive --accept-loss --data {runs.data}` goes on from here)")
+    resume = f"lapwing pipeline resume archive --accept-loss --data {runs.data}"
+    assert complaint.endswith(f"(`{resume}` continues from here)")
     assert remembered(runs.data, "archive", once=True).specs() == command.specs()
     resumed = remembered(runs.data, "archive", once=True, accept_loss=True)
     assert resumed.running(runs.data).run(runs.spark, lambda progress: None)

@@ -258,7 +258,7 @@ def test_a_java_that_is_gone_is_one_line_or_the_end_that_was_asked_for(broker, t
     [found] = json.loads(lapwing("status", "--json", cwd=tmp_path).stdout)
     assert (driver.returncode, found["state"]) == ((0, "stopped") if told else (1, "failed")), errors
     assert "Traceback" not in errors
-    assert told or errors.endswith("has ended (killed, or short of memory?); start it again, it goes on\n")
+    assert told or errors.endswith("has ended (killed, or short of memory?); start it again, it continues\n")
 
 
 def test_mistakes_are_named_with_exit_status_2(tmp_path):

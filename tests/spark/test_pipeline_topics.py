@@ -343,7 +343,7 @@ def test_a_rollup_without_rejects_leaves_them_out(runs, broker):
 
 def test_a_time_that_is_a_number_is_refused_with_the_remedy(runs, broker):
     settings = ["topics=orders", "schema=at bigint", "time=at", "values=n=count", "to=out"]
-    with pytest.raises(ConfigError, match=r"time: at is bigint; say timestamp_millis\(at\)"):
+    with pytest.raises(ConfigError, match=r"time: at is bigint; use timestamp_millis\(at\)"):
         runs.once("rollup", *settings)
     with pytest.raises(ConfigError, match=r"time: .*`att` cannot be resolved"):
         runs.once("rollup", "topics=orders", "schema=at bigint", "time=att", "values=n=count", "to=out")

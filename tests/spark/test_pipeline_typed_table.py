@@ -73,11 +73,11 @@ def test_columns_csv_a_start_by_time_and_what_cannot_work(spark, runs, broker):
     reasons = [each["headers"]["reason"] for each in broker.messages("lines.rejected")]
     assert reasons == ["not CSV of this schema", "not CSV of this schema", "not UTF-8"]
     wrong = {
-        ("format=csv",): "CSV has no names; say schema",
+        ("format=csv",): "CSV has no names; set schema",
         ("format=avro", "schema=infer"): "definition is missing",
         ("store=delta", SCHEMA): "store: delta: .*bring the package",
         ("columns=a=no_such + 1", SCHEMA): "columns: a: .*no_such",
-        ("time=at", SCHEMA): r"time: at is bigint; say timestamp_millis\(at\)",
+        ("time=at", SCHEMA): r"time: at is bigint; use timestamp_millis\(at\)",
         ("schema=id bigint, date string",): r"divides the files by date, and the table has a column date; .*my_date",
         ("schema=id bigint, ID string",): "id and ID differ only in case",
     }

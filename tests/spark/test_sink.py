@@ -68,7 +68,7 @@ def test_at_least_once_is_for_any_nsq_server_and_goes_to_the_next_one(spark, bro
         ("'x' as body, 1 as price", {"topic": "t"}, "unknown column price"),
         ("'x' as text", {"topic": "t"}, "unknown column text"),
         ("'t' as topic", {}, "the column body is missing"),
-        ("'x' as body", {}, "neither an option nor a column says topic"),
+        ("'x' as body", {}, "neither an option nor a column names the topic"),
         ("'x' as body, map('a', 1) as headers", {"topic": "t"}, "map<string,string> expected"),
         ("'x' as body, 'soon' as defer_ms", {"topic": "t"}, "column defer_ms is string"),
         ("'x' as body", {"topic": "t", "sinkid": "a"}, "sinkId and batchId belong together"),

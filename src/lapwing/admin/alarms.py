@@ -304,7 +304,7 @@ def _of_pipelines(cluster_view: ClusterView, limits: AlarmLimits) -> Iterator[Al
                 "error",
                 name,
                 f"Pipeline {name} failed: {first_line(str(pipeline['error']))}",
-                "Read the error, repair the cause, start the query again: it goes on from its checkpoint.",
+                "Read the error, repair the cause, start the query again: it continues from its checkpoint.",
                 link,
             )
         elif stale(pipeline, cluster_view.at, limits):

@@ -14,7 +14,7 @@ app = Group(
     "channel",
     """Create, delete, pause, unpause and empty channels, on every node that has the topic.
 
-    A line for each node says whether it took the change; the exit code is 1 if one refused.""",
+    A line for each node shows whether it took the change; the exit code is 1 if one refused.""",
     example="lapwing channel pause orders/billing",
 )
 

@@ -206,7 +206,7 @@ def _carry_out(
         administer.end_with(planned)
         return
     plan = "\n".join(f"  {at}: {_letters(count)}" for at, count in shares.items())
-    administer.confirm(f"This will {what.format(_letters(sum(shares.values())))}:\n{plan}\nGo on?", yes=flags.yes)
+    administer.confirm(f"This will {what.format(_letters(sum(shares.values())))}:\n{plan}\nContinue?", yes=flags.yes)
 
     async def begin(at: DeadNode) -> Any:
         share = shares.get(at.node.name, 0)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 app = Group(
     "drain",
-    """Empty a node before it is taken away: it takes no new messages, and its consumers go on until it is empty.
+    """Empty a node before it is taken away: it takes no new messages, and its consumers continue until it is empty.
 
     Publishers get an error that makes them use another node.""",
     example="lapwing drain start --node 10.0.0.7:4151 --deadline 10m",
@@ -28,7 +28,7 @@ def start(
 ) -> None:
     """Begin to drain a node."""
     if not flags.node:
-        administer.confirm("This will drain every flags.node, so that nothing can be published. Go on?", yes=yes)
+        administer.confirm("This will drain every node, so that nothing can be published. Continue?", yes=yes)
     document = {"deadline": deadline} if deadline else {}
 
     async def begin(client: "ClusterClient", at: "Node") -> Any:

@@ -245,7 +245,7 @@ def _claim(
     plan = "\n".join(f"  {result.node}: {_messages(result.answer['messages'])}" for result in planned if result.answer)
     total = sum(result.answer["messages"] for result in planned if result.answer)
     if total:
-        administer.confirm(f"This will {what.format(_messages(total))} of {place}:\n{plan}\nGo on?", yes=flags.yes)
+        administer.confirm(f"This will {what.format(_messages(total))} of {place}:\n{plan}\nContinue?", yes=flags.yes)
 
     async def take(client: "ClusterClient", at: "Node") -> Any:
         if not total and not wanted:  # a message that matches by now was not asked about

@@ -76,7 +76,7 @@ def run(
 def resume(
     name: Annotated[str, Argument(help="The pipeline.")],
     accept_loss: Annotated[
-        bool, Option("--accept-loss", help="Go on although messages are gone; losses that come later stop it.")
+        bool, Option("--accept-loss", help="Continue although messages are gone; losses that come later stop it.")
     ] = False,
     once: Annotated[bool, Option("--once", help="Do what there is to do now, then end.")] = False,
     data: Data = DATA,

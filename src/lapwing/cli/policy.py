@@ -49,7 +49,7 @@ def list_(flags: NodeFlags = NODES) -> None:
 def set_(
     name: Name,
     pairs: Annotated[list[str], Argument(metavar="KEY=VALUE", help="The settings.")],
-    topics: Annotated[str, Option(metavar="PATTERN", help="Topics that it holds for; * stands for any text.")] = "*",
+    topics: Annotated[str, Option(metavar="PATTERN", help="Topics that it holds for; * matches any text.")] = "*",
     channels: Annotated[str, Option(metavar="PATTERN", help="Channels that it holds for.")] = "*",
     priority: Annotated[int, Option(help="Of several policies that match, the highest priority wins.")] = 0,
     flags: NodeFlags = NODES,
@@ -75,7 +75,7 @@ def remove(name: Name, yes: Yes = False, flags: NodeFlags = NODES) -> None:
     """Remove a policy. Channels that it held for go back to other policies or to the defaults."""
     if not names.valid_policy(name):
         raise UsageError(names.POLICY)
-    administer.confirm(f"This will remove the policy {name}. Go on?", yes=yes)
+    administer.confirm(f"This will remove the policy {name}. Continue?", yes=yes)
 
     async def removed(client: "ClusterClient", at: "Node") -> Any:
         return await client.http.call("DELETE", at.contact, f"/policies/{name}")

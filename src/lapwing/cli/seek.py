@@ -74,7 +74,7 @@ def move(place: str, to: Any, flags: ChangeFlags, *, backwards: bool = False) ->
         raise LapwingError(f"{place} is behind that place already: {skipped:,} messages would be skipped; "
                            "`lapwing seek` does that")  # fmt: skip
     plan = "\n".join(f"  {result.node}: {_effect(result.answer)}" for result in planned)
-    administer.confirm(f"This will move {place}:\n{plan}\nGo on?", yes=flags.yes)
+    administer.confirm(f"This will move {place}:\n{plan}\nContinue?", yes=flags.yes)
     results = administer.changed(flags, nodes, seek)
     administer.report(results, lambda answer: f"moved {_effect(answer)}", as_json=flags.as_json)
 

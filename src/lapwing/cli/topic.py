@@ -14,7 +14,7 @@ app = Group(
     "topic",
     """Create, delete, pause, unpause and empty topics, on every node that has the topic.
 
-    A line for each node says whether it took the change; the exit code is 1 if one refused.""",
+    A line for each node shows whether it took the change; the exit code is 1 if one refused.""",
     example="lapwing topic create orders",
 )
 
@@ -94,7 +94,7 @@ def destroy(action: str, done: str, topic: str, channel: str, flags: ChangeFlags
             print(f"{where}  would {action} {name}: {what}")
         return
     places = "\n".join(f"  {where}: {what}" for where, what in held)
-    administer.confirm(f"This will {action} {name}:\n{places}\nGo on?", yes=flags.yes)
+    administer.confirm(f"This will {action} {name}:\n{places}\nContinue?", yes=flags.yes)
 
     async def destroyed(client: "ClusterClient", at: "Node") -> None:
         await client.http.post(at.contact, path, params)

@@ -390,7 +390,7 @@ def _repair_catalog(place: DataPath) -> Iterator[Event]:
             topics.append(TopicEntry(topic, channels=[ChannelEntry(name) for name in sorted(channels)]))
         catalog.set_aside()
         catalog.save(topics)
-        yield Repair("", f"{error}: made anew from what is there, without pauses and settings")
+        yield Repair("", f"{error}: made again from what is there, without pauses and settings")
 
 
 def _repair(

@@ -30,7 +30,7 @@ KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 _HEAD: Final = struct.Struct("<III")  # bytes of JSON, bytes of the batch, CRC-32C of both
 _PREFIX: Final = "s-"
-_UNKNOWN: Final = "what was published is not known; to begin anew, remove the folder of the sink"
+_UNKNOWN: Final = "what was published is not known; to begin again, remove the folder of the sink"
 
 
 @dataclass(slots=True)

@@ -302,7 +302,7 @@ async def _blocks(
             continue
         first, count, parts = found
         if not parts:
-            reason = b"quarantined: not as their checksum says, or in memory alone when the broker was killed"
+            reason = b"quarantined: different from their checksum, or in memory alone when the broker was killed"
             yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
             continue
         size = sum(map(len, parts))

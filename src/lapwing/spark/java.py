@@ -41,7 +41,7 @@ exec "{java}" "$@"
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Runs {python} for Spark, with pyspark from its site-packages rather than from a zip that every worker compiles anew,
+# Runs {python} for Spark, with pyspark from its site-packages rather than from a zip that every worker compiles again,
 # with a daemon of workers that prints no trace for each reader that has all the rows it needs, and with processes of
 # streaming sources that print none when Spark has gone before them.
 rest=

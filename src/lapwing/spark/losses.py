@@ -10,7 +10,7 @@ from lapwing.spark.options import SourceOptions
 
 logger = logging.getLogger(__name__)
 
-ADVICE: Final = " (failOnDataLoss=false goes on with what is there; a stream also with acceptLoss=true, once)"
+ADVICE: Final = " (failOnDataLoss=false continues with what is there; a stream also with acceptLoss=true, once)"
 
 
 class DataLoss(LapwingError):

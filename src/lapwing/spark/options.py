@@ -133,7 +133,7 @@ class _Given:
         """Return the value of the option, which may be called by several names but only once."""
         said = [name for name in aliases if name in self._values]
         if len(said) > 1:
-            raise OptionError(f"options {' and '.join(said)} say the same thing; give one of them")
+            raise OptionError(f"options {' and '.join(said)} mean the same thing; give one of them")
         return self._values[said[0]] or None if said else None
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
@@ -331,7 +331,7 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     if mode == "atleastonce":
         given.refuse(("sinkId", "batchId", "acceptDoubles"), "needs mode=exactlyonce")
     if given.has("sinkId") != given.has("batchId"):
-        raise OptionError("options sinkId and batchId belong together: together they say what was written already")
+        raise OptionError("options sinkId and batchId belong together: they name a batch that may be written already")
     sink = given.text("sinkId")
     if sink is not None and not names.valid(sink):
         raise OptionError(f"option sinkId: letters, digits, '.', '_' and '-' expected, not {sink!r}")

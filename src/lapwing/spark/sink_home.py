@@ -79,7 +79,7 @@ def _find(
 
 def _refuse(access: BrokerAccess, batch: int) -> NoReturn:
     """Raise the error for a batch that may have been published at a broker that nobody names any more."""
-    otherwise = "acceptDoubles=true goes on without it, and publishes its last batch again if that was not finished"
+    otherwise = "acceptDoubles=true continues without it, and publishes its last batch again if that was not finished"
     if access.nsqd:
         raise LapwingError(
             f"none of {', '.join(access.nsqd)} has a batch of this query before batch {batch}: add the broker that "

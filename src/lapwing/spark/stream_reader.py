@@ -219,7 +219,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 place = "" if here is None else f" was read up to {here.sequence}, and"
                 raise BrokerAway(
                     f"topic {topic}, node {node}{place} no broker that is known has it",
-                    f"{found.complaint() or 'every known broker answers'} (acceptLoss=true goes on without it)",
+                    f"{found.complaint() or 'every known broker answers'} (acceptLoss=true continues without it)",
                 )
         return found
 

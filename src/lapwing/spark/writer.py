@@ -88,7 +88,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     if "body" not in schema.names:
         raise BadColumns("the column body is missing")
     if options.topic is None and "topic" not in schema.names:
-        raise BadColumns("neither an option nor a column says topic")
+        raise BadColumns("neither an option nor a column names the topic")
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -97,7 +97,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         check_columns(schema, options)
         if overwrite:
-            raise BadColumns('a topic cannot be overwritten; say .mode("append")')
+            raise BadColumns('a topic cannot be overwritten; use .mode("append")')
         self._options = options
         self._sink = options.sink or f"job-{uuid.uuid4().hex}"
         self._batch = options.batch or 0
@@ -132,7 +132,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = task.getLocalProperty("sql.streaming.queryId") if task else None
         batch = task.getLocalProperty("streaming.sql.batchId") if task else None
         if query is None or batch is None:
-            raise LapwingError("Spark does not say which query and batch this is; nothing can be written once only")
+            raise LapwingError("Spark does not name the query and batch; nothing can be written once only")
         sink, number = f"query-{query}", int(batch)
         options = self._options
         address = sink_home(

@@ -20,7 +20,7 @@ COLUMNS = (
     TableColumn("state", "State", "labels"),
     TableColumn("channels", "Channel", "links"),
     TableColumn("lag", "Lag", title="Messages that the query has not read yet"),
-    TableColumn("depth", "Channel depth", title="What its channels say is left"),
+    TableColumn("depth", "Channel depth", title="Messages that its channels still hold"),
     TableColumn("input", "Input", "rate", "Messages read a second"),
     TableColumn("processed", "Processed", "rate", "Messages processed a second"),
     TableColumn("rejected", "Rejected", title="Messages that could not be used, since the run began"),

@@ -34,7 +34,7 @@ def target_of(kind: str, text: str) -> Any:
     if kind in ("earliest", "latest", "bookmark"):
         return kind
     if not text.strip():
-        raise ValueError("Say where to: a duration, a time or a sequence.")
+        raise ValueError("Name the target: a duration, a time or a sequence.")
     if kind == "sequence":
         if not text.strip().isdecimal():
             raise ValueError("A sequence is a whole number.")

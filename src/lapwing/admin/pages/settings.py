@@ -286,7 +286,7 @@ def parse_priority(text: str) -> int:
 
 def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> None:
     with form_dialog(view, f"Change policy {name}" if name else "New policy") as form:
-        element("p", "* stands for any characters, ? for one. Settings of topics need an empty channel pattern.")
+        element("p", "* matches any characters, ? one. Settings of topics need an empty channel pattern.")
         name_field = form.field("Name", value=name, focus=not name)
         name_field.set_visibility(not name)
         topics = form.field("Topics", value=policy.get("topics", "*"), focus=bool(name))

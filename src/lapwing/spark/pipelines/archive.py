@@ -64,7 +64,7 @@ def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
         files.release()
         raise ConfigError(
             f"{table.root} was last written from another checkpoint than {context.checkpoint.root}; from this one "
-            "messages could be archived twice. Delete it: the archive itself knows where to go on"
+            "messages could be archived twice. Delete it: the archive itself knows where to continue"
         )
     if not context.checkpoint.new:
         remedy = f"`lapwing pipeline reset {settings.name}`: the archive then continues where its files end"

@@ -96,7 +96,7 @@ class Checkpoint:
                 if key in before and before[key] != now:
                     raise ConfigError(
                         f"{key} was {before[key]!r} and is now {now!r}, and {why} ({self.root}). "
-                        "Change it back, or start anew: another name, another --checkpoint, or delete that directory"
+                        "Change it back, or start over: another name, another --checkpoint, or delete that directory"
                     )
         self.pin(kind=settings.kind, settings=_without_secrets(settings))
 

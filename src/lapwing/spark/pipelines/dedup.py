@@ -45,7 +45,7 @@ def _keyed(frame: "DataFrame", settings: DedupSettings, context: RunContext) -> 
         name = settings.by.removeprefix("header:").strip()
         return frame.withColumn("_key", F.col("headers")[name])
     if settings.format != "json":
-        raise ConfigError(f"{settings.name}: by: {settings.by} looks into bodies; say format: json, or by: body")
+        raise ConfigError(f"{settings.name}: by: {settings.by} looks into bodies; set format: json, or by: body")
     value = F.from_json(F.col("body").cast("string"), schema_of(settings, context))
     fields = frame.select(F.struct(*frame.columns).alias("_message"), value.alias("_value"))
     keyed = fields.select("_message", "_value.*").withColumn("_key", F.expr(settings.by).cast("string"))

@@ -99,14 +99,14 @@ def _unambiguous(schema: StructType, settings: ParsedSettings) -> StructType:
         if (other := known.setdefault(field.name.lower(), field.name)) != field.name:
             raise ConfigError(
                 f"{settings.name}: schema: {other} and {field.name} differ only in case, and Spark's columns cannot; "
-                "say schema: with one of them"
+                "set schema: to one of them"
             )
     return schema
 
 
 def _parse_csv(frame: "DataFrame", settings: ParsedSettings, about: "list[Column]") -> "DataFrame":
     if settings.schema == "infer":
-        raise ConfigError(f"{settings.name}: schema: CSV has no names; say schema: such as 'id bigint, name string'")
+        raise ConfigError(f"{settings.name}: schema: CSV has no names; set schema: such as 'id bigint, name string'")
     schema = _unambiguous(_declared(settings), settings)
     columns = [*schema.fields, StructField(_CORRUPT, StringType())]
     ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in columns)
@@ -210,7 +210,7 @@ def with_time(rows: "DataFrame", name: str, time: str) -> "DataFrame":
     elif not isinstance(kind, TimestampType):
         raise ConfigError(
             f"{name}: time: {time} is {kind.simpleString()}; "
-            f"say timestamp_millis({time}) or timestamp_seconds({time})"
+            f"use timestamp_millis({time}) or timestamp_seconds({time})"
         )
     return rejecting(timed, F.when(F.col(TIME).isNull(), F.lit(f"no time: {time}")))
 
@@ -292,14 +292,14 @@ def _infer(settings: ParsedSettings, context: RunContext) -> StructType:
     bodies = _sample(settings)
     if not bodies:
         raise ConfigError(
-            f"{settings.name}: no messages to infer a schema from; publish some, or say schema: such as "
+            f"{settings.name}: no messages to infer a schema from; publish some, or set schema: such as "
             "'id bigint, name string'"
         )
     found = context.spark.read.json(context.spark.sparkContext.parallelize(bodies, 1)).schema
     fields = [field for field in found.fields if field.name != _CORRUPT]
     if not fields:
         raise ConfigError(
-            f"{settings.name}: none of {len(bodies)} messages is a JSON object; say format: text or binary"
+            f"{settings.name}: none of {len(bodies)} messages is a JSON object; set format: text or binary"
         )
     return StructType(fields)
 

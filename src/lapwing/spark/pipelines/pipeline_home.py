@@ -95,7 +95,7 @@ class PipelineHome:
             status["error"] = f"process {pid} has not reported for {age:.0f} s; end it and start it again"
         if pid is None and status.get("state") in ("starting", "running", "stopping"):
             status |= {"state": "dead", **_UNKNOWN}
-            status["error"] = status.get("error") or "the process has ended; `lapwing pipeline resume` goes on"
+            status["error"] = status.get("error") or "the process has ended; `lapwing pipeline resume` continues it"
         return status
 
     def stop(self, *, wait: float) -> bool:

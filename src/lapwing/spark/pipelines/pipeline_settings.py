@@ -52,7 +52,7 @@ class StreamSettings(PipelineSettings):
     trigger: float = setting(s.seconds, 1.0, about="Time from the start of one batch to the start of the next.")
     max_messages: int = setting(s.count, 1_000_000, about="Most messages of one batch.")
     fail_on_data_loss: bool = setting(
-        s.flag, True, about="Stop when messages are gone that were not read; false goes on with what is there."
+        s.flag, True, about="Stop when messages are gone that were not read; false continues with what is there."
     )
     accept_loss: bool = setting(
         s.flag, False, about="Accept the messages that are gone when the pipeline starts; later losses stop it."
@@ -132,7 +132,7 @@ class TransformSettings(RejectingSettings):
     sql: str = setting(
         s.text, "", about="A query over the view `input`.", example="select id, amount * 1.19 as gross from input"
     )
-    to: str = setting(s.topic, "", about="Topic for the result (or a column topic says it).", example="orders.gross")
+    to: str = setting(s.topic, "", about="Topic for the result (or the column topic names it).", example="orders.gross")
     dry_run: bool = setting(s.flag, False, about="Only show the schema and a sample of the result.")
 
 
@@ -261,8 +261,8 @@ class ReplaySettings(PipelineSettings):
     )
     rate: int | None = setting(s.count, None, about="Most messages a second.")
     chunk: int = setting(s.count, 200_000, about="Messages published at once.")
-    origin: bool = setting(s.flag, True, about="Say in a header where each message came from.")
-    dry_run: bool = setting(s.flag, False, about="Only say what would be published.")
+    origin: bool = setting(s.flag, True, about="Name in a header where each message came from.")
+    dry_run: bool = setting(s.flag, False, about="Only show what would be published.")
 
 
 @dataclass(frozen=True, kw_only=True)

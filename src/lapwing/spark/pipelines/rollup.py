@@ -120,7 +120,7 @@ def write(
             files.release()
             raise ConfigError(
                 f"{settings.name}: {place} holds windows that were computed from another checkpoint, and would hold "
-                "them twice. Delete it or choose another out to compute anew, or bring the old checkpoint back"
+                "them twice. Delete it or choose another out to compute it again, or bring the old checkpoint back"
             )
     sink = publish.options(settings, context) if to or rejects else {}
     merging = MergeSettings(_FILES, _FILE_BYTES, ("window_start",), lambda rows: rows.write)

@@ -50,7 +50,7 @@ _REPORT_SECONDS: Final = 1.0
 _OTHERS_SECONDS: Final = 60.0
 _NO_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for one to start, which is fixed
 _STARTS: Final = 5  # of a query whose workers do not start in time: the machine is busy, and nothing else is wrong
-_GONE: Final = "Spark's Java process has ended (killed, or short of memory?); start it again, it goes on"
+_GONE: Final = "Spark's Java process has ended (killed, or short of memory?); start it again, it continues"
 
 # what every session that runs pipelines has
 _TRIES: Final = 4  # of a task
@@ -170,7 +170,7 @@ class StreamJob:
         """Return one line, which names the command to continue with where messages were lost."""
         home = self._context.paths.home.path
         data = "" if home.parent == DATA.absolute() else f" --data {home.parent}"
-        resume = f" (`lapwing pipeline resume {home.name} --accept-loss{data}` goes on from here)"
+        resume = f" (`lapwing pipeline resume {home.name} --accept-loss{data}` continues from here)"
         return complaint(error).replace(ADVICE, resume)
 
 

@@ -22,7 +22,7 @@ READ_OPTIONS: Final = (
     "minPartitions", "maxRecordsPerPartition", "minMessagesPerTrigger", "maxTriggerDelay", "pollTimeout", "localFiles",
 )  # fmt: skip
 SINK_OPTIONS: Final = ("acceptDoubles",)
-_SAID_BY: Final = {
+_OTHER_SETTING: Final = {
     "nsqd": "nsqd", "lookupd": "lookupd", "retrytimeout": "retry", "topic": "topics", "subscribe": "topics",
     "topicpattern": "pattern", "subscribepattern": "pattern", "channel": "channel", "startingoffsets": "start",
     "maxmessagespertrigger": "max_messages", "maxoffsetspertrigger": "max_messages",
@@ -199,8 +199,8 @@ def options(value: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     spelling = {name.lower(): name for name in (*ACCESS_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS)}
     for name, given in mapping(value).items():
-        if name.lower() in _SAID_BY:
-            raise BadSetting(f"{name} is said by the setting {_SAID_BY[name.lower()]}")
+        if name.lower() in _OTHER_SETTING:
+            raise BadSetting(f"{name} belongs to the setting {_OTHER_SETTING[name.lower()]}")
         if name.lower() not in spelling:
             near = difflib.get_close_matches(name.lower(), spelling, n=1)
             hint = f"did you mean {spelling[near[0]]}?" if near else f"there are {', '.join(spelling.values())}"

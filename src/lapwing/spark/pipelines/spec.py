@@ -265,7 +265,7 @@ def _read_python(path: Path) -> list[_Given]:
 def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> PipelineSpec:
     kind = given.values.pop("kind", None)
     if kind is None:
-        raise ConfigError(f"{given.origin}: no kind; say kind: {', '.join(KINDS)}")
+        raise ConfigError(f"{given.origin}: no kind; set kind: {', '.join(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"

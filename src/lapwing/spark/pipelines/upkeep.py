@@ -99,7 +99,7 @@ def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
     shutil.rmtree(paths.checkpoint, ignore_errors=True)
     done.append(f"deleted the checkpoint {paths.checkpoint}; the next run of {home.name} starts over")
     if out and not with_output and Path(out, MANIFEST).is_dir():
-        done.append(f"kept the files in {out}: an archive goes on where they end, other kinds need --with-output")
+        done.append(f"kept the files in {out}: an archive continues where they end, other kinds need --with-output")
     if getattr(spec.settings, "store", "") == "jdbc" and not getattr(spec.settings, "key", ()):
         done.append("kept the rows in the database; the next run refuses to add them again, and names the statements")
     return done

@@ -127,7 +127,7 @@ def _verify(
         proof.files += 1
         proof.rows += len(rows)
         if len(rows) != part.rows:
-            proof.faults.append(f"{path}: {len(rows)} rows, the manifest says {part.rows}")
+            proof.faults.append(f"{path}: {len(rows)} rows, the manifest has {part.rows}")
         for (node, log_id), found in runs_by_log(rows).items():
             held.setdefault((topic, node, log_id), []).extend(found)
     unknown = tables.strays(files, contents)

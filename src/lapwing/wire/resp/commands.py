@@ -126,7 +126,7 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
     _stream("xdel", -3, "key id [...]", "Delete entries.", "write", "fast", complexity=_N),
     _stream(
         "xdelex", -5, f"key {_REFERENCES} IDS numids id [...]",
-        "Delete entries, with a say in what groups keep of them.", "write", "fast", since="8.2.0", complexity=_N,
+        "Delete entries, with a choice of what groups keep of them.", "write", "fast", since="8.2.0", complexity=_N,
     ),
     _stream("xtrim", -4, f"key {_TRIM} {_REFERENCES}", "Delete the oldest entries.", "write", complexity=_N),
     _stream(
