@@ -12,6 +12,11 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that every folder of tests finds `daemons`
 
+import daemons
+import forking
+
+daemons.forks = forking.AVAILABLE
+
 # a shell has its background jobs ignore Ctrl-C, and they hand that on to the programs that the tests start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

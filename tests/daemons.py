@@ -18,10 +18,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+import forking
+
 LISTENING = re.compile(r"(TCP|HTTPS?|Redis(?: over TLS)?): listening on (\S+)")
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 BESIDE_PYTHON = Path(sys.executable).parent
+
+# pytest has daemons forked; a benchmark or a soak starts each as a user does
+forks = False
+
+Process = subprocess.Popen[str] | forking.Forked
 
 
 class Daemon:
@@ -71,11 +78,7 @@ class Daemon:
         self.addresses.clear()
         self.lines.clear()
         self._heard = threading.Event()
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(self.env or {})}
-        self.process = subprocess.Popen(
-            self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, errors="replace", env=environment,
-        )
+        self.process = self._forked() or self._executed()
         self._ear = threading.Thread(target=self._listen, args=(self.process, self._heard), daemon=True)
         self._ear.start()
         atexit.register(self._leave_nothing_running, self.process)
@@ -84,7 +87,23 @@ class Daemon:
             self.kill()
             raise RuntimeError(f"{self.command[0]} did not start:\n{self.stderr}")
 
-    def _listen(self, process: subprocess.Popen[str], heard: threading.Event) -> None:
+    def _forked(self) -> forking.Forked | None:
+        """Fork it, unless it is another program, or one that was given an environment (which may be empty)."""
+        program = Path(self.command[0])
+        known = program.parent == BESIDE_PYTHON and program.name in forking.IMPORTED
+        if not (forks and known and self.env is None):
+            return None
+        parent = forking.parent(program.name)
+        return parent.start(self.command) if parent.fits() else None
+
+    def _executed(self) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(self.env or {})}
+        return subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True, errors="replace", env=environment,
+        )
+
+    def _listen(self, process: Process, heard: threading.Event) -> None:
         assert process.stderr is not None
         with process.stderr:
             for line in process.stderr:
@@ -119,7 +138,7 @@ class Daemon:
         return status
 
     @staticmethod
-    def _leave_nothing_running(process: "subprocess.Popen[str]") -> None:
+    def _leave_nothing_running(process: Process) -> None:
         """However the tests end: a daemon without its test is nobody's, and holds its ports for ever."""
         if process.poll() is None:
             process.kill()
@@ -189,9 +208,9 @@ def start_nsqlookupd(*flags: str, env: dict[str, str] | None = None) -> Daemon:
     return Daemon(command, doors=("TCP", "HTTP"), env=env)
 
 
-def start_nsqadmin(*flags: str) -> Daemon:
-    """An nsqadmin that is listening. Its first page takes seconds, as it loads libraries."""
-    return Daemon([*program("nsqadmin"), "--http-address=127.0.0.1:0", *flags], doors=("HTTP",))
+def start_nsqadmin(*flags: str, env: dict[str, str] | None = None) -> Daemon:
+    """An nsqadmin that is listening. Its first page takes seconds where it was not forked, as it loads libraries."""
+    return Daemon([*program("nsqadmin"), "--http-address=127.0.0.1:0", *flags], doors=("HTTP",), env=env)
 
 
 @contextlib.contextmanager

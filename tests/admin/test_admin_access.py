@@ -484,7 +484,7 @@ def test_it_ends_in_order(cluster):
 
 def test_the_libraries_of_the_pages_are_loaded_with_the_first_page(cluster):
     """Importing them takes several times the CPU of everything else that a start needs."""
-    with start_nsqadmin(f"--lookupd-http-address={cluster.lookupd.address}") as daemon:
+    with start_nsqadmin(f"--lookupd-http-address={cluster.lookupd.address}", env={}) as daemon:  # not forked
 
         def loaded() -> bool:
             return "pydantic_core" in Path(f"/proc/{daemon.pid}/maps").read_text()

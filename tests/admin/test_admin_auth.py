@@ -54,7 +54,7 @@ def alarms(admin: Daemon) -> list[str]:
 def test_the_secret_of_a_file_opens_the_cluster_and_is_shown_nowhere(guarded: Daemon, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("open sesame\n")
     flags = (f"--nsqd-http-address={guarded.http}", f"--auth-secret-file={tmp_path / 'secret'}")
-    with warm_up(start_nsqadmin(*flags)) as admin:
+    with warm_up(start_nsqadmin(*flags, env={})) as admin:  # not forked: it has a command line of its own
         created = httpx.post(f"{admin.url}/api/topics", json={"topic": "t", "channel": "c", "node": guarded.http})
         shown = httpx.get(f"{admin.url}/api/topics/t/c")
         pages = httpx.get(f"{admin.url}/audit").text + httpx.get(f"{admin.url}/config/auth_secret_file").text
