@@ -122,6 +122,12 @@ class Daemon:
         """End it in order (SIGTERM); its exit status."""
         return self._end(signal.SIGTERM)
 
+    def ended(self) -> int:
+        """Wait until it has ended by itself and all that it printed is read; return its exit status."""
+        status = self.process.wait(STOP_SECONDS)
+        self._ear.join(STOP_SECONDS)
+        return status
+
     def _end(self, number: signal.Signals) -> int:
         with contextlib.suppress(ProcessLookupError):
             if self.process.poll() is None:
@@ -194,6 +200,12 @@ def start_nsqd(
     named = {"--redis-address=": "Redis", "--redis-tls-address=": "Redis over TLS"}
     redis = [door for flag, door in named.items() if any(given.startswith(flag) for given in flags)]
     return Daemon(command, doors=("TCP", "HTTP", *redis), env=env)
+
+
+def failed_start(command: list[str]) -> tuple[int, str]:
+    """Start a daemon that ends by itself; return its exit status and all that it printed."""
+    with Daemon(command, doors=()) as daemon:
+        return daemon.ended(), daemon.stderr
 
 
 def start_nsqlookupd(*flags: str, env: dict[str, str] | None = None) -> Daemon:

@@ -96,18 +96,13 @@ def test_what_cannot_work_is_refused_at_the_start_in_one_line(tmp_path: Path) ->
         ("--queue-scan-selection-count=0",): "--queue-scan-selection-count must be above 0",
         ("--tcp-address=127.0.0.1:99999",): "listen (127.0.0.1:99999) failed - ",
     }
-    running = {}
+    found = {}
     for number, flags in enumerate(cases):
         data_path = tmp_path / str(number)
         data_path.mkdir()
         doors = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={data_path}")
-        running[flags] = subprocess.Popen(
-            [*daemons.program("nsqd"), *doors, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-    found = {}
-    for flags, process in running.items():
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 1, (flags, said)
+        status, said = daemons.failed_start([*daemons.program("nsqd"), *doors, *flags])
+        assert status == 1, (flags, said)
         found[flags] = said.partition("FATAL: failed to instantiate nsqd - ")[2]
 
     assert {flags: text[: len(cases[flags])] for flags, text in found.items()} == cases
