@@ -26,6 +26,9 @@ import pyspark
 from daemons import start_nsqd, until
 from lapwing.spark.session import environment, session_builder
 
+# six JVMs run for a minute: the second compiler and the concurrent collector only take time from the others
+SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -46,6 +49,7 @@ def cluster(scratch: str) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     env = {**environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": f"{scratch}/work"}
+    env["SPARK_DAEMON_JAVA_OPTS"] = SMALL_JVM
     kinds = [["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
     kinds += [["worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", url]] * 2
     started: list[subprocess.Popen[bytes]] = []
@@ -73,12 +77,13 @@ def publish(address: str, topic: str, messages: int) -> None:
 def run(messages: int, scratch: str) -> list[str]:
     """Copy a topic while a worker dies; what is wrong afterwards."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
     os.mkdir(f"{scratch}/broker")
     broker = start_nsqd(f"{scratch}/broker")
     publish(broker.http, "orders", messages)
     with cluster(scratch) as (url, workers):
         conf = {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-        conf |= {"spark.ui.showConsoleProgress": "false"}
+        conf |= {"spark.ui.showConsoleProgress": "false", "spark.executor.extraJavaOptions": SMALL_JVM}
         spark = session_builder("soak", master=url, conf={**conf, "spark.driver.host": "127.0.0.1"}).getOrCreate()
         try:
             source = {"nsqd": broker.http, "topic": "orders", "startingOffsets": "earliest", "channel": "soak"}
