@@ -26,7 +26,7 @@ VANISHED: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "NoSuchFileExcepti
 
 
 def topics(spark: "SparkSession | None", place: str) -> list[str]:
-    """Return the topics of an archive. Raises `ConfigError` if there is none. An archive on this machine needs no Spark."""
+    """Return the topics of an archive; one on this machine needs no Spark. Raises `ConfigError` if there is none."""
     contents = settled(open_files(place, spark))
     if contents.number == 0:
         raise ConfigError(f"{place}: no archive is there; `lapwing pipeline run archive` writes one, the first files "
