@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from single import generator
+from single import compiled
 
 BODY = b"x" * 100
 PIPELINE = 200
@@ -245,7 +245,7 @@ def main() -> None:
         read = compare("", consumed, 200_000 // scale, chosen.rounds, running)
         cheapest("XREADGROUP COUNT 100 + XACK, CPU", read, 0.6)
         with tempfile.TemporaryDirectory(prefix="lapwing-bench-") as folder:
-            alone = partial(one_at_a_time, load=generator(folder))
+            alone = partial(one_at_a_time, load=compiled("single", folder))
             single = compare("", alone, 100_000 // scale, chosen.rounds, running)
         fastest("XADD one at a time, 16 connections", single, 0.9)
         held = compare("", pending, 200_000 // scale, 1, running)
