@@ -90,7 +90,7 @@ def test_very_many_new_topics_rest_sooner_and_once_used_again_as_late_as_others(
     stage.now += persistence.SOON
     client.publish(b"y", topic="t7")
     stage.checkpoint()
-    while stage.broker.let_rest(now=stage.now):
+    while persistence.let_idle_rest(stage.broker, stage.now):
         pass
 
     assert resting(stage) == [name for name in names[:201] if name != "t7"]
@@ -100,7 +100,7 @@ def test_very_many_new_topics_rest_sooner_and_once_used_again_as_late_as_others(
     stage.checkpoint()
     assert "t8" not in resting(stage)
     stage.now += 1
-    while stage.broker.let_rest(now=stage.now):
+    while persistence.let_idle_rest(stage.broker, stage.now):
         pass
     assert resting(stage) == names
 

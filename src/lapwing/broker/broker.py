@@ -101,8 +101,7 @@ class Broker:
             topic.set_admission()
             topic.set_dedup(now=self.now)
             self.topics[name] = topic
-            if not topic.ephemeral:
-                self.new[topic] = self.now
+            persistence.note_new(self, topic)
             self.changed("topic", name, None, created=True)
             self.on_new_topic(topic)
         return topic
@@ -351,10 +350,6 @@ class Broker:
         """Save what has changed since the last time, and retry what the disk has refused."""
         self.now = now
         persistence.checkpoint(self, now=now)
-
-    def let_rest(self, *, now: int) -> bool:
-        """Have some idle topics take little memory; return whether another call is wanted soon."""
-        return persistence.let_idle_rest(self, now)
 
     def trim(self, *, now: int, everywhere: bool = False) -> bool:
         """Delete segments that no channel needs: of topics that have changed since the last time, or of all.

@@ -27,7 +27,7 @@ MOST_RETRY: Final = 600_000_000_000
 REST: Final = 2_000_000_000  # ns without use after which a topic is made to take little memory
 SOON: Final = 250_000_000  # the same of a topic that has never rested, where there are very many such
 _MANY_NEW: Final = 500
-_REST_AT_ONCE: Final = 100  # topics: some milliseconds
+_REST_AT_ONCE: Final = 25  # topics: a millisecond or two
 
 
 @dataclass(slots=True)
@@ -343,6 +343,12 @@ def _note_used(broker: Broker, topics: Iterable[Topic], now: int) -> None:
         known.pop(topic, None)
         if not topic.exiting and not topic.ephemeral:
             known[topic] = now
+
+
+def note_new(broker: Broker, topic: Topic) -> None:
+    """Note that a topic was created, which may rest sooner than others."""
+    if not topic.ephemeral:
+        broker.new[topic] = broker.now
 
 
 def let_idle_rest(broker: Broker, now: int) -> bool:

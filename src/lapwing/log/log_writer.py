@@ -24,31 +24,9 @@ class LogWriter:
     """The segments of one topic, the newest of which grows."""
 
     __slots__ = (
-        "__weakref__",
-        "_firsts",
-        "_lazy",
-        "_noted_bytes",
-        "_parent",
-        "_pending",
-        "_pending_bytes",
-        "_pending_counts",
-        "_pending_rows",
-        "_recent_rows",
-        "_reserved",
-        "_rows_end",
-        "_segments",
-        "_since_check",
-        "_sync",
-        "_topic",
-        "_unwritten_rows",
-        "_window",
-        "_written",
-        "end",
-        "files",
-        "first",
-        "next",
-        "notes",
-        "options",
+        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_parent", "_pending", "_pending_bytes", "_pending_counts",
+        "_pending_rows", "_recent_rows", "_reserved", "_rows_end", "_segments", "_since_check", "_sync", "_topic",
+        "_unwritten_rows", "_window", "_written", "end", "files", "first", "next", "notes", "options",
     )  # fmt: skip
 
     def __init__(
@@ -70,12 +48,8 @@ class LogWriter:
         self._begin()
 
     def name_directory(self, directory: str, topic: str = "") -> None:
-        """Note where the log is: in `directory`, or in the folder of `topic` there.
-
-        The second form takes less memory, as both texts belong to others too.
-        """
-        self._parent = directory
-        self._topic = topic
+        """Note where the log is: in `directory`, or in the folder of `topic` there, which takes less memory."""
+        self._parent, self._topic = directory, topic
 
     @property
     def directory(self) -> str:

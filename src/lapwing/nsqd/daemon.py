@@ -33,6 +33,7 @@ from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.log_tails import LogTails
 from lapwing.nsqd.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
+from lapwing.nsqd.resting import let_topics_rest
 from lapwing.nsqd.stream import Stream
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.tcp import Connection
@@ -361,12 +362,7 @@ class Daemon:
         self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
-        loop = asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            if not self.broker.let_rest(now=self.clock.now()):
-                break
-            await asyncio.sleep(loop.time() - began)  # others have half of the time
+        await let_topics_rest(self.broker, self.clock)
 
     async def _trim(self) -> None:
         loop = asyncio.get_running_loop()
