@@ -55,3 +55,11 @@ def test_what_cannot_be_imported_is_named(tmp_path: Path) -> None:
     assert "t:c.diskqueue.000000.dat" in told.stderr
     assert "no such directory" in lapwing("import-nsqd", str(tmp_path / "none"), code=2).stderr
     assert "no disk queue" in lapwing("import-nsqd", str(tmp_path)).stdout
+
+
+def test_a_data_path_that_is_not_there_is_to_be_created(tmp_path: Path) -> None:
+    write_queue(tmp_path, "orders", (1, 0))
+    said = lapwing("import-nsqd", str(tmp_path), "--data-path", str(tmp_path / "new"), code=2).stderr
+
+    assert "No such file or directory; create the folder first" in said
+    assert "stop it" not in said

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from lapwing.cli.commands import Argument, Option, command
 from lapwing.cli.shared import Json
-from lapwing.errors import ConfigError, LogError
+from lapwing.errors import ConfigError, DataPathInUse, LogError
 
 
 @command(example="lapwing import-nsqd /var/lib/nsqd --data-path /var/lib/lapwing --dry-run")
@@ -63,8 +63,10 @@ def _run(source: str, target: str, topics: list[str], node_id: int | None, *, qu
 
     try:
         place = DataPath(target)
-    except LogError as error:
+    except DataPathInUse as error:
         raise ConfigError(f"{error}; stop it first") from error
+    except LogError as error:
+        raise ConfigError(f"{error}; create the folder first, for the user that nsqd runs as") from error
     done = []
     try:
         node = Options().node_id if node_id is None else node_id
