@@ -74,16 +74,6 @@ class Channel(ChannelCore):
         if not (self.paused or self.exiting or self.paused_until > now):
             delivery.deliver_to(self, subscription, now)
 
-    def take_fresh(self, holder: Holder, count: int, *, now: int) -> tuple[bytes, int, int, int] | None:
-        """Deliver up to `count` messages to a named holder where the cursor alone decides which.
-
-        Return a block of the log, where in it their frames begin and end, and how many messages they are: 0 when none
-        is ready. Return None where more has to be looked at; nothing was delivered then, and `deliver_to` has to do it.
-        """
-        if self.paused or self.exiting or self.paused_until > now:
-            return None
-        return delivery.take_fresh(self, holder, count, now)
-
     # --- consumers answer --------------------------------------------------------------------------------------
 
     def requeue(

@@ -78,8 +78,14 @@ def deliver_to(channel: ChannelCore, subscription: Subscription, now: int) -> No
     _delivered(channel)
 
 
-def take_fresh(channel: ChannelCore, holder: Holder, count: int, now: int) -> tuple[bytes, int, int, int] | None:
-    """Deliver a slice of the log to a holder, as `Channel.take_fresh` has it."""
+def take_fresh(channel: ChannelCore, holder: Holder, count: int, *, now: int) -> tuple[bytes, int, int, int] | None:
+    """Deliver up to `count` messages to a named holder where the cursor alone decides which.
+
+    Return a block of the log, where in it their frames begin and end, and how many messages they are: 0 when none is
+    ready. Return None where more has to be looked at; nothing was delivered then, and `deliver_to` has to do it.
+    """
+    if channel.paused or channel.exiting or channel.paused_until > now:
+        return None
     pending, reader, topic = channel.pending, channel.reader, channel.topic
     first = reader.sequence
     if channel.limits is not None or channel.latencies is not None or channel.effective.message_ttl:

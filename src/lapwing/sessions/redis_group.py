@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
+from lapwing.broker import delivery
 from lapwing.broker import entries as pending_entries
 from lapwing.broker.entries import Entry, State
 from lapwing.broker.holder import PARKED
@@ -75,7 +76,7 @@ class Group:
         plain = stream.simple and not self.waits_for_id
         while plain and given < count and size < _MOST_BYTES:
             first = channel.reader.sequence
-            span = channel.take_fresh(holder, count - given, now=now)
+            span = delivery.take_fresh(channel, holder, count - given, now=now)
             if span is None:
                 break
             block, at, after, taken = span
