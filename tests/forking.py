@@ -4,6 +4,7 @@ A daemon that is forked takes a fifth of the processor time of one that is start
 is a process of its own all the same, with its own number, memory and files, and ends as any other.
 """
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -105,6 +106,11 @@ class Parent:
         """Return the exit status as `subprocess` has it, or None while it runs."""
         return self._ask({"ended": pid})
 
+    def close(self) -> None:
+        """End the process, and with it all daemons that still run."""
+        self._channel.close()
+        self._process.wait(30)
+
     def _ask(self, request: dict[str, object], *descriptors: int) -> int | None:
         with self._lock:
             socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
@@ -118,7 +124,9 @@ class Parent:
 @functools.cache
 def parent(program: str) -> Parent:
     """Return the process that forks this program; the first call starts it."""
-    return Parent(program)
+    started = Parent(program)
+    atexit.register(started.close)
+    return started
 
 
 def _serve(channel: socket.socket) -> bool:

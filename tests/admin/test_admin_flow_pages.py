@@ -163,6 +163,7 @@ def test_nobody_has_to_consume_lapwings_own_topics(with_flow):
     def alarms() -> set[str]:
         return {alarm["about"] for alarm in httpx.get(f"{with_flow.url}/api/alarms").json()["alarms"]}
 
-    until(lambda: "orders/billing" in alarms(), what="the alarm of a channel without consumers")
+    # it comes when nsqadmin has watched the channel for 30 s
+    until(lambda: "orders/billing" in alarms(), seconds=60, what="the alarm of a channel without consumers")
 
     assert not [about for about in alarms() if about.startswith("_lapwing")]

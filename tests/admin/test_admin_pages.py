@@ -231,10 +231,11 @@ def test_the_badge_has_the_colour_of_the_worst_alarm(starting, page, cluster):
     expect(badge).not_to_have_class(re.compile("lw-error"))
 
 
-def test_notes_alone_are_not_called_alarms(ui, cluster):
+def test_notes_alone_are_not_called_alarms(starting, page, cluster):
     del cluster.a.topics["lonely"]
     cluster.a.topics["orders"].paused = True
-    page = ui.open("/")
+    daemon = starting(f"--lookupd-http-address={cluster.lookupd.address}")  # which knows of no pipeline that failed
+    Ui(page, warm_up(daemon).url).open("/")
 
     expect(page.get_by_text("Topic orders is paused")).to_be_visible()
     expect(page.get_by_role("heading", name="Notes")).to_be_visible()
