@@ -1,7 +1,7 @@
 """Makes the class cache with which Spark starts in a third of the time: `python -m lapwing.spark.warm`.
 
 A small session does what sessions here usually do (batch, stream, Parquet, Python workers), and its JVM writes the
-classes it has loaded and linked when it ends. Takes about half a minute, once per Java and pyspark.
+classes it has loaded and linked when it ends. Takes a minute or two, once per Java and pyspark.
 """
 
 import fcntl
