@@ -52,6 +52,8 @@ cdef extern from *:
 cdef enum:
     MOST = 256  # sockets that one call looks at
     MOST_RECEIVED = 262144  # bytes that one call takes from one socket
+    MOST_SINGLE = 65536  # the same of PUBs, while other sockets are ready
+    LOOKED_AT = 4096  # bytes in which a PUB is looked for
     HEAD = 34  # bytes of a frame before its body
     ROOM = 0x7FFFFFFF - 30  # of a body in a frame
     LARGEST = 0x7FFFFFFF  # of a number in a line of RESP
@@ -62,6 +64,8 @@ cdef enum:
     MOST_XADDS = 4096  # bytes of XADDs of one socket in one round of an `XaddTail`
     ID_REPLY = 48  # bytes of the reply to an XADD, at most
     STAY = 1000000  # ns that a call may serve a `LogTail` before others have their turn
+    LOOK = 35000  # ns that it looks for the next publish before it sleeps
+    MOST_FAILURES = 6  # of looking that are remembered
     PAUSE = 250000  # ns that it waits for the next publish, if the one before came after no longer pause
 
 cdef Py_ssize_t ANSWER = 10  # bytes of an OK
@@ -183,6 +187,8 @@ cdef class LogTail:
     cdef int _file
     cdef int64_t _offset, _room, _ahead
     cdef int64_t _answered  # when the last publishes were answered, ns of the monotonic clock
+    cdef int _failures  # of looking for the next publish, less the successes
+    cdef int _sleeps  # waits for the next publish that do not look for it first
     cdef uint64_t _identity
     cdef uint8_t *_frames
     cdef uint8_t *_input  # what the sockets of this round have sent
@@ -369,6 +375,15 @@ cdef class XaddTail(LogTail):
         found.append((owner, piece))
 
 
+cdef bint has_pub(const char *p):
+    """Return whether the first command that begins in `p` is a PUB, as far as one looks."""
+    cdef Py_ssize_t at
+    for at in range(1, LOOKED_AT):
+        if p[at] == b"P" and p[at + 1] == b"U" and p[at + 2] == b"B" and p[at + 3] == b" ":
+            return p[at - 1] != b"M"
+    return p[0] == b"P"
+
+
 cdef class SocketSet:
     """An epoll set of sockets, each with its owner; `fileno` is readable when one of them is ready."""
 
@@ -430,8 +445,8 @@ cdef class SocketSet:
 
         Bytes that the `publishes` of an owner takes are not in the list. `what` is the bytes received, empty at the end
         of input; an errno where the connection failed; None where the socket has room to write again. One call takes at
-        most `LIMIT` bytes from a socket. Publishes for the tail are written and answered at once, if their owner
-        is `direct`; while no others come, the call may wait a moment for the next ones.
+        most `LIMIT` bytes from a socket, and less of PUBs while others are ready. Publishes for the tail are written
+        and answered at once, if their owner is `direct`; while no others come, the call may wait a moment for the next.
         """
         cdef list found = [], ran = []
         cdef int64_t began
@@ -449,11 +464,42 @@ cdef class SocketSet:
         while self._receive(count, tail, found, ran):
             if not patient or found or ran or steady() - began > STAY:
                 break
-            with nogil:  # other threads know nothing of the set, nor of the log that is written to
-                count = lapwing_epoll_wait(self._epoll, self._events, MOST, PAUSE)
+            count = self._wait(tail)
             if count <= 0:
                 break
         return found, ran
+
+    cdef int _wait(self, LogTail tail):
+        """Wait for sockets, but no longer than `PAUSE`; return how many are ready.
+
+        A client that waits for each answer sends the next publish at once. To look for it again and again is then
+        cheaper than to sleep and be woken, and it is answered sooner. The more often looking finds nothing, the fewer
+        waits begin with it: one in 64 at last, and more again when it succeeds.
+        """
+        cdef int count = 0
+        cdef int64_t until
+        cdef bint looks = not tail._sleeps
+        with nogil:  # other threads know nothing of the set, nor of the log that is written to
+            if looks:
+                until = steady() + LOOK
+                while not count and steady() < until:
+                    count = epoll_wait(self._epoll, self._events, MOST, 0)
+                tail._failures = max(tail._failures - 1, 0) if count else min(tail._failures + 1, MOST_FAILURES)
+                tail._sleeps = (1 << tail._failures) - 1
+            else:
+                tail._sleeps -= 1
+            if not count:
+                count = lapwing_epoll_wait(self._epoll, self._events, MOST, PAUSE)
+        return count
+
+    cdef ssize_t _take(self, int fd, bint shared):
+        """Receive from a socket. A flood of PUBs costs more than batches do: while others wait, it gets less."""
+        cdef ssize_t more, size = c_recv(fd, self._buffer, MOST_SINGLE if shared else MOST_RECEIVED, MSG_DONTWAIT)
+        if size == MOST_SINGLE and shared and not has_pub(self._buffer):
+            more = c_recv(fd, self._buffer + size, MOST_RECEIVED - size, MSG_DONTWAIT)
+            if more > 0:
+                size += more
+        return size
 
     cdef bint _receive(self, int count, LogTail tail, list found, list ran):
         """Receive from `count` sockets; return whether there is a tail, and it could be written."""
@@ -469,7 +515,7 @@ cdef class SocketSet:
                 found.append((owner, None))
             if events & (EPOLLIN | EPOLLERR | EPOLLHUP):
                 fd = owner.fd
-                size = c_recv(fd, self._buffer, MOST_RECEIVED, MSG_DONTWAIT)
+                size = self._take(fd, count > 1)
                 if size > 0:
                     expected = owner.publishes
                     if expected is not None:
