@@ -5,6 +5,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.broker.deleted import DeletedRuns
 from lapwing.wire.nsq.commands import Rdy
 from play import Stage
@@ -12,7 +13,7 @@ from play import Stage
 spans = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda span: (span[0], span[0] + span[1]))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(spans, max_size=12), spans, st.integers(0, 50), st.integers(0, 12))
 def test_runs_are_what_a_set_of_sequences_would_be(runs, window, below, count):
     deleted, naive = DeletedRuns(), set()

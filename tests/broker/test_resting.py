@@ -57,6 +57,16 @@ def test_a_topic_that_rests_takes_messages_and_delivers_them(tmp_path: Path) -> 
     assert received(stage, "t1") == [b"t1"]
 
 
+def test_a_topic_in_use_finds_its_attributes_without_a_hook_that_slows_them(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    topic = stage.broker.topics["t0"]
+    assert [hasattr(type(part), "__getattr__") for part in (topic, topic.log)] == [True, True]
+    stage.client().publish(b"more", topic="t0")
+
+    assert [hasattr(type(part), "__getattr__") for part in (topic, topic.log)] == [False, False]
+    assert (topic.deleted.total, topic.emptied.runs, topic.door_state, topic.saved_state) == (0, [], {}, {})
+
+
 def test_a_topic_with_a_consumer_does_not_rest_and_one_to_sync_is_remembered(tmp_path: Path) -> None:
     stage = idle(tmp_path)
     stage.consumer(topic="t0")
@@ -234,3 +244,47 @@ def test_few_topics_need_no_such_file(tmp_path: Path) -> None:
     stage.broker.close(now=stage.now)
 
     assert not (tmp_path / resting_file.FILE).exists()
+
+
+# --- the work of one turn ------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_many_topics_is_done_in_slices(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    client = stage.client()
+    for number in range(100):
+        client.publish(b"x", topic=f"t{number}")
+    broker = stage.broker
+    work = persistence.begin_checkpoint(broker, now=stage.now)
+    left = []
+    while work.advance(30, now=stage.now):
+        left.append(len(broker.unindexed))
+
+    assert left == [70, 40, 10]
+    assert not broker.unindexed
+
+
+def test_a_topic_that_is_written_to_during_a_checkpoint_waits_for_the_next_one(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    client = stage.client()
+    for name in NAMES:
+        client.publish(b"x", topic=name)
+    work = persistence.begin_checkpoint(stage.broker, now=stage.now)
+    assert work.advance(4, now=stage.now)
+    client.publish(b"y", topic="t0")
+
+    assert not work.advance(4, now=stage.now)
+    assert [topic.name for topic in stage.broker.unindexed] == ["t0"]
+
+
+def test_topics_that_are_created_without_end_do_not_pile_up_in_memory(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    client = stage.client()
+    for number in range(1300):
+        client.publish(b"%d" % number, topic=f"t{number}")
+
+    awake = len(stage.broker.topics) - len(resting(stage))
+    assert awake <= 1001
+    assert received(stage, "t0") == [b"0"]
+    stage.kill()
+    assert [received(stage, f"t{number}") for number in (0, 1, 1299)] == [[b"0"], [b"1"], [b"1299"]]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.broker import claims, seek, times
 from lapwing.errors import OutOfRange, SettingRefused
 from play import SECOND, Stage, numbered
@@ -203,7 +204,7 @@ histories = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example([("publish", 4), ("publish", 1), ("seek", 2), ("finish", 2), ("bookmark", None), ("seek", 0)])
 @given(histories)
 def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):

@@ -31,9 +31,10 @@ class Died(BaseException):
 class Node:
     """A broker on a data path, without doors."""
 
-    def __init__(self, path: Path, durability: str = "os") -> None:
+    def __init__(self, path: Path, durability: str = "os", **log_options: int) -> None:
         self.path = path
         self.durability = durability
+        self.log_options = LogOptions(durability=durability, **log_options)
         self.limits: dict[str, int] = {}
         self.clock = count(1_000_000_000_000_000_000, 1_000)
         self.open()
@@ -41,9 +42,7 @@ class Node:
     def open(self) -> None:
         options = Options(data_path=str(self.path), durability=self.durability, node_id=5, **self.limits)
         now = lambda: next(self.clock)  # noqa: E731
-        storage = DiskStorage(
-            str(self.path), 5, LogOptions(durability=self.durability), now=now, report=lambda text: None
-        )
+        storage = DiskStorage(str(self.path), 5, self.log_options, now=now, report=lambda text: None)
         self.broker = Broker(options, storage)
         self.broker.restore(now=now())
         self.files = StagedFiles(str(self.path), sync=self.durability == "fsync")
@@ -204,6 +203,42 @@ def test_a_part_that_arrived_half_is_completed(node):
 
     assert node.bodies("orders") == ORDERS
     assert "carried on" in node.notes[0]
+
+
+def test_a_part_that_was_consumed_and_trimmed_before_a_kill_is_not_published_again(tmp_path):
+    """Consumers that keep up may have finished the first parts of a large batch before the last are in the log."""
+    node = Node(tmp_path, segment_bytes=100)
+    keys = staged_batch(node)
+    channel = node.broker.create_channel(node.broker.topic("orders"), "c", now=node.now())
+    commit = node.staging.commit(SINK, 0, keys)
+    for _ in range(2):
+        commit.prepare(now=node.now())
+        commit.publish()
+    node.broker.topics["orders"].publish_many([b"other" * 50] * 3, _Silent(), now=node.now())
+    node.broker.commit(node.now())
+    channel.seek(node.broker.topics["orders"].log.end)
+    node.broker.checkpoint(now=node.now())
+    node.broker.trim(now=node.now())
+    node.crash()
+
+    assert node.bodies("orders") == [b"a0", b"a1", b"a2", *[b"other" * 50] * 3, b"b0", b"b1", b"b2"]
+    node.broker.topics["orders"].channels["c"].seek(9)
+    node.broker.checkpoint(now=node.now())
+    node.broker.trim(now=node.now())
+    assert node.broker.topics["orders"].log.first > 0  # a published batch keeps no segments
+
+
+def test_a_part_whose_topic_is_deleted_on_the_way_goes_to_the_new_topic_once(node):
+    keys = staged_batch(node)
+    commit = node.staging.commit(SINK, 0, keys)
+    commit.prepare(now=node.now())
+    node.broker.delete_topic("orders")
+    commit.publish()
+    commit.prepare(now=node.now())
+    commit.publish()
+    node.crash()
+
+    assert node.bodies("orders") == ORDERS
 
 
 def test_a_disk_that_refuses_leaves_the_commit_to_be_carried_on(node, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing import kernel
 from lapwing.errors import CorruptChunk
 from lapwing.log import records
@@ -557,7 +558,7 @@ GARBAGE = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(GARBAGE, GARBAGE, GARBAGE, GARBAGE, st.integers(0, 3), st.booleans())
 def test_any_bytes_at_all_can_be_opened_and_only_messages_are_served(
     frames: bytes, index: bytes, extras: bytes, journal: bytes, sound: int, keep_index: bool

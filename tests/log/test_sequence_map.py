@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from example_counts import examples
 from lapwing.log import sequence_map
 from lapwing.log.sequence_map import SequenceMap
 
@@ -59,7 +60,7 @@ class Small(SequenceMapMachine):
 def test_it_does_what_a_dict_does(monkeypatch) -> None:
     monkeypatch.setattr(sequence_map, "_FRESH", 7)
     monkeypatch.setattr(sequence_map, "_LARGE", 40)
-    SequenceMapMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30)
+    SequenceMapMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30)
     SequenceMapMachine.TestCase().runTest()
 
 

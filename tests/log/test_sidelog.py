@@ -7,6 +7,7 @@ import pytest
 from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
 from lapwing.log import records
 from lapwing.log.disk import OpenFiles
+from lapwing.log.sequence_map import SequenceMap
 from lapwing.log.sidelog import SideLog, side_path
 
 from .faulty import FaultyDisk
@@ -39,6 +40,25 @@ def test_what_is_dropped_is_gone(tmp_path: Path) -> None:
     assert set(side.sequences()) == set(again.sequences()) == {2}
     with pytest.raises(OutOfRange):
         again.frame(1)
+
+
+def test_dropping_all_looks_up_no_frame_and_leaves_nothing_but_what_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = SideLog(tmp_path, "c")
+    for sequence in range(10_000):
+        side.put(sequence, b"frame")
+    side.flush()
+    side.put(10_001, b"unwritten")
+    with monkeypatch.context() as patch:
+        patch.setattr(SequenceMap, "pop", None)
+        side.drop_all()
+    assert (len(side), list(side.sequences())) == (0, [])
+    side.put(5, b"again")
+    side.close()
+
+    again = SideLog(tmp_path, "c")
+    assert (list(again.sequences()), again.frame(5)) == ([5], b"again")
 
 
 def test_what_comes_back_after_it_was_dropped_stays(tmp_path: Path) -> None:

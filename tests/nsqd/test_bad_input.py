@@ -9,6 +9,7 @@ from doors import Node, settle, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.errors import LapwingError
 from lapwing.net.requests import BadEscape, escape
 from lapwing.nsqd.auth import understand
@@ -39,7 +40,7 @@ headers = st.one_of(st.just([]), st.binary(max_size=30).map(lambda value: [(b"x-
 requests = st.lists(st.tuples(st.sampled_from(PATHS), queries, bodies, headers), min_size=1, max_size=12)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(requests)
 def test_no_history_of_requests_ends_in_an_internal_error(history: list[Any]) -> None:
     async def talk() -> None:
@@ -69,7 +70,7 @@ documents = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(documents)
 def test_whatever_an_auth_server_says_is_understood_or_refused(document: Any) -> None:
     with contextlib.suppress(LapwingError):

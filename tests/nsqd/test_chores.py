@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from doors import options, quiet
 
+from lapwing.broker import persistence
 from lapwing.broker.broker import Broker
 from lapwing.nsqd.daemon import Daemon
 
@@ -16,14 +17,15 @@ async def test_a_mistake_in_one_checkpoint_does_not_end_them_all(
     went_on = asyncio.Event()
     tried = 0
 
-    def checkpoint(broker: Broker, *, now: int) -> None:
+    def begin_checkpoint(broker: Broker, *, now: int) -> persistence.Checkpoint:
         nonlocal tried
         tried += 1
         if tried == 1:
             raise OverflowError("something that nobody has thought of")
         went_on.set()
+        return persistence.Checkpoint(broker)
 
-    monkeypatch.setattr(Broker, "checkpoint", checkpoint)
+    monkeypatch.setattr(persistence, "begin_checkpoint", begin_checkpoint)
     daemon = Daemon(
         options(
             tcp_address="127.0.0.1:0",

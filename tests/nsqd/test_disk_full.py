@@ -62,6 +62,7 @@ def test_every_publisher_is_told_and_ping_too(nsqd: daemons.Daemon) -> None:
             told.append(raw.error().split()[:3])
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(nsqd, "/pub?topic=t", b"x")
+    refused.value.close()
     status, text = health(nsqd)
 
     assert told == [

@@ -63,6 +63,7 @@ class Broker:
         self.stale: dict[Topic, None] = {}  # topics that have changed since they were saved
         self.read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
         self.trimmable: dict[Topic, None] = {}  # topics that have changed since they were trimmed
+        self.staged_from: dict[str, dict[str, int]] = {}  # by topic and sink: where a batch begins that may be partial
         self.awake: dict[Topic, int] = {}  # topics that may be made to rest, and when they were used, ns
         self.new: dict[Topic, int] = {}  # the same of topics that have never rested
         self.unsynced_resting: dict[Topic, None] = {}  # topics whose logs have something to sync although they rest
@@ -348,14 +349,10 @@ class Broker:
 
     def checkpoint(self, *, now: int) -> None:
         """Save what has changed since the last time, and retry what the disk has refused."""
-        self.now = now
         persistence.checkpoint(self, now=now)
 
     def trim(self, *, now: int, everywhere: bool = False) -> bool:
-        """Delete segments that no channel needs: of topics that have changed since the last time, or of all.
-
-        Return whether that is done; else another call is wanted soon.
-        """
+        """Delete segments that no channel needs, of all or of changed topics; return whether no call is wanted soon."""
         return persistence.trim(self, now=now, everywhere=everywhere)
 
     def save_catalog(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ MOST_RETRY: Final = 600_000_000_000
 REST: Final = 2_000_000_000  # ns without use after which a topic is made to take little memory
 SOON: Final = 250_000_000  # the same of a topic that has never rested, where there are very many such
 _MANY_NEW: Final = 500
+_MOST_NEW: Final = 1000  # topics that have never rested; beyond it each new one has others rest
 _REST_AT_ONCE: Final = 25  # topics: a millisecond or two
 
 
@@ -257,6 +259,41 @@ def _restore_channel(topic: Topic, name: str, state: ChannelState, longest: int,
 
 def checkpoint(broker: Broker, *, now: int) -> None:
     """Save what has changed since the last time, and retry what the disk has refused."""
+    begin_checkpoint(broker, now=now).advance(sys.maxsize, now=now)
+    let_idle_rest(broker, now)
+
+
+class Checkpoint:
+    """One checkpoint: saves every topic that had changed when it began, some at a time, so that others need not wait.
+
+    First all index records are written, then the journals. A topic counts as changed until it is saved.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._unindexed = iter(list(broker.unindexed))
+        self._stale = iter(list(broker.stale))
+
+    def advance(self, most: int, *, now: int) -> bool:
+        """Save up to `most` topics; return whether there may be more."""
+        broker = self._broker
+        count = 0
+        for topic in islice(self._unindexed, most):
+            count += 1
+            _write_index(broker, topic, now)
+        for topic in islice(self._stale, most - count):
+            count += 1
+            _save(broker, topic, now)
+        if count == most:
+            return True
+        if broker.catalog_dirty:
+            broker.save_catalog_later()
+        return False
+
+
+def begin_checkpoint(broker: Broker, *, now: int) -> Checkpoint:
+    """Retry what the disk has refused; return the work of saving what has changed since the last time."""
+    broker.now = now
     if broker.problem is not None:
         _probe(broker, now)
     if broker.unopened:
@@ -265,27 +302,42 @@ def checkpoint(broker: Broker, *, now: int) -> None:
         broker.drain.look(now)
     if broker.read_stalls:
         _retry_reads(broker, now)
-    _note_used(broker, broker.unindexed, now)
-    _write_indexes(broker)
-    stale, broker.stale = broker.stale, {}
-    _note_used(broker, stale, now)
-    for topic in stale:
-        if topic.exiting:
-            continue
+    return Checkpoint(broker)
+
+
+def _write_index(broker: Broker, topic: Topic, now: int) -> None:
+    """Have the log of a topic that was written to write its index records."""
+    if topic not in broker.unindexed:
+        return  # it was saved meanwhile
+    _note_used(broker, topic, now)
+    del broker.unindexed[topic]
+    if not topic.exiting and not topic.log.rests:
         try:
-            if topic.ephemeral:
-                if not trimming.trim(topic, broker.options, now=now):  # at once, as it takes memory
-                    broker.stale[topic] = None
-            else:
-                broker.trimmable[topic] = None
-                if not topic.checkpoint(now=now):
-                    broker.stale[topic] = None
+            topic.log.write_index()
         except LogError as error:
-            broker.stale[topic] = None
+            broker.unindexed[topic] = None
             broker.fail(error)
-    let_idle_rest(broker, now)
-    if broker.catalog_dirty:
-        broker.save_catalog_later()
+
+
+def _save(broker: Broker, topic: Topic, now: int) -> None:
+    """Save the state of a topic that has changed to its journal."""
+    if topic not in broker.stale:
+        return  # it was saved meanwhile
+    _note_used(broker, topic, now)
+    del broker.stale[topic]
+    if topic.exiting:
+        return
+    try:
+        if topic.ephemeral:
+            if not trimming.trim(topic, broker.options, now=now):  # at once, as it takes memory
+                broker.stale[topic] = None
+        else:
+            broker.trimmable[topic] = None
+            if not topic.checkpoint(now=now):
+                broker.stale[topic] = None
+    except LogError as error:
+        broker.stale[topic] = None
+        broker.fail(error)
 
 
 def close_all(broker: Broker) -> None:
@@ -324,31 +376,31 @@ def _probe(broker: Broker, now: int) -> None:
         broker.report("writes succeed again; publishes are taken")
 
 
-def _write_indexes(broker: Broker) -> None:
-    """Have the logs that were written to write their index records."""
-    topics, broker.unindexed = broker.unindexed, {}
-    for topic in topics:
-        if not topic.exiting and not topic.log.rests:
-            try:
-                topic.log.write_index()
-            except LogError as error:
-                broker.unindexed[topic] = None
-                broker.fail(error)
-
-
-def _note_used(broker: Broker, topics: Iterable[Topic], now: int) -> None:
-    """Note that topics were used, behind all that were used before."""
-    for topic in topics:
-        known = broker.new if topic in broker.new else broker.awake
-        known.pop(topic, None)
-        if not topic.exiting and not topic.ephemeral:
-            known[topic] = now
+def _note_used(broker: Broker, topic: Topic, now: int) -> None:
+    """Note that a topic was used, behind all that were used before."""
+    known = broker.new if topic in broker.new else broker.awake
+    known.pop(topic, None)
+    if not topic.exiting and not topic.ephemeral:
+        known[topic] = now
 
 
 def note_new(broker: Broker, topic: Topic) -> None:
-    """Note that a topic was created, which may rest sooner than others."""
-    if not topic.ephemeral:
-        broker.new[topic] = broker.now
+    """Note that a topic was created, which may rest sooner than others.
+
+    Where topics are created faster than idle ones are made to rest, each new one has the two oldest rest: the memory
+    that very many topics in use have taken once is not returned to the system.
+    """
+    if topic.ephemeral:
+        return
+    broker.new[topic] = broker.now
+    if len(broker.new) > _MOST_NEW:
+        for oldest in list(islice(broker.new, 2)):
+            if not oldest.waiting:
+                _write_index(broker, oldest, broker.now)
+                _save(broker, oldest, broker.now)
+            broker.new.pop(oldest, None)
+            if not oldest.exiting:
+                let_rest(broker, oldest, now=broker.now)
 
 
 def let_idle_rest(broker: Broker, now: int) -> bool:

@@ -39,11 +39,6 @@ class Rate:
     count: int
     per: int  # ns
 
-    @property
-    def interval(self) -> float:
-        """ns between two deliveries."""
-        return self.per / self.count
-
 
 UNLIMITED: Final = Rate(0, _SECOND)
 

@@ -84,7 +84,11 @@ class SideLogged:
 
     def leave_all(self, *, keep: Collection[int] = ()) -> None:
         """Drop all messages but those of `keep`: they are finished."""
-        self.leave([sequence for sequence in self.sequences if sequence not in keep])
+        if keep or self._side is None:
+            self.leave([sequence for sequence in self.sequences if sequence not in keep])
+        else:
+            self.sequences.clear()
+            self._side.drop_all()
 
     def flush(self) -> None:
         """Write which messages were dropped, so that no copy is found after a crash. Raises `WriteFailed`."""

@@ -3,7 +3,8 @@
 A sink stages the parts of a batch, then commits it. From then on the batch will be published:
 
     1. the intent is saved: which parts, in which order
-    2. for each part: where it is about to go (log, sequence, timestamp) is saved, then it is appended
+    2. for each part: where it is about to go (log, sequence, timestamp) is saved, then it is appended; until 4, the log
+       keeps it even when it is finished in every channel
     3. with durability fsync, every log that got a part is synced
     4. the ledger is written: the batch is published; intent and parts are removed
 
@@ -183,6 +184,8 @@ class Commit:
         self.batch = intent.batch
         self.published = 0
         self.topics: dict[str, Topic] = {}  # whose logs were written to
+        for facts in intent.begun.values():
+            self._keep_from(facts)
 
     @property
     def done(self) -> bool:
@@ -204,13 +207,19 @@ class Commit:
         stamp = now + topic.skew  # messages carry the machine's time
         facts = {"topic": part.topic, "log_id": topic.log.identity, "next": topic.log.next, "now": stamp}
         self._intent.begun[self._at] = facts
+        self._keep_from(facts)
         return self._files.note(self.sink, self._at, facts)
 
     def publish(self) -> None:
-        """Append the messages of the part that its log lacks. Raises `LogError`; then `prepare` comes again."""
+        """Append the messages of the part that its log lacks. Raises `LogError`; then `prepare` comes again.
+
+        It comes again too, without an error, when the topic was deleted since.
+        """
         part, begun = self._part, self._intent.begun[self._at]
         assert part is not None
         topic = self._broker.topic(part.topic)
+        if topic.log.identity != begun["log_id"]:
+            return  # a start would look for the part in a log that is gone, and append it again
         if self._missing:
             _append(topic, part, self._missing, stamp=begun["now"])
         self.topics[part.topic] = topic
@@ -239,6 +248,16 @@ class Commit:
     def finish(self) -> None:
         """Note that every part is in its log, and synced where that is asked for."""
         self._staging.finish(self.sink, self.batch)
+        for name, places in list(self._broker.staged_from.items()):
+            if places.pop(self.sink, None) is not None and name in self._broker.topics:
+                self._broker.trimmable[self._broker.topics[name]] = None
+            if not places:
+                del self._broker.staged_from[name]
+
+    def _keep_from(self, facts: dict[str, Any]) -> None:
+        """Have the log keep a part until the batch is published: a start could not find it otherwise."""
+        places = self._broker.staged_from.setdefault(facts["topic"], {})
+        places[self.sink] = min(facts["next"], places.get(self.sink, facts["next"]))
 
 
 def _missing(topic: Topic, part: Part, begun: dict[str, Any]) -> list[int]:

@@ -61,6 +61,7 @@ class TopicBroker(Protocol):
     unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]]
     agenda: Agenda
     grown: dict[str, None] | None
+    staged_from: dict[str, dict[str, int]]
 
     @property
     def draining(self) -> bool:
@@ -124,17 +125,7 @@ class Topic(TopicWriter):
         self.emptied: EmptiedRuns
         self.trimmed_bytes = 0  # twice what was left after it was last trimmed for taking much memory
         self.lost = NONE_LOST  # sequences not handed over yet that a crash took
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """Make a part that few topics need, with its first use."""
-            make = _PARTS.get(name)
-            if make is None:
-                raise AttributeError(name)
-            part = make()
-            setattr(self, name, part)
-            return part
+        self.__class__ = _TopicAtRest  # until the first publish
 
     def rest(self) -> bool:
         """Take little memory until the next use; return False where the topic is in use, or has something to save."""
@@ -149,6 +140,7 @@ class Topic(TopicWriter):
                 delattr(self, name)
         if not self.door_state:
             del self.door_state, self.saved_state
+        self.__class__ = _TopicAtRest
         return True
 
     @property
@@ -168,6 +160,12 @@ class Topic(TopicWriter):
     def skew(self) -> int:
         """ns from the broker's time, which deadlines go by, to the machine's clock, which messages are stamped with."""
         return self._broker.skew
+
+    @property
+    def staged_from(self) -> int | None:
+        """The sequence from which on a start may look for parts of batches; None when no batch is being published."""
+        places = self._broker.staged_from.get(self.name)
+        return min(places.values()) if places else None
 
     def mark_dirty(self) -> None:
         """Have the topic written at the end of this turn."""
@@ -440,3 +438,23 @@ class Topic(TopicWriter):
                 checkpoint.save(channel, journal, now=now)
         journal.flush(sync=sync)
         return not any(channel.dirty for channel in self.channels.values() if not channel.ephemeral)
+
+
+class _TopicAtRest(Topic):
+    """A topic that rests. The class is another one because `__getattr__` slows every attribute of a topic in use."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Make a part that the topic does not have. With the first publish the topic is in use again."""
+            if name not in _PARTS:
+                raise AttributeError(name)
+            missing = [name]
+            if name == "waiting" and type(self) is _TopicAtRest:
+                self.__class__ = Topic
+                missing = [part for part in _PARTS if not hasattr(self, part)]
+            for part in missing:
+                setattr(self, part, _PARTS[part]())
+            return getattr(self, name)

@@ -90,7 +90,7 @@ class TopicWriter:
         self.message_count = 0
         self.message_bytes = 0
         self.dropped_count = 0  # messages that did not fit an ephemeral topic
-        self.waiting: list[tuple[Receipt, int]] = []  # of this turn, with the first sequence of each
+        self.waiting: list[tuple[Receipt, int]]  # of this turn, with the first sequence of each
         self.has_extras = False  # whether a message that was not handed over may be deferred
         self.counted = NOTHING_COUNTED  # messages and bytes before this turn, in case its write fails
 

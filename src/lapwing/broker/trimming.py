@@ -66,14 +66,18 @@ def _is_stalled(channel: Channel) -> bool:
 
 
 def _retention(topic: Topic, options: Options, now: int) -> RetentionLimits:
-    """Return what the log keeps although no channel needs it: a start reads message-ids of the window from there."""
+    """Return what the log keeps although no channel needs it.
+
+    A start reads message-ids of the window from there, and looks there for parts of a batch that a crash interrupts.
+    """
     settings = topic.effective
+    read = (None if topic.dedup is None else topic.dedup.oldest(now=now), topic.staged_from)
     return RetentionLimits(
         settings.retention_bytes,
         settings.retention_age,
         options.min_free_bytes,
         settings.retention_count,
-        since=None if topic.dedup is None else topic.dedup.oldest(now=now),
+        since=min((sequence for sequence in read if sequence is not None), default=None),
     )
 
 

@@ -3,7 +3,7 @@
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
@@ -14,7 +14,7 @@ from lapwing.log.disk import OpenFiles
 from lapwing.log.index import QUARANTINED, BadRecord
 from lapwing.log.options import BLOCK_BYTES, LogOptions
 from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
-from lapwing.log.resting_log import NO_MEMO, NONE_LOST, OnCorrupt, RestingLog
+from lapwing.log.resting_log import NO_MEMO, NONE_LOST, RESTING, OnCorrupt, RestingLog
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import Segment, time_of
 from lapwing.log.topiclog import Frames, TopicLog
@@ -380,3 +380,21 @@ class DiskLog(RestingLog):
         self.files.keep(self, 0)
         opening.remove_directory(self.directory, self.files.disk)
         self.first = self.end
+
+
+class _DiskLogAtRest(DiskLog):
+    """A log that rests. The class is another one because `__getattr__` slows every attribute of a log in use."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Return to use with the first use of a part that a resting log does not have."""
+            if name not in RESTING or not self._packed:
+                raise AttributeError(name)
+            self._resume()
+            return getattr(self, name)
+
+
+DiskLog.in_use, DiskLog.at_rest = DiskLog, _DiskLogAtRest

@@ -216,5 +216,9 @@ class MemorySideLog:
         for sequence in sequences:
             self._frames.pop(sequence, None)
 
+    def drop_all(self) -> None:
+        """Drop every frame."""
+        self._frames.clear()
+
     def flush(self) -> None:
         """Do nothing: nothing is written."""

@@ -1,7 +1,7 @@
 """The part of a log that can rest: it takes little memory until its next use."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from lapwing.log import resting
 from lapwing.log.attributes import Rows
@@ -15,7 +15,7 @@ OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence
 
 NONE_LOST: Final = range(0)
 NO_MEMO: Final = (0, 0, b"")
-_RESTING: Final = frozenset({  # what a log does not have while it rests
+RESTING: Final = frozenset({  # what a log does not have while it rests
     "_cold_rows", "_firsts", "_memo", "_pending", "_pending_counts", "_pending_rows", "_recent_rows", "_reported",
     "_segments", "_sync", "_unwritten_rows", "_window", "identity", "notes", "unserved",
 })  # fmt: skip
@@ -25,6 +25,9 @@ class RestingLog(LogWriter):
     """The segments of one topic, packed into a few bytes while nobody uses them."""
 
     __slots__ = ("_cold_rows", "_memo", "_packed", "_reported", "identity", "lost", "node", "on_corrupt", "unserved")
+
+    in_use: ClassVar[Any]  # the class of a log that is used
+    at_rest: ClassVar[Any]  # and of one that rests
 
     identity: str
     node: int
@@ -56,8 +59,9 @@ class RestingLog(LogWriter):
             segment.close()
         self.files.keep(self, 0)
         self._packed = packed
-        for name in _RESTING:
+        for name in RESTING:
             delattr(self, name)
+        self.__class__ = self.at_rest
         return True
 
     @property
@@ -80,6 +84,7 @@ class RestingLog(LogWriter):
         The caller names its directory.
         """
         log = cls.__new__(cls)
+        log.__class__ = cls.at_rest
         log.options, log.files, log.on_corrupt = options, files, on_corrupt
         log.node, log.first, log.end, log._rows_end, log._packed = state
         log.next = log._written = log.end
@@ -97,16 +102,9 @@ class RestingLog(LogWriter):
         """Whether nothing can be deleted, as only the segment is left that is written to."""
         return not resting.has_several(self._packed) if self._packed else len(self._segments) < 2
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """Return to use with the first use of a part that a resting log does not have."""
-            if name not in _RESTING or not self._packed:
-                raise AttributeError(name)
-            self._resume()
-            return getattr(self, name)
-
     def _resume(self) -> None:
+        if type(self) is self.at_rest:
+            self.__class__ = self.in_use
         packed, self._packed = self._packed, b""
         self.notes = []
         self.identity, segments, self._sync = resting.unpack(packed, self.directory, self.files, self.options)

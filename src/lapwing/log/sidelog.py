@@ -49,6 +49,9 @@ class MessageStore(Protocol):
     def drop(self, sequences: Iterable[int]) -> None:
         """Drop the frames of `sequences`."""
 
+    def drop_all(self) -> None:
+        """Drop every frame, in the time of few."""
+
     def flush(self) -> None:
         """Write what was put and dropped since the last time. Raises `WriteFailed`."""
 
@@ -114,6 +117,12 @@ class SideLog:
                 continue
             if self._places.pop(sequence) is not None:
                 self._dropped.append(sequence)
+
+    def drop_all(self) -> None:
+        """Drop every frame, in the time of few."""
+        self._fresh.clear()
+        self._dropped.extend(self._places)
+        self._places.clear()
 
     def flush(self) -> None:
         """Write what was put and dropped since the last time.

@@ -70,6 +70,10 @@ class Authorizations:
         """Return whether any grant covers it."""
         return any(grant.allows(permission, topic, channel) for grant in self.authorizations)
 
+    def knows(self, topic: str) -> bool:
+        """Return whether any grant is for the topic."""
+        return any(grant.topic.search(topic) is not None for grant in self.authorizations)
+
     def expired(self, now: int) -> bool:
         """Return whether the server has to be asked again."""
         return now >= self.expires

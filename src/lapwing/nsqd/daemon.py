@@ -33,7 +33,7 @@ from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.log_tails import LogTails
 from lapwing.nsqd.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
-from lapwing.nsqd.resting import let_topics_rest
+from lapwing.nsqd.resting import let_topics_rest, save_changes
 from lapwing.nsqd.stream import Stream
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.tcp import Connection
@@ -358,7 +358,7 @@ class Daemon:
 
     async def _checkpoint(self) -> None:
         await self._align()
-        self.broker.checkpoint(now=self.clock.now())
+        await save_changes(self.broker, self.clock)
         self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()

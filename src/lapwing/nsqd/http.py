@@ -14,6 +14,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.stats import TopicStats
 from lapwing.broker.topic import Topic
+from lapwing.errors import LapwingError
 from lapwing.names import NSQ_VERSION
 from lapwing.net.answers import Answer, Later, StreamedAnswer, nothing, plain, value
 from lapwing.net.listen import Listener
@@ -51,7 +52,12 @@ class _Saved(Settled):
 
     __slots__ = ()
 
-    done = _DONE
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        """Answer that it is done, or that it failed."""
+        if error is None:
+            self.complete(_DONE)
+        else:
+            super().settle(sequence, error)
 
 
 class Peers(TopicAnnouncer, LookupPeers, Protocol):

@@ -117,11 +117,6 @@ class LogApi:
         for grown in self._waiting:
             _wake(grown)
 
-    @property
-    def watched(self) -> bool:
-        """Whether `look` has anything to do."""
-        return bool(self._waiting)
-
     def _grown(self, after: dict[str, int]) -> bool:
         topics = self._broker.topics
         return any(name in topics and topics[name].log.end > sequence for name, sequence in after.items())

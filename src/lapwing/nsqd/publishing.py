@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
@@ -53,12 +53,10 @@ class Settled(Later):
 
     __slots__ = ()
 
-    done: ClassVar[Answer] = OK  # the answer if there is no error
-
     def settle(self, sequence: int, error: LapwingError | None) -> None:
         """Answer that it is done, or that it failed."""
         if error is None:
-            self.complete(self.done)
+            self.complete(OK)
         else:
             refused = refusal(error)
             self.complete(INTERNAL_ERROR if refused is None else refused.answer())

@@ -17,7 +17,7 @@ from lapwing.net.logs import Log
 from lapwing.net.polled import PolledTransport
 from lapwing.net.tls import common_name
 from lapwing.nsqd import memory
-from lapwing.nsqd.stream import MOST_WAITING, Stream
+from lapwing.nsqd.stream import MOST_WAITING, NEW_TOPIC, Stream
 from lapwing.nsqd.turn import Turn
 from lapwing.sessions import redis_gathered, redis_server
 from lapwing.sessions.redis import RedisSession
@@ -211,6 +211,8 @@ class RedisConnection(Stream):
         if self._expired(now):
             return share
         parser.authenticated = session.authenticated
+        changes = self._context.broker.changes
+        changed = len(changes)
         try:
             for request in self._requests():
                 if self._context.postpones(request):
@@ -218,6 +220,9 @@ class RedisConnection(Stream):
                     return 0
                 session.handle(request, now=now)
                 share -= request.count if isinstance(request, XaddRun) else 1
+                if len(changes) > changed:
+                    share -= NEW_TOPIC
+                    changed = len(changes)
                 if share <= 0 or session.doomed or session.busy:
                     break
                 parser.authenticated = session.authenticated

@@ -24,6 +24,7 @@ HIGH_WATER: Final = 1 << 20  # bytes that may wait for a slow socket
 FULL: Final = 4 * HIGH_WATER  # more than deliveries alone leave waiting: then not even a consumer is read from
 MOST_WAITING: Final = 10_000  # answers of one client that wait for a sync before nothing more is read from it
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
+NEW_TOPIC: Final = 256  # commands that one which creates a topic counts for: it makes files
 
 
 class StreamSession(Protocol):

@@ -15,6 +15,7 @@ from lapwing.net.polled import PolledTransport
 from lapwing.nsqd.authorization import Gate, Guarded
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.run_connection import RunConnection
+from lapwing.nsqd.stream import NEW_TOPIC
 from lapwing.nsqd.upgrade import Encrypted, Layers, compression
 from lapwing.sessions.nsq import Session
 from lapwing.wire.nsq import frames, identify
@@ -101,6 +102,8 @@ class Connection(RunConnection):
         session, timer = self._session, self._timer
         now = self._clock.now()
         guarded = self._gate.closed
+        changes = session.broker.changes
+        changed = len(changes)
         try:
             for command in self._wire.commands():
                 if type(command) in _SPECIAL:
@@ -116,6 +119,9 @@ class Connection(RunConnection):
                 if session.doomed:
                     return share
                 share -= 1
+                if len(changes) > changed:
+                    share -= NEW_TOPIC
+                    changed = len(changes)
                 if share <= 0:
                     break
         except ProtocolError as error:
