@@ -139,26 +139,32 @@ def encode(command: str | list[bytes]) -> bytes:
 
 def decode(data: bytes) -> tuple[Any, bytes]:
     """The first reply, and the bytes behind it."""
-    line, _, rest = data.partition(b"\r\n")
-    kind, text = line[:1], line[1:]
+    reply, end = _decode_at(data, 0)
+    return reply, data[end:]
+
+
+def _decode_at(data: bytes, start: int) -> tuple[Any, int]:
+    """The reply at `start`, and the position of its end."""
+    end = data.index(b"\r\n", start)
+    kind, text, end = data[start : start + 1], data[start + 1 : end], end + 2
     if kind == b"+":
-        return text.decode(), rest
+        return text.decode(), end
     if kind == b"-":
-        return RedisError(text.decode("latin-1")), rest
+        return RedisError(text.decode("latin-1")), end
     if kind == b":":
-        return int(text), rest
+        return int(text), end
     if kind == b"_" or text == b"-1":
-        return None, rest
+        return None, end
     if kind in (b"$", b"="):
-        size = int(text)
-        assert rest[size : size + 2] == b"\r\n", data[:80]
-        return rest[:size], rest[size + 2 :]
-    assert kind in (b"*", b"%", b"~"), data[:80]
+        last = end + int(text)
+        assert data[last : last + 2] == b"\r\n", data[start : start + 80]
+        return data[end:last], last + 2
+    assert kind in (b"*", b"%", b"~"), data[start : start + 80]
     items = []
     for _ in range(int(text) * (2 if kind == b"%" else 1)):
-        item, rest = decode(rest)
+        item, end = _decode_at(data, end)
         items.append(item)
-    return (dict(zip(items[::2], items[1::2], strict=True)) if kind == b"%" else items), rest
+    return (dict(zip(items[::2], items[1::2], strict=True)) if kind == b"%" else items), end
 
 
 def fields(flat: list[Any]) -> dict[str, Any]:

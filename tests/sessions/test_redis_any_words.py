@@ -4,6 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis_stage import NOW, RedisStage, decode, encode
 
+from example_counts import examples
 from lapwing.wire.resp import commands
 from play import MS
 
@@ -56,7 +57,7 @@ meant = st.sampled_from(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(meant, meant, loose), max_size=14))
 def test_every_command_is_answered_once_whatever_its_words_are(said: list[list[bytes]]) -> None:
     stage = RedisStage(max_body_size=100_000, max_msg_size=50_000)

@@ -138,6 +138,8 @@ class RedisSession(ClientState):
     def carry_out(self, spec: CommandSpec, words: list[bytes], now: int) -> Reply:
         """Return the reply to one command, an error line included."""
         try:
+            if self.in_transaction and self.grants is not None:  # a SELECT before it may have changed what it means
+                redis_authorization.check(self.grants, spec, words, self.database)
             return redis_handlers.HANDLERS[spec.name](self, words, now)
         except LapwingError as error:
             return self._failed(error)

@@ -46,6 +46,9 @@ class Grants(Protocol):
     def allows(self, permission: str, topic: str, channel: str) -> bool:
         """Return whether the permission covers it."""
 
+    def knows(self, topic: str) -> bool:
+        """Return whether any permission is for the topic."""
+
 
 class ServedRead(Protocol):
     """A read of a group that waited, and was given entries."""

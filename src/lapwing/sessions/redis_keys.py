@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lapwing.sessions.redis_replies import Reply
@@ -25,6 +26,14 @@ _NO_END: Final = (
 
 def _exists(session: ClientState, key: bytes) -> bool:
     return session.context.find(key, session.database) is not None
+
+
+def _visible(session: ClientState) -> Iterator[bytes]:
+    """Yield the keys of the database, with permissions those that the client has one for."""
+    grants = session.grants
+    for key, topic in session.context.streams(session.database):
+        if grants is None or grants.knows(topic.name):
+            yield key
 
 
 def kind(session: ClientState, words: list[bytes], now: int) -> Reply:
@@ -63,13 +72,13 @@ def scan(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 def random_key(session: ClientState, words: list[bytes], now: int) -> Reply:
     """RANDOMKEY."""
-    key = next((key for key, _ in session.context.streams(session.database)), None)
+    key = next(_visible(session), None)
     return replies.null(session.protocol) if key is None else replies.bulk(key)
 
 
 def size(session: ClientState, words: list[bytes], now: int) -> Reply:
     """DBSIZE."""
-    return replies.integer(sum(1 for _ in session.context.streams(session.database)))
+    return replies.integer(sum(1 for _ in _visible(session)))
 
 
 def time_to_live(session: ClientState, words: list[bytes], now: int) -> Reply:
@@ -135,8 +144,8 @@ def flush(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def matching(session: ClientState, pattern: bytes | None) -> list[bytes]:
-    """Return the keys of the database that match a pattern; all of them without one."""
-    found = [key for key, _ in session.context.streams(session.database)]
+    """Return the keys that the client sees and that match a pattern; all of them without one."""
+    found = list(_visible(session))
     if pattern in (None, b"*"):
         return found
     assert pattern is not None
