@@ -46,6 +46,12 @@ def answers(pair: Pair, *words: str) -> list[Any]:
     return [found.get(node.http) for node in pair.nodes]
 
 
+def test_a_dead_letter_topic_that_is_not_there_yet_is_explained(pair: Pair) -> None:
+    explained = pair.run("dead", "show", "orders.billing.dead", code=1)
+
+    assert "a topic 'orders.billing.dead'; the first dead letter of a channel creates it" in explained
+
+
 def test_pending_messages_are_listed_with_their_state_on_every_node(pair: Pair) -> None:
     topic = deferred(pair, "one", '{"two": 2}')
     table = pair.run("pending", "list", f"{topic}/c")

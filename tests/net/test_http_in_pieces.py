@@ -6,6 +6,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.net import answers
 from lapwing.net.answers import Later
 from lapwing.net.http import HttpLimits, HttpServer
@@ -122,7 +123,7 @@ def cut(data, places):
     return [data[start:stop] for start, stop in itertools.pairwise(edges) if stop > start]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.sampled_from(REQUESTS), max_size=6), st.sampled_from(LAST), st.lists(st.integers(0, 2000), max_size=8)
 )
@@ -140,7 +141,7 @@ def test_the_answers_do_not_depend_on_how_the_bytes_arrive_or_what_came_before(r
     assert warm == bytewise
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.one_of(

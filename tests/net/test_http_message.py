@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapwing.net.http_message import MAX_HEAD, AnswerParser, HttpFailed, HttpRequest, parse_url
+from example_counts import examples
+from lapwing.net.http_message import MAX_HEAD, AnswerParser, HttpAnswer, HttpFailed, HttpRequest, parse_url
 
 ANSWERS = {
     "length": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
@@ -81,6 +82,7 @@ def test_the_answer_to_a_head_request_has_no_body() -> None:
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "status 101 was not asked for"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD, "head of the answer"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD + b"\r\n\r\n", "head of the answer"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * MAX_HEAD, "head of the answer"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * MAX_HEAD, "trailers"),
         (b"SSH-2.0-OpenSSH\r\n", "not an HTTP answer"),
         (b"\x15\x03\x01\x00\x02\x02\x16", "speaks TLS"),
@@ -89,6 +91,14 @@ def test_the_answer_to_a_head_request_has_no_body() -> None:
 def test_garbage_and_excess_are_refused_with_the_reason(answer: bytes, why: str) -> None:
     with pytest.raises(HttpFailed, match=why):
         parse([answer])
+
+
+@pytest.mark.parametrize("body", [b"[" + b"[]," * 3_000_000 + b"[]]", b"[" + b"1," * 11_000_000 + b"1]"])
+def test_json_of_more_values_than_any_daemon_has_is_refused_before_it_takes_memory(body: bytes) -> None:
+    answer = HttpAnswer(parse_url("http://127.0.0.1:4151/stats"), 200, "OK", {}, body)
+
+    with pytest.raises(HttpFailed, match=r"more than .* values"):
+        answer.json()
 
 
 pieces = st.lists(
@@ -109,7 +119,7 @@ def outcome(stream: list[bytes]) -> tuple[object, ...]:
     return parser.status, bytes(parser.body), parser.keep_alive
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(pieces)
 def test_any_bytes_give_the_same_answer_or_an_error_however_they_are_cut(stream: list[bytes]) -> None:
     with contextlib.suppress(HttpFailed):

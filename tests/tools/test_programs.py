@@ -553,3 +553,34 @@ def test_nsq_stat_knows_an_unknown_channel(nsqd):
 
     assert status == 1
     assert "ERROR: failed to find channel(c) in stats metadata for topic(stat-none)" in err
+
+
+def under_way(channel):
+    """Whether some messages were sent to the tool, which may have finished them."""
+    return channel.get("in_flight_count") or channel.get("message_count", 0) > channel.get("depth", 0)
+
+
+@pytest.mark.parametrize("tool", ["nsq_to_file", "nsq_to_nsq"])
+def test_a_tool_that_is_killed_and_started_again_loses_nothing(nsqd, tmp_path, tool):
+    topic, copies = f"killed-{tool}", f"copies-{tool}"
+    publish(nsqd, topic, *(b"%d" % number for number in range(2000)))
+    flags = [f"-topic={topic}", "-channel=c", f"-nsqd-tcp-address={nsqd.tcp}"]
+    if tool == "nsq_to_file":
+        flags += [f"-output-dir={tmp_path}"]
+        slow, fast = ["-sync-interval=1h", "-max-in-flight=2500"], ["-sync-interval=50ms"]  # none is finished before
+    else:
+        flags += [f"-destination-topic={copies}", f"-destination-nsqd-tcp-address={nsqd.tcp}"]
+        slow = fast = ["-max-in-flight=5"]
+    with started(tool, *flags, *slow) as process:
+        until(lambda: under_way(channel_of(nsqd, topic, "c")), seconds=20, what="messages under way")
+        process.kill()
+        process.wait()
+    with started(tool, *flags, *fast):
+        until(lambda: finished(nsqd, topic, "c", 2000), seconds=30, what="everything finished")
+        if tool == "nsq_to_file":
+            found = contents(tmp_path).split()
+        else:
+            [copied] = httpx.get(f"{nsqd.url}/stats?format=json&topic={copies}", trust_env=False).json()["topics"]
+            found = consumed(nsqd, copies, copied["message_count"])
+
+    assert set(found) == {b"%d" % number for number in range(2000)}

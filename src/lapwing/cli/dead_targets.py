@@ -149,7 +149,8 @@ async def _found(client: "ClusterClient", name: str, node: str) -> tuple[dict[st
     A node that has the channel, but no letters of it, is left out.
     """
     if "/" not in name:
-        nodes = await administer.topic_nodes(client, name, node)
+        advice = "the first dead letter of a channel creates it, and `lapwing dead list` lists all"
+        nodes = await administer.topic_nodes(client, name, node, advice=advice)
         return {each.name: DeadNode(client, each, name) for each in nodes}, nodes.complete
     topic, channel = administer.split_place(name)
     found: dict[str, DeadNode] = {}

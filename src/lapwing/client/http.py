@@ -185,14 +185,3 @@ def _refused(answer: HttpAnswer) -> CallFailed:
     return CallFailed(
         f"got response {status} {json.dumps(text, ensure_ascii=False)}", status=answer.status, answer=document
     )
-
-
-def tls_context(*, root_ca_file: str = "", cert: str = "", key: str = "", insecure: bool = False) -> ssl.SSLContext:
-    """Return the TLS settings of a caller. Raises `OSError` when a file cannot be read."""
-    context = ssl.create_default_context(cafile=root_ca_file or None)
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if cert:
-        context.load_cert_chain(cert, key)
-    return context

@@ -15,6 +15,7 @@ from lapwing.client.errors import ClientError
 from lapwing.client.message import Message
 from lapwing.client.options import ClientSettings
 from lapwing.client.producer import Producer
+from lapwing.net.event_loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ class LoopThread:
     """An event loop in a daemon thread."""
 
     def __init__(self, name: str) -> None:
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -55,15 +56,6 @@ class LoopThread:
         if self.alive:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(GRACE)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 class SyncProducer:

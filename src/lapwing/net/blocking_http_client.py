@@ -152,7 +152,7 @@ class BlockingHttpClient:
         follow_redirects: bool = False,
         upgrade_to_tls: bool = False,
     ) -> None:
-        """`request_timeout` covers a whole `request`, and each wait for bytes of an `open` answer, in seconds."""
+        """`request_timeout` covers a `request`, the head of an `open` answer, and each wait for more of it, in s."""
         self._connect_timeout = connect_timeout
         self._request_timeout = request_timeout
         self._headers = dict(headers or {})
@@ -232,6 +232,7 @@ class BlockingHttpClient:
 
     def _send(self, request: HttpRequest, timeout: float, max_answer: int) -> Exchange:
         data, origin = request.encode(), request.url.origin
+        deadline = time.monotonic() + timeout
         while True:
             sock = self._take_idle(origin)
             reused = sock is not None
@@ -244,6 +245,9 @@ class BlockingHttpClient:
                 self._write(exchange, data)
                 while not parser.status:
                     exchange._receive()
+                    if not parser.status and time.monotonic() > deadline:
+                        sock.close()
+                        raise HttpFailed(f"no answer within {timeout:.3g} s")
                 return exchange
             except HttpFailed:
                 if not reused or parser.started or request.method not in _REPEATABLE:

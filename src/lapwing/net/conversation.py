@@ -56,6 +56,7 @@ class HttpConnection(asyncio.Protocol):
         self._reading = True
         self._can_write = asyncio.Event()
         self._can_write.set()
+        self._stalled = False  # the client reads its answers too slowly
         self._stalled_since = 0.0
         self.ended = False  # nothing further is taken from this client
         self._closing = False  # the last answer is out
@@ -102,9 +103,12 @@ class HttpConnection(asyncio.Protocol):
         self._in_turn = True
         self._incoming.take(data)
         self._in_turn = False
-        self._flush()
-        self._go_on()
-        if self._queue or len(self._slots) >= _PIPELINED:
+        if self._output or self._closing:
+            self._flush()
+        if self._queue:
+            self._go_on()
+            self._pause()
+        elif len(self._slots) >= _PIPELINED:
             self._pause()
 
     def eof_received(self) -> bool:
@@ -126,12 +130,14 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Read no further requests and stream no further pieces: the client reads its answers too slowly."""
         self._can_write.clear()
+        self._stalled = True
         self._stalled_since = self._server.now
         self._pause()
 
     def resume_writing(self) -> None:
         """Read requests again: the client has read its answers."""
         self._can_write.set()
+        self._stalled = False
         self._go_on()
         self._resume()
 
@@ -145,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
         request = Request(head, body, self._caller, self._started())
         if head.close:
             self.ended = True
-        if self._queue or self._busy:
+        if self._queue or self._is_busy():
             self._queue.append(_Slot(request, None))
         else:
             self._start(request)
@@ -201,7 +207,7 @@ class HttpConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Send what is complete, up to the first answer that is not; then carry out what waited."""
         self._send_ready()
-        while self._queue and not self._busy:
+        while self._queue and not self._is_busy():
             slot = self._queue.popleft()
             if slot.later is not None:
                 self._slots.append(slot)
@@ -212,22 +218,18 @@ class HttpConnection(asyncio.Protocol):
             self._closing = True
         if not self._in_turn:
             self._flush()
-            self._go_on()
-            self._resume()
+            if self._queue:
+                self._go_on()
+            if not self._reading:
+                self._resume()
 
-    @property
-    def _busy(self) -> bool:
-        """Whether no further request is carried out: for the one at hand, or for answers that wait to be sent."""
-        return (
-            self._task is not None
-            or self._streaming is not None
-            or self._unsent > _UNREAD
-            or not self._can_write.is_set()
-        )
+    def _is_busy(self) -> bool:
+        """Return whether no further request is carried out: for the one at hand, or for answers that wait."""
+        return self._task is not None or self._streaming is not None or self._unsent > _UNREAD or self._stalled
 
     def _go_on(self) -> None:
         """Carry out queued requests in the next turn, if nothing but the size of the answers held them back."""
-        if self._queue and not self._busy:
+        if self._queue and not self._is_busy():
             self._loop.call_soon(self._advance)
 
     def _send_ready(self) -> None:
@@ -255,11 +257,13 @@ class HttpConnection(asyncio.Protocol):
             self._end()
         if self.ended and not self._slots and not self._queue:
             self._closing = True
-            self._put(answer.render(old=head.old, close=True, bodiless=head.method == "HEAD"))
+            data = answer.render(old=head.old, close=True, bodiless=head.method == "HEAD")
         elif head.method == "HEAD":
-            self._put(answer.render(bodiless=True))
+            data = answer.render(bodiless=True)
         else:
-            self._put(answer.render())
+            data = answer.render()
+        self._output.append(data)
+        self._unsent += len(data)
         if server.log is not None and head.route.logged:
             self._log(request, answer)
 

@@ -18,6 +18,8 @@ from lapwing.errors import LapwingError
 MAX_ANSWER: Final = 64 << 20  # bytes of one answer's body
 MAX_HEAD: Final = 64 << 10  # bytes of status line and headers, and of the trailers of a chunked body
 MAX_REDIRECTS: Final = 5
+MAX_CONTAINERS: Final = 2_000_000  # objects and lists in one answer; `/stats` of 100,000 topics has a third of it
+MAX_VALUES: Final = 10_000_000  # values in one answer
 _MAX_CHUNK_LINE: Final = 1024  # bytes; the line before each chunk
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
@@ -131,8 +133,14 @@ class HttpAnswer:
 
     def json(self) -> Any:
         """Return the body as JSON. Raises `HttpFailed`."""
+        body = self.body
+        if len(body) > MAX_CONTAINERS:  # bytes: fewer cannot have more containers
+            if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:  # those in texts count too
+                raise HttpFailed(f"the answer has more than {MAX_CONTAINERS} lists and objects as values")
+            if body.count(b",") > MAX_VALUES:
+                raise HttpFailed(f"the answer has more than {MAX_VALUES} values")
         try:
-            return json.loads(self.body)
+            return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise HttpFailed(f"not JSON: {error}") from error
 
@@ -224,6 +232,7 @@ class AnswerParser:
         self._method = method
         self._limit = max_answer
         self._size = 0  # bytes of the body so far
+        self._interim = 0  # bytes of the heads of interim answers
         self._unread = bytearray()
         self._framing = _Framing()
 
@@ -311,6 +320,9 @@ class AnswerParser:
         del self._unread[: end.end()]
         status = int(match[2])
         if 100 <= status < 200 and status != 101:
+            self._interim += end.end()
+            if self._interim > MAX_HEAD:
+                raise HttpFailed(f"the head of the answer has more than {MAX_HEAD} bytes")
             return bool(self._unread)  # an interim answer: the real one follows
         if status < 200:
             raise HttpFailed(f"status {status} was not asked for")

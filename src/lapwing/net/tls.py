@@ -1,4 +1,4 @@
-"""TLS contexts for listeners."""
+"""TLS contexts for listeners and for callers."""
 
 import ssl
 import warnings
@@ -60,6 +60,19 @@ def server_context(
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if not root_ca:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    return context
+
+
+def client_context(
+    *, root_ca_file: str | None = None, cert: str | None = None, key: str | None = None, insecure: bool = False
+) -> ssl.SSLContext:
+    """Return the TLS settings of a caller. Raises `OSError` when a file cannot be read."""
+    context = ssl.create_default_context(cafile=root_ca_file or None)
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert:
+        context.load_cert_chain(cert, key)
     return context
 
 

@@ -17,6 +17,7 @@ from lapwing.net import bearer
 from lapwing.net.blocking_http_client import BlockingHttpClient
 from lapwing.net.blocking_http_client import Exchange as HttpExchange
 from lapwing.net.http_message import HttpFailed, HttpUrl, Origin
+from lapwing.net.tls import client_context
 from lapwing.spark.options import BrokerAccess
 
 logger = logging.getLogger(__name__)
@@ -85,13 +86,9 @@ def _client(access: BrokerAccess) -> BlockingHttpClient:
 
 def tls_context(access: BrokerAccess) -> ssl.SSLContext:
     """Return the TLS settings that the options describe."""
-    context = ssl.create_default_context(cafile=access.ca_file)
-    if not access.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if access.cert_file:
-        context.load_cert_chain(access.cert_file, access.key_file)
-    return context
+    return client_context(
+        root_ca_file=access.ca_file, cert=access.cert_file, key=access.key_file, insecure=not access.verify
+    )
 
 
 def _url(address: str, access: BrokerAccess, path: str) -> HttpUrl:

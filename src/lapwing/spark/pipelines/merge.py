@@ -4,7 +4,6 @@ Spark would sort and buffer all of it inside Java, whose heap then stays as larg
 table have their rows in order already, so that it is enough to bring their row groups into order.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
 from lapwing.errors import LapwingError
+from lapwing.spark.pipelines.files import sync
 
 _GROUP_BYTES: Final = 32 << 20  # of a row group, before compression: what is held in memory
 _READ_ROWS: Final = 16_384
@@ -52,11 +52,7 @@ def merge(sources: list[str], target: str, order: tuple[str, ...], compression: 
         for file in files:
             file.close()
         pa.default_memory_pool().release_unused()
-    descriptor = os.open(target, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(target)
 
 
 def pieces(files: list[Any], order: tuple[str, ...]) -> list[RowGroup]:

@@ -6,8 +6,8 @@ from array import array
 from typing import Final
 
 from lapwing import kernel
-from lapwing.tools.bench.line import BenchError, Line
-from lapwing.tools.bench.load import STALL, Consumer, Tally
+from lapwing.tools.bench.line import BenchError, Line, Wire
+from lapwing.tools.bench.load import STALL, Consumer, Part, Tally
 from lapwing.tools.bench.loads import LoadSettings, Target, Watch, measured
 from lapwing.tools.bench.report import Result, percentiles
 from lapwing.wire.nsq import commands
@@ -49,7 +49,7 @@ def latency(target: Target, settings: LoadSettings) -> Result:
     watch = Watch(target.pid)
     try:
         with watch:
-            _steadily(publishing, stopwatch, tally, head, filling, total, settings)
+            steadily(publishing, stopwatch, tally, head, filling, total, settings)
     finally:
         publishing.close()
         consuming.close()
@@ -58,10 +58,10 @@ def latency(target: Target, settings: LoadSettings) -> Result:
                     percentiles(stopwatch.latencies, "due to delivered"))
 
 
-def _steadily(
-    publishing: Line, stopwatch: _Stopwatch, tally: Tally, head: bytes, filling: bytes, total: int,
-    settings: LoadSettings,
+def steadily(
+    publishing: Wire, stopwatch: Part, tally: Tally, head: bytes, filling: bytes, total: int, settings: LoadSettings
 ) -> None:
+    """Publish `total` messages at a steady rate, as `head`, due time and `filling`, until all are delivered."""
     gap = 1_000_000_000 / settings.rate
     stopwatch.begin()
     began = time.perf_counter_ns() + 10_000_000
@@ -100,7 +100,7 @@ def _steadily(
                 raise BenchError(f"{publishing.address}: nothing was delivered for {STALL:.0f} s")
 
 
-def _send(line: Line, data: bytes) -> bytes:
+def _send(line: Wire, data: bytes) -> bytes:
     """Send and return the bytes that the socket did not take."""
     try:
         return data[line.sock.send(data) :] if data else data
