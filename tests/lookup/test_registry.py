@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from example_counts import examples
 from lapwing import names
 from lapwing.lookup.registry import NEVER, PeerFull, Registry, RegistryFull
 from lapwing.wire.nsq.lookup import PeerInfo
@@ -319,7 +320,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
 
 
 TestAgainstNaiveModel = AgainstNaiveModel.TestCase
-TestAgainstNaiveModel.settings = settings(max_examples=200, stateful_step_count=40)
+TestAgainstNaiveModel.settings = settings(max_examples=examples(200), stateful_step_count=40)
 
 
 def departed(known, topic=None, now=0):

@@ -14,6 +14,7 @@ from lapwing.net.listen import far_end
 
 _KEEPALIVE: Final = 15  # seconds; a host that died without closing is noticed within minutes
 _HIGH_WATER: Final = 65536  # bytes of answers that a peer may leave unread before no further command of it is read
+_SLICE: Final = 16384  # bytes of commands that are carried out before other peers get their turn
 
 
 class PeerConnections:
@@ -59,12 +60,14 @@ class PeerConnections:
 
 
 class PeerConnection(asyncio.Protocol):
-    """The asyncio side of one peer."""
+    """The asyncio side of one peer. What comes faster than it is carried out waits here, or outside, unread."""
 
-    __slots__ = ("_peers", "_session", "_transport", "received_at")
+    __slots__ = ("_answers_unread", "_peers", "_session", "_transport", "_waiting", "received_at")
 
     def __init__(self, peers: PeerConnections) -> None:
         self._peers = peers
+        self._waiting = b""  # what was received and is not carried out yet
+        self._answers_unread = False  # too many of them
         self._session: LookupSession
         self._transport: asyncio.Transport
         self.received_at = 0  # ns
@@ -91,11 +94,33 @@ class PeerConnection(asyncio.Protocol):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE)
 
     def data_received(self, data: bytes) -> None:
-        """Answer every whole command."""
-        now = self.received_at = self._peers.clock()
+        """Answer every whole command, a slice of them per turn of the loop: an nsqd may register 100,000 topics."""
+        self.received_at = self._peers.clock()
+        if self._waiting or len(data) > _SLICE:
+            if not self._waiting:
+                self._transport.pause_reading()
+                asyncio.get_running_loop().call_soon(self._carry_on)
+            self._waiting += data
+        else:
+            self._carry_out(data)
+
+    def _carry_on(self) -> None:
+        """Carry out the next slice of what waits, and read on when that was all."""
+        if self._answers_unread or not self._waiting:
+            return
+        data, self._waiting = self._waiting[:_SLICE], self._waiting[_SLICE:]
+        self._carry_out(data)
+        if self._session.over:
+            self._waiting = b""
+        elif self._waiting:
+            asyncio.get_running_loop().call_soon(self._carry_on)
+        elif not self._answers_unread and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _carry_out(self, data: bytes) -> None:
         session = self._session
         before = session.answered
-        answer = session.receive(data, now=now)
+        answer = session.receive(data, now=self.received_at)
         self._peers.counts.answers += session.answered - before
         if answer:
             self._transport.write(answer)
@@ -110,17 +135,24 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the peer and its producer."""
+        self._waiting = b""
         self._session.close()
         self._peers.connected.discard(self)
         self._peers.counts.peers = len(self._peers.connected)
 
     def pause_writing(self) -> None:
         """Stop reading: the peer sends commands faster than it reads answers."""
-        self._transport.pause_reading()
+        self._answers_unread = True
+        if not self._waiting:
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read commands again."""
-        self._transport.resume_reading()
+        """Carry out and read commands again."""
+        self._answers_unread = False
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._carry_on)
+        else:
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         """Disconnect at once."""
