@@ -186,9 +186,13 @@ def test_the_node_page_fits_too_and_shows_its_resources_and_options(ui, cluster)
     expect(tile("Durability")).to_have_text("os")
     expect(tile("Data path")).to_have_text("/var/lib/node-a")
     options = rows(page, f"Options of {cluster.a.name}")
-    expect(options).to_have_count(3)
+    expect(options).to_have_count(1)
     expect(options.first).to_contain_text("--data-path")
+    page.get_by_role("button", name="Show all 3").click()
+    expect(options).to_have_count(3)
     expect(options.first).to_contain_text("set")
+    page.get_by_role("button", name="Show only those that differ").click()
+    expect(options).to_have_count(1)
     over = "[...document.querySelectorAll('.lw-scroll')].map((e) => e.scrollWidth - e.clientWidth)"
     assert set(page.evaluate(over)) == {0}
 

@@ -171,8 +171,23 @@ async def test_a_direct_node_that_never_answered_is_shown_all_the_same():
     assert [(state.node.name, state.reachable) for state in poller.cluster_view.nodes] == [("127.0.0.1:1", False)]
 
 
+@pytest.mark.parametrize(
+    "answer", [{"topics": [{"nonsense": 1}], "start_time": 1}, {"topics": {"a": 1}}, {"topics": [7]}, [], 7]
+)
+async def test_nonsense_from_one_nsqd_is_trouble_of_that_node_alone(poller, cluster, monkeypatch, answer):
+    await look(poller)
+    monkeypatch.setattr(cluster.a, "_stats", lambda query: answer)
+    await look(poller)
+    states = {state.node.hostname: state for state in poller.cluster_view.nodes}
+
+    assert "could not be understood" in states["node-a"].error
+    assert states["node-b"].reachable
+    assert poller.cluster_view.failure == ""
+    assert "orders" in poller.cluster_view.topics
+
+
 async def test_nonsense_from_a_daemon_does_not_end_the_watch(poller, cluster, monkeypatch):
-    monkeypatch.setattr(cluster.a, "_stats", lambda query: {"topics": [{"nonsense": 1}], "start_time": 1})
+    monkeypatch.setattr(cluster.a, "_stats", lambda query: {"topics": [], "start_time": "nonsense"})
     told = asyncio.Event()
     poller.watch(Watcher(told.set))
     running = asyncio.create_task(poller.run())

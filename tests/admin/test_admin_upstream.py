@@ -10,8 +10,9 @@ from admin_fakes import FakeNsqd
 
 from certificates import self_signed
 from lapwing.admin.graphite import Graphite, statsd_name
-from lapwing.client.http import CallFailed, DaemonHttp, tls_context
+from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.errors import ConfigError
+from lapwing.net.tls import client_context
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def secure(tmp_path):
 
 async def test_a_daemon_that_wants_tls_is_asked_again_over_https_and_then_at_once(secure):
     plain, certificate = secure
-    http = DaemonHttp(tls=tls_context(root_ca_file=str(certificate)))
+    http = DaemonHttp(tls=client_context(root_ca_file=str(certificate)))
     answers = [await http.get(f"localhost:{plain.port}", "/info") for _ in range(3)]
     await http.aclose()
 

@@ -1,4 +1,4 @@
-"""Load the libraries of the web pages soon after the start, or when the first page is asked for.
+"""Load the libraries of the web pages right after the start, or when the first page is asked for.
 
 NiceGUI and its dependencies take 1.5 s of CPU to import. A daemon that starts answers its API, its login and health
 checks without them. They are imported in a thread, beside these answers.
@@ -16,11 +16,11 @@ from lapwing.admin.services import Admin
 # python-engineio and python-socketio import these if they are installed: for their client, for another server, and
 # for message queues between servers. Nobody uses them here, and they cost up to 0.7 s.
 _UNUSED: Final = ("aiohttp", "tornado", "redis", "valkey", "kombu", "aio_pika")
-_WAIT: Final = 1.0  # seconds after the start
+_WAIT: Final = 0.1  # seconds after the start
 
 
 class LazyPages:
-    """An ASGI application that becomes the pages some seconds after the start, or with the first request."""
+    """An ASGI application that becomes the pages soon after the start, or with the first request."""
 
     def __init__(self, admin: Admin, *, wait: float = _WAIT) -> None:
         self._admin = admin

@@ -152,16 +152,16 @@ class Poller:
         now = self.cluster_client.clock()
         failure = await self._discover(now)
         answers, errors = await self._ask_nodes(failure)
+        began = time.process_time()
+        topics = _topics(self._nodes, answers, errors, now=now)
+        self.busy = time.process_time() - began
         await self._explore_new(answers)
         began = time.process_time()
-        topics = cluster.topics_of_stats(
-            ((self._nodes[contact], answer) for contact, answer in answers.items()), now=now
-        )
         await asyncio.sleep(0)  # with thousands of topics each step takes long: serve requests in between
         self.history.sample(now, topics)
         await asyncio.sleep(0)
         states = self._states(answers, errors, now)
-        self.busy = time.process_time() - began
+        self.busy += time.process_time() - began
         await self._details(answers, topics, now)
         began = time.process_time()
         self.cluster_view = ClusterView(
@@ -389,6 +389,23 @@ class Poller:
 
 
 _UNKNOWN: Final = Node("", "", 0, 0, "")
+_NONSENSE: Final = (AttributeError, KeyError, TypeError, ValueError)  # what answers of another shape raise
+
+
+def _topics(
+    nodes: dict[str, Node], answers: dict[str, Json], errors: dict[str, str], *, now: float
+) -> dict[str, Json]:
+    """Return the topics of all answers; one that cannot be understood becomes an error of its node alone."""
+    try:
+        return cluster.topics_of_stats(((nodes[contact], answer) for contact, answer in answers.items()), now=now)
+    except _NONSENSE:
+        for contact, answer in list(answers.items()):
+            try:
+                cluster.topics_of_stats([(nodes[contact], answer)], now=now)
+            except _NONSENSE as error:
+                del answers[contact]
+                errors[contact] = f"its answer could not be understood ({error!r})"
+        return cluster.topics_of_stats(((nodes[contact], answer) for contact, answer in answers.items()), now=now)
 
 
 def _error(asked: Asked[Any], address: str) -> str:

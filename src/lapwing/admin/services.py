@@ -21,12 +21,13 @@ from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.client.cluster_changes import ClusterChanges
 from lapwing.client.cluster_client import ClusterClient
-from lapwing.client.http import DaemonHttp, tls_context
+from lapwing.client.http import DaemonHttp
 from lapwing.errors import ConfigError
 from lapwing.names import NSQ_VERSION
 from lapwing.net import bearer
 from lapwing.net.listen import split
 from lapwing.net.logs import Level, Log
+from lapwing.net.tls import client_context
 
 SECOND: Final = 1_000_000_000
 
@@ -58,7 +59,7 @@ def build(options: AdminOptions, log: Log) -> Admin:
     """Build every part. Raises `ConfigError` for options that cannot work."""
     _check(options)
     try:
-        tls = tls_context(
+        tls = client_context(
             root_ca_file=options.http_client_tls_root_ca_file,
             cert=options.http_client_tls_cert,
             key=options.http_client_tls_key,

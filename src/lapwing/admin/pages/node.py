@@ -150,14 +150,30 @@ def _resources(view: PageView, name: str) -> None:
 
 
 def _options(view: PageView, name: str) -> None:
-    with panel("Options in force", "flags of this nsqd; those that differ from their default come first") as box:
-        table = Table("options", f"Options of {name}", OPTION_COLUMNS)
+    everything = False
+
+    def turn() -> None:
+        nonlocal everything
+        everything = not everything
+        refresh()
+
+    with panel("Options in force", "flags of this nsqd that differ from their default") as box:
+        table = Table("options", f"Options of {name}", OPTION_COLUMNS, empty="Every flag has its default.")
+        with element("div", None, "lw-pad"):
+            more = element("button", "", "lw-button", type="button")
+            more.on("click", turn, args=[])
 
     def refresh() -> None:
         found = view.admin.poller.resources.get(name)
         box.set_visibility(found is not None)
         options = sorted((found or {}).get("options") or (), key=lambda option: bool(option["default"]))
-        table.show([[each["flag"], each["flag"], each["value"], [] if each["default"] else [SET]] for each in options])
+        shown = [each for each in options if everything or not each["default"]]
+
+        def labels(option: Json) -> list[list[str]]:
+            return [SET] if everything and not option["default"] else []
+
+        table.show([[each["flag"], each["flag"], each["value"], labels(each)] for each in shown])
+        set_text(more, "Show only those that differ" if everything else f"Show all {len(options)}")
 
     view.live(refresh)
 

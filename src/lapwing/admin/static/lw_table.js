@@ -166,7 +166,7 @@ export default {
       this.$emit("pick", row[0]);
     },
     bar() {
-      if (this.plain) return null;
+      if (this.plain || (!this.rows.length && !this.query)) return null;
       const many = this.rows.length;
       const said = this.query ? `${count(this.matching.length)} of ${count(many)}` : `${count(many)}`;
       return h("div", { class: "lw-bar" }, [
@@ -203,7 +203,7 @@ export default {
     const body = this.shown.map((row) => h("tr", { key: row[0], role: "row", onClick: this.pick ? (e) => this.clicked(e, row) : undefined,
       class: [this.pick && "lw-pickable", this.picked === row[0] && "lw-picked", this.tint?.[row[0]] && "lw-row-" + this.tint[row[0]]] },
       this.columns.map((c, i) => this.cell(row, c, i, true))));
-    if (this.total) body.push(h("tr", { key: "total", role: "row", class: "lw-total" }, this.columns.map((c, i) => this.cell(this.total, c, i, false))));
+    if (this.total) body.push(h("tr", { key: "total", role: "row", class: ["lw-total", this.rows.length === 1 && "lw-alone"] }, this.columns.map((c, i) => this.cell(this.total, c, i, false))));
     const none = !this.rows.length && this.empty ? h("p", { class: "lw-empty" }, this.empty)
       : !this.matching.length && this.rows.length ? h("p", { class: "lw-empty" }, "Nothing fits this filter.") : null;
     return h("div", { class: "lw-table" }, [
