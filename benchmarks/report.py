@@ -3,17 +3,18 @@
     python benchmarks/report.py                                    half a million messages a load
     LAPWING_PEER_NSQD=/path/to/nsqd python benchmarks/report.py    NSQ's own nsqd too
     python benchmarks/report.py --count 50000 --stdout             quickly, and only printed
+    python benchmarks/report.py --only backlog --stdout            one table: pub, sub, fanout, latency or backlog
 
 redis-server, nats-server and rabbitmq-server are measured if they are installed. Every server runs alone, on a
 temporary folder, and writes messages to its files without waiting for the disk, but for RabbitMQ, which waits before it
-confirms; NSQ's nsqd keeps them in memory as far as they fit.
+confirms; NSQ's nsqd keeps them in memory as far as they fit. RabbitMQ gets a tenth of the messages, as it needs
+a hundred times as long.
 """
 
 import argparse
 import contextlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import peers
-from peers import nats, rabbitmq
+from peers import rabbitmq
 
 import nsqd as ours
-from lapwing import __version__
+from lapwing import __version__, kernel
 from lapwing.client.address import parse
 from lapwing.errors import LapwingError
 from lapwing.tools import processes
@@ -41,13 +42,25 @@ NSQD = os.environ.get("LAPWING_PEER_NSQD", "")
 NSQ_LOADS: dict[str, Callable[[loads.Target, loads.LoadSettings], Result]] = {
     "pub": loads.publish, "sub": loads.consume, "fanout": loads.fan_out, "latency": latency,
 }  # fmt: skip
-PEERS = ("redis", "nats", "rabbitmq")
+SLOW = {"rabbitmq": 10}  # a server gets so many times fewer messages
 TITLES = {
     "pub": "Publish: batches of 200, two connections",
     "sub": "Consume and acknowledge, what was published before",
     "fanout": "Fan-out to 8 channels, per delivered message",
     "latency": "From publish to delivery at 10,000 messages/s",
+    "backlog": "A backlog of {count:,} messages",
 }
+NOTES = {
+    "fanout": "A channel is a group of a stream in Redis, a durable consumer in NATS, a queue of an exchange in "
+              "RabbitMQ. Consumers of lapwing and NSQ read while messages are published, those of the others after "
+              "every 2,000.",
+    "latency": "Each message is published by itself, and its time counts from when it was due. A server that cannot "
+               "take the rate falls behind, and so its times are long.",
+    "backlog": "The server was stopped with SIGTERM; the start is the time from the command until the server answers, "
+               "those of Redis, NATS and RabbitMQ with the number of their messages.",
+}  # fmt: skip
+HEADINGS = {"latency": ("p50", "p99", "longest"), "backlog": ("memory per message", "start with it")}
+COSTS = ("messages", "server CPU per message")
 
 
 @dataclass(frozen=True)
@@ -96,29 +109,30 @@ def nsqds() -> dict[str, Start]:
     return {"lapwing": our_nsqd, **({"NSQ": other_nsqd} if NSQD else {})}
 
 
-def others() -> list[str]:
-    return [name for name in PEERS if shutil.which(f"{name}-server")]
-
-
 def measure(load: str, count: int) -> list[Row]:
-    """One table: the same load on every server that can take it."""
-    channels = 8 if load == "fanout" else 1
-    messages = count // channels if load == "fanout" else count
-    seconds = 3.0 if load == "latency" else None
-    settings = loads.LoadSettings("bench", count=messages, channels=channels, seconds=seconds)
-    rows, first = [], None
+    """One table: the same load on every server."""
+    if load == "backlog":
+        return backlog(count)
+    rows = []
     for name, start in nsqds().items():
+        settings = sized(load, count)
         with tempfile.TemporaryDirectory(prefix="lapwing-report-") as folder, start(folder) as target:
             result = NSQ_LOADS[load](target, settings)
-        first = first or result
-        size = "" if load == "latency" else f" --count {messages}"
-        more = f"{size} --channels 8" if load == "fanout" else size
-        rows.append(row(name, result, f"lapwing bench {load}{more}"))
-    for name in others() if load in ("pub", "sub") else ():
-        assert first is not None
-        result = peers.named(name)(first, settings)
-        rows.append(row(name, result, f"python benchmarks/beside.py {name} {load} --count {count}"))
+        size = " --seconds 3" if load == "latency" else f" --count {settings.count}"
+        more = " --channels 8" if load == "fanout" else ""
+        rows.append(row(name, result, f"lapwing bench {load}{size}{more}"))
+    for name in peers.installed():
+        settings = sized(load, count // SLOW.get(name, 1))
+        size = "" if load == "latency" else f" --count {settings.count}"
+        rows.append(row(name, peers.run(name, load, settings), f"python benchmarks/beside.py {name} {load}{size}"))
     return rows
+
+
+def sized(load: str, count: int) -> loads.LoadSettings:
+    """The settings of a load with so many messages, or deliveries."""
+    channels = 8 if load == "fanout" else 1
+    seconds = 3.0 if load == "latency" else None
+    return loads.LoadSettings("bench", count=count // channels, channels=channels, seconds=seconds)
 
 
 def row(server: str, result: Result, command: str) -> Row:
@@ -132,7 +146,7 @@ def row(server: str, result: Result, command: str) -> Row:
 def backlog(count: int) -> list[Row]:
     """Memory of messages that wait, and the time of a start with them."""
     settings = loads.LoadSettings("bench", count=count)
-    command = f"python benchmarks/report.py --count {count}"
+    command = f"python benchmarks/report.py --only backlog --stdout --count {count}"
     rows = []
     for name, start in nsqds().items():
         with tempfile.TemporaryDirectory(prefix="lapwing-report-") as folder:
@@ -144,37 +158,27 @@ def backlog(count: int) -> list[Row]:
             began = time.perf_counter()
             with start(folder):
                 seconds = time.perf_counter() - began
-        rows.append(Row(name, (f"{max(0.0, each):.0f} bytes", f"{seconds * 1000:.0f} ms"), command))
-    rows += [Row(name, (f"{each:.0f} bytes", "not measured"), command) for name, each in held(settings, count)]
+        rows.append(Row(name, (f"{max(0.0, each):.0f} bytes", f"{seconds * 1000:,.0f} ms"), command))
+    for name in peers.installed():
+        peer, settings = peers.named(name), sized("backlog", count // SLOW.get(name, 1))
+        assert settings.count is not None
+        with tempfile.TemporaryDirectory(prefix="lapwing-report-") as folder:
+            with peer.server(folder) as target:
+                assert target.pid is not None
+                before = processes.resident_bytes(target.pid)
+                with peers.filled(peer, target, settings):
+                    each = (processes.resident_bytes(target.pid) - before) / settings.count
+            seconds = peers.restart(peer, folder, settings.count)
+        fewer = f" (with {settings.count:,})" if name in SLOW else ""
+        rows.append(Row(name, (f"{max(0.0, each):.0f} bytes{fewer}", f"{seconds * 1000:,.0f} ms{fewer}"), command))
     return rows
 
 
-def held(settings: loads.LoadSettings, count: int) -> Iterator[tuple[str, float]]:
-    """Yield the memory of each waiting message in the other servers."""
-    fillers: dict[str, tuple[contextlib.AbstractContextManager[loads.Target], Callable[[int], None]]] = {
-        "redis": (peers.running(peers.redis_command), lambda port: peers.redis_fill(port, settings, count, 2)),
-        "nats": (peers.running(nats.server_command), lambda port: _fill(nats.NatsLine(port), settings, count)),
-        "rabbitmq": (rabbitmq.server(), lambda port: _fill(rabbitmq.AmqpLine(port), settings, count)),
-    }
-    for name in others():
-        start, fill = fillers[name]
-        with start as target:
-            assert target.pid is not None
-            before = processes.resident_bytes(target.pid)
-            fill(target.tcp.port)
-            yield name, max(0.0, (processes.resident_bytes(target.pid) - before) / count)
-
-
-def _fill(line: nats.NatsLine | rabbitmq.AmqpLine, settings: loads.LoadSettings, count: int) -> None:
-    try:
-        line.declare()
-        line.publish(count, settings)
-    finally:
-        line.close()
-
-
-def table(title: str, headings: tuple[str, ...], rows: list[Row]) -> str:
-    lines = [f"### {title}", "", f"| server | {' | '.join(headings)} | command |", "|" + "---|" * (len(headings) + 2)]
+def table(load: str, count: int, rows: list[Row]) -> str:
+    headings = HEADINGS.get(load, COSTS)
+    lines = [f"### {TITLES[load].format(count=count)}", ""]
+    lines += [NOTES[load], ""] if load in NOTES else []
+    lines += [f"| server | {' | '.join(headings)} | command |", "|" + "---|" * (len(headings) + 2)]
     lines += [f"| {row.server} | {' | '.join(row.values)} | `{row.command}` |" for row in rows]
     return "\n".join(lines) + "\n"
 
@@ -191,12 +195,12 @@ def machine() -> str:
 
 def versions() -> str:
     found = [f"lapwing {__version__} on Python {platform.python_version()}"]
-    commands = [[f"{name}-server", "--version"] for name in others() if name != "rabbitmq"]
+    commands = [[f"{name}-server", "--version"] for name in peers.installed() if name != "rabbitmq"]
     for command in [*commands, *([[NSQD, "--version"]] if NSQD else [])]:
         text = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
         found.append(text.partition(" sha=")[0])
-    found += [rabbitmq.version()] if "rabbitmq" in others() else []
-    missing = [name for name in PEERS if name not in others()]
+    found += [rabbitmq.version()] if "rabbitmq" in peers.installed() else []
+    missing = [name for name in peers.NAMES if name not in peers.installed()]
     left_out = f". Not installed, so not measured: {', '.join(f'{name}-server' for name in missing)}" if missing else ""
     return "; ".join(found) + left_out
 
@@ -221,19 +225,15 @@ def picture(tables: dict[str, list[Row]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def report(count: int) -> tuple[str, dict[str, list[Row]]]:
+def report(count: int, only: str) -> tuple[str, dict[str, list[Row]]]:
     here, which = machine(), versions()
-    tables = {load: measure(load, count) for load in TITLES}
-    waiting = backlog(count)
-    costs = ("messages", "server CPU per message")
+    tables = {load: measure(load, count) for load in TITLES if only in ("", load)}
     command = f"{'LAPWING_PEER_NSQD=nsqd ' if NSQD else ''}python benchmarks/report.py --count {count}"
     head = f"## Beside others\n\nMachine: {here}.\n\nServers: {which}.\n\n200-byte messages. All of it: `{command}`.\n"
     if os.getloadavg()[0] > (os.cpu_count() or 1):
         head += "\nThe machine was busy with other work: CPU times compare, while rates, latencies and starts do not.\n"
     parts = [head, f"![CPU time per message]({PICTURE})\n"]
-    times = ("p50", "p99", "longest")
-    parts += [table(TITLES[load], times if load == "latency" else costs, rows) for load, rows in tables.items()]
-    parts.append(table(f"A backlog of {count:,} messages", ("memory per message", "start with it"), waiting))
+    parts += [table(load, count, rows) for load, rows in tables.items()]
     return "\n".join(parts), tables
 
 
@@ -241,9 +241,15 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--count", type=int, default=500_000)
     options.add_argument("--stdout", action="store_true", help="print the report, and leave the page alone")
+    options.add_argument("--only", choices=tuple(TITLES), default="", help="measure one table; needs --stdout")
     chosen = options.parse_args()
+    if chosen.only and not chosen.stdout:
+        options.error("--only leaves tables out, so it is only printed: add --stdout")
+    if not kernel.COMPILED:
+        sys.exit("this is the pure Python kernel, whose figures mean nothing beside other servers: unset LAPWING_PURE, "
+                 "install a C compiler, and run make clean setup")  # fmt: skip
     try:
-        text, tables = report(chosen.count)
+        text, tables = report(chosen.count, chosen.only)
     except LapwingError as error:
         sys.exit(str(error))
     if chosen.stdout:

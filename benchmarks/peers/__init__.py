@@ -1,53 +1,212 @@
-"""The same load on another server, which is started for as long as it takes."""
+"""The same loads on another server, which is started for as long as it takes."""
 
-import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Final, Protocol
 
 from lapwing.client.address import Address
 from lapwing.errors import ConfigError
-from lapwing.tools.bench.line import BenchError
+from lapwing.tools.bench.latency import steadily
+from lapwing.tools.bench.line import BenchError, Wire
+from lapwing.tools.bench.load import Tally
 from lapwing.tools.bench.loads import LoadSettings, Target, Watch, measured
-from lapwing.tools.bench.report import Result
+from lapwing.tools.bench.report import Result, percentiles
 
-Beside = Callable[[Result, LoadSettings], Result]
-
+NAMES: Final = ("redis", "nats", "rabbitmq")
+STAMP: Final = 8  # bytes of a body with its due time, where latency is measured
 _START: Final = 10.0  # seconds
-_PIPELINE: Final = 200
-_ENTRY: Final = re.compile(rb"\$\d+\r\n(\d{13}-\d+)\r\n")
+_STOP: Final = 30.0  # seconds
+_CHUNK: Final = 2000  # messages that are published before every group of a fan-out reads them
 
 
-def named(name: str) -> Beside:
-    """Return the function that runs a load on this peer. Raises `ConfigError` if it is unknown or not installed."""
-    if name == "redis":
-        _program("redis-server", "redis-server")
-        _program("redis-benchmark", "redis-tools")
-        return redis
-    if name == "nats":
-        from peers.nats import nats
+class PeerLine(Protocol):
+    """A blocking connection to a peer."""
 
-        _program("nats-server", "nats-server")
-        return nats
-    if name == "rabbitmq":
-        from peers.rabbitmq import rabbitmq
+    consuming: dict[str, int]  # how it consumes, for the report
+    sock: socket.socket
 
-        _program("rabbitmq-server", "rabbitmq-server")
-        return rabbitmq
-    raise ConfigError(f"peer {name} is not known: redis, nats or rabbitmq expected")
+    def declare(self, groups: int) -> None:
+        """Create what is published to, for so many groups of consumers that each get every message."""
+
+    def publish(self, messages: int, settings: LoadSettings) -> None:
+        """Publish, and wait for every confirmation."""
+
+    def prepare(self, group: int) -> None:
+        """Get ready to consume for a group."""
+
+    def consume(self, messages: int) -> None:
+        """Consume, and acknowledge."""
+
+    def stored(self) -> int:
+        """Return how many messages the server holds, or -1 if it cannot answer yet."""
+
+    def publication(self, size: int) -> tuple[bytes, bytes]:
+        """Return the bytes before and behind the first `STAMP` bytes of a body, to publish one message."""
+
+    def follow(self) -> None:
+        """Ask for every message as it is published."""
+
+    def arrived(self) -> list[int]:
+        """Receive once, acknowledge whole messages, and return their stamps."""
+
+    def close(self) -> None:
+        """Hang up."""
 
 
-def _program(name: str, package: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        raise ConfigError(f"{name} is not installed: apt-get install {package}")
-    return path
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server to be measured beside ours."""
+
+    name: str
+    durability: str
+    server: Callable[[str], AbstractContextManager[Target]]  # runs on the files of a folder
+    line: Callable[[int], PeerLine]  # connects to a port
+
+
+def named(name: str) -> Peer:
+    """Return this peer. Raises `ConfigError` if it is unknown or not installed."""
+    if name not in NAMES:
+        raise ConfigError(f"peer {name} is not known: {', '.join(NAMES)} expected")
+    if shutil.which(f"{name}-server") is None:
+        raise ConfigError(f"{name}-server is not installed: apt-get install {name}-server")
+    peer: Peer = import_module(f"peers.{name}").PEER
+    return peer
+
+
+def installed() -> list[str]:
+    """Return the names of the peers that can be measured here."""
+    return [name for name in NAMES if shutil.which(f"{name}-server")]
+
+
+def run(name: str, load: str, settings: LoadSettings) -> Result:
+    """Run a load on a peer: pub, sub, fanout or latency."""
+    peer = named(name)
+    with tempfile.TemporaryDirectory(prefix="lapwing-peer-") as folder, peer.server(folder) as target:
+        result = _LOADS[load](peer, target, settings)
+    return replace(result, server=name, durability=peer.durability)
+
+
+def _publish(peer: Peer, target: Target, settings: LoadSettings) -> Result:
+    watch, messages = Watch(target.pid), settings.count or 0
+    with _line(peer, target) as line:
+        line.declare(1)
+        with watch:
+            line.publish(messages, settings)
+    shown = {"connections": 1, "pipeline": settings.batch * settings.window}
+    return measured("pub", target, settings, watch, messages, shown, None)
+
+
+def _consume(peer: Peer, target: Target, settings: LoadSettings) -> Result:
+    watch, messages = Watch(target.pid), settings.count or 0
+    with _line(peer, target) as line:
+        line.declare(1)
+        line.publish(messages, settings)
+        line.prepare(0)
+        with watch:
+            line.consume(messages)
+    return measured("sub", target, settings, watch, messages, {"consumers": 1, **line.consuming}, None)
+
+
+def _fan_out(peer: Peer, target: Target, settings: LoadSettings) -> Result:
+    """Publish, and have every group read it, a few batches at a time; counted per delivered message."""
+    watch, messages = Watch(target.pid), settings.count or 0
+    lines = [peer.line(target.tcp.port) for _ in range(settings.channels)]
+    try:
+        lines[0].declare(settings.channels)
+        for group, line in enumerate(lines):
+            line.prepare(group)
+        with watch:
+            for published in range(0, messages, _CHUNK):
+                chunk = min(_CHUNK, messages - published)
+                lines[0].publish(chunk, settings)
+                for line in lines:
+                    line.consume(chunk)
+    finally:
+        for line in lines:
+            line.close()
+    shown = {"channels": len(lines), "consumers": len(lines), **lines[0].consuming}
+    return measured("fanout", target, settings, watch, messages * len(lines), shown, None)
+
+
+class _Stopwatch:
+    """A consumer of a peer that reads the due time from each body."""
+
+    blocked = False
+
+    def __init__(self, wire: Wire, line: PeerLine, tally: Tally) -> None:
+        self.line = wire
+        self.latencies = array("q")
+        self._line, self._tally = line, tally
+        wire.sock = line.sock
+
+    def begin(self) -> None:
+        self._line.follow()
+
+    def writable(self) -> None:
+        """Do nothing: acknowledgements are sent at once."""
+
+    def readable(self) -> None:
+        stamps = self._line.arrived()
+        now = time.perf_counter_ns()
+        self.latencies.extend([now - stamp for stamp in stamps])
+        self._tally.received += len(stamps)
+
+
+def _latency(peer: Peer, target: Target, settings: LoadSettings) -> Result:
+    """Publish `rate` messages a second for `seconds`, and time each delivery from when its message was due."""
+    total, tally, watch = int(settings.rate * (settings.seconds or 5.0)), Tally(), Watch(target.pid)
+    publishing = Wire(target.tcp, peer.name)
+    with _line(peer, target) as publisher, _line(peer, target) as consumer:
+        publisher.declare(1)
+        head, tail = publisher.publication(settings.size)
+        publishing.close()
+        publishing.sock = publisher.sock
+        publishing.sock.setblocking(False)
+        stopwatch = _Stopwatch(Wire(target.tcp, peer.name), consumer, tally)
+        with watch:
+            steadily(publishing, stopwatch, tally, head, tail, total, settings)
+    times = percentiles(stopwatch.latencies, "due to delivered")
+    return measured("latency", target, settings, watch, tally.received, {"rate": settings.rate}, times)
+
+
+_LOADS: Final = {"pub": _publish, "sub": _consume, "fanout": _fan_out, "latency": _latency}
+
+
+@contextmanager
+def _line(peer: Peer, target: Target) -> Iterator[PeerLine]:
+    line = peer.line(target.tcp.port)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+@contextmanager
+def filled(peer: Peer, target: Target, settings: LoadSettings) -> Iterator[None]:
+    """Publish what nobody consumes; the connection stays until the block ends."""
+    with _line(peer, target) as line:
+        line.declare(1)
+        line.publish(settings.count or 0, settings)
+        yield
+
+
+def restart(peer: Peer, folder: str, messages: int) -> float:
+    """Start a server on the files of another and return the seconds until it can name its messages."""
+    began = time.perf_counter()
+    with peer.server(folder) as target, _line(peer, target) as line:
+        while (stored := line.stored()) < messages:
+            if time.perf_counter() - began > 120:
+                raise BenchError(f"{peer.name} has {stored} of {messages} messages after its restart")
+            time.sleep(0.01)
+        return time.perf_counter() - began
 
 
 def free_port() -> int:
@@ -59,24 +218,21 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    command: Callable[[str, int], list[str]], *, environment: dict[str, str] | None = None, start: float = _START
+    arguments: list[str], port: int, *, environment: dict[str, str] | None = None, start: float = _START
 ) -> Iterator[Target]:
-    """A server on a free port of the loopback with a temporary folder, until the block ends."""
-    with tempfile.TemporaryDirectory(prefix="lapwing-peer-") as folder:
-        port = free_port()
-        arguments = command(folder, port)
-        with subprocess.Popen(
-            arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
+    """A server that listens on a port of the loopback, until the block ends."""
+    with subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            await_port(process, arguments[0], port, start)
+            yield Target(Address("127.0.0.1", port), "", process.pid)
+        finally:
+            process.terminate()
             try:
-                await_port(process, arguments[0], port, start)
-                yield Target(Address("127.0.0.1", port), "", process.pid)
-            finally:
-                process.terminate()
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+                process.wait(_STOP)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def await_port(process: "subprocess.Popen[bytes]", name: str, port: int, seconds: float = _START) -> None:
@@ -91,115 +247,13 @@ def await_port(process: "subprocess.Popen[bytes]", name: str, port: int, seconds
             time.sleep(0.02)
 
 
-class PeerLine(Protocol):
-    """A connection to a peer's queue."""
-
-    consuming: dict[str, int]  # how it consumes, for the report
-
-    def declare(self) -> None:
-        """Create the queue."""
-
-    def publish(self, messages: int, settings: LoadSettings) -> None:
-        """Publish, and wait for every confirmation."""
-
-    def prepare(self) -> None:
-        """Get ready to consume."""
-
-    def consume(self, messages: int) -> None:
-        """Consume, and acknowledge."""
-
-    def close(self) -> None:
-        """Hang up."""
-
-
-def over_line(ours: Result, settings: LoadSettings, target: Target, line: PeerLine) -> Result:
-    """Run a load over one connection. Raises `ConfigError` for a load that is neither pub nor sub."""
-    watch = Watch(target.pid)
-    try:
-        line.declare()
-        if ours.load == "pub":
-            with watch:
-                line.publish(ours.messages, settings)
-            shown = {"connections": 1, "pipeline": settings.batch * settings.window}
-        elif ours.load == "sub":
-            line.publish(ours.messages, settings)
-            line.prepare()
-            with watch:
-                line.consume(ours.messages)
-            shown = {"consumers": 1, **line.consuming}
-        else:
-            raise ConfigError("this peer can be measured with the loads pub and sub")
-    finally:
-        line.close()
-    return measured(ours.load, target, settings, watch, ours.messages, shown, None)
-
-
-def redis(ours: Result, settings: LoadSettings) -> Result:
-    """Streams in redis, written to its append-only file without waiting for the disk, as `durability os` does."""
-    with running(redis_command) as target:
-        watch = Watch(target.pid)
-        if ours.load == "pub":
-            with watch:
-                redis_fill(target.tcp.port, settings, ours.messages, settings.publishers)
-            shown = {"connections": settings.publishers, "pipeline": _PIPELINE}
-        elif ours.load == "sub":
-            redis_fill(target.tcp.port, settings, ours.messages, 2)
-            with watch:
-                _redis_drain(target.tcp.port, ours.messages)
-            shown = {"consumers": 1, "count": _PIPELINE}
-        else:
-            raise ConfigError("redis can be measured with the loads pub and sub")
-        result = measured(ours.load, target, settings, watch, ours.messages, shown, None)
-        return replace(result, server="redis", durability="os: appendonly, appendfsync no")
-
-
-def redis_command(folder: str, port: int) -> list[str]:
-    return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "",
-            "--appendonly", "yes", "--appendfsync", "no"]
-
-
-def redis_fill(port: int, settings: LoadSettings, messages: int, connections: int) -> None:
-    command = ["redis-benchmark", "-p", str(port), "-n", str(messages), "-P", str(_PIPELINE), "-c", str(connections),
-               "-q", "XADD", "bench", "*", "body", "x" * settings.size]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"redis-benchmark failed: {done.stderr.strip() or done.stdout.strip()}")
-
-
-def _redis_drain(port: int, messages: int) -> None:
-    """Read everything as a consumer group and acknowledge it, `_PIPELINE` at a time."""
-    with socket.create_connection(("127.0.0.1", port), 30) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(_resp(b"XGROUP", b"CREATE", b"bench", b"group", b"0"))
-        sock.recv(1 << 16)
-        left = messages
-        read = _resp(b"XREADGROUP", b"GROUP", b"group", b"one", b"COUNT", b"%d" % _PIPELINE, b"STREAMS", b"bench", b">")
-        sock.sendall(read)
-        data = b""
-        while left > 0:
-            more = sock.recv(1 << 18)
-            if not more:
-                raise BenchError("redis hung up")
-            data += more
-            wanted = min(_PIPELINE, left)
-            if data.count(b"\r\nbody\r\n") < wanted or not data.endswith(b"\r\n"):
-                continue
-            ids = _ENTRY.findall(data)
-            left -= len(ids)
-            # the answer to an acknowledgement comes before that to the read behind it, and says nothing new
-            sock.sendall(_resp(b"XACK", b"bench", b"group", *ids) + (read if left > 0 else b""))
-            data = b""
-
-
-def _resp(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-
-
 def ratio_text(result: Result, peer: Result) -> str:
     """Return how the peer compares with us."""
     lines = [f"against {peer.server}:"]
-    if result.rate:
-        lines.append(f"  messages/s     {result.rate / peer.rate:.2f} times the peer's" if peer.rate else "")
+    if result.load == "latency" and result.latency and peer.latency:
+        lines.append(f"  p99            {peer.latency.p99 / result.latency.p99:.2f} times ours")
+    elif result.rate and peer.rate:
+        lines.append(f"  messages/s     {result.rate / peer.rate:.2f} times the peer's")
     if result.server_us and peer.server_us is not None:
         lines.append(f"  server CPU     the peer needs {peer.server_us / result.server_us:.2f} times ours per message")
-    return "\n".join(line for line in lines if line)
+    return "\n".join(lines)
