@@ -5,7 +5,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 # else every program that the tests start compiles all that it imports, which is half of the time that they take
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup system run test quick inner lint unit bench soak soak-long fuzz screens lock clean
+.PHONY: help setup system run test quick lint unit bench soak soak-long fuzz screens lock clean
 
 help:
 	@echo "make run    set everything up and run the whole stack with sample traffic (Ctrl-C stops it)"
@@ -38,11 +38,8 @@ lint: setup
 unit:
 	$(BIN)/pytest
 
-inner:
-	$(BIN)/pytest -x -m "not slow" tests/kernel tests/wire tests/log tests/broker tests/sessions tests/models tests/net tests/test_import_cycles.py tests/test_sizes.py
-
 quick: setup
-	@$(MAKE) --no-print-directory -j2 lint inner
+	@scripts/quick
 
 test: setup system lint
 	$(BIN)/python -c 'from lapwing import kernel; assert kernel.COMPILED, "the compiled kernel is missing: install a C compiler"'

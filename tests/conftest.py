@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that every folder of tests 
 
 import daemons
 import forking
+from example_counts import examples
 
 daemons.forks = forking.AVAILABLE
 
@@ -25,11 +26,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# `make test` tries the same examples every time, so that only a change can turn it red; `make soak` searches for new
-# ones.
+# `make test` tries the same examples every time, so that only a change can turn it red; `make soak-long` searches for
+# new ones, and `make quick` tries a fifth of them.
 # An example takes longer where the machine is busy: that is no failure.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("same", settings.get_profile("search"), derandomize=True, database=None)
+settings.register_profile(
+    "same", settings.get_profile("search"), derandomize=True, database=None, max_examples=examples(100)
+)
 settings.load_profile("search" if os.environ.get("LAPWING_SOAK") else "same")
 
 

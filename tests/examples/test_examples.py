@@ -48,8 +48,9 @@ def test_web_hooks_are_confirmed_and_handled(daemon: Daemon) -> None:
         with urllib.request.urlopen(url, data=b'{"event": "paid"}', timeout=30) as answer:
             assert answer.status == 200
         assert process.stdout.readline() == "payments {'event': 'paid'}\n"
-        with pytest.raises(urllib.error.HTTPError, match="400"):
+        with pytest.raises(urllib.error.HTTPError, match="400") as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/elsewhere", data=b"x", timeout=30)
+        refused.value.close()
     finally:
         process.kill()
         process.communicate()

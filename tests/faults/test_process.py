@@ -1,7 +1,9 @@
 """nsqd killed, stopped, or with a clock that jumps: acknowledged messages arrive, in order and not early."""
 
+import contextlib
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -145,5 +147,39 @@ def test_connections_that_break_in_mid_frame_lose_nothing(tmp_path: Path) -> Non
             if chance.random() < 0.5:  # a reset instead of an end
                 torn.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             torn.close()
+        wait_for_progress(load)
+        load.finish()
+
+
+def test_half_open_connections_floods_silent_consumers_and_no_descriptors_lose_nothing(tmp_path: Path) -> None:
+    half = b"  V2MPUB load\n\0\0\x10\0\0\0\0\x05"
+    body = struct.pack(">I", 100) + (struct.pack(">I", 1000) + b"f" * 1000) * 100
+    flood = b"  V2MPUB flood#ephemeral\n" + struct.pack(">I", len(body)) + body
+    with daemons.start_nsqd(tmp_path, *FLAGS) as nsqd, contextlib.ExitStack() as stack:
+        load = Load(nsqd.tcp_port)
+        wait_for_progress(load)
+
+        def connect(words: bytes) -> None:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", nsqd.tcp_port), timeout=10))
+            connection.sendall(words)
+
+        for number in range(50):
+            connect(half[: 1 + number % len(half)])
+            connect(flood if number % 2 else random.Random(number).randbytes(2000))
+        for _ in range(3):
+            connect(b"  V2SUB load c0\nRDY 2500\n")  # it reads nothing, and answers for nothing
+        limit = resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE)
+        used = len(os.listdir(f"/proc/{nsqd.pid}/fd"))
+        resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE, (used, limit[1]))
+        for _ in range(20):
+            connect(b"  V2")  # the system takes them, nsqd cannot
+        wait_for_progress(load)  # clients that are connected are served
+        resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE, limit)
+        line = Line(nsqd.tcp_port)
+        line.socket.sendall(b"SUB load late#ephemeral\n")
+        while b"OK" not in line.data:
+            line.receive()
+        line.socket.close()
+        stack.close()  # silent consumers would take what they left again and again
         wait_for_progress(load)
         load.finish()

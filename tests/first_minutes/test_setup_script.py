@@ -1,9 +1,11 @@
 """scripts/setup on machines that lack something: one sentence with the remedy."""
 
+import contextlib
 import os
 import pty
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,4 +88,32 @@ def test_a_terminal_shows_how_long_a_silent_step_has_been_running(clone: Path) -
         shown += os.read(terminal, 4096)
 
     assert running.wait(timeout=30) == 0
+    os.close(terminal)
+
+
+def test_the_bars_of_uv_are_shown_without_its_list_of_packages(tmp_path: Path) -> None:
+    colour, plain = "\\033[32m", "\\033[39m"
+    uv = tmp_path / "uv"
+    uv.write_text(f"""#!/bin/sh
+        test -t 2 || exit 9
+        printf 'Preparing packages... (1/2)\\r\\033[2K' >&2
+        printf 'Installed 2 packages\\n {colour}+{plain} one==1.0\\n' >&2
+        printf ' - two==1.0\\n + two==2.0\\n' >&2
+        exit 3
+    """)
+    uv.chmod(0o755)
+    terminal, child = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, ROOT / "scripts" / "without-package-list", uv], stdin=child, stdout=child, stderr=child
+    )
+    os.close(child)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux reports the end of the child so
+        while data := os.read(terminal, 4096):
+            shown += data
+
+    assert running.wait(timeout=30) == 3
+    assert b"(1/2)" in shown
+    assert b"Installed 2 packages" in shown
+    assert b"==" not in shown
     os.close(terminal)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twins import BASE, DRESSES, ODD_DRESSES, both
 
+from example_counts import examples
 from lapwing.errors import PublishRefused
 from lapwing.kernel import (
     BAD_COUNT,
@@ -278,7 +279,7 @@ frames = st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=9)), max_size=
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(body=torn, first=st.integers(0, 2**64), dress=st.sampled_from(DRESSES + ODD_DRESSES))
 def test_the_twins_frame_the_same_headers(body: bytes, first: int, dress: Any) -> None:
     both("frame_headed", dress(body), first, 1, 10, 20, 120)
@@ -291,7 +292,7 @@ commands = st.tuples(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(command=commands, first=st.integers(0, 2**64), most=st.integers(0, 9), size=st.integers(0, 30))
 def test_the_twins_frame_the_same_runs(
     command: tuple[bytes, list[tuple[int, int, bytes]], bytes], first: int, most: int, size: int
@@ -304,13 +305,13 @@ def test_the_twins_frame_the_same_runs(
     both("frame_headed_pubs", data + tail, line, first, 1, most, size, 200, 120)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(text=texts, dress=st.sampled_from(DRESSES + ODD_DRESSES))
 def test_the_twins_agree_on_what_is_lawful(text: bytes, dress: Any) -> None:
     both("count_headers", dress(text))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(found=rows, data=st.one_of(frames, st.binary(max_size=60)), start=st.integers(-1, 9), stop=st.integers(-1, 9))
 def test_the_twins_read_the_same_rows(found: bytes, data: bytes, start: int, stop: int) -> None:
     both("find_rows", found, start, stop)

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twins import BASE, DRESSES, ODD_DRESSES, both, fins, room
 
+from example_counts import examples
 from lapwing.kernel import pure
 
 edges = st.sampled_from(
@@ -69,34 +70,34 @@ runs = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=dressed, start=numbers, stop=numbers)
 def test_the_twins_find_and_decode_the_same_frames(data: Any, start: int, stop: int) -> None:
     for name in ("scan_frames", "decode_messages", "fins_of"):
         both(name, data, start, stop)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=dressed, start=numbers, stop=numbers, row=numbers, rows=st.integers(0, 8), size=st.integers(0, 600))
 def test_the_twins_fill_the_same_columns(data: Any, start: int, stop: int, row: int, rows: int, size: int) -> None:
     both("decode_columns", data, start, stop, row, *room(rows, size))
     both("decode_columns", data, 0, 1 << 40, 0, *room(rows, size))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=dressed, start=numbers, stop=numbers, most=numbers, room=numbers)
 @example(data=pure.frame_one(b"x", 0, 0) * 2, start=35, stop=70, most=9, room=2**63 - 1)
 def test_the_twins_take_the_same_slice(data: Any, start: int, stop: int, most: int, room: int) -> None:
     both("take_frames", data, start, stop, most, room)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=batches, first=numbers, now=times, most=numbers, largest=numbers)
 def test_the_twins_frame_the_same_batches(data: Any, first: int, now: int, most: int, largest: int) -> None:
     both("frame_mpub", data, first, now, most, largest)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=honest, first=numbers, now=st.integers(-(2**63), 2**63 - 1))
 def test_what_the_twins_frame_both_take_apart_again(data: bytes, first: int, now: int) -> None:
     _, (frames, count), *_ = both("frame_mpub", data, first, now, 100, 100)
@@ -138,7 +139,7 @@ def test_the_twins_frame_the_same_publishes(
     both("frame_pubs", data, line, first, now, most, largest, body)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(some=bodies, dress=st.sampled_from(DRESSES + ODD_DRESSES), first=numbers, now=times)
 def test_the_twins_frame_the_same_bodies(some: list[bytes], dress: Any, first: int, now: int) -> None:
     both("frame_bodies", [dress(body) for body in some], first, now)
@@ -146,13 +147,13 @@ def test_the_twins_frame_the_same_bodies(some: list[bytes], dress: Any, first: i
         both("frame_one", dress(body), first, now)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=batches, at=st.one_of(st.just(4), numbers), count=numbers, largest=numbers)
 def test_the_twins_find_the_same_whole_messages(data: Any, at: int, count: int, largest: int) -> None:
     both("mpub_run", data, at, count, largest)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     block=runs,
     start=numbers,
@@ -167,7 +168,7 @@ def test_the_twins_finish_the_same_messages(
     both("finish", block, base, held, attempts)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=dressed, attempts=numbers)
 def test_the_twins_say_the_same_attempts(data: Any, attempts: int) -> None:
     both("with_attempts", data, attempts)
@@ -196,7 +197,7 @@ spoilt = st.builds(
 names = st.sampled_from([b"data", b"", bytearray(b"data"), memoryview(b"d-a-t-a-")[::2], "data"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=spoilt, start=numbers, most=numbers, first=numbers, now=times, name=names)
 def test_the_twins_read_the_same_requests(data: Any, start: int, most: int, first: int, now: int, name: Any) -> None:
     for place in (0, start):
@@ -209,7 +210,7 @@ def test_the_twins_read_the_same_requests(data: Any, start: int, most: int, firs
     both("frame_xadds", data, first, now, name)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=dressed, start=numbers, stop=numbers, first=numbers, name=names)
 def test_the_twins_answer_the_same_entries(data: Any, start: int, stop: int, first: int, name: Any) -> None:
     both("entry_replies", data, start, stop, first, name)
@@ -217,13 +218,13 @@ def test_the_twins_answer_the_same_entries(data: Any, start: int, stop: int, fir
     both("publish_times", data, start, stop)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(bodies=st.lists(requests, max_size=4), first=numbers, now=st.integers(-(2**63), 2**63 - 1))
 def test_the_twins_show_the_same_pairs(bodies: list[bytes], first: int, now: int) -> None:
     both("entry_replies", pure.frame_bodies(bodies, BASE, now), 0, 1 << 40, first, b"data")
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     ids=st.lists(
         st.one_of(

@@ -1,6 +1,5 @@
 """Random histories of a broker on a real disk, against a model that anybody can believe. It speaks no protocol."""
 
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from example_counts import examples
 from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
@@ -623,7 +623,7 @@ def passed_over(channel: Channel, sequence: int) -> bool:
 
 
 BrokerMachine.TestCase.settings = settings(
-    max_examples=2000 if os.environ.get("LAPWING_SOAK") else 80,
+    max_examples=examples(80, soak=2000),
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from example_counts import examples
 from lapwing import ids, kernel
 from lapwing.broker import claims, dead_filter, dead_letter_view, policies, redrive_task, seek
 from lapwing.broker.broker import Broker
@@ -566,7 +567,7 @@ class FailureMachine(RuleBasedStateMachine):
 
 
 FailureMachine.TestCase.settings = settings(
-    max_examples=3000 if os.environ.get("LAPWING_SOAK") else 30,
+    max_examples=examples(30, soak=3000),
     stateful_step_count=30,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from example_counts import examples
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
 from lapwing.log.disk import Disk, OpenFiles
@@ -308,5 +309,5 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLogMachine = LogMachine.TestCase
 TestLogMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+    max_examples=examples(150), stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )

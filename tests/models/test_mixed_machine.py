@@ -1,6 +1,5 @@
 """Random histories of one channel with NSQ and Redis consumers, against a model of what each message goes through."""
 
-import os
 import shutil
 import sys
 import tempfile
@@ -12,6 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from example_counts import examples
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "sessions"))  # for `redis_stage`
 
@@ -449,7 +450,7 @@ class _Nobody:
 _NOBODY: Any = _Nobody()
 
 MixedMachine.TestCase.settings = settings(
-    max_examples=2000 if os.environ.get("LAPWING_SOAK") else 40,
+    max_examples=examples(40, soak=2000),
     stateful_step_count=30,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

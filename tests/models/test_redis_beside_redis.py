@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "sessions"))  # for `redis_stage`
 
 from redis_peer import RedisPeer, installed, plain, redis_server
@@ -131,7 +133,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisPeer]:
         yield found
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=1, max_size=30))
 def test_a_group_behaves_as_that_of_redis(peer: RedisPeer, steps: list[str]) -> None:
     peer.ask([b"FLUSHALL"])

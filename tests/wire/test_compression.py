@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.wire.nsq.compression import (
     PIECE,
     STREAM_ID,
@@ -130,7 +131,7 @@ def test_pieces_are_never_larger_than_they_say_and_lose_nothing(codec):
     assert b"".join(pieces) == body
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(noise=st.binary(max_size=200))
 def test_noise_is_refused_or_decoded_but_nothing_else(noise):
     for codec in (SnappyCodec(), DeflateCodec()):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing import names
 from lapwing.wire.resp import bodies, ids, keys
 from lapwing.wire.resp.errors import ErrorReply
@@ -140,7 +141,7 @@ some_keys = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(some_keys, st.integers(0, 15))
 @example(b"_3a_3a_:", 0)
 def test_every_key_that_has_a_topic_comes_back_from_it(key, database):
@@ -200,7 +201,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(values, min_size=1, max_size=4), st.booleans(), st.sampled_from([b"data", b"x", b""]))
 def test_an_entry_comes_back_exactly(words, as_json, field):
     entry = [*words, *reversed(words)]
@@ -210,7 +211,7 @@ def test_an_entry_comes_back_exactly(words, as_json, field):
     assert bodies.to_pairs(body, field, as_json=as_json) == entry
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=5), min_size=1, max_size=4))
 def test_an_object_of_an_nsq_producer_is_shown_as_pairs(fields):
     body = json.dumps(fields).encode()

@@ -7,6 +7,7 @@ from feeding import WAYS, cut
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.errors import HangUp, ProtocolError
 from lapwing.wire.resp import inline
 from lapwing.wire.resp.requests import LONGEST_LINE, Oversized, RequestLimits, RequestParser, XaddRun, split_run
@@ -241,13 +242,13 @@ pieces = st.one_of(
 talks = st.lists(pieces, max_size=8).map(b"".join)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(talks, st.lists(st.integers(0, 10_000), max_size=20))
 def test_how_a_talk_is_cut_never_changes_what_is_heard(talk, places):
     assert hear(cut(talk, places)) == hear([talk])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=40))
 def test_any_line_is_words_or_unbalanced(line):
     found = inline.split(line)

@@ -4,6 +4,7 @@ from feeding import ID, cut, hear
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.wire.nsq import commands
 from lapwing.wire.nsq.commands import MAGIC, Dpub, Fins, Identify, Mpub, Pub, batch
 from lapwing.wire.nsq.connection import BrokerConnection, Limits
@@ -36,13 +37,13 @@ subscribed = st.booleans().map(lambda yes: MAGIC + b"SUB t c\n" if yes else MAGI
 places = st.lists(st.integers(0, 100_000), max_size=20)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(subscribed, streams, places)
 def test_how_a_stream_is_cut_never_changes_what_is_heard(first, stream, places):
     assert hear(cut(first + stream, places), LIMITS) == hear([first + stream], LIMITS)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200), st.booleans())
 def test_arbitrary_bytes_break_nothing_but_the_protocol(stream, greeted):
     stream = MAGIC + stream if greeted else stream
@@ -51,7 +52,7 @@ def test_arbitrary_bytes_break_nothing_but_the_protocol(stream, greeted):
     assert hear([stream[at : at + 1] for at in range(len(stream))], LIMITS) == heard
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(subscribed, streams, places)
 def test_how_a_stream_is_cut_never_changes_the_last_word_either(first, stream, places):
     def last_word(pieces):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from lapwing.errors import ProtocolError
 from lapwing.wire.nsq.identify import Identity, Terms, negotiate, parse
 from lapwing.wire.nsq.json import JsonKind, MemberReader, compact_json, read_members
@@ -72,7 +73,7 @@ def random_json() -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.dictionaries(st.text() | st.sampled_from(["msg_timeout", "hostname"]), random_json(), max_size=5),
     st.integers(0, 3),
