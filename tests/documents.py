@@ -1,4 +1,4 @@
-"""The code blocks of README.md and docs/, for tests that run them."""
+"""The code blocks and tables of README.md and docs/, for tests that run and compare them."""
 
 import re
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_NEXT_HEADING = re.compile(r"^#+ ", re.MULTILINE)
 LANGUAGES = ("sh", "python", "yaml", "json")
 
 
@@ -41,3 +42,16 @@ def block(page: str, first: str) -> Block:
     """The block of a page that begins with this line."""
     (found,) = [each for each in blocks(page) if each.first == first]
     return found
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """The cells of each row of the table below a heading, without the table's head."""
+    _, _, text = (ROOT / page).read_text().partition(f"# {heading}\n")
+    assert text, f"{page} has no heading {heading!r}"
+    lines = _NEXT_HEADING.split(text)[0].splitlines()
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"][2:]
+
+
+def security_table(section: str) -> list[list[str]]:
+    """The rows of a table of docs/security.md."""
+    return table("docs/security.md", section)

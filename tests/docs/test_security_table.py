@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
+from documents import security_table
 from lapwing.admin.access import hash_password
 from lapwing.admin.daemon import application
 from lapwing.admin.options import AdminOptions
@@ -17,23 +18,15 @@ from lapwing.lookup.registry import Registry
 from lapwing.net.logs import Level, Log
 from lapwing.net.routes import Route
 from lapwing.nsqd.daemon import Daemon
+from lapwing.sessions.redis_authorization import access_of
+from lapwing.sessions.redis_handlers import HANDLERS
 from lapwing.wire.nsq import commands, lookup
-
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-SECTION = re.compile(r"^### (.+)$", re.MULTILINE)
-
-
-def table(section: str) -> list[list[str]]:
-    """The cells of each row below a heading, without the table's head."""
-    parts = SECTION.split(PAGE.read_text())
-    text = parts[parts.index(section) + 1]
-    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    return rows[2:]
+from lapwing.wire.resp.commands import all_specs
 
 
 def endpoints(section: str) -> dict[tuple[str, str], list[str]]:
-    found = {(method, path): rest for method, path, *rest in table(section)}
-    assert len(found) == len(table(section)), "an endpoint stands there twice"
+    found = {(method, path): rest for method, path, *rest in security_table(section)}
+    assert len(found) == len(security_table(section)), "an endpoint stands there twice"
     return found
 
 
@@ -99,5 +92,24 @@ def words(union: object) -> set[str]:
 
 
 def test_every_command_is_listed() -> None:
-    assert {row[0] for row in table("nsqd, TCP")} == words(commands.Command) - {"FINS", "REQS"}  # runs of FIN and REQ
-    assert {row[0] for row in table("nsqlookupd, TCP")} == words(lookup.Command)
+    listed = {row[0] for row in security_table("nsqd, TCP")}
+    assert listed == words(commands.Command) - {"FINS", "REQS"}  # runs of FIN and REQ
+    assert listed >= {word.decode() for word in commands.WORDS}
+    assert {row[0] for row in security_table("nsqlookupd, TCP")} == words(lookup.Command)
+
+
+def test_every_redis_command_is_listed_with_the_permission_it_needs() -> None:
+    specs = {spec.name: spec for spec in all_specs()}
+    listed = {row[0].lower().replace(" ", "|"): row[1:] for row in security_table("nsqd, Redis")}
+    there = set(HANDLERS)
+
+    assert there >= {name for name, spec in specs.items() if not spec.subcommands}, "a command is never carried out"
+    assert not there - set(listed), f"add these to the table 'nsqd, Redis': {sorted(there - set(listed))}"
+    assert not set(listed) - there, f"these are gone, delete them from 'nsqd, Redis': {sorted(set(listed) - there)}"
+    for name, (permission, scope) in listed.items():
+        needed, what_for = access_of(specs[name])
+        if "no_auth" in specs[name].flags:
+            needed, what_for = "everybody", ""
+        elif not needed:
+            needed, what_for = "publish or subscribe or admin", "any"
+        assert (permission.split(";")[0], scope) == (needed, what_for), name
