@@ -10,12 +10,12 @@ import pytest
 
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView, NodeState, Rate, ages_in, rates_between
-from lapwing.client.format import SECOND, duration, parse_span, parse_time, short
+from lapwing.client.format import SECOND, duration, parse_span, parse_time, printable, short
 from lapwing.client.log_reader import LogMessage, LogRange, Start
 from lapwing.errors import ConfigError
 from lapwing.tools import checks, processes, screens
 from lapwing.tools.checks import CheckLimits, Verdict, judge
-from lapwing.tools.message_format import MessagePrinter, printable
+from lapwing.tools.message_format import MessagePrinter
 from lapwing.tools.terminal import Terminal, bar
 
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from lapwing.client.cluster import Node
     from lapwing.client.cluster_changes import NodeResult
     from lapwing.client.cluster_client import ClusterClient
+    from lapwing.client.http import DaemonHttp
 
 T = TypeVar("T")
+Change = Callable[["DaemonHttp", str], Awaitable[T]]  # a request to one node, whose HTTP address is given
 
 Place = Annotated[
     str, Argument(metavar="TOPIC/CHANNEL", help="The channel, such as orders/billing.", complete=shared.known_places)
@@ -41,6 +43,7 @@ class ChangeFlags(NodeFlags):
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be done.")] = False
 
 
+_TOPICS: Final = "`lapwing topics` lists them"
 NODES: Final = NodeFlags()
 CHANGE: Final = ChangeFlags()
 _ADVICE: Final = {
@@ -57,9 +60,15 @@ def split_place(place: str) -> tuple[str, str]:
     return topic, channel
 
 
-async def topic_nodes(
-    client: "ClusterClient", topic: str, node: str = "", *, advice: str = "`lapwing topics` lists them"
-) -> "FoundNodes":
+class PerNode(list[Any]):
+    """An item for each node that a command is for: the node itself, or its result."""
+
+    def __init__(self, items: Sequence[Any], *, complete: bool) -> None:
+        super().__init__(items)
+        self.complete = complete  # false: a node that may be one of them did not answer
+
+
+async def topic_nodes(client: "ClusterClient", topic: str, node: str = "", *, advice: str = _TOPICS) -> PerNode:
     """Return the nodes that have the topic, or the one that is named. Raises `LapwingError` if there is none."""
     from lapwing.client.cluster_client import UpstreamFailed
 
@@ -72,25 +81,7 @@ async def topic_nodes(
     return _chosen(found.value, found.errors, node, f"no nsqd has a topic {topic!r}; {advice}")
 
 
-async def all_nodes(client: "ClusterClient", node: str = "") -> "list[Node]":
-    """Return every node, or the one that is named. Raises `LapwingError` if there is none."""
-    found = await client.nodes(topics=False)
-    return _chosen(found.value, found.errors, node, "nsqlookupd knows no nsqd")
-
-
-class FoundNodes(list[Any]):
-    """The nodes that a command is for."""
-
-    complete = True  # false: a node that may be one of them did not answer
-
-
-class NodeResults(list[Any]):
-    """The results of a change, of each node that it is for."""
-
-    complete = True  # false: a node that may be one of them did not answer
-
-
-def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: str) -> FoundNodes:
+def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: str) -> PerNode:
     for error in errors:
         shared.warn(error)
     if not nodes:
@@ -98,9 +89,7 @@ def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: st
     chosen = [node for node in nodes if wanted in ("", node.name, node.contact)]
     if not chosen:
         raise ConfigError(f"--node {wanted}: expected one of {', '.join(node.name for node in nodes)}")
-    found = FoundNodes(chosen)
-    found.complete = bool(wanted) or not errors
-    return found
+    return PerNode(chosen, complete=bool(wanted) or not errors)
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -150,13 +139,6 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers:
         print("\n".join(table(columns, rows, Terminal.of(sys.stdout))))
 
 
-def printable(text: str) -> str:
-    """Return a text of a message with its control characters written out, so that a terminal does not obey them."""
-    from lapwing.tools import message_format
-
-    return message_format.printable(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
-
-
 def end_quietly(results: "Sequence[NodeResult[Any]]", nothing: str = "") -> None:
     """Name the nodes that refused, or write that there is nothing; end the program with 1 if a node refused."""
     for result in results:
@@ -173,18 +155,30 @@ def end_with(results: "Sequence[NodeResult[Any]]") -> None:
         sys.exit(1)
 
 
-def changed(
-    flags: shared.ClusterFlags, nodes: "Callable[[ClusterClient], Awaitable[list[Node]]]",
-    change: "Callable[[ClusterClient, Node], Awaitable[T]]",
-) -> "list[NodeResult[T]]":  # fmt: skip
+def on_all(flags: NodeFlags, change: Change[T]) -> "list[NodeResult[T]]":
+    """Carry a change out on every node, or on the one that is named. Raises `LapwingError` if there is none."""
+
+    async def nodes(client: "ClusterClient") -> PerNode:
+        found = await client.nodes(topics=False)
+        return _chosen(found.value, found.errors, flags.node, "nsqlookupd knows no nsqd")
+
+    return on_each(flags, nodes, change)
+
+
+def on_topic(flags: NodeFlags, topic: str, change: Change[T], *, advice: str = _TOPICS) -> "list[NodeResult[T]]":
+    """Carry a change out on the nodes that have the topic, or on the one that is named."""
+    return on_each(flags, lambda client: topic_nodes(client, topic, flags.node, advice=advice), change)
+
+
+def on_each(
+    flags: NodeFlags, nodes: "Callable[[ClusterClient], Awaitable[PerNode]]", change: Change[T]
+) -> "list[NodeResult[T]]":
     """Carry a change out on the nodes that `nodes` finds."""
 
     async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
         from lapwing.client.cluster_changes import on_each
 
         found = await nodes(client)
-        results = NodeResults(await on_each(found, lambda node: change(client, node)))
-        results.complete = getattr(found, "complete", True)
-        return results
+        return PerNode(await on_each(found, lambda node: change(client.http, node.contact)), complete=found.complete)
 
     return shared.asked(flags, carry_out)

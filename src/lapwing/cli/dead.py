@@ -8,12 +8,11 @@ from lapwing.cli import administer, dead_targets, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.cli.dead_targets import Dead, DeadNode, LetterFlags
+from lapwing.client.format import printable_text, several
 from lapwing.errors import LapwingError
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
     from lapwing.client.cluster_changes import NodeResult
-    from lapwing.client.cluster_client import ClusterClient
 
 app = Group(
     "dead",
@@ -49,17 +48,13 @@ def list_(
         _list_topics(flags)
         return
     params = dead_targets.parameters(letters.filter(name))
-
-    async def grouped(at: DeadNode) -> Any:
-        return await at.get("/dead/groups", **params)
-
-    results = dead_targets.on_each(flags, name, grouped)
+    results = dead_targets.on_each(flags, name, lambda at: at.get("/dead/groups", **params))
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     rows = [
         (result.node, f"{group['letters']:,}", f"{group['topic']}/{group['channel']}", group["reason"], group["last"],
-         administer.printable(group["error"]))
+         printable_text(group["error"]))
         for result in results for group in (result.answer or {}).get("groups", ())
     ]  # fmt: skip
     others = sum((result.answer or {}).get("others", 0) for result in results)
@@ -70,10 +65,7 @@ def list_(
 
 
 def _list_topics(flags: NodeFlags) -> None:
-    async def found(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.get(at.contact, "/dead")
-
-    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), found)
+    results = administer.on_all(flags, lambda http, at: http.get(at, "/dead"))
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
@@ -170,11 +162,7 @@ def status(name: Dead, wait: Wait = False, flags: NodeFlags = NODES) -> None:
 @app.command(example="lapwing dead cancel orders/billing")
 def cancel(name: Dead, flags: NodeFlags = NODES) -> None:
     """End a redrive or a purge where it is. Letters that it has not dealt with stay dead letters."""
-
-    async def ended(at: DeadNode) -> Any:
-        return await at.post("/dead/cancel")
-
-    _report_tasks(dead_targets.on_each(flags, name, ended), flags)
+    _report_tasks(dead_targets.on_each(flags, name, lambda at: at.post("/dead/cancel")), flags)
 
 
 # ---- what they share ----
@@ -187,11 +175,8 @@ def _carry_out(
     """Count the letters on each node, ask, and begin."""
     document = {**document, "filter": letters.filter(name)}
     one = bool(letters.sequence)
-
-    async def preview(at: DeadNode) -> Any:
-        return await at.post(path, {**document, "limit": limit, "dry_run": True})
-
-    planned = dead_targets.on_each(flags, name, preview, one=one)
+    preview = {**document, "limit": limit, "dry_run": True}
+    planned = dead_targets.on_each(flags, name, lambda at: at.post(path, preview), one=one)
     shares = _shares(planned, limit)
     if flags.dry_run or not all(result.done for result in planned):
         administer.report(
@@ -270,8 +255,6 @@ def _progress(task: Any) -> str:
 
 
 def _letters(count: int) -> str:
-    from lapwing.client.format import several
-
     return several(count, "dead letter")
 
 
@@ -282,7 +265,7 @@ def _sample(answer: Any) -> list[str]:
 
 
 def _first_line(letter: Any) -> str:
-    return administer.printable(str(letter["error"] or "").partition("\n")[0][:100])
+    return printable_text(str(letter["error"] or "").partition("\n")[0][:100])
 
 
 def _letter_lines(node: str, letter: Any) -> list[str]:
@@ -302,11 +285,11 @@ def _letter_lines(node: str, letter: Any) -> list[str]:
     lines = [f"letter {letter['sequence']}"]
     for head, text in heads:
         if text:
-            first, *more = map(administer.printable, str(text).split("\n"))
+            first, *more = map(printable_text, str(text).split("\n"))
             lines += [f"  {head:<10} {first}", *(f"  {'':<10} {line}" for line in more)]
     if "body" in letter:
         text = letter["body"] if letter["body"] is not None else f"base64: {letter['body_base64']}"
-        lines += map(administer.printable, text.split("\n"))
+        lines += map(printable_text, text.split("\n"))
     return lines
 
 

@@ -136,9 +136,8 @@ def on_each(
             names = ", ".join(each.node.name for each in found.values())
             raise LapwingError(f"--sequence names a letter of one node, and several have {name}: give --node ({names})")
         nodes = [each.node for each in found.values() if only is None or each.node.name in only]
-        results = administer.NodeResults(await cluster_changes.on_each(nodes, lambda at: change(found[at.name])))
-        results.complete = complete
-        return results
+        results = await cluster_changes.on_each(nodes, lambda at: change(found[at.name]))
+        return administer.PerNode(results, complete=complete)
 
     return shared.asked(flags, carry_out)
 

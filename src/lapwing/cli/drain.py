@@ -1,14 +1,10 @@
 """lapwing drain: empty a node before it is taken away."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from lapwing.cli import administer
 from lapwing.cli.administer import NODES, NodeFlags, Yes
 from lapwing.cli.commands import Group, Option
-
-if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
-    from lapwing.client.cluster_client import ClusterClient
 
 app = Group(
     "drain",
@@ -17,7 +13,6 @@ app = Group(
     Publishers get an error that makes them use another node.""",
     example="lapwing drain start --node 10.0.0.7:4151 --deadline 10m",
 )
-
 
 
 @app.command(example="lapwing drain start --node 10.0.0.7:4151 --deadline 10m")
@@ -30,36 +25,23 @@ def start(
     if not flags.node:
         administer.confirm("This will drain every node, so that nothing can be published. Continue?", yes=yes)
     document = {"deadline": deadline} if deadline else {}
-
-    async def begin(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.call("POST", at.contact, "/drain", document=document)
-
-    _report(flags, begin)
+    _report(flags, lambda http, at: http.call("POST", at, "/drain", document=document))
 
 
 @app.command(example="lapwing drain status")
 def status(flags: NodeFlags = NODES) -> None:
     """Show how far each node is."""
-
-    async def show(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.get(at.contact, "/drain")
-
-    _report(flags, show)
+    _report(flags, lambda http, at: http.get(at, "/drain"))
 
 
 @app.command(example="lapwing drain stop --node 10.0.0.7:4151")
 def stop(flags: NodeFlags = NODES) -> None:
     """Take messages again."""
-
-    async def end(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.call("POST", at.contact, "/undrain")
-
-    _report(flags, end)
+    _report(flags, lambda http, at: http.call("POST", at, "/undrain"))
 
 
-def _report(flags: NodeFlags, change: Any) -> None:
-    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), change)
-    administer.report(results, _state, as_json=flags.as_json)
+def _report(flags: NodeFlags, change: administer.Change[Any]) -> None:
+    administer.report(administer.on_all(flags, change), _state, as_json=flags.as_json)
 
 
 def _state(answer: Any) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from lapwing.cli import administer, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags, Place
 from lapwing.cli.commands import Argument, Group, Option, UsageError
+from lapwing.client.format import messages, parse_span, printable_text
 from lapwing.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
-    from lapwing.client.cluster_client import ClusterClient
+    from lapwing.client.http import DaemonHttp
 
 app = Group(
     "pending",
@@ -47,8 +47,6 @@ class PendingFlags:
 
     def members(self) -> dict[str, Any]:
         """Return the conditions as nsqd takes them. Raises `UsageError`."""
-        from lapwing.client.format import parse_span
-
         for flag, given in (("--holder", self.holder), ("--min-idle", self.min_idle)):
             if given == "":  # an empty shell variable must not mean all messages
                 raise UsageError(f"{flag} is empty: give a value, or leave it out")
@@ -73,12 +71,8 @@ def list_(
     flags: NodeFlags = NODES,
 ) -> None:
     """List pending messages in the order of the log: who has each, for how long, and how often it failed."""
-    members = which.members()
-
-    async def read(client: "ClusterClient", at: "Node") -> Any:
-        return await _read(client, at, place, members, count, after=after, bodies=bodies)
-
-    results = administer.changed(flags, lambda client: _nodes(client, place, flags.node), read)
+    params = _params(place, which.members()) | ({"body": "true"} if bodies else {})
+    results = administer.on_topic(flags, params["topic"], lambda http, at: _read(http, at, params, after, count))
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
@@ -86,7 +80,8 @@ def list_(
                    bodies=bodies)  # fmt: skip
     for result in results:
         if result.answer:
-            shared.warn(f"{result.node}: {_counted(result.answer['counts'])}")
+            counts = (f"{result.answer['counts'][state]:,} {state.replace('_', ' ')}" for state in _STATES)
+            shared.warn(f"{result.node}: {', '.join(counts)}")
     administer.end_quietly(results)
 
 
@@ -143,8 +138,6 @@ def defer(
     flags: ChangeFlags = CHANGE,
 ) -> None:
     """Take messages from their consumers, and deliver them after a delay."""
-    from lapwing.client.format import parse_span
-
     if not by:
         raise UsageError("--by is missing: the delay, such as --by 30m")
     document = {"action": "defer", "delay": parse_span(by, "--by") // 1_000_000}
@@ -165,27 +158,18 @@ def cancel(
 # ---- what they share ----
 
 
-async def _nodes(client: "ClusterClient", place: str, node: str) -> "list[Node]":
-    return await administer.topic_nodes(client, administer.split_place(place)[0], node)
-
-
-def _params(place: str) -> dict[str, str]:
+def _params(place: str, members: dict[str, Any]) -> dict[str, str]:
     topic, channel = administer.split_place(place)
-    return {"topic": topic, "channel": channel}
+    return {"topic": topic, "channel": channel, **{key: str(value) for key, value in members.items()}}
 
 
 async def _pages(
-    client: "ClusterClient", at: "Node", place: str, members: dict[str, Any], *, after: int, limit: int, bodies: bool
+    http: "DaemonHttp", at: str, params: dict[str, str], after: int = -1, limit: int = sys.maxsize
 ) -> AsyncIterator[Any]:
     """Yield the answers of a node, a page each."""
-    params = _params(place) | {key: str(value) for key, value in members.items()}
-    if bodies:
-        params["body"] = "true"
     while True:
-        params["limit"] = str(min(limit, _PAGE))
-        if after >= 0:
-            params["after"] = str(after)
-        answer = await client.http.get(at.contact, "/channel/pending", params, timeout=_TIMEOUT)
+        page = {"limit": str(min(limit, _PAGE)), **({"after": str(after)} if after >= 0 else {})}
+        answer = await http.get(at, "/channel/pending", params | page, timeout=_TIMEOUT)
         yield answer
         limit -= len(answer["entries"])
         if answer["next"] is None or limit <= 0:
@@ -193,30 +177,27 @@ async def _pages(
         after = answer["next"]
 
 
-async def _read(
-    client: "ClusterClient", at: "Node", place: str, members: dict[str, Any], count: int, *, after: int = -1,
-    bodies: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+async def _read(http: "DaemonHttp", at: str, params: dict[str, str], after: int, count: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    async for page in _pages(client, at, place, members, after=after, limit=count, bodies=bodies):
+    async for page in _pages(http, at, params, after, count):
         entries = [*found.get("entries", ()), *page["entries"]]
         found = {**page, "entries": entries, "counts": found.get("counts", page["counts"])}
     return found
 
 
-async def _counted_on(
-    client: "ClusterClient", at: "Node", place: str, members: dict[str, Any], ids: set[str], limit: int
-) -> int:
+async def _counted(
+    http: "DaemonHttp", at: str, params: dict[str, str], ids: set[str], limit: int
+) -> dict[str, int]:
     """Return how many messages of a node a claim means."""
-    count, everything = 0, not ids and set(members) == {"state"}
-    async for page in _pages(client, at, place, members, after=-1, limit=sys.maxsize, bodies=False):
+    count, everything = 0, not ids and params.keys() == {"topic", "channel", "state"}
+    async for page in _pages(http, at, params):
         if everything:
-            count = int(page["counts"][members["state"]])
+            count = int(page["counts"][params["state"]])
             break
         count += sum(1 for entry in page["entries"] if not ids or entry["id"] in ids)
         if (limit and count >= limit) or (ids and count == len(ids)):
             break
-    return min(count, limit) if limit else count
+    return {"messages": min(count, limit) if limit else count}
 
 
 def _claim(
@@ -230,29 +211,24 @@ def _claim(
     wanted = set(ids or ())
     for each in wanted:
         _check_id(each)
-
-    async def nodes(client: "ClusterClient") -> "list[Node]":
-        return await _nodes(client, place, flags.node)
-
-    async def count(client: "ClusterClient", at: "Node") -> Any:
-        return {"messages": await _counted_on(client, at, place, members, wanted, limit)}
-
-    planned = administer.changed(flags, nodes, count)
+    params = _params(place, members)
+    planned = administer.on_topic(flags, params["topic"], lambda http, at: _counted(http, at, params, wanted, limit))
     if flags.dry_run or not all(result.done for result in planned):
-        administer.report(planned, lambda answer: f"would {what.format(_messages(answer['messages']))}",
+        administer.report(planned, lambda answer: f"would {what.format(messages(answer['messages']))}",
                           as_json=flags.as_json)  # fmt: skip
         return
-    plan = "\n".join(f"  {result.node}: {_messages(result.answer['messages'])}" for result in planned if result.answer)
+    plan = "\n".join(f"  {result.node}: {messages(result.answer['messages'])}" for result in planned if result.answer)
     total = sum(result.answer["messages"] for result in planned if result.answer)
     if total:
-        administer.confirm(f"This will {what.format(_messages(total))} of {place}:\n{plan}\nContinue?", yes=flags.yes)
+        administer.confirm(f"This will {what.format(messages(total))} of {place}:\n{plan}\nContinue?", yes=flags.yes)
+    where = {"topic": params["topic"], "channel": params["channel"]}  # permissions are checked by these
 
-    async def take(client: "ClusterClient", at: "Node") -> Any:
+    async def take(http: "DaemonHttp", at: str) -> Any:
         if not total and not wanted:  # a message that matches by now was not asked about
             return {"claimed": 0, "ids": [], "refused": {}}
-        return await _take(client, at, {**document, **members, **_params(place)}, sorted(wanted), limit)
+        return await _take(http, at, where, {**document, **members, **where}, sorted(wanted), limit)
 
-    results = administer.changed(flags, nodes, take)
+    results = administer.on_topic(flags, params["topic"], take)
     administer.report(results, lambda answer: _taken(answer, what), as_json=flags.as_json)
     _warn_of_others(wanted, [result.answer for result in results if result.answer])
 
@@ -286,7 +262,7 @@ def _warn_of_others(wanted: set[str], answers: list[Any]) -> None:
 
 
 async def _take(
-    client: "ClusterClient", at: "Node", document: dict[str, Any], ids: list[str], limit: int
+    http: "DaemonHttp", at: str, where: dict[str, str], document: dict[str, Any], ids: list[str], limit: int
 ) -> dict[str, Any]:
     """Claim what there is on a node, a page at a time."""
     claimed: list[str] = []
@@ -298,10 +274,8 @@ async def _take(
             most = min(_PAGE, limit - len(claimed)) if limit else _PAGE
             if most <= 0:
                 break
-            more: dict[str, Any] = {"ids": page} if page else {"after": after}
-            params = {"topic": document["topic"], "channel": document["channel"]}  # permissions are checked by these
-            answer = await client.http.call("POST", at.contact, "/channel/claim", params, document={
-                **document, **more, "limit": most}, timeout=_TIMEOUT)  # fmt: skip
+            some = {**document, **({"ids": page} if page else {"after": after}), "limit": most}
+            answer = await http.call("POST", at, "/channel/claim", where, document=some, timeout=_TIMEOUT)
             claimed += answer["ids"]
             refused |= answer.get("refused", {})
             if page or answer["next"] is None:
@@ -311,18 +285,8 @@ async def _take(
 
 
 def _taken(answer: Any, what: str) -> str:
-    words = what.format(_messages(answer["claimed"]))
+    words = what.format(messages(answer["claimed"]))
     return f"done: {words}" if answer["claimed"] else "nothing to do"
-
-
-def _messages(count: int) -> str:
-    from lapwing.client.format import messages
-
-    return messages(count)
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{counts[state]:,} {state.replace('_', ' ')}" for state in _STATES)
 
 
 def _print_entries(entries: list[tuple[str, Any]], *, bodies: bool) -> None:
@@ -340,7 +304,7 @@ def _print_entries(entries: list[tuple[str, Any]], *, bodies: bool) -> None:
     print(heading)
     for line, (_, entry) in zip(lines, entries, strict=True):
         print(line)
-        print(administer.printable(_body(entry)), end="\n\n")
+        print(printable_text(_body(entry)), end="\n\n")
 
 
 def _body(entry: Any) -> str:

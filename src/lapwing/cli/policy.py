@@ -1,17 +1,13 @@
 """lapwing policy: settings for every topic or channel whose name matches."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from lapwing import names
 from lapwing.cli import administer
 from lapwing.cli.administer import NODES, NodeFlags, Yes
 from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.cli.settings import parse_pairs
-
-if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
-    from lapwing.client.cluster_client import ClusterClient
 
 app = Group(
     "policy",
@@ -27,11 +23,7 @@ Name = Annotated[str, Argument(help="The name of the policy.")]
 @app.command("list", example="lapwing policy list")
 def list_(flags: NodeFlags = NODES) -> None:
     """List the policies of each node, the one that wins first."""
-
-    async def found(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.get(at.contact, "/policies")
-
-    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), found)
+    results = administer.on_all(flags, lambda http, at: http.get(at, "/policies"))
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
@@ -58,11 +50,7 @@ def set_(
     if not names.valid_policy(name):
         raise UsageError(names.POLICY)
     document = {"topics": topics, "channels": channels, "priority": priority, "settings": parse_pairs(pairs)}
-
-    async def put(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.call("PUT", at.contact, f"/policies/{name}", document=document)
-
-    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), put)
+    results = administer.on_all(flags, lambda http, at: http.call("PUT", at, f"/policies/{name}", document=document))
     administer.report(
         results,
         lambda answer: f"set; matches {answer['matching_topics']} topics and {answer['matching_channels']} channels",
@@ -76,9 +64,5 @@ def remove(name: Name, yes: Yes = False, flags: NodeFlags = NODES) -> None:
     if not names.valid_policy(name):
         raise UsageError(names.POLICY)
     administer.confirm(f"This will remove the policy {name}. Continue?", yes=yes)
-
-    async def removed(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.call("DELETE", at.contact, f"/policies/{name}")
-
-    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), removed)
+    results = administer.on_all(flags, lambda http, at: http.call("DELETE", at, f"/policies/{name}"))
     administer.report(results, "removed", as_json=flags.as_json)

@@ -8,8 +8,7 @@ from lapwing.cli.commands import Argument, UsageError, command
 from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
-    from lapwing.client.cluster_client import ClusterClient
+    from lapwing.client.cluster_changes import NodeResult
 
 _WORDS = ("earliest", "latest", "bookmark")
 
@@ -55,17 +54,13 @@ def move(place: str, to: Any, flags: ChangeFlags, *, backwards: bool = False) ->
     topic, channel = administer.split_place(place)
     params = {"topic": topic, "channel": channel}
 
-    async def preview(client: "ClusterClient", at: "Node") -> Any:
-        document = {"to": to, "dry_run": True}
-        return await client.http.call("POST", at.contact, "/channel/seek", params, document=document)
+    def seek(**more: bool) -> "list[NodeResult[Any]]":
+        document = {"to": to, **more}
+        return administer.on_topic(
+            flags, topic, lambda http, at: http.call("POST", at, "/channel/seek", params, document=document)
+        )
 
-    async def seek(client: "ClusterClient", at: "Node") -> Any:
-        return await client.http.call("POST", at.contact, "/channel/seek", params, document={"to": to})
-
-    async def nodes(client: "ClusterClient") -> "list[Node]":
-        return await administer.topic_nodes(client, topic, flags.node)
-
-    planned = administer.changed(flags, nodes, preview)
+    planned = seek(dry_run=True)
     if flags.dry_run or not all(result.done for result in planned):
         administer.report(planned, lambda answer: f"would go {_effect(answer)}", as_json=flags.as_json)
         return
@@ -75,8 +70,7 @@ def move(place: str, to: Any, flags: ChangeFlags, *, backwards: bool = False) ->
                            "`lapwing seek` does that")  # fmt: skip
     plan = "\n".join(f"  {result.node}: {_effect(result.answer)}" for result in planned)
     administer.confirm(f"This will move {place}:\n{plan}\nContinue?", yes=flags.yes)
-    results = administer.changed(flags, nodes, seek)
-    administer.report(results, lambda answer: f"moved {_effect(answer)}", as_json=flags.as_json)
+    administer.report(seek(), lambda answer: f"moved {_effect(answer)}", as_json=flags.as_json)
 
 
 def _effect(answer: Any) -> str:

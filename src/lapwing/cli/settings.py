@@ -1,7 +1,7 @@
 """lapwing settings: show and change the settings of a topic or channel."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lapwing.cli import administer, shared
@@ -9,8 +9,7 @@ from lapwing.cli.administer import NODES, NodeFlags
 from lapwing.cli.commands import Argument, Option, UsageError, command
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
-    from lapwing.client.cluster_client import ClusterClient
+    from lapwing.client.http import DaemonHttp
 
 
 def _places(incomplete: str) -> list[str]:
@@ -44,12 +43,10 @@ def app(
             raise UsageError(f"{key} is set and unset: leave one out")
         changes[key] = None
 
-    async def apply(client: "ClusterClient", at: "Node") -> Any:
-        if changes:
-            return await client.http.call("PATCH", at.contact, path, params, document=changes)
-        return await client.http.get(at.contact, path, params)
+    def apply(http: "DaemonHttp", at: str) -> Awaitable[Any]:
+        return http.call("PATCH", at, path, params, document=changes) if changes else http.get(at, path, params)
 
-    results = administer.changed(flags, lambda client: administer.topic_nodes(client, topic, flags.node), apply)
+    results = administer.on_topic(flags, topic, apply)
     if changes or flags.as_json:
         administer.report(results, lambda answer: f"set: {_shown(answer, changes)}", as_json=flags.as_json)
         return

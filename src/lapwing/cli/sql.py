@@ -50,14 +50,13 @@ def app(
 
 
 def _show(names: list[str], found: list[dict[str, object]]) -> None:
-    from lapwing.tools.message_format import printable
+    from lapwing.client.format import printable_text
     from lapwing.tools.terminal import Column, Terminal, table
 
     numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in found)}
     columns = [Column(name, left=name not in numbers) for name in names]
-    texts = [[_text(row.get(name)) for name in names] for row in found]
-    shown = [[printable(text.encode()).decode() for text in row] for row in texts]
-    print("\n".join(table(columns, shown, Terminal.of(sys.stdout))))
+    texts = [[printable_text(_text(row.get(name))) for name in names] for row in found]
+    print("\n".join(table(columns, texts, Terminal.of(sys.stdout))))
 
 
 def _text(value: object) -> str:

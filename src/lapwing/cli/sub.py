@@ -44,7 +44,8 @@ async def _consume(
     import asyncio
 
     from lapwing import Consumer
-    from lapwing.tools.message_format import delivered_json, printable, shown_body
+    from lapwing.client.format import printable
+    from lapwing.tools.message_format import delivered_json, shown_body
 
     if count:
         in_flight = min(in_flight, count)

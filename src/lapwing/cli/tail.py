@@ -81,7 +81,8 @@ async def _through_channel(client: Any, topic: str, count: int, as_json: bool, w
     import json
 
     from lapwing import Consumer
-    from lapwing.tools.message_format import delivered_json, printable, shown_body
+    from lapwing.client.format import printable
+    from lapwing.tools.message_format import delivered_json, shown_body
 
     shared.log_client_warnings()
     nsqds = [node.tcp_name for node in (await client.nodes(topics=False)).value]

@@ -7,8 +7,8 @@ from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
     from lapwing.client.cluster_client import ClusterClient
+    from lapwing.client.http import DaemonHttp
 
 app = Group(
     "topic",
@@ -29,29 +29,22 @@ def create(
 ) -> None:
     """Create a topic on every node. A topic that exists is left as it is."""
 
-    async def made(client: "ClusterClient", at: "Node") -> None:
-        await client.http.post(at.contact, "/topic/create", {"topic": topic})
+    async def made(http: "DaemonHttp", at: str) -> None:
+        await http.post(at, "/topic/create", {"topic": topic})
         for name in channel or ():
-            await client.http.post(at.contact, "/channel/create", {"topic": topic, "channel": name})
+            await http.post(at, "/channel/create", {"topic": topic, "channel": name})
 
-    results = administer.changed(flags, lambda client: administer.all_nodes(client, flags.node), made)
-    administer.report(results, "created", as_json=flags.as_json)
+    administer.report(administer.on_all(flags, made), "created", as_json=flags.as_json)
 
 
 @app.command(example="lapwing topic delete orders --dry-run")
-def delete(
-    topic: shared.Topic,
-    flags: ChangeFlags = CHANGE,
-) -> None:
+def delete(topic: shared.Topic, flags: ChangeFlags = CHANGE) -> None:
     """Delete a topic with its channels and all messages, on every node and in nsqlookupd."""
     destroy("delete", "deleted", topic, "", flags)
 
 
 @app.command(example="lapwing topic empty orders --yes")
-def empty(
-    topic: shared.Topic,
-    flags: ChangeFlags = CHANGE,
-) -> None:
+def empty(topic: shared.Topic, flags: ChangeFlags = CHANGE) -> None:
     """Drop the messages that wait in the topic and are not in a channel yet. Channels keep theirs."""
     destroy("empty", "emptied", topic, "", flags)
 
@@ -71,11 +64,7 @@ def unpause(topic: shared.Topic, flags: NodeFlags = NODES) -> None:
 def act(action: str, done: str, topic: str, channel: str, flags: NodeFlags) -> None:
     """Pause or unpause a topic, or a channel of it."""
     path, params = _request(action, topic, channel)
-    results = administer.changed(
-        flags,
-        lambda client: administer.topic_nodes(client, topic, flags.node),
-        lambda client, at: client.http.post(at.contact, path, params),
-    )
+    results = administer.on_topic(flags, topic, lambda http, at: http.post(at, path, params))
     administer.report(results, done, as_json=flags.as_json)
 
 
@@ -86,7 +75,7 @@ def destroy(action: str, done: str, topic: str, channel: str, flags: ChangeFlags
 
     async def look(client: "ClusterClient") -> list[tuple[str, str]]:
         nodes = await administer.topic_nodes(client, topic, flags.node)
-        return [(each.name, _held(await _stats(client, each, topic), channel, action)) for each in nodes]
+        return [(each.name, await _held(client.http, each.contact, topic, channel, action)) for each in nodes]
 
     held = shared.asked(flags, look)
     if flags.dry_run:
@@ -96,16 +85,14 @@ def destroy(action: str, done: str, topic: str, channel: str, flags: ChangeFlags
     places = "\n".join(f"  {where}: {what}" for where, what in held)
     administer.confirm(f"This will {action} {name}:\n{places}\nContinue?", yes=flags.yes)
 
-    async def destroyed(client: "ClusterClient", at: "Node") -> None:
-        await client.http.post(at.contact, path, params)
-
-    async def nodes(client: "ClusterClient") -> "list[Node]":
+    async def nodes(client: "ClusterClient") -> administer.PerNode:
         found = await administer.topic_nodes(client, topic, flags.node)
         if action == "delete" and not flags.node:
             await _forget(client, path, params)
         return found
 
-    administer.report(administer.changed(flags, nodes, destroyed), done, as_json=flags.as_json)
+    results = administer.on_each(flags, nodes, lambda http, at: http.post(at, path, params))
+    administer.report(results, done, as_json=flags.as_json)
 
 
 async def _forget(client: "ClusterClient", path: str, params: dict[str, str]) -> None:
@@ -126,15 +113,11 @@ def _request(action: str, topic: str, channel: str) -> tuple[str, dict[str, str]
     return f"/topic/{action}", {"topic": topic}
 
 
-async def _stats(client: "ClusterClient", node: "Node", topic: str) -> dict[str, Any]:
-    params = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
-    answer = await client.http.get(node.contact, "/stats", params)
-    found: dict[str, Any] = next((each for each in answer["topics"] if each["topic_name"] == topic), {"channels": []})
-    return found
-
-
-def _held(topic: dict[str, Any], channel: str, action: str) -> str:
-    """Return what is at stake, in words."""
+async def _held(http: "DaemonHttp", at: str, name: str, channel: str, action: str) -> str:
+    """Return what is at stake on one node, in words."""
+    params = {"format": "json", "topic": name, "include_clients": "false", "include_mem": "false"}
+    answer = await http.get(at, "/stats", params)
+    topic: Any = next((each for each in answer["topics"] if each["topic_name"] == name), {"channels": []})
     if channel:
         found = next((each for each in topic["channels"] if each["channel_name"] == channel), None)
         if found is None:

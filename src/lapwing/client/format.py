@@ -1,4 +1,4 @@
-"""Write numbers and times for people, and read the times that people write."""
+"""Write numbers, times and texts for people, and read the times that people write."""
 
 import math
 import re
@@ -101,6 +101,18 @@ def quantile(number: float) -> str:
 def local_time(timestamp: int) -> str:
     """Return a Unix time in ns, local, to the millisecond: `2026-11-15 09:31:44.123+01:00`."""
     return datetime.fromtimestamp(timestamp / SECOND).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def printable(body: bytes) -> bytes:
+    """Return the body with control characters written out."""
+    text = body.decode("utf-8", "backslashreplace")
+    shown = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+    return shown.encode("utf-8", "backslashreplace")
+
+
+def printable_text(text: str) -> str:
+    """Return a text with control characters written out, so that a terminal does not obey them."""
+    return printable(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
 
 
 def parse_span(text: str, what: str = "duration") -> int:

@@ -5,7 +5,7 @@ import re
 from typing import Any, BinaryIO, Final
 
 from lapwing.client.cluster import Json
-from lapwing.client.format import local_time
+from lapwing.client.format import local_time, printable, printable_text
 from lapwing.client.log_reader import LogMessage
 from lapwing.tools.terminal import Terminal
 from lapwing.wire.resp.bodies import fields_of
@@ -67,8 +67,7 @@ class MessagePrinter:
         if self._pretty:
             parts.append(paint(message.node, "dim"))
         for name, value in message.headers.items():
-            shown = printable(f"{name}: {value}".encode()).decode("utf-8", "replace")
-            parts.append(paint(shown, "yellow"))
+            parts.append(paint(printable_text(f"{name}: {value}"), "yellow"))
         return "  ".join(parts)
 
     def _body(self, body: bytes) -> bytes:
@@ -81,11 +80,9 @@ class MessagePrinter:
         if document is None:
             return printable(body) if self._is_terminal else body
         text = json.dumps(document, indent=2, ensure_ascii=False) if self._pretty else body.decode()
-        lines = text.split("\n") if self._is_terminal else [text]
         if not self._is_terminal:
             return text.encode()
-        shown = [printable(line.encode("utf-8", "surrogatepass")).decode() for line in lines]
-        return "\n".join(self._coloured(line) for line in shown).encode()
+        return "\n".join(self._coloured(printable_text(line)) for line in text.split("\n")).encode()
 
     def _coloured(self, line: str) -> str:
         if not self._terminal.colour:
@@ -105,13 +102,6 @@ def shown_body(body: bytes) -> bytes:
     """Return the body for people: the fields of a Redis entry as one line of JSON, any other body as it is."""
     fields = fields_of(body)
     return json.dumps(fields, ensure_ascii=False).encode() if fields else body
-
-
-def printable(body: bytes) -> bytes:
-    """Return the body with control characters written out."""
-    text = body.decode("utf-8", "backslashreplace")
-    shown = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
-    return shown.encode("utf-8", "backslashreplace")
 
 
 def delivered_json(message: Any) -> Json:

@@ -10,9 +10,8 @@ from typing import Any, Final
 from lapwing import names
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, Rate, Rates
-from lapwing.client.format import duration, short
+from lapwing.client.format import duration, printable_text, short
 from lapwing.client.pipeline_status import problem
-from lapwing.tools.message_format import printable
 from lapwing.tools.supervisor import Child, State
 from lapwing.tools.terminal import Cell, Column, Terminal, table
 
@@ -133,9 +132,9 @@ def pending_table(entries: Sequence[tuple[str, Json]], terminal: Terminal, *, no
         idle, error = entry["idle"], str(entry["error"] or "").partition("\n")[0][:100]
         rows.append([
             *((node,) if nodes else ()), str(entry["sequence"]), entry["id"], entry["state"].replace("_", " "),
-            _clean(entry["holder"] or ""), "" if idle is None else duration(idle / 1000),
+            printable_text(entry["holder"] or ""), "" if idle is None else duration(idle / 1000),
             _left(entry["deadline"], now), str(entry["deliveries"]), str(entry["failures"]),
-            "" if entry["size"] is None else str(entry["size"]), _clean(error),
+            "" if entry["size"] is None else str(entry["size"]), printable_text(error),
         ])  # fmt: skip
     return table(columns, rows, terminal)
 
@@ -145,10 +144,6 @@ def _left(deadline: str | None, now: float) -> str:
         return ""
     seconds = datetime.fromisoformat(deadline).timestamp() - now
     return f"in {duration(round(seconds, 1) if seconds < 10 else round(seconds))}" if seconds > 0 else "now"
-
-
-def _clean(text: str) -> str:
-    return printable(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
 
 
 def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
