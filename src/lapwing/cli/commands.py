@@ -59,16 +59,14 @@ class Option:
         self.show_default = show_default
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
     """A value that stands by itself."""
 
-    def __init__(
-        self, *, help: str = "", metavar: str = "", choices: Sequence[str] = (), complete: Completer | None = None
-    ) -> None:
-        self.help = help
-        self.metavar = metavar
-        self.choices = tuple(choices)
-        self.complete = complete
+    help: str = ""
+    metavar: str = ""
+    choices: Sequence[str] = ()
+    complete: Completer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +214,13 @@ class Command:
                 text = left.pop(0)
             given.setdefault(param.name, []).append(param.convert(text))
         self._place(loose, given)
-        return {param.name: self._value(param, given.get(param.name)) for param in self.params}
+        values = {param.name: param.default for param in self.params}
+        many = {param.name for param in self.params if param.many}
+        return values | {name: found if name in many else found[-1] for name, found in given.items()}
 
     def _param(self, flag: str) -> Param:
-        for param in self.options:
-            if flag in param.on or flag in param.off:
-                return param
+        if (param := self._known(flag)) is not None:
+            return param
         known = [each for param in self.options for each in (*param.on, *param.off)]
         raise UsageError(f"there is no option {flag}{_guess(flag, known)}")
 
@@ -237,11 +236,6 @@ class Command:
                 raise ArgumentMissing(f"{param.metavar} is missing")
         if loose:
             raise UsageError(f"{loose[0]!r} is one argument too many")
-
-    def _value(self, param: Param, given: list[Any] | None) -> Any:
-        if given is None:
-            return param.default
-        return given if param.many else given[-1]
 
     # ---- help ----
 
@@ -333,7 +327,7 @@ class Group:
             raise UsageError(f"there is no option {name}")
         name = _ALIASES.get(name, name) if name not in self.commands else name
         if name not in self.commands:
-            raise UsageError(f"there is no command {name!r}{_guess(name, list(self.commands))}")
+            raise UsageError(f"there is no command {name!r}{_guess(name, [known for known, _ in self.rows()])}")
         return self.commands[name]
 
     def run(self, path: str, words: Sequence[str]) -> None:

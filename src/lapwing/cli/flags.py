@@ -1,13 +1,15 @@
 """Read the settings of a program from flags, in Go's syntax, and from a TOML file."""
 
-import dataclasses
+import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from lapwing import kernel
 from lapwing.cli.streams import open_closed
 from lapwing.errors import ConfigError
+from lapwing.names import NSQ_VERSION
 from lapwing.net.options import Setting, by_key, settings
 
 Options = TypeVar("Options")
@@ -146,6 +148,12 @@ def read(
         raise SystemExit(1) from None
 
 
+def version_text(program: str) -> str:
+    """Return the output of `--version`; clients parse it."""
+    twin = "compiled" if kernel.COMPILED else "pure"
+    return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()}-{twin})"
+
+
 def table(options: type[Any]) -> str:
     """Return the settings as a Markdown table, for the documentation."""
     rows = ["| flag | config key | default | meaning |", "|---|---|---|---|"]
@@ -157,8 +165,3 @@ def table(options: type[Any]) -> str:
         meaning = setting.help.replace("|", "\\|") + (", repeatable" if setting.kind.repeatable else "")
         rows.append(f"| `--{setting.flag}`{kind} | {key} | {shown} | {meaning} |")
     return "\n".join(rows) + "\n"
-
-
-def replaced(options: Options, **changes: Any) -> Options:
-    """Return a copy of frozen options with some fields changed."""
-    return dataclasses.replace(options, **changes)  # type: ignore[type-var]

@@ -31,64 +31,48 @@ def app(
     import asyncio
     import ssl
 
-    if source == to:
-        raise ConfigError(f"{source}: a server cannot be copied to itself: give --to the --redis-address of nsqd")
-    context = ssl.create_default_context() if tls else None
-    done = asyncio.run(
-        _run(
-            source, to, streams, password, to_password, database, context, groups=groups, dry_run=dry_run, quiet=as_json
-        )
-    )
-    if as_json:
-        print(json.dumps(done, indent=2))
-    if any(each.get("problem") for each in done):
-        sys.exit(1)
-
-
-async def _run(
-    source: str,
-    target: str,
-    patterns: list[str],
-    password: str,
-    to_password: str,
-    database: int,
-    tls: Any,
-    *,
-    groups: bool,
-    dry_run: bool,
-    quiet: bool,
-) -> list[dict[str, Any]]:
     from lapwing.tools.import_redis import RedisImport
     from lapwing.tools.redis_client import RedisServer
     from lapwing.tools.terminal import progress_bars
     from lapwing.wire.resp.errors import ErrorReply
 
-    there = await RedisServer.open(source, password=password, database=database, tls=tls)
-    here = there
-    done: list[dict[str, Any]] = []
-    try:
-        if not dry_run:
-            here = await RedisServer.open(target, password=to_password, database=database)
-        with progress_bars(quiet=quiet or dry_run, unit=lambda count: f"{count:,}") as report:
-            importer = RedisImport(there, here, report)
-            keys = [key for pattern in patterns for key in await importer.streams(pattern)]
-            if not keys:
-                raise ConfigError(f"{source}: no stream matches {' '.join(patterns)}")
-            for key in dict.fromkeys(keys):
-                if dry_run:
-                    done.append({"stream": key.decode("utf-8", "replace"), "entries": await there.ask("XLEN", key)})
-                    continue
-                try:
-                    done.append(asdict(await importer.copy(key, groups=groups)))
-                except ErrorReply as error:
-                    done.append({"stream": key.decode("utf-8", "replace"), "problem": error.line})
-    finally:
-        await there.close()
-        if here is not there:
-            await here.close()
-    for each in () if quiet else done:
+    if source == to:
+        raise ConfigError(f"{source}: a server cannot be copied to itself: give --to the --redis-address of nsqd")
+    context = ssl.create_default_context() if tls else None
+
+    async def copy() -> list[dict[str, Any]]:
+        there = await RedisServer.open(source, password=password, database=database, tls=context)
+        here = there
+        done: list[dict[str, Any]] = []
+        try:
+            if not dry_run:
+                here = await RedisServer.open(to, password=to_password, database=database)
+            with progress_bars(quiet=as_json or dry_run, unit=lambda count: f"{count:,}") as report:
+                importer = RedisImport(there, here, report)
+                keys = [key for pattern in streams for key in await importer.streams(pattern)]
+                if not keys:
+                    raise ConfigError(f"{source}: no stream matches {' '.join(streams)}")
+                for key in dict.fromkeys(keys):
+                    if dry_run:
+                        done.append({"stream": key.decode("utf-8", "replace"), "entries": await there.ask("XLEN", key)})
+                        continue
+                    try:
+                        done.append(asdict(await importer.copy(key, groups=groups)))
+                    except ErrorReply as error:
+                        done.append({"stream": key.decode("utf-8", "replace"), "problem": error.line})
+        finally:
+            await there.close()
+            if here is not there:
+                await here.close()
+        return done
+
+    copied = asyncio.run(copy())
+    if as_json:
+        print(json.dumps(copied, indent=2))
+    for each in () if as_json else copied:
         print(_line(each))
-    return done
+    if any(each.get("problem") for each in copied):
+        sys.exit(1)
 
 
 def _line(each: dict[str, Any]) -> str:

@@ -26,10 +26,7 @@ app = Group(
 )
 
 DataPathArgument = Annotated[str, Argument(metavar="DATA_PATH", help="The directory given to nsqd as --data-path.")]
-Topics = Annotated[
-    list[str] | None,
-    Option("--topic", metavar="TOPIC", help="Only this topic."),
-]
+Topics = Annotated[list[str] | None, Option("--topic", metavar="TOPIC", help="Only this topic.")]
 
 
 @app.command(example="lapwing log verify /var/lib/nsqd --json | jq .problems")
@@ -48,8 +45,8 @@ def verify(place: DataPathArgument, topic: Topics = None, as_json: Json = False)
                 if not as_json:
                     print(_line(event))
     if as_json:
-        topics = [asdict(summary) for summary in summaries]
-        _print_json({"ok": not problems, "problems": [asdict(problem) for problem in problems], "topics": topics})
+        found = {"problems": [asdict(each) for each in problems], "topics": [asdict(each) for each in summaries]}
+        print(json.dumps({"ok": not problems, **found}, indent=2))
     elif not problems:
         print("no problem found")
     if problems:
@@ -83,7 +80,7 @@ def repair(
                         print(f"{event.topic or 'catalog'}: {event.what}")
     ok = all(one.done for one in repairs)
     if as_json:
-        _print_json({"ok": ok, "repairs": [asdict(one) for one in repairs]})
+        print(json.dumps({"ok": ok, "repairs": [asdict(one) for one in repairs]}, indent=2))
     elif not repairs:
         print("nothing to repair")
     if not ok:
@@ -192,7 +189,3 @@ def _json_line(message: dict[str, Any]) -> bytes:
     except UnicodeDecodeError:
         message |= {"body": None, "body_base64": base64.b64encode(body).decode()}
     return json.dumps(message, ensure_ascii=False).encode() + b"\n"
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=2))

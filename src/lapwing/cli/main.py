@@ -60,11 +60,9 @@ class Program(Group):
 
     def find(self, name: str) -> Command | Group:
         """Return the command of that name, from its module. Raises `UsageError`."""
-        if name in COMMANDS and name not in self.commands and available(name):
+        if name in COMMANDS and available(name):
             self.commands[name] = load(name)
-        if name not in self.commands:
-            return Group.find(Named(self.rows()), name)
-        return self.commands[name]
+        return super().find(name)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return each command and what it does, without importing it."""
@@ -82,27 +80,18 @@ class Program(Group):
         return "\n\n".join([*parts, "Options:\n" + commands.columns(options, width), f"Example: {self.example}"])
 
 
-class Named(Group):
-    """Names alone, to guess what was meant."""
-
-    def __init__(self, rows: list[tuple[str, str]]) -> None:
-        super().__init__("", "", example="")
-        self.commands = dict.fromkeys((name for name, _ in rows), Group("", "", example=""))
-
-
-def module_of(name: str) -> str:
-    """Return the name of the module of a command."""
-    return name.replace("-", "_")
+def _module(name: str) -> str:
+    return f"lapwing.cli.{name.replace('-', '_')}"
 
 
 def available(name: str) -> bool:
     """Return whether the module of a command is installed."""
-    return find_spec(f"lapwing.cli.{module_of(name)}") is not None
+    return find_spec(_module(name)) is not None
 
 
 def load(name: str) -> Command | Group:
     """Return the command of this name, from its module."""
-    found: Command | Group = import_module(f"lapwing.cli.{module_of(name)}").app
+    found: Command | Group = import_module(_module(name)).app
     return found
 
 

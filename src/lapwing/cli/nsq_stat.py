@@ -1,7 +1,5 @@
 """nsq_stat: one line per interval about a channel, summed over all nsqds."""
 
-import sys
-
 from lapwing.cli.flags import read
 from lapwing.tools.nsq_stat import NsqStatOptions, watch
 from lapwing.tools.program import end
@@ -12,7 +10,7 @@ EXAMPLE = "nsq_stat --topic=orders --channel=billing --lookupd-http-address=127.
 def main() -> None:
     """Run the program."""
     options = read(NsqStatOptions, "nsq_stat", example=EXAMPLE).options
-    sys.exit(end("nsq_stat", options, watch))
+    end("nsq_stat", options, watch)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """nsq_tail: prints the messages of topics."""
 
-import sys
-
 from lapwing.cli.flags import read
 from lapwing.tools.nsq_tail import NsqTailOptions, tail
 from lapwing.tools.program import end
@@ -12,7 +10,7 @@ EXAMPLE = "nsq_tail --topic=orders --nsqd-tcp-address=127.0.0.1:4150"
 def main() -> None:
     """Run the program."""
     options = read(NsqTailOptions, "nsq_tail", example=EXAMPLE).options
-    sys.exit(end("nsq_tail", options, tail))
+    end("nsq_tail", options, tail)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """nsq_to_file: writes topics to files; a message is finished only once its bytes are safe."""
 
-import sys
-
 from lapwing.cli.flags import read
 from lapwing.tools.nsq_to_file import NsqToFileOptions, archive
 from lapwing.tools.program import end
@@ -12,7 +10,7 @@ EXAMPLE = "nsq_to_file --topic=orders --output-dir=archive --nsqd-tcp-address=12
 def main() -> None:
     """Run the program."""
     parsed = read(NsqToFileOptions, "nsq_to_file", example=EXAMPLE)
-    sys.exit(end("nsq_to_file", parsed.options, lambda options: archive(options, parsed.rest)))
+    end("nsq_to_file", parsed.options, lambda options: archive(options, parsed.rest))
 
 
 if __name__ == "__main__":

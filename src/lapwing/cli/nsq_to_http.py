@@ -1,7 +1,5 @@
 """nsq_to_http: sends each message to HTTP endpoints."""
 
-import sys
-
 from lapwing.cli.flags import read
 from lapwing.tools.nsq_to_http import NsqToHttpOptions, forward
 from lapwing.tools.program import end
@@ -13,7 +11,7 @@ def main() -> None:
     """Run the program."""
     parsed = read(NsqToHttpOptions, "nsq_to_http", example=EXAMPLE)
     given = parsed.given("content_type")
-    sys.exit(end("nsq_to_http", parsed.options, lambda options: forward(options, content_type_given=given)))
+    end("nsq_to_http", parsed.options, lambda options: forward(options, content_type_given=given))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """nsq_to_nsq: republishes topics to other nsqds."""
 
-import sys
-
 from lapwing.cli.flags import read
 from lapwing.tools.nsq_to_nsq import NsqToNsqOptions, republish
 from lapwing.tools.program import end
@@ -12,7 +10,7 @@ EXAMPLE = "nsq_to_nsq --topic=orders --nsqd-tcp-address=a:4150 --destination-nsq
 def main() -> None:
     """Run the program."""
     options = read(NsqToNsqOptions, "nsq_to_nsq", example=EXAMPLE).options
-    sys.exit(end("nsq_to_nsq", options, republish))
+    end("nsq_to_nsq", options, republish)
 
 
 if __name__ == "__main__":

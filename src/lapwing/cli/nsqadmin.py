@@ -1,6 +1,5 @@
 """`nsqadmin`: the web UI and its JSON API."""
 
-import platform
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,8 +7,6 @@ from collections.abc import Sequence
 from lapwing.admin.options import AdminOptions
 from lapwing.cli import flags
 from lapwing.errors import ConfigError
-from lapwing.kernel import COMPILED
-from lapwing.names import NSQ_VERSION
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,8 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(number, _leave)  # it takes a second to start, and to be stopped meanwhile is no failure
     options = flags.read(AdminOptions, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options
     if options.version:
-        twin = "compiled" if COMPILED else "pure"
-        print(f"nsqadmin v{NSQ_VERSION} (built w/python{platform.python_version()}-{twin})")
+        print(flags.version_text("nsqadmin"))
         return
     if options.hash_password:
         _print_hash(options.hash_password)

@@ -3,30 +3,22 @@
 import asyncio
 import gc
 import sys
+from dataclasses import replace
 
-from lapwing import kernel
 from lapwing.broker.options import Options
-from lapwing.cli.flags import Parsed, read, replaced
-from lapwing.names import NSQ_VERSION
+from lapwing.cli.flags import Parsed, read, version_text
 from lapwing.net.logs import Level, Log
 
 EXAMPLE = "nsqd --data-path=/var/lib/nsqd --lookupd-tcp-address=127.0.0.1:4160"
-
-
-def version_text(program: str) -> str:
-    """Return the output of `--version`; clients parse it."""
-    twin = "compiled" if kernel.COMPILED else "pure"
-    python = ".".join(map(str, sys.version_info[:3]))
-    return f"{program} v{NSQ_VERSION} (built w/python{python}-{twin})"
 
 
 def effective(parsed: Parsed[Options]) -> Options:
     """Return the options with derived values: a requested memory limit, TLS that client certificates need."""
     options = parsed.options
     if parsed.given("mem_queue_size"):
-        options = replaced(options, deferred_limit=options.mem_queue_size)
+        options = replace(options, deferred_limit=options.mem_queue_size)
     if options.tls_client_auth_policy and not options.tls_required:
-        options = replaced(options, tls_required=2)
+        options = replace(options, tls_required=2)
     return options
 
 

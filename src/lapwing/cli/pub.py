@@ -2,7 +2,9 @@
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, BinaryIO
 
 from lapwing.cli import shared
 from lapwing.cli.commands import Argument, Option, command
@@ -38,7 +40,8 @@ def app(
     delay = parse_span(defer, "--defer") if defer else 0
     texts = [body.encode("utf-8", "surrogateescape") for body in bodies or ()]
     if whole:
-        texts = [_all_of(file)]
+        with _source(file) as source:
+            texts = [source.read()]
     if not all(texts):
         raise ConfigError("an empty message, which nsqd does not take")
     where, headers = shared.addresses(cluster), _headers(header or [])
@@ -49,14 +52,18 @@ def app(
         shared.warn(f"{count:,} published")
 
 
-def _all_of(file: str) -> bytes:
+@contextmanager
+def _source(file: str) -> Iterator[BinaryIO]:
+    """Open the file, or standard input without one. Raises `ConfigError`."""
     if not file:
-        return sys.stdin.buffer.read()
+        yield sys.stdin.buffer
+        return
     try:
-        with open(file, "rb") as source:
-            return source.read()
+        source = open(file, "rb")  # noqa: SIM115  closed below; opening is all that may fail here
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
+    with source:
+        yield source
 
 
 async def _publish(
@@ -72,14 +79,7 @@ async def _publish(
         if texts:
             await producer.publish_many(topic, texts, headers=headers, defer=defer or None)
             return len(texts)
-        if not file:
-            source = sys.stdin.buffer
-            return await publish_lines(producer, topic, source, headers=headers, defer=defer or None, report=_report)
-        try:
-            lines = open(file, "rb")  # noqa: SIM115, ASYNC230  closed below; opening is all that may fail here
-        except OSError as error:
-            raise ConfigError(f"{file}: {error.strerror or error}") from error
-        with lines:
+        with _source(file) as lines:
             return await publish_lines(producer, topic, lines, headers=headers, defer=defer or None, report=_report)
 
 

@@ -32,15 +32,16 @@ def app(
     """
     where = shared.addresses(cluster)
     shared.log_client_warnings()
-    got = shared.run(lambda: _consume(topic, channel, count, in_flight, timeout, where, as_json, bodies))
+    got = shared.run(lambda: consume(topic, channel, count, in_flight, timeout, where, as_json, bodies))
     if not got:
         shared.warn(f"no message came within {timeout:g} s")
         sys.exit(1)
 
 
-async def _consume(
+async def consume(
     topic: str, channel: str, count: int, in_flight: int, timeout: float, where: Context, as_json: bool, raw: bool
 ) -> bool:
+    """Print and finish `count` messages, or all; return false if none comes for `timeout` seconds."""
     import asyncio
 
     from lapwing import Consumer

@@ -4,10 +4,12 @@ import os
 import sys
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from lapwing.cli import shared
 from lapwing.cli.commands import Option, command
+from lapwing.cli.sub import consume
 from lapwing.errors import ConfigError
 
 
@@ -54,7 +56,11 @@ def app(
         if since or last or not follow:
             raise
         shared.warn("plain NSQ server: following through an ephemeral channel")
-        shared.asked(cluster, lambda client: _through_channel(client, topic, count, as_json, shared.addresses(cluster)))
+        nsqds = shared.asked(cluster, _nsqds)
+        where = replace(shared.addresses(cluster), nsqd_tcp=nsqds)
+        channel = f"tail{os.getpid()}#ephemeral"
+        shared.log_client_warnings()
+        shared.run(lambda: consume(topic, channel, count, 200, 0, where, as_json, raw=False))
 
 
 async def _tail(client: Any, topic: str, start: dict[str, int], follow: bool, count: int, printer: Any) -> None:
@@ -76,27 +82,5 @@ async def _tail(client: Any, topic: str, start: dict[str, int], follow: bool, co
                 return
 
 
-async def _through_channel(client: Any, topic: str, count: int, as_json: bool, where: Any) -> None:
-    import asyncio
-    import json
-
-    from lapwing import Consumer
-    from lapwing.client.format import printable
-    from lapwing.tools.message_format import delivered_json, shown_body
-
-    shared.log_client_warnings()
-    nsqds = [node.tcp_name for node in (await client.nodes(topics=False)).value]
-    channel = f"tail{os.getpid()}#ephemeral"
-    shown = 0
-    async with Consumer(
-        topic, channel, nsqd=nsqds, max_in_flight=200, max_attempts=0, **shared.client_options(where)
-    ) as consumer:
-        async for message in consumer:
-            with message:
-                line = json.dumps(delivered_json(message)).encode() if as_json else shown_body(message.body)
-                sys.stdout.buffer.write((printable(line) if sys.stdout.isatty() and not as_json else line) + b"\n")
-                sys.stdout.buffer.flush()
-            shown += 1
-            if count and shown >= count:
-                return
-            await asyncio.sleep(0)
+async def _nsqds(client: Any) -> list[str]:
+    return [node.tcp_name for node in (await client.nodes(topics=False)).value]

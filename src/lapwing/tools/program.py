@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from lapwing import __version__
 from lapwing.client.options import ClientOptions, parse_option
@@ -89,40 +89,33 @@ def check_addresses(nsqds: Iterable[str], lookupds: Iterable[str], *, nsqd_flag:
     check(not ([*nsqds] and [*lookupds]), f"use {nsqd_flag} or --lookupd-http-address not both")
 
 
-def run(work: Callable[["Signals"], Awaitable[int]]) -> int:
-    """Run a tool until it is done or a signal ends it; return the exit status. An error is one line."""
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(_with_signals(work))
-    except (LapwingError, OSError) as error:
-        write_line(str(error))
-        return 1
-    except KeyboardInterrupt:
-        return 0
-
-
 class Signals:
-    """Signals of the operator: SIGINT and SIGTERM end, SIGHUP begins new files."""
+    """Signals of the operator, from now on: SIGINT and SIGTERM end, SIGHUP begins new files."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.hangup = asyncio.Event()
         self.hangup_stops = True  # a closed terminal ends a tool; one with files rotates them instead
-
-    def _hung_up(self) -> None:
-        (self.stop if self.hangup_stops else self.hangup).set()
-
-    def listen(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
 
+    def _hung_up(self) -> None:
+        (self.stop if self.hangup_stops else self.hangup).set()
 
-async def _with_signals(work: Callable[[Signals], Awaitable[int]]) -> int:
-    signals = Signals()
-    signals.listen()
-    return await work(signals)
+
+def run(work: Callable[[Signals], Awaitable[int]]) -> int:
+    """Run a tool until it is done or a signal ends it; return the exit status."""
+
+    async def with_signals() -> int:
+        return await work(Signals())
+
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(with_signals())
+    except KeyboardInterrupt:
+        return 0
 
 
 async def first_of(*works: Awaitable[Any]) -> None:
@@ -144,13 +137,13 @@ async def first_of(*works: Awaitable[Any]) -> None:
 AnyOptions = TypeVar("AnyOptions")
 
 
-def end(tool: str, options: AnyOptions, work: Callable[[AnyOptions], int]) -> int:
-    """Run `work`, or print the version; return the exit status. A failed check is one line."""
+def end(tool: str, options: AnyOptions, work: Callable[[AnyOptions], int]) -> NoReturn:
+    """Run `work`, or print the version, and end the program. An error is one line, and exit status 1."""
     if getattr(options, "version", False):
         print(f"{tool} v{NSQ_VERSION}")
-        return 0
+        sys.exit(0)
     try:
-        return work(options)
+        sys.exit(work(options))
     except (LapwingError, OSError) as error:
         write_line(str(error))
-        return 1
+        sys.exit(1)
