@@ -64,7 +64,7 @@ def test_text_that_is_no_option_is_refused(text):
 )
 def test_what_is_out_of_range_is_refused_by_name(settings):
     with pytest.raises(ConfigError) as caught:
-        ClientOptions.of(settings)
+        ClientOptions().but(**settings)
 
     assert next(iter(settings)) in str(caught.value)
 

@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, Protocol, cast
 
@@ -49,21 +49,15 @@ class IdentifyAnswer:
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> "IdentifyAnswer":
-        return cls(
-            version=str(answer.get("version", "")),
-            max_rdy_count=int(answer.get("max_rdy_count", 2500)),
-            msg_timeout=float(answer.get("msg_timeout", 60_000)) / 1000,
-            max_msg_timeout=float(answer.get("max_msg_timeout", 900_000)) / 1000,
-            tls_v1=bool(answer.get("tls_v1")),
-            deflate=bool(answer.get("deflate")),
-            deflate_level=int(answer.get("deflate_level", 6)),
-            snappy=bool(answer.get("snappy")),
-            auth_required=bool(answer.get("auth_required")),
-            reject=bool(answer.get("reject")),
-            headers=bool(answer.get("headers")),
-            message_ids=tuple(str(name) for name in answer.get("message_ids") or ()),
-            max_attempts=int(answer.get("max_attempts") or 0),
-        )
+        """Return the answer, with the default of what the server leaves out. Raises `ValueError` or `TypeError`."""
+        kinds: dict[str, Any] = {spec.name: type(spec.default) for spec in fields(cls)}
+        found: dict[str, Any] = {
+            name: kind(answer[name]) for name, kind in kinds.items() if answer.get(name) is not None
+        }
+        for name in ("msg_timeout", "max_msg_timeout"):  # ms
+            if name in found:
+                found[name] /= 1000
+        return cls(**found)
 
 
 class ConnectionOwner(Protocol):

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Final, Literal, Unpack
 
 from lapwing.client.address import Address
@@ -12,7 +12,6 @@ from lapwing.client.connection import connect
 from lapwing.client.connections import Connections
 from lapwing.client.errors import ClientError, Stopped
 from lapwing.client.message import Message
-from lapwing.client.message_queue import MessageQueue
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
 from lapwing.client.rdy import RdyController
 from lapwing.client.subscription import Subscription
@@ -53,6 +52,41 @@ class ConsumerStats:
             finished=self.finished + subscription.finished,
             requeued=self.requeued + subscription.requeued,
         )
+
+
+class MessageQueue:
+    """Messages that a program which iterates over a consumer has not taken yet."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._changed = asyncio.Event()
+
+    def put(self, batch: list[Message]) -> None:
+        """Add messages."""
+        self._messages.extend(batch)
+        self.wake()
+
+    def take(self) -> Message | None:
+        """Return the next message that is not answered yet, or None."""
+        while self._messages:
+            message = self._messages.popleft()
+            if message._source is not None:
+                return message
+        return None
+
+    async def wait(self) -> None:
+        """Return when messages may have come."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def wake(self) -> None:
+        """Let every waiting reader look again."""
+        self._changed.set()
+
+    def release(self) -> None:
+        """Give all messages back."""
+        while self._messages:
+            self._messages.popleft().release()
 
 
 class Consumer:
@@ -100,7 +134,7 @@ class Consumer:
             raise ConfigError(f"concurrency is {concurrency!r}, expected a number of at least 1")
         self.topic = topic
         self.channel = channel
-        self.options = options.but(**settings) if options is not None else ClientOptions.of(settings)
+        self.options = (options or ClientOptions()).but(**settings)
         self._connections = Connections(
             self._subscribe,
             self.options,
@@ -264,9 +298,7 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._handler is None:
             # the program that iterated has left the block and answers no more messages
             self._left = True

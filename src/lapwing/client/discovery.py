@@ -74,12 +74,18 @@ class Discovery:
         self._urls = [lookup_url(text, topic=topic) for text in dict.fromkeys(lookupds)]
         self._options = options
         self._found = found
+        headers = {"Accept": NSQ_ACCEPT, "User-Agent": options.user_agent}
+        if options.auth_secret and options.skip_lookupd_authorization:
+            headers["Authorization"] = f"Bearer {options.auth_secret}"
+        timeout = options.lookupd_poll_timeout
+        self._client = HttpClient(
+            connect_timeout=timeout, request_timeout=timeout, headers=headers, follow_redirects=True
+        )
         self._rng = rng or random.Random()
         self._poked = asyncio.Event()
         self._stopped = False
         self._first: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._client: HttpClient | None = None
         self._answers: dict[str, set[Address]] = {}  # the last of each nsqlookupd
         self.errors: list[str] = []  # of the last poll, in words
 
@@ -101,9 +107,7 @@ class Discovery:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        await self._client.aclose()
 
     async def poll(self) -> None:
         """Ask every nsqlookupd once."""
@@ -141,14 +145,6 @@ class Discovery:
             wait = interval if not self.errors else min(interval, self._options.max_reconnect_delay)
 
     async def _ask(self, url: str) -> set[Address]:
-        if self._client is None:
-            headers = {"Accept": NSQ_ACCEPT, "User-Agent": self._options.user_agent}
-            if self._options.auth_secret and self._options.skip_lookupd_authorization:
-                headers["Authorization"] = f"Bearer {self._options.auth_secret}"
-            timeout = self._options.lookupd_poll_timeout
-            self._client = HttpClient(
-                connect_timeout=timeout, request_timeout=timeout, headers=headers, follow_redirects=True
-            )
         try:
             answer = await self._client.request("GET", url)
             if answer.status == 404:

@@ -16,36 +16,34 @@ class ClientError(LapwingError):
     """The base of all errors of the client."""
 
 
-class Unreachable(ClientError):
-    """No connection could be made."""
+class _ServerError(ClientError):
+    """An error of one server."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
         self.reason = reason
+
+
+class Unreachable(_ServerError):
+    """No connection could be made."""
 
 
 class Refused(Unreachable):
     """The server refused: trying the same again will not help."""
 
 
-class ConnectionLost(ClientError):
+class ConnectionLost(_ServerError):
     """A connection ended; unanswered commands may or may not have been carried out."""
 
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"{address}: {reason}")
-        self.address = address
-        self.reason = reason
 
-
-class PublishFailed(ClientError):
+class PublishFailed(_ServerError):
     """The server refused a publish; nothing of it was stored."""
 
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"{address}: {reason}")
-        self.address = address
-        self.reason = reason
-        self.code = reason.partition(" ")[0]
+    @property
+    def code(self) -> str:
+        """The server's own word for the reason, such as `E_BAD_MESSAGE`."""
+        return self.reason.partition(" ")[0]
 
 
 class PublishTimeout(ClientError, TimeoutError):

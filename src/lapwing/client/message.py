@@ -5,7 +5,6 @@ import re
 import threading
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from lapwing.client import headers as message_headers
@@ -182,19 +181,21 @@ class Message:
         None is the delay of the channel's retry settings, or `default_requeue_delay` times the attempts where the
         channel has none. With `backoff=False` the consumer does not slow down.
         """
-        self._answer(self._fail, _delay(delay), backoff, _text(error) or _text(self.error))
+        self._fail(_delay(delay), backoff, _text(error) or _text(self.error))
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
         """Deliver it again after `delay` seconds; the same as `fail` without an error."""
-        self._answer(self._fail, _delay(delay), backoff, _text(self.error))
+        self._fail(_delay(delay), backoff, _text(self.error))
 
     def release(self, delay: float = 0.0) -> None:
         """Give it back through no fault of its own: it is delivered again, and no failure is counted."""
-        self._answer(self._release, _seconds(delay))
+        seconds = _seconds(delay)
+        self._answer(lambda source: source.release(self, seconds))
 
     def reject(self, reason: str, error: str | BaseException = "") -> None:
         """Give it up for good: it becomes a dead letter at once, or is finished where there are no dead letters."""
-        self._answer(self._reject, _text(reason), _text(error) or _text(self.error))
+        why, text = _text(reason), _text(error) or _text(self.error)
+        self._answer(lambda source: source.reject(self, why, text))
 
     def touch(self) -> None:
         """Ask nsqd for a new full timeout; a consumer does that by itself unless `auto_touch` is off."""
@@ -214,7 +215,7 @@ class Message:
         if error is None:
             self.finish()
         elif isinstance(error, Requeue):
-            self._answer(self._fail, error.delay, error.backoff, _text(error.error) or _text(self.error))
+            self._fail(error.delay, error.backoff, _text(error.error) or _text(self.error))
         elif isinstance(error, Hold):
             self.release(error.seconds)
         elif isinstance(error, Reject):
@@ -224,47 +225,31 @@ class Message:
         else:
             self.release()
 
-    def _answer(self, answer: Callable[..., None], *arguments: Any) -> None:
-        source = self._source
-        if source is None:
-            return
-        if threading.get_ident() != source.thread:
-            source.call(answer, *arguments)
-        else:
-            answer(*arguments)
-
     def _fail(self, delay: float | None, backoff: bool, error: str) -> None:
-        source = self._source
-        if source is not None:
-            self._source = None
-            source.fail(self, delay, backoff, error)
+        self._answer(lambda source: source.fail(self, delay, backoff, error))
 
-    def _release(self, delay: float) -> None:
+    def _answer(self, send: Callable[[MessageSource], None]) -> None:
         source = self._source
-        if source is not None:
-            self._source = None
-            source.release(self, delay)
+        if source is not None and threading.get_ident() != source.thread:
+            source.call(self._answer_here, send)
+        else:
+            self._answer_here(send)
 
-    def _reject(self, reason: str, error: str) -> None:
-        source = self._source
+    def _answer_here(self, send: Callable[[MessageSource], None]) -> None:
+        source, self._source = self._source, None
         if source is not None:
-            self._source = None
-            source.reject(self, reason, error)
+            send(source)
 
     def __enter__(self) -> "Message":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.answer(error)
 
     async def __aenter__(self) -> "Message":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.answer(error)
 
     def __reduce__(self) -> tuple[object, ...]:

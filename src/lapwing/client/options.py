@@ -163,11 +163,6 @@ class ClientOptions:
         if self.snappy and self.deflate:
             raise ConfigError("snappy and deflate are both on, choose one")
 
-    @classmethod
-    def of(cls, settings: ClientSettings) -> "ClientOptions":
-        """Return the options for keyword arguments. Raises `ConfigError` for an unknown one."""
-        return cls().but(**settings)
-
     def but(self, **settings: Unpack[ClientSettings]) -> "ClientOptions":
         """Return a copy with some settings changed. Raises `ConfigError` for an unknown one."""
         known = [spec.name for spec in dataclasses.fields(self)]

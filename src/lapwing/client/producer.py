@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Unpack
 
 from lapwing.client.errors import ClientError, PublishFailed, PublishTimeout, Stopped
@@ -42,7 +41,7 @@ class Producer:
         options: ClientOptions | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        self.options = options.but(**settings) if options is not None else ClientOptions.of(settings)
+        self.options = (options or ClientOptions()).but(**settings)
         self._queue = PublishQueue(self.options, nsqd=nsqd, lookupd=lookupd)
         self._known: set[str] = set()  # valid topic names
         self._starting: asyncio.Task[None] | None = None
@@ -110,9 +109,7 @@ class Producer:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # -- publishing
@@ -201,9 +198,13 @@ class Producer:
         if defer is not None and defer > 0:
             each = headers_of_each(topic, headers, len(bodies))
             pairs = zip(each, bodies, strict=True)
-            await self._all(
-                [self.submit(topic, b, headers=h, defer=defer, timeout=timeout, context=context) for h, b in pairs]
+            results = await asyncio.gather(
+                *(self.submit(topic, b, headers=h, defer=defer, timeout=timeout, context=context) for h, b in pairs),
+                return_exceptions=True,
             )
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
             return
         self._check(topic)
         texts = [encode_in_context(each, context) for each in headers_of_each(topic, headers, len(bodies))]
@@ -259,12 +260,6 @@ class Producer:
         """Reply to a request that was consumed. Raises `ValueError` for a message that is no request."""
         topic, own = reply_headers(request, headers)
         await self.publish(topic, body, headers=own)
-
-    async def _all(self, futures: list[asyncio.Future[None]]) -> None:
-        results = await asyncio.gather(*futures, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
 
     @property
     def connections(self) -> list[str]:

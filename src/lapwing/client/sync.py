@@ -6,9 +6,9 @@ Each object runs the asyncio client in a thread of its own; all methods may be c
 import asyncio
 import queue
 import threading
+from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from lapwing.client.consumer import Consumer
 from lapwing.client.errors import ClientError
@@ -58,7 +58,29 @@ class LoopThread:
             self._thread.join(GRACE)
 
 
-class SyncProducer:
+class _BlockingClient:
+    """A producer or consumer that runs in a thread of its own."""
+
+    def __init__(self, name: str, start: Coroutine[Any, Any, None]) -> None:
+        self._thread = LoopThread(name)
+        try:
+            self._thread.call(start)
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the client, and end the thread. Twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SyncProducer(_BlockingClient):
     """`Producer` for code that blocks.
 
         with SyncProducer("127.0.0.1:4150") as producer:
@@ -69,12 +91,7 @@ class SyncProducer:
         self, nsqd: str | Iterable[str] = (), *, lookupd: str | Iterable[str] = (), **settings: Unpack[ClientSettings]
     ) -> None:
         self._producer = Producer(nsqd, lookupd=lookupd, **settings)
-        self._thread = LoopThread("lapwing-producer")
-        try:
-            self._thread.call(self._producer.start())
-        except BaseException:
-            self.close()
-            raise
+        super().__init__("lapwing-producer", self._producer.start())
 
     def publish(
         self,
@@ -118,16 +135,7 @@ class SyncProducer:
             finally:
                 self._thread.stop()
 
-    def __enter__(self) -> "SyncProducer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class SyncConsumer:
+class SyncConsumer(_BlockingClient):
     """`Consumer` for code that blocks: iterate, or `get` and `take` with a deadline.
 
         with SyncConsumer("orders", "billing", nsqd="127.0.0.1:4150") as consumer:
@@ -146,17 +154,11 @@ class SyncConsumer:
         **settings: Unpack[ClientSettings],
     ) -> None:
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._held: dict[bytes, Message] = {}
         self._closed = False
         self._consumer = Consumer(
             topic, channel, self._pass_on, nsqd=nsqd, lookupd=lookupd, run="loop", auto_finish=False, **settings
         )
-        self._thread = LoopThread("lapwing-consumer")
-        try:
-            self._thread.call(self._consumer.start())
-        except BaseException:
-            self.close()
-            raise
+        super().__init__("lapwing-consumer", self._consumer.start())
 
     def _pass_on(self, message: Message) -> None:
         if self._closed:
@@ -179,20 +181,9 @@ class SyncConsumer:
 
     def take(self, count: int, timeout: float) -> list[Message]:
         """Return up to `count` messages that are there; wait for the first at most `timeout` seconds."""
-        first = self.get(timeout)
-        if first is None:
-            return []
-        batch = [first]
-        while len(batch) < count:
-            try:
-                message = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if message is None:
-                self._queue.put(None)
-                break
-            if not message.answered:
-                batch.append(message)
+        batch: list[Message] = []
+        while (not batch or len(batch) < count) and (message := self.get(0 if batch else timeout)) is not None:
+            batch.append(message)
         return batch
 
     def __iter__(self) -> Iterator[Message]:
@@ -214,11 +205,3 @@ class SyncConsumer:
     async def _give_back(self) -> None:
         for subscription in list(self._consumer._subscriptions):
             subscription.give_back()
-
-    def __enter__(self) -> "SyncConsumer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

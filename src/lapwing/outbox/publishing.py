@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from types import TracebackType
 from typing import Final, Self
 
 from lapwing.client.errors import ClientError, PublishFailed
@@ -111,7 +110,5 @@ class OutboxRelay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

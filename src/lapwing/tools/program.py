@@ -26,7 +26,7 @@ class Failure(LapwingError):
 def _client_option(text: str) -> tuple[str, ...]:
     try:
         name, value = parse_option(text)
-        ClientOptions.of({name: value})  # type: ignore[misc]
+        ClientOptions().but(**{name: value})
     except ConfigError as error:
         raise ValueError(str(error)) from error
     return (text,)
@@ -42,7 +42,7 @@ def client_options(texts: Iterable[str], *, tool: str, **fixed: Any) -> ClientOp
     settings: dict[str, Any] = {"user_agent": f"{tool}/{NSQ_VERSION} lapwing/{__version__}", **fixed}
     settings.update(parse_option(text) for text in texts)
     try:
-        return ClientOptions.of(settings)  # type: ignore[arg-type]
+        return ClientOptions().but(**settings)
     except ConfigError as error:
         raise Failure(str(error)) from error
 
