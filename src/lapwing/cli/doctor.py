@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,6 @@ def app(
             if finding.advice:
                 print(f"      {'':<22} -> {finding.advice}")
     if as_json:
-        print(json.dumps([finding.as_json() for finding in findings], indent=2))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     levels = {finding.level for finding in findings}
     sys.exit(2 if "bad" in levels else 1 if "warning" in levels else 0)

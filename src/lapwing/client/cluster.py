@@ -168,11 +168,8 @@ def latency_of_node(raw: Json | None) -> Json:
     raw = raw or {}
     count = int(raw.get("count") or 0)
     points = raw.get("percentiles")
-    if points is None:
-        return {"count": count, "percentiles": None, "topic": "", "channel": "", "host": ""}
-    return {
-        "count": count,
-        "percentiles": [
+    if points is not None:
+        points = [
             {
                 "average": point["value"],
                 "count": count,
@@ -182,11 +179,8 @@ def latency_of_node(raw: Json | None) -> Json:
                 "value": point["value"],
             }
             for point in points
-        ],
-        "topic": "",
-        "channel": "",
-        "host": "",
-    }
+        ]
+    return {"count": count, "percentiles": points, "topic": "", "channel": "", "host": ""}
 
 
 def sum_latency(parts: Sequence[Json], *, topic: str, channel: str) -> Json:
@@ -313,15 +307,10 @@ def channel_of_node(node: Node, topic: str, raw: Json, *, now: float) -> Json:
 
 _ACTIVE: Final = 60.0  # s since a named consumer's last command
 _CHANNEL_SUMS: Final = (
-    "depth",
-    "memory_depth",
-    "backend_depth",
-    "in_flight_count",
-    "deferred_count",
-    "requeue_count",
-    "timeout_count",
+    "depth", "memory_depth", "backend_depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count",
     "message_count",
-)
+)  # fmt: skip
+_TOPIC_SUMS: Final = ("depth", "memory_depth", "backend_depth", "message_count", "delivery_msg_count")
 
 
 def sum_channel(topic: str, name: str, parts: Sequence[Json]) -> Json:
@@ -382,11 +371,7 @@ def sum_topic(name: str, parts: Sequence[Json]) -> Json:
         "node": SUM,
         "hostname": "",
         "topic_name": name,
-        "depth": sum(part["depth"] for part in parts),
-        "memory_depth": sum(part["memory_depth"] for part in parts),
-        "backend_depth": sum(part["backend_depth"] for part in parts),
-        "message_count": sum(part["message_count"] for part in parts),
-        "delivery_msg_count": sum(part["delivery_msg_count"] for part in parts),
+        **{key: sum([part[key] for part in parts]) for key in _TOPIC_SUMS},
         "nodes": list(parts),
         "channels": [sum_channel(name, channel, by_channel[channel]) for channel in sorted(by_channel)],
         "paused": any(part["paused"] for part in parts),

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from lapwing.client.cluster import Node
-from lapwing.client.cluster_client import ClusterClient, NoSuchNode, UpstreamFailed, warning
+from lapwing.client.cluster_client import ClusterClient, Found, NoSuchNode, UpstreamFailed
 from lapwing.client.http import CallFailed
 
 ACTIONS: Final = ("pause", "unpause", "empty")
@@ -29,16 +29,7 @@ class NodeResult(Generic[T]):
         return not self.error
 
 
-@dataclass(slots=True)
-class Outcome:
-    """The failures of a change; the steps that did not fail were carried out. One list per group of requests."""
-
-    trouble: list[list[str]] = field(default_factory=list)
-
-    @property
-    def message(self) -> str:
-        """The warning of nsqadmin's API: empty when nothing failed."""
-        return warning(self.trouble)
+Outcome = Found[None]  # the failures of a change; the steps that did not fail were carried out
 
 
 class ClusterChanges:
@@ -54,16 +45,11 @@ class ClusterChanges:
 
     async def create(self, topic: str, channel: str = "", *, node: str = "") -> Outcome:
         """Create a topic, and a channel of it: in nsqlookupd ahead of use, or on one nsqd."""
-        if node:
-            contacts = [(await self._client.node_named(node)).value.contact]
-            outcome = Outcome([await self._post_all(contacts, "/topic/create", topic)])
-            if channel:
-                outcome.trouble.append(await self._post_all(contacts, "/channel/create", topic, channel))
-            return outcome
-        lookupds = self._client.lookupds
-        outcome = Outcome([await self._post_all(lookupds, "/topic/create", topic)])
+        where = [(await self._client.node_named(node)).value.contact] if node else self._client.lookupds
+        outcome = Outcome(None, [await self._post_all(where, "/topic/create", topic)])
         if channel:
-            outcome.trouble.append(await self._post_all(lookupds, "/channel/create", topic, channel))
+            outcome.trouble.append(await self._post_all(where, "/channel/create", topic, channel))
+        if channel and not node:
             if self._client.direct:
                 raise UpstreamFailed("failed to query any nsqlookupd: no nsqlookupd is configured")
             nodes = await self._client.holders(topic)
@@ -90,13 +76,10 @@ class ClusterChanges:
     async def tombstone(self, topic: str, node: str) -> Outcome:
         """Tombstone the topic of `node` in nsqlookupd, then delete the topic there."""
         found = await self._client.node_named(node)
-        outcome = Outcome(list(found.trouble))
+        outcome = Outcome(None, list(found.trouble))
         # nsqlookupd compares with the two joined by a bare colon, without the brackets of IPv6
         name = f"{found.value.broadcast_address}:{found.value.http_port}"
-        errors: list[str] = []
-        for lookupd in self._client.lookupds:
-            errors += await self._post(lookupd, "/topic/tombstone", {"topic": topic, "node": name})
-        outcome.trouble.append(errors)
+        outcome.trouble.append(await self._post_all(self._client.lookupds, "/topic/tombstone", topic, node=name))
         outcome.trouble.append(await self._post_all([found.value.contact], "/topic/delete", topic))
         return outcome
 
@@ -109,30 +92,29 @@ class ClusterChanges:
         params = {"topic": topic} | ({"defer": str(defer)} if defer else {})
         extra = {"X-Lapwing-Headers": json.dumps(headers)} if headers else None
         await self._http.post(found.value.contact, "/pub", params, body=body, headers=extra)
-        return Outcome(list(found.trouble))
+        return Outcome(None, list(found.trouble))
 
     async def _concerned(self, topic: str, node: str) -> tuple[list[Node], Outcome]:
         holders = await self._client.holders(topic)
         if not node:
-            return holders.value, Outcome(list(holders.trouble))
+            return holders.value, Outcome(None, list(holders.trouble))
         only = [holder for holder in holders.value if holder.name == node]
         if not only:
             raise NoSuchNode(node)
-        return only, Outcome(list(holders.trouble))
+        return only, Outcome(None, list(holders.trouble))
 
-    async def _post_all(self, addresses: Iterable[str], path: str, topic: str, channel: str = "") -> list[str]:
-        params = {"topic": topic, "channel": channel} if channel else {"topic": topic}
+    async def _post_all(
+        self, addresses: Iterable[str], path: str, topic: str, channel: str = "", **more: str
+    ) -> list[str]:
+        """Post to one daemon after the other, and return the failures."""
+        params = {"topic": topic, **({"channel": channel} if channel else {}), **more}
         errors: list[str] = []
         for address in addresses:
-            errors += await self._post(address, path, params)
+            try:
+                await self._http.post(address, path, params)
+            except CallFailed as error:
+                errors.append(str(error))
         return errors
-
-    async def _post(self, address: str, path: str, params: dict[str, str]) -> list[str]:
-        try:
-            await self._http.post(address, path, params)
-        except CallFailed as error:
-            return [str(error)]
-        return []
 
 
 def _contacts(nodes: Iterable[Node]) -> list[str]:

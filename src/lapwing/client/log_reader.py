@@ -124,6 +124,10 @@ class _Scan:
         average = max(1, self.found.bytes // held) if held else 1
         return max(1, min(_PAGE, _PAGE_BYTES // 2 // average))
 
+    def ends_at(self, edge: int, *, backwards: bool) -> bool:
+        """Return whether the log has no message beyond `edge`."""
+        return edge <= self.found.first if backwards else edge >= self.found.next
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -228,18 +232,7 @@ class TopicLogs:
         """
         ends = before or {}
         scans = [_Scan(found, min(ends.get(found.node.name, found.next), found.next)) for found in logs]
-        await asyncio.gather(*(self._scan(scan, text, limit, backwards=True) for scan in scans))
-        open_ends = [scan.reached for scan in scans if scan.edge > scan.found.first and scan.reached]
-        # older messages of one log must not come before those that another log was not searched for yet
-        oldest = max(open_ends, default=0)
-        order = sorted((each for scan in scans for each in scan.messages), reverse=True)
-        shown = [message for message in order if message.timestamp >= oldest][:limit]
-        edges = {}
-        for scan in scans:
-            left = [each.sequence for each in order[len(shown) :] if each.node == scan.found.node.name]
-            edges[scan.found.node.name] = max([scan.edge, *(sequence + 1 for sequence in left)])
-        ended = all(edges[scan.found.node.name] <= scan.found.first for scan in scans)
-        return _slice(shown, edges, scans, complete=ended, reached=min)
+        return await self._slice(scans, text, limit, backwards=True)
 
     async def oldest(
         self, logs: Sequence[LogRange], *, limit: int, begins: Mapping[str, int] | None = None, text: str = ""
@@ -250,17 +243,28 @@ class TopicLogs:
         """
         starts = begins or {}
         scans = [_Scan(found, max(starts.get(found.node.name, found.first), found.first)) for found in logs]
-        await asyncio.gather(*(self._scan(scan, text, limit, backwards=False) for scan in scans))
-        open_ends = [scan.reached for scan in scans if scan.edge < scan.found.next and scan.reached]
-        newest = min(open_ends, default=1 << 63)
-        order = sorted(each for scan in scans for each in scan.messages)
-        shown = [message for message in order if message.timestamp <= newest][:limit]
+        return await self._slice(scans, text, limit, backwards=False)
+
+    async def _slice(self, scans: list[_Scan], text: str, limit: int, *, backwards: bool) -> LogSlice:
+        """Read every log from its edge on, and return its messages with those of the others in one order."""
+        await asyncio.gather(*(self._scan(scan, text, limit, backwards=backwards) for scan in scans))
+        nearest, furthest = (max, min) if backwards else (min, max)
+        open_ends = [
+            scan.reached for scan in scans if scan.reached and not scan.ends_at(scan.edge, backwards=backwards)
+        ]
+        order = sorted((each for scan in scans for each in scan.messages), reverse=backwards)
+        shown = order
+        if open_ends:  # messages of one log must not pass those that another log was not searched for yet
+            bound = nearest(open_ends)
+            shown = [each for each in order if nearest(each.timestamp, bound) == each.timestamp]
+        shown = shown[:limit]
         edges = {}
         for scan in scans:
             left = [each.sequence for each in order[len(shown) :] if each.node == scan.found.node.name]
-            edges[scan.found.node.name] = min([scan.edge, *left])
-        ended = all(edges[scan.found.node.name] >= scan.found.next for scan in scans)
-        return _slice(shown, edges, scans, complete=ended, reached=max)
+            edges[scan.found.node.name] = nearest([scan.edge, *(sequence + backwards for sequence in left)])
+        complete = all(scan.ends_at(edges[scan.found.node.name], backwards=backwards) for scan in scans)
+        reached = furthest([scan.reached for scan in scans if scan.reached], default=0)
+        return LogSlice(shown, edges, sum(scan.searched for scan in scans), reached, complete)
 
     async def _scan(self, scan: _Scan, text: str, limit: int, *, backwards: bool) -> None:
         """Read a log from `scan.edge` on until `limit` messages fit, the log ends, or enough was read."""
@@ -310,19 +314,6 @@ def contains(message: LogMessage, text: str) -> bool:
     """Return whether body, headers or id contain `text`, which is in lower case."""
     headers = " ".join(f"{key}: {value}" for key, value in message.headers.items())
     return text in message.body.decode("utf-8", "replace").lower() or text in headers.lower() or text in message.id
-
-
-def _slice(
-    messages: list[LogMessage],
-    edges: dict[str, int],
-    scans: Iterable[_Scan],
-    *,
-    complete: bool,
-    reached: Callable[[Iterable[int]], int],
-) -> LogSlice:
-    scans = list(scans)
-    times = [scan.reached for scan in scans if scan.reached]
-    return LogSlice(messages, edges, sum(scan.searched for scan in scans), reached(times) if times else 0, complete)
 
 
 def _page(node: Node, answer: Json, begin: int) -> LogPage:

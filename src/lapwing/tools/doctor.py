@@ -10,10 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from lapwing import kernel
 from lapwing.tools.bench import server
@@ -34,10 +34,6 @@ class Finding:
     level: Level
     seen: str
     advice: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the finding as a JSON object."""
-        return asdict(self)
 
 
 def examine(data: Path, *, host: str = "127.0.0.1") -> Iterator[Finding]:

@@ -33,7 +33,6 @@ class Names:
     pattern: str  # --filename-format with everything filled in but the time and the revision
     datetime_format: str
     revisions: bool
-    gzip: bool
 
     @classmethod
     def of(
@@ -45,7 +44,7 @@ class Names:
         pattern = filename_format.replace("<TOPIC>", topic).replace("<HOST>", host).replace("<PID>", str(os.getpid()))
         if gzip and not pattern.endswith(".gz"):
             pattern += ".gz"
-        return cls(pattern, datetime_format, revisions, gzip)
+        return cls(pattern, datetime_format, revisions)
 
     def at(self, now: float) -> str:
         """Return the name for a time, with `<REV>`."""

@@ -4,7 +4,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 FIRST_REST: Final = 30.0  # s that a destination is skipped after a failure
 LONGEST_REST: Final = 900.0
@@ -15,14 +15,6 @@ MEMORY: Final = 300.0  # s that response times are remembered
 HALF_LIFE: Final = 60.0  # s after which a response time counts half
 
 
-class Pool(Protocol):
-    """A strategy."""
-
-    def choose(self, now: float) -> str: ...
-    def succeeded(self, host: str, seconds: float, now: float) -> None: ...
-    def failed(self, host: str, now: float) -> None: ...
-
-
 class RoundRobin:
     """Every destination in turn, starting with the second."""
 
@@ -31,14 +23,15 @@ class RoundRobin:
         self._turn = 0
 
     def choose(self, now: float) -> str:
+        """Return the destination of the next message."""
         self._turn = (self._turn + 1) % len(self._hosts)
         return self._hosts[self._turn]
 
     def succeeded(self, host: str, seconds: float, now: float) -> None:
-        """Speed and failures do not matter."""
+        """Take note of a message that took `seconds`; here speed does not matter."""
 
     def failed(self, host: str, now: float) -> None:
-        """Speed and failures do not matter."""
+        """Take note of a failure; here failures do not matter."""
 
 
 @dataclass(slots=True)
@@ -48,13 +41,12 @@ class _Health:
     times: deque[tuple[float, float]] = field(default_factory=deque)  # when, s of a response
 
 
-class HostPool:
+class HostPool(RoundRobin):
     """Healthy destinations in turn; one that fails is skipped for a time, which grows with repeated failures."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._hosts = list(hosts)
+        super().__init__(hosts)
         self._health = {host: _Health() for host in hosts}
-        self._turn = 0
 
     def choose(self, now: float) -> str:
         for step in range(len(self._hosts)):
@@ -118,12 +110,9 @@ class EpsilonGreedy(HostPool):
         return max(total / weight, 1e-9) if weight else 0.0
 
 
-def pool_of(mode: str, hosts: Sequence[str]) -> Pool | None:
+_MODES: Final = {"round-robin": RoundRobin, "hostpool": HostPool, "epsilon-greedy": EpsilonGreedy}
+
+
+def pool_of(mode: str, hosts: Sequence[str]) -> RoundRobin | None:
     """Return the strategy that `mode` names, or None."""
-    if mode == "round-robin":
-        return RoundRobin(hosts)
-    if mode == "hostpool":
-        return HostPool(hosts)
-    if mode == "epsilon-greedy":
-        return EpsilonGreedy(hosts)
-    return None
+    return _MODES[mode](hosts) if mode in _MODES else None

@@ -7,7 +7,6 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from lapwing import names
 from lapwing.client.consumer import Consumer
@@ -15,7 +14,7 @@ from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions
 from lapwing.errors import LapwingError
-from lapwing.net.logs import Level, Log, parse_level
+from lapwing.net.logs import Log, parse_level
 from lapwing.net.options import DURATION, option
 from lapwing.tools.filelog import FileLog, Rules
 from lapwing.tools.filenames import MISSING_REVISION, Names, host_text
@@ -29,14 +28,6 @@ from lapwing.tools.program import (
     log_to_stderr,
     run,
 )
-
-_CLIENT_LEVELS: Final = {
-    Level.DEBUG: logging.DEBUG,
-    Level.INFO: logging.INFO,
-    Level.WARN: logging.WARNING,
-    Level.ERROR: logging.ERROR,
-    Level.FATAL: logging.CRITICAL,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +92,7 @@ def archive(options: NsqToFileOptions, rest: list[str] | None = None) -> int:
         pattern = re.compile(options.topic_pattern)
     except re.error as error:
         raise Failure(f"--topic-pattern is invalid: {error}") from error
-    log_to_stderr(_CLIENT_LEVELS[level])
+    log_to_stderr(logging.getLevelNamesMapping()[level.name])
     return run(lambda signals: Archive(options, pattern, Log(options.log_prefix, level)).run(signals))
 
 

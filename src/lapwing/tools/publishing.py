@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import BinaryIO, Final
 
 from lapwing import Producer
-from lapwing.tools.to_nsq import Input
+from lapwing.tools.to_nsq import Input, Splitter
 
 _READ: Final = 1 << 18
 _AHEAD: Final = 20_000  # unconfirmed messages
@@ -13,13 +13,14 @@ _AHEAD: Final = 20_000  # unconfirmed messages
 
 async def lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
     """Yield the lines of a file or pipe as they come, without their ends, many at a time; skip empty lines."""
-    torn = b""
+    splitter = Splitter(b"\n")
     async for data in Input(source.fileno(), _READ).chunks():
-        *whole, torn = (torn + data).split(b"\n")
-        if found := [line for line in (each.removesuffix(b"\r") for each in whole) if line]:
-            yield found
-    if last := torn.removesuffix(b"\r"):
-        yield [last]
+        yield _without_return(splitter.feed(data))
+    yield _without_return(splitter.end())
+
+
+def _without_return(lines: list[bytes]) -> list[bytes]:
+    return [line for line in (each.removesuffix(b"\r") for each in lines) if line]
 
 
 async def publish_lines(

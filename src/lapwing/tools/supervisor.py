@@ -46,7 +46,6 @@ class Service:
     address: str = ""  # its address, for people
     ping: str = ""  # host:port whose /ping answers when it is up; empty: running is enough
     patience: float = 5.0  # s to end, before it is killed
-    once: bool = False  # it may end by itself
 
 
 class Child:
@@ -86,9 +85,6 @@ class Child:
             while self._wanted:
                 code = await self._once()
                 if not self._wanted:
-                    break
-                if code == 0 and self.service.once:
-                    self._notify(f"{self.service.name} has finished")
                     break
                 lived = time.monotonic() - self.since
                 pause = 1.0 if lived > STEADY else min(pause * 2, LONGEST_PAUSE) if self.restarts else 1.0
@@ -178,7 +174,6 @@ class Supervisor:
     def __init__(self, groups: Sequence[Sequence[Service]], logs: Path, notify: Callable[[str], None],
                  http: DaemonHttp) -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        self._notify = notify
         self._groups = [[Child(service, logs / f"{service.name}.log", notify, http) for service in group]
                         for group in groups]
 

@@ -106,7 +106,7 @@ class Line(Wire):
         return data
 
 
-def other_frame(line: Line, data: bytes | bytearray | memoryview, at: int, stop: int) -> int:
+def other_frame(line: Wire, data: bytes | bytearray | memoryview, at: int, stop: int) -> int:
     """Skip a frame that is not a message; return its end, or `at` if it is incomplete. Raises at an error frame."""
     if stop - at < 8:
         return at

@@ -30,6 +30,32 @@ class Part(Protocol):
     def writable(self) -> None: ...
 
 
+class Sender:
+    """A connection that sends bytes as far as its socket takes them, and the rest later."""
+
+    def __init__(self, line: Wire) -> None:
+        self.line = line
+        self.blocked = False
+        self._unsent = b""
+
+    def writable(self) -> None:
+        """Continue where the socket was full."""
+        self._send(b"")
+
+    def _send(self, data: bytes) -> None:
+        data = self._unsent + data
+        try:
+            while data:
+                data = data[self.line.sock.send(data) :]
+        except BlockingIOError:
+            self.blocked = True
+        except OSError as error:
+            raise self.line.hung_up() from error
+        else:
+            self.blocked = False
+        self._unsent = data
+
+
 class Budget:
     """The commands that all publishers together still have to send."""
 
@@ -132,19 +158,16 @@ class Tally:
         self.received = 0
 
 
-class Consumer:
+class Consumer(Sender):
     """Receive, count and finish messages, a buffer at a time."""
 
     def __init__(self, line: Line, tally: Tally, *, ready: int, size: int) -> None:
-        self.line = line
-        self.blocked = False
-        self.received = 0
+        super().__init__(line)
         self.ready = ready
         self._tally = tally
         self._buffer = bytearray(max(_ROOM, 4 * size))
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._unsent = b""
 
     def begin(self) -> None:
         """Send RDY."""
@@ -183,25 +206,7 @@ class Consumer:
             self._send(answers[0] if len(answers) == 1 else b"".join(answers))
 
     def _arrived(self, start: int, stop: int, messages: int) -> None:
-        self.received += messages
         self._tally.received += messages
-
-    def writable(self) -> None:
-        """Continue where the socket was full."""
-        self._send(b"")
-
-    def _send(self, data: bytes) -> None:
-        data = self._unsent + data
-        try:
-            while data:
-                data = data[self.line.sock.send(data) :]
-        except BlockingIOError:
-            self.blocked = True
-        except OSError as error:
-            raise self.line.hung_up() from error
-        else:
-            self.blocked = False
-        self._unsent = data
 
 
 def receive(line: Wire) -> bytes:

@@ -6,7 +6,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from lapwing.client.address import Address
@@ -103,19 +103,11 @@ class Watch:
 
 @contextmanager
 def _lines(
-    address: Address, count: int, subscriptions: list[tuple[str, str]] | None = None, *, headers: bool = False
+    address: Address, count: int, subscriptions: Sequence[tuple[str, str] | None] = (None,), *, headers: bool = False
 ) -> Iterator[list[Line]]:
-    lines: list[Line] = []
-    try:
-        if subscriptions is None:
-            lines += [Line(address, headers=headers) for _ in range(count)]
-        else:
-            for subscription in subscriptions:
-                lines += [Line(address, subscribe=subscription, headers=headers) for _ in range(count)]
-        yield lines
-    finally:
-        for line in lines:
-            line.close()
+    wanted = [each for each in subscriptions for _ in range(count)]
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(Line(address, subscribe=each, headers=headers))) for each in wanted]
 
 
 def _subscriptions(settings: LoadSettings) -> list[tuple[str, str]]:

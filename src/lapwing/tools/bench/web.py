@@ -3,12 +3,13 @@
 import time
 from array import array
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from typing import Final
 
 from lapwing.client.address import Address
 from lapwing.client.address import parse as parse_address
 from lapwing.tools.bench.line import BenchError, Wire
-from lapwing.tools.bench.load import receive, turn
+from lapwing.tools.bench.load import Sender, receive, turn
 from lapwing.tools.bench.loads import LoadSettings, Target, Watch, measured
 from lapwing.tools.bench.report import Result, percentiles
 
@@ -16,17 +17,15 @@ _END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length:"
 
 
-class Caller:
+class Caller(Sender):
     """Send the next request when the last one is answered."""
 
     def __init__(self, line: Wire, requests: Iterator[bytes]) -> None:
-        self.line = line
-        self.blocked = False
+        super().__init__(line)
         self.answered = 0
         self.done = False
         self.latencies = array("q")
         self._requests = requests
-        self._unsent = b""
         self._data = b""
         self._known = b""  # an answer as it came last time: most of them are alike to the byte
         self._sent_at = 0
@@ -58,28 +57,13 @@ class Caller:
                 return len(body) >= int(field[len(_LENGTH) :])
         raise BenchError(f"{self.line.address} answered without a length: {head!r}")
 
-    def writable(self) -> None:
-        """Continue where the socket was full."""
-        self._send()
-
     def _next(self) -> None:
         request = next(self._requests, None)
         if request is None:
             self.done = True
             return
-        self._unsent = request
         self._sent_at = time.perf_counter_ns()
-        self._send()
-
-    def _send(self) -> None:
-        try:
-            self._unsent = self._unsent[self.line.sock.send(self._unsent) :]
-        except BlockingIOError:
-            self.blocked = True
-            return
-        except OSError as error:
-            raise self.line.hung_up() from error
-        self.blocked = bool(self._unsent)
+        self._send(request)
 
 
 def post(address: Address, path: str, body: bytes = b"") -> bytes:
@@ -91,22 +75,17 @@ def post(address: Address, path: str, body: bytes = b"") -> bytes:
 def call_all(address: Address, requests: Iterator[bytes], *, connections: int, settings: LoadSettings, watch: Watch,
              total: int) -> list[Caller]:
     """Run all requests over several connections."""
-    lines = [Wire(address, "nsqd's HTTP", "--nsqd-http-address") for _ in range(connections)]
-    try:
-        callers = [Caller(line, requests) for line in lines]
-        for line in lines:
+    callers: list[Caller] = []
+    with ExitStack() as stack:
+        for _ in range(connections):
+            line = stack.enter_context(closing(Wire(address, "nsqd's HTTP", "--nsqd-http-address")))
             line.sock.setblocking(False)
-
-        def answered() -> int:
-            return sum(caller.answered for caller in callers)
-
+            callers.append(Caller(line, requests))
         with watch:
-            turn(callers, lambda: all(caller.done for caller in callers), moved=answered,
+            turn(callers, lambda: all(caller.done for caller in callers),
+                 moved=lambda: sum(caller.answered for caller in callers),
                  report=lambda done: settings.report("calling", done, total))
-        return callers
-    finally:
-        for line in lines:
-            line.close()
+    return callers
 
 
 def publish(target: Target, settings: LoadSettings) -> Result:
