@@ -259,21 +259,20 @@ def _letters(count: int) -> str:
 
 
 def _sample(answer: Any) -> list[str]:
-    lines = [f"  {each['sequence']:>8}  {each['topic']}/{each['channel']}  {each['reason']}  {_first_line(each)}"
-             for each in answer["sample"]]  # fmt: skip
-    return [line.rstrip() for line in lines]
-
-
-def _first_line(letter: Any) -> str:
-    return printable_text(str(letter["error"] or "").partition("\n")[0][:100])
+    lines = []
+    for each in answer["sample"]:
+        error = printable_text(str(each["error"] or "").partition("\n")[0][:100])
+        lines.append(f"  {each['sequence']:>8}  {each['topic']}/{each['channel']}  {each['reason']}  {error}".rstrip())
+    return lines
 
 
 def _letter_lines(node: str, letter: Any) -> list[str]:
     """Return a letter for people."""
+    again = f", for the {letter['count']}. time" if letter["count"] > 1 else ""
     heads = [
         ("from", f"{letter['topic']}/{letter['channel']} on {node}, message {letter['id']}" if letter["id"]
          else f"nowhere: it was published to this topic on {node}, and is no dead letter"),
-        ("given up", f"{letter['at']}, {letter['reason']}" + _again(letter["count"]) if letter["id"] else ""),
+        ("given up", f"{letter['at']}, {letter['reason']}{again}" if letter["id"] else ""),
         ("failed", f"{letter['failures']} times in {letter['deliveries']} deliveries, first {letter['first_failed']}"
          if letter["failures"] else ""),
         ("published", letter["published"]),
@@ -291,7 +290,3 @@ def _letter_lines(node: str, letter: Any) -> list[str]:
         text = letter["body"] if letter["body"] is not None else f"base64: {letter['body_base64']}"
         lines += map(printable_text, text.split("\n"))
     return lines
-
-
-def _again(count: int) -> str:
-    return f", for the {count}. time" if count > 1 else ""

@@ -1,6 +1,7 @@
 """Consume a channel on every nsqd that has the topic."""
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,9 +14,8 @@ from lapwing.client.connections import Connections
 from lapwing.client.errors import ClientError, Stopped
 from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
-from lapwing.client.rdy import RdyController
+from lapwing.client.rdy import RdyController, Timers
 from lapwing.client.subscription import Subscription
-from lapwing.client.timers import Timers
 from lapwing.client.tracing import telemetry
 from lapwing.client.workers import (
     AnswerPolicy,
@@ -24,7 +24,6 @@ from lapwing.client.workers import (
     LoopWorkers,
     RunIn,
     ThreadWorkers,
-    Workers,
     where_to_run,
 )
 from lapwing.errors import ConfigError
@@ -158,7 +157,7 @@ class Consumer:
         )
         self.rdy = RdyController(self.options, label=f"{topic}/{channel}")
         self._processes: InProcesses | None = None
-        self._workers: Workers | None = None
+        self._workers: LoopWorkers | ThreadWorkers | None = None
         self._queue = MessageQueue()  # for iteration
         self._subscriptions: set[Subscription] = set()
         self._past = ConsumerStats(0, 0, 0, 0, 0)
@@ -252,7 +251,9 @@ class Consumer:
             patience = min(CLOSE_WAIT, self.options.stop_timeout)
             await _all((subscription.close_waited for subscription in subscriptions), patience)
             if self._workers is not None:
-                await _within(self._workers.idle(), deadline - self._loop.time())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await self._workers.idle()
                 for message in self._workers.waiting():
                     message.release()
                 if not self._answers.auto_finish:  # the handler answers elsewhere, later
@@ -428,12 +429,3 @@ async def _all(futures: Iterable[asyncio.Future[None]], seconds: float) -> None:
     pending = [future for future in futures if not future.done()]
     if pending:
         await asyncio.wait(pending, timeout=max(0.0, seconds))
-
-
-async def _within(work: Awaitable[None], seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(max(0.0, seconds)):
-            await work
-    except TimeoutError:
-        return False
-    return True

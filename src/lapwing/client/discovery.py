@@ -112,16 +112,14 @@ class Discovery:
     async def poll(self) -> None:
         """Ask every nsqlookupd once."""
         results = await asyncio.gather(*(self._ask_and_report(url) for url in self._urls), return_exceptions=True)
-        errors: list[str] = []
-        failed: list[str] = []
+        failed: dict[str, Unreachable] = {}
         for url, result in zip(self._urls, results, strict=True):
             if isinstance(result, Unreachable):
-                errors.append(str(result))
-                failed.append(url)
+                failed[url] = result
                 log.warning("nsqlookupd %s", result)
             elif isinstance(result, BaseException):
                 raise result
-        self.errors = errors
+        self.errors = [str(error) for error in failed.values()]
         if len(failed) < len(self._urls):
             for url in failed:
                 self._answers.pop(url, None)  # the answers of the others are newer

@@ -10,6 +10,7 @@ from lapwing.errors import ConfigError
 SECOND: Final = 1_000_000_000  # ns
 _LONGEST: Final = 1 << 63  # ns
 _UNITS: Final = {"ms": SECOND // 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
+_TWO_UNITS: Final = (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))  # with their seconds
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SPANS: Final = re.compile(rf"(?:{_SPAN.pattern})+")
 
@@ -53,16 +54,9 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1000:.1f}ms".replace(".0ms", "ms")
     if seconds < 60:
         return f"{seconds:.1f}s".replace(".0s", "s")
-    whole = math.floor(seconds)
-    if whole < 3600:
-        return _two(whole // 60, "m", whole % 60, "s")
-    if whole < 86400:
-        return _two(whole // 3600, "h", whole % 3600 // 60, "m")
-    return _two(whole // 86400, "d", whole % 86400 // 3600, "h")
-
-
-def _two(greater: int, unit: str, lesser: int, small: str) -> str:
-    return f"{greater}{unit} {lesser}{small}" if lesser else f"{greater}{unit}"
+    unit, length, smaller, part = next(each for each in _TWO_UNITS if seconds >= each[1])
+    greater, rest = divmod(math.floor(seconds), length)
+    return f"{greater}{unit} {rest // part}{smaller}" if rest >= part else f"{greater}{unit}"
 
 
 def size(number: float) -> str:

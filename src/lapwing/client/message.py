@@ -5,6 +5,7 @@ import re
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from lapwing.client import headers as message_headers
@@ -30,11 +31,7 @@ class Requeue(Exception):
         self.error = error
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _requeue, (self.delay, self.backoff, self.error)
-
-
-def _requeue(delay: float | None, backoff: bool, error: str) -> Requeue:
-    return Requeue(delay, backoff=backoff, error=error)
+        return partial(Requeue, backoff=self.backoff, error=self.error), (self.delay,)
 
 
 class Hold(Exception):
@@ -253,7 +250,7 @@ class Message:
         self.answer(error)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _copy, (self._row, self.topic, self.address, self._received)
+        return Message, (self._row, DetachedSource(self.topic, self.address), self._received)
 
     def __repr__(self) -> str:
         shown = self.body[:40]
@@ -297,10 +294,6 @@ class DetachedSource:
 
     def touch(self, message: Message) -> None:
         """Do nothing: the consumer touches."""
-
-
-def _copy(row: Row, topic: str, address: str, received: float) -> Message:
-    return Message(row, DetachedSource(topic, address), received)
 
 
 def _seconds(value: float) -> float:

@@ -16,7 +16,8 @@ TOGETHER: Final = 0.1  # s; publishes whose deadlines lie further apart travel a
 _MESSAGE_TOO_BIG: Final = re.compile(r"^E_BAD_MESSAGE \w+ message too big \d+ > (\d+)$")
 _BODY_TOO_BIG: Final = re.compile(r"^E_BAD_BODY H?MPUB body too big \d+ > (\d+)$")
 _LONGEST_WITHOUT_ID: Final = MAX_HEADERS - 64  # bytes of headers that leave room for an id
-_TRY_ELSEWHERE: Final = ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED", "E_HPUB_FAILED", "E_HMPUB_FAILED")
+# refusals of an nsqd whose disk is full or that is stopping: another one may take the message
+TRY_ELSEWHERE: Final = ("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED", "E_HPUB_FAILED", "E_HMPUB_FAILED")
 
 
 @dataclass(slots=True)
@@ -153,11 +154,6 @@ def with_id(headers: bytes, next_id: Callable[[], bytes]) -> bytes:
     if b'"message-id":' in headers or len(headers) > _LONGEST_WITHOUT_ID:
         return headers
     return b'{"message-id":"%b"%b' % (next_id(), b"," + headers[1:] if len(headers) > 2 else b"}")
-
-
-def elsewhere(reason: str) -> bool:
-    """Return whether another nsqd may take what this one refused: its disk is full, or it is stopping."""
-    return reason.startswith(_TRY_ELSEWHERE)
 
 
 def pack(

@@ -15,7 +15,7 @@ from lapwing.client.connection import Connection, connect
 from lapwing.client.connections import Connections
 from lapwing.client.errors import ConnectionLost, PublishFailed, PublishTimeout, Stopped
 from lapwing.client.options import ClientOptions
-from lapwing.client.publish_batches import PublishBatch, PublishLimits, elsewhere, pack, with_id
+from lapwing.client.publish_batches import TRY_ELSEWHERE, PublishBatch, PublishLimits, pack, with_id
 from lapwing.wire.nsq.connection import MessageRow
 
 log: Final = logging.getLogger("lapwing.client")
@@ -239,7 +239,7 @@ class PublishQueue:
                 self._queue.appendleft(rest)
         elif too_big == "body" and len(batch.bodies) > 1 and not batch.whole:
             self._queue.extendleft(reversed(list(batch.halves())))
-        elif elsewhere(reason):
+        elif reason.startswith(TRY_ELSEWHERE):
             batch.refused_by.add(target.address)
             if any(str(address) not in batch.refused_by for address in self.connections.addresses):
                 log.warning("(%s) %s; trying another nsqd", target.address, reason)

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Hashable, Sized
+from collections.abc import Callable, Hashable, Sized
 from typing import Final, Protocol
 
 from lapwing.client.backoff import Backoff, Signal, Verdict
 from lapwing.client.options import ClientOptions
 from lapwing.client.rdy_distribution import RdyDistribution, RdyOrders, Share
-from lapwing.client.timers import Timers
 
 log: Final = logging.getLogger("lapwing.client")
 
@@ -23,6 +22,41 @@ class RdyTarget(Hashable, Protocol):
     @property
     def in_flight(self) -> Sized: ...
     def ready(self, count: int) -> None: ...
+
+
+class Timers:
+    """Scheduled calls, by the monotonic clock of the loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._over = False
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call once, after `seconds`."""
+
+        def ring() -> None:
+            self._timers.discard(timer)
+            if not self._over:
+                call()
+
+        timer = self._loop.call_later(seconds, ring)
+        self._timers.add(timer)
+
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call every `seconds`."""
+
+        def again() -> None:
+            call()
+            self.after(seconds, again)
+
+        self.after(seconds, again)
+
+    def stop(self) -> None:
+        """Cancel all calls."""
+        self._over = True
+        for timer in self._timers:
+            timer.cancel()
 
 
 class RdyController:

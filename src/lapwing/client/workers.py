@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 from lapwing.client.message import Hold, Message, Reject, Requeue, text_of
 from lapwing.errors import ConfigError
@@ -24,16 +24,6 @@ RunIn = Literal["auto", "loop", "threads", "processes"]
 Handler = Callable[[Message], Any]
 
 SLICE: Final = 0.005  # s that handlers may run before the event loop has its turn
-
-
-class Workers(Protocol):
-    """Some workers and the messages that wait for them."""
-
-    def take(self, batch: list[Message]) -> None: ...
-    def start(self) -> None: ...
-    def waiting(self) -> list[Message]: ...
-    async def idle(self) -> None: ...
-    async def stop(self) -> None: ...
 
 
 class AnswerPolicy:
@@ -334,5 +324,3 @@ def where_to_run(handler: Handler, run: RunIn) -> RunIn:
     if run != "auto":
         return run
     return "loop" if waits else "threads"
-
-

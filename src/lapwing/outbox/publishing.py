@@ -5,7 +5,7 @@ import logging
 import threading
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Self
@@ -44,12 +44,6 @@ def check(topic: str, body: bytes, headers: dict[str, str] | None, message_id: s
     return checked(topic, body), encode(own).decode(), name
 
 
-def _publish(producer: SyncProducer, rows: Sequence[OutboxRow]) -> None:
-    """Publish rows of one topic in their order. Raises `ClientError`, `TypeError` or `ValueError`."""
-    headers = [{MESSAGE_ID: row.message_id, **json.loads(row.headers)} for row in rows]
-    producer.publish_many(rows[0].topic, [row.body for row in rows], headers=headers)
-
-
 class OutboxRelay:
     """Publishes the rows of an outbox to one nsqd, oldest first, and deletes them.
 
@@ -69,12 +63,13 @@ class OutboxRelay:
     def _published(self, rows: Iterable[OutboxRow]) -> list[int]:
         """Publish rows in their order; return the ids of those that nsqd has confirmed. Raises `ClientError`."""
         done: list[int] = []
-        for _, group in groupby(rows, key=lambda row: row.topic):
+        for topic, group in groupby(rows, key=lambda row: row.topic):
             waiting = [list(group)]
             while waiting:
                 some = waiting.pop()
                 try:
-                    _publish(self._producer, some)
+                    headers = [{MESSAGE_ID: row.message_id, **json.loads(row.headers)} for row in some]
+                    self._producer.publish_many(topic, [row.body for row in some], headers=headers)
                 except (PublishFailed, ConfigError, TypeError, ValueError) as error:
                     if isinstance(error, PublishFailed) and not error.code.startswith("E_BAD_"):
                         raise  # nsqd cannot take anything now

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from lapwing import names
@@ -38,29 +39,31 @@ class NsqTailOptions:
 class Screen:
     """Standard output, shared by all consumers; a message is one write."""
 
-    def __init__(self, limit: int, full: Callable[[], None], failed: Callable[[OSError], None]) -> None:
+    def __init__(self, limit: int, print_topic: bool, end: Callable[[], object]) -> None:
+        self.error: OSError | None = None  # why nothing more can be printed
         self._limit = limit
-        self._full = full
-        self._failed = failed
+        self._print_topic = print_topic
+        self._end = end
         self._lock = threading.Lock()
         self._shown: dict[str, int] = {}
         self._ended = False
 
-    def show(self, topic: str, prefix: bytes, message: Message) -> None:
+    def show(self, topic: str, message: Message) -> None:
         """Print a message, or requeue it if enough are printed."""
+        prefix = f"{topic} | ".encode() if self._print_topic else b""
         with self._lock:
             if self._ended:
                 raise Requeue(_LATER, backoff=False)
             try:
                 _write_all(b"%b%b\n" % (prefix, message.body))
             except OSError as error:
-                self._ended = True
-                self._failed(error)
+                self._ended, self.error = True, error
+                self._end()
                 raise Requeue(_LATER, backoff=False) from error
             count = self._shown[topic] = self._shown.get(topic, 0) + 1
             if self._limit and count >= self._limit:
                 self._ended = True
-                self._full()
+                self._end()
 
 
 def _write_all(data: bytes) -> None:
@@ -81,23 +84,15 @@ def tail(options: NsqTailOptions) -> int:
 
 async def _tail(options: NsqTailOptions, channel: str, signals: Signals) -> int:
     loop = asyncio.get_running_loop()
-    failures: list[OSError] = []
-
-    def full() -> None:
-        loop.call_soon_threadsafe(signals.stop.set)
-
-    def failed(error: OSError) -> None:
-        failures.append(error)
-        full()
-
     in_flight = min(options.max_in_flight, options.n) if options.n > 0 else options.max_in_flight
     settings = client_options(options.consumer_opt, tool="nsq_tail", max_in_flight=in_flight)
-    screen = Screen(max(0, options.n), full, failed)
+    end = partial(loop.call_soon_threadsafe, signals.stop.set)
+    screen = Screen(max(0, options.n), options.print_topic, end)
     consumers = [
         Consumer(
             topic,
             channel,
-            _shower(screen, topic, options.print_topic),
+            partial(screen.show, topic),
             nsqd=options.nsqd_tcp_address,
             lookupd=options.lookupd_http_address,
             run="threads",  # a blocked stdout must not cost the connection
@@ -106,12 +101,7 @@ async def _tail(options: NsqTailOptions, channel: str, signals: Signals) -> int:
         for topic in dict.fromkeys(options.topic)
     ]
     await consume(consumers, signals.stop)
-    if failures:
-        sys.stderr.write(f"failed to write to stdout: {failures[0].strerror}\n")
+    if screen.error is not None:
+        sys.stderr.write(f"failed to write to stdout: {screen.error.strerror}\n")
         return 1
     return 0
-
-
-def _shower(screen: Screen, topic: str, print_topic: bool) -> Callable[[Message], None]:
-    prefix = f"{topic} | ".encode() if print_topic else b""
-    return lambda message: screen.show(topic, prefix, message)

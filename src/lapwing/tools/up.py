@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from lapwing.client.cluster_client import ClusterClient
@@ -106,24 +107,22 @@ class Up:
     async def _show(self, children: list[Child], cluster: ClusterClient, stop: asyncio.Event) -> None:
         """Keep showing the state until `stop`."""
         before: ClusterView | None = None
-        if Terminal.of(sys.stdout).redraws and not self._as_json:
-            with Screen(sys.stdout, whole=False) as self._screen:
-                while not stop.is_set():
-                    view = await self._view(cluster)
+        with ExitStack() as stack:
+            if Terminal.of(sys.stdout).redraws and not self._as_json:
+                self._screen = stack.enter_context(Screen(sys.stdout, whole=False))
+            while not stop.is_set():
+                view = await self._view(cluster)
+                if self._screen is not None:
                     self._screen.draw(self._lines(children, view, before))
-                    before = view
-                    await _pause(stop, REFRESH)
-            self._screen = None
-            return
-        while not stop.is_set():
-            view = await self._view(cluster)
-            if self._as_json:
-                print(json.dumps(_status(children, view, before)), flush=True)
-            else:
-                line = screens.one_line(view, rates_between(before, view), children)
-                print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-            before = view
-            await _pause(stop, self._every)
+                elif self._as_json:
+                    print(json.dumps(_status(children, view, before)), flush=True)
+                else:
+                    line = screens.one_line(view, rates_between(before, view), children)
+                    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+                before = view
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), REFRESH if self._screen is not None else self._every)
+        self._screen = None
 
     async def _view(self, cluster: ClusterClient) -> ClusterView:
         try:
@@ -180,13 +179,6 @@ def _status(children: list[Child], view: ClusterView, before: ClusterView | None
         "pipelines": list(view.pipelines or ()),
         "errors": list(view.errors),
     }
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(stop.wait(), seconds)
-    except TimeoutError:
-        return
 
 
 def run(plan: Plan, *, every: float, as_json: bool) -> int:
