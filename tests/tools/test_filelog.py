@@ -21,9 +21,9 @@ os.umask(UMASK)
 def log_in(tmp_path, *, work=None, pattern="<TOPIC><REV>.<DATETIME>.log", **rules):
     output = tmp_path / "out"
     made = Rules(output, tmp_path / work if work else output, **rules)
-    revisions = bool(made.gzip_level or made.rotate_size or made.rotate_interval or made.moves)
     names = Names.of(
-        "t", filename_format=pattern, datetime_format="%H", host="h", revisions=revisions, gzip=bool(made.gzip_level)
+        "t", filename_format=pattern, datetime_format="%H", host="h", revisions=made.revisions,
+        gzip=bool(made.gzip_level),
     )
     return FileLog(names, made)
 

@@ -1,6 +1,5 @@
 """lapwing up: the whole stack on this machine."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -38,4 +37,4 @@ def app(
 
     plan = stack.plan(data.absolute(), host=host, admin=admin, spark=spark, demo=demo, demo_rate=demo_rate,
                       durability=durability, nodes=nodes, demo_without=tuple(demo_without))
-    sys.exit(stack_run.run(plan, every=every, as_json=as_json))
+    stack_run.run(plan, every=every, as_json=as_json)

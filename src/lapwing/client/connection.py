@@ -356,26 +356,23 @@ async def connect(
     Raises `Unreachable` within the deadlines, or `Refused` where trying again will not help.
     """
     loop = asyncio.get_running_loop()
-    connection: Connection | None = None
 
     def make() -> Connection:
-        nonlocal connection
-        connection = Connection(address, options, identity)
-        return connection
+        return Connection(address, options, identity)
 
     try:
         async with asyncio.timeout(options.dial_timeout):
             if address.unix:
-                await loop.create_unix_connection(make, address.host)
+                _, connection = await loop.create_unix_connection(make, address.host)
             else:
-                await loop.create_connection(make, address.host, address.port, local_addr=_local(options.local_addr))
+                local = _local(options.local_addr)
+                _, connection = await loop.create_connection(make, address.host, address.port, local_addr=local)
     except TimeoutError as error:
         raise Unreachable(
             str(address), f"no connection within {options.dial_timeout:g} s: is the host up, and the port open?"
         ) from error
     except (OSError, UnicodeError) as error:  # a host name may be no name at all
         raise Unreachable(str(address), _explained(error, address, options.local_addr)) from error
-    assert connection is not None
     try:
         async with asyncio.timeout(min(HANDSHAKE, options.read_timeout)):
             await connection.open()

@@ -14,7 +14,7 @@ from lapwing.client.connections import Connections
 from lapwing.client.errors import ClientError, Stopped
 from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
-from lapwing.client.rdy import RdyController, Timers
+from lapwing.client.rdy import RdyController
 from lapwing.client.subscription import Subscription
 from lapwing.client.tracing import telemetry
 from lapwing.client.workers import (
@@ -166,6 +166,7 @@ class Consumer:
         self._left = False  # nobody takes messages any more
         self._reading_task: asyncio.Task[Any] | None = None
         self._stopper: asyncio.Task[None] | None = None
+        self._touching: asyncio.Task[None] | None = None
 
     # -- start and stop
 
@@ -185,16 +186,15 @@ class Consumer:
         self._started = True
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
-        self._timers = Timers()
-        self.rdy.start(self._timers)
+        self.rdy.start()
         self._start_workers()
+        if self.options.auto_touch:
+            self._touching = asyncio.create_task(self._touch(), name="lapwing-consumer-touch")
         try:
             await self._connect_all(need)
         except BaseException:
             await self.stop()
             raise
-        if self.options.auto_touch:
-            self._touch_again()
 
     def _check_started(self) -> None:
         if not self._started:
@@ -224,7 +224,6 @@ class Consumer:
         if not self._started:
             return
         self._connections.hold()
-        self._timers.stop()
         self.rdy.stop()
         if self._stopper is None:
             self._stopper = asyncio.create_task(self._stop(), name="lapwing-consumer-stop")
@@ -245,7 +244,6 @@ class Consumer:
         for subscription in subscriptions:
             subscription.close_wait()
         deadline = self._loop.time() + self.options.stop_timeout
-        touching = self._loop.create_task(self._touch_while_stopping()) if self.options.auto_touch else None
         try:
             # no message comes after CLOSE_WAIT
             patience = min(CLOSE_WAIT, self.options.stop_timeout)
@@ -267,8 +265,8 @@ class Consumer:
             for subscription in subscriptions:
                 subscription.give_back()
         finally:
-            if touching is not None:
-                touching.cancel()
+            if self._touching is not None:
+                self._touching.cancel()
             if self._processes is not None:
                 self._processes.close()
             await asyncio.gather(*(subscription.connection.close() for subscription in subscriptions))
@@ -278,12 +276,6 @@ class Consumer:
     async def _drained(self, subscriptions: list[Subscription], deadline: float) -> None:
         """Wait until nothing is in flight on any connection."""
         await _all((subscription.drained for subscription in subscriptions), deadline - self._loop.time())
-
-    async def _touch_while_stopping(self) -> None:
-        while True:
-            for subscription in self._subscriptions:
-                subscription.touch_old()
-            await asyncio.sleep(self._touch_interval())
 
     async def wait(self) -> None:
         """Wait until the consumer has stopped."""
@@ -415,14 +407,13 @@ class Consumer:
         """Return how long a failed message waits before it is delivered again."""
         return min(self.options.default_requeue_delay * attempts, self.options.max_requeue_delay)
 
-    def _touch_interval(self) -> float:
-        shortest = min((subscription.msg_timeout for subscription in self._subscriptions), default=1.0)
-        return min(max(shortest / 8, 0.05), 1.0)
-
-    def _touch_again(self) -> None:
-        for subscription in self._subscriptions:
-            subscription.touch_old()
-        self._timers.after(self._touch_interval(), self._touch_again)
+    async def _touch(self) -> None:
+        """Touch messages that are half-way to their timeout, until the consumer has stopped."""
+        while True:
+            for subscription in self._subscriptions:
+                subscription.touch_old()
+            shortest = min((subscription.msg_timeout for subscription in self._subscriptions), default=1.0)
+            await asyncio.sleep(min(max(shortest / 8, 0.05), 1.0))
 
 
 async def _all(futures: Iterable[asyncio.Future[None]], seconds: float) -> None:

@@ -77,16 +77,17 @@ class RdyController:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
 
-    def start(self, timers: Timers) -> None:
-        """Begin, with timers of the running event loop."""
+    def start(self) -> None:
+        """Begin, on the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._timers = timers
-        timers.every(self._redistribute_interval, self._redistribute)
-        timers.every(PROBE_PATIENCE, self._probe_elsewhere)
+        self._timers = Timers()
+        self._timers.every(self._redistribute_interval, self._redistribute)
+        self._timers.every(PROBE_PATIENCE, self._probe_elsewhere)
 
     def stop(self) -> None:
         """Send no more RDY."""
         self._over = True
+        self._timers.stop()
 
     def join(self, runner: RdyTarget, *, cap: int) -> Share | None:
         """Add a connection whose nsqd takes a RDY of at most `cap`; return its share."""

@@ -36,6 +36,11 @@ class Rules:
     def moves(self) -> bool:
         return self.work_dir != self.output_dir
 
+    @property
+    def revisions(self) -> bool:
+        """Whether a name may need more than one file."""
+        return bool(self.gzip_level) or self.rotate_size > 0 or self.rotate_interval > 0 or self.moves
+
 
 class FileLog:
     """The file that messages of a topic are written to."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from lapwing.client.cluster import Json
@@ -13,58 +14,43 @@ from lapwing.wire.resp.bodies import fields_of
 _TOKEN: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?')
 
 
+@dataclass(frozen=True, slots=True)
 class MessagePrinter:
     """Print messages of one topic: on a terminal with headings, colour and indented JSON, elsewhere a line each."""
 
-    def __init__(
-        self,
-        topic: str,
-        out: BinaryIO,
-        terminal: Terminal,
-        *,
-        is_terminal: bool,
-        as_json: bool = False,
-        details: bool = False,
-        pretty: bool = False,
-        raw: bool = False,
-    ) -> None:
-        """`details` puts sequence, time, node and headers before each body; `pretty` indents JSON bodies.
-
-        Entries of Redis clients are shown as a JSON object of their fields, unless bodies are wanted `raw`.
-        """
-        self._topic = topic
-        self._out = out
-        self._terminal = terminal
-        self._is_terminal = is_terminal
-        self._as_json = as_json
-        self._details = details
-        self._pretty = pretty
-        self._raw = raw
+    topic: str
+    out: BinaryIO
+    terminal: Terminal
+    is_terminal: bool
+    as_json: bool = False
+    details: bool = False  # sequence, time, node and headers before each body
+    pretty: bool = False  # JSON bodies are indented
+    raw: bool = False  # entries of Redis clients are not shown as a JSON object of their fields
 
     def print(self, message: LogMessage) -> None:
         """Print one message."""
-        self._out.write(self.format(message))
+        self.out.write(self.format(message))
 
     def format(self, message: LogMessage) -> bytes:
         """Return what is printed of a message."""
-        if self._as_json:
-            return json.dumps(message.as_json(self._topic), ensure_ascii=False).encode() + b"\n"
-        shown = message.body if self._raw else shown_body(message.body)
-        if not self._is_terminal and not self._pretty:
-            return (self._line_head(message) if self._details else b"") + shown + b"\n"
+        if self.as_json:
+            return json.dumps(message.as_json(self.topic), ensure_ascii=False).encode() + b"\n"
+        shown = message.body if self.raw else shown_body(message.body)
+        if not self.is_terminal and not self.pretty:
+            return (self._line_head(message) if self.details else b"") + shown + b"\n"
         body = self._body(shown)
-        if not self._details:
+        if not self.details:
             return body + b"\n"
-        return self._heading(message).encode() + (b"\n" if self._pretty else b"  ") + body + b"\n"
+        return self._heading(message).encode() + (b"\n" if self.pretty else b"  ") + body + b"\n"
 
     def _line_head(self, message: LogMessage) -> bytes:
         headers = f"  {json.dumps(message.headers, ensure_ascii=False)}" if message.headers else ""
         return f"{message.sequence}  {local_time(message.timestamp)}{headers}  ".encode()
 
     def _heading(self, message: LogMessage) -> str:
-        paint = self._terminal.paint
+        paint = self.terminal.paint
         parts = [paint(f"{message.sequence}", "title"), paint(local_time(message.timestamp)[:23], "dim")]
-        if self._pretty:
+        if self.pretty:
             parts.append(paint(message.node, "dim"))
         for name, value in message.headers.items():
             parts.append(paint(printable_text(f"{name}: {value}"), "yellow"))
@@ -78,22 +64,22 @@ class MessagePrinter:
             except (ValueError, RecursionError):
                 document = None
         if document is None:
-            return printable(body) if self._is_terminal else body
-        text = json.dumps(document, indent=2, ensure_ascii=False) if self._pretty else body.decode()
-        if not self._is_terminal:
+            return printable(body) if self.is_terminal else body
+        text = json.dumps(document, indent=2, ensure_ascii=False) if self.pretty else body.decode()
+        if not self.is_terminal:
             return text.encode()
         return "\n".join(self._coloured(printable_text(line)) for line in text.split("\n")).encode()
 
     def _coloured(self, line: str) -> str:
-        if not self._terminal.colour:
+        if not self.terminal.colour:
             return line
 
         def paint(match: re.Match[str]) -> str:
             if match[1] is None:
-                return self._terminal.paint(match[0], "yellow")
+                return self.terminal.paint(match[0], "yellow")
             if match[2] is not None:
-                return self._terminal.paint(match[1], "cyan") + match[2]
-            return self._terminal.paint(match[1], "green")
+                return self.terminal.paint(match[1], "cyan") + match[2]
+            return self.terminal.paint(match[1], "green")
 
         return _TOKEN.sub(paint, line)
 

@@ -87,7 +87,7 @@ def archive(options: NsqToFileOptions, rest: list[str] | None = None) -> int:
     check(options.sync_interval > 0, "--sync-interval should be positive")
     check(options.topic_refresh > 0, "--topic-refresh should be positive")
     check(options.filename_format, "--filename-format is required")
-    check("<REV>" in options.filename_format or not _revisions(options), MISSING_REVISION)
+    check("<REV>" in options.filename_format or not _rules(options).revisions, MISSING_REVISION)
     try:
         pattern = re.compile(options.topic_pattern)
     except re.error as error:
@@ -102,27 +102,16 @@ class TopicArchive:
     def __init__(self, topic: str, options: NsqToFileOptions, settings: ClientOptions) -> None:
         self.topic = topic
         self._options = options
-        output_dir = Path(options.output_dir)
-        work_dir = Path(options.work_dir) if options.work_dir else output_dir
-        rules = Rules(
-            output_dir,
-            work_dir,
-            gzip_level=options.gzip_level if options.gzip else 0,
-            rotate_size=options.rotate_size,
-            rotate_interval=options.rotate_interval / 1e9,
-            skip_empty_files=options.skip_empty_files,
+        rules = _rules(options)
+        file_names = Names.of(
+            topic,
+            filename_format=options.filename_format,
+            datetime_format=options.datetime_format,
+            host=host_text(options.host_identifier),
+            revisions=rules.revisions,
+            gzip=options.gzip,
         )
-        self._file = FileLog(
-            Names.of(
-                topic,
-                filename_format=options.filename_format,
-                datetime_format=options.datetime_format,
-                host=host_text(options.host_identifier),
-                revisions=_revisions(options),
-                gzip=options.gzip,
-            ),
-            rules,
-        )
+        self._file = FileLog(file_names, rules)
         self.consumer = Consumer(
             topic,
             options.channel,
@@ -291,10 +280,15 @@ class Archive:
         return sorted(found)
 
 
-def _revisions(options: NsqToFileOptions) -> bool:
-    """Return whether a name may need more than one file."""
-    moves = bool(options.work_dir) and Path(options.work_dir) != Path(options.output_dir)
-    return bool(options.gzip or options.rotate_size > 0 or options.rotate_interval > 0 or moves)
+def _rules(options: NsqToFileOptions) -> Rules:
+    return Rules(
+        Path(options.output_dir),
+        Path(options.work_dir or options.output_dir),
+        gzip_level=options.gzip_level if options.gzip else 0,
+        rotate_size=options.rotate_size,
+        rotate_interval=options.rotate_interval / 1e9,
+        skip_empty_files=options.skip_empty_files,
+    )
 
 
 def _usable(text: str) -> bool:

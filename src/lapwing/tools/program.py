@@ -16,6 +16,7 @@ from lapwing.names import NSQ_VERSION
 from lapwing.net.event_loop import new_event_loop
 from lapwing.net.options import Kind
 
+_STAMP: Final = "%Y/%m/%d %H:%M:%S"  # begins each line on stderr
 _SHORT: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNING: "WRN", logging.ERROR: "ERR"}
 
 
@@ -47,14 +48,9 @@ def client_options(texts: Iterable[str], *, tool: str, **fixed: Any) -> ClientOp
         raise Failure(str(error)) from error
 
 
-def stamp() -> str:
-    """Return the time that begins each line on stderr."""
-    return time.strftime("%Y/%m/%d %H:%M:%S")
-
-
 def write_line(text: str) -> None:
     """Write a line to stderr."""
-    sys.stderr.write(f"{stamp()} {text}\n")
+    sys.stderr.write(f"{time.strftime(_STAMP)} {text}\n")
     sys.stderr.flush()
 
 
@@ -64,7 +60,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         level = _SHORT.get(record.levelno, record.levelname[:3])
         text = record.getMessage()
-        return f"{time.strftime('%Y/%m/%d %H:%M:%S', time.localtime(record.created))} {level} {1:4d} {text}"
+        return f"{time.strftime(_STAMP, time.localtime(record.created))} {level} {1:4d} {text}"
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:

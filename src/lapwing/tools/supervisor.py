@@ -152,12 +152,13 @@ class Child:
             self._life.cancel()
         else:
             self.state = State.STOPPING
-            _signal(process.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
             try:
                 await asyncio.wait_for(self._over.wait(), self.service.patience)
             except TimeoutError:
                 self._notify(f"{self.service.name} did not stop within {self.service.patience:.0f} s: killing it")
-            _signal_group(process.pid, signal.SIGKILL)
+            _kill_group(process.pid)
         with contextlib.suppress(asyncio.CancelledError):
             await self._life
 
@@ -165,7 +166,7 @@ class Child:
         """Kill the program with all that it has started, for good."""
         self._wanted = False
         if self._process is not None and self._process.returncode is None:
-            _signal_group(self._process.pid, signal.SIGKILL)
+            _kill_group(self._process.pid)
 
 
 class Supervisor:
@@ -226,15 +227,10 @@ def _opened(log: Path) -> BinaryIO:
     return open(log, "ab")
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal a program and all that it has started."""
+def _kill_group(pid: int) -> None:
+    """Kill a program and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+        os.killpg(pid, signal.SIGKILL)
 
 
 _LIBC: Final = ctypes.CDLL(None)

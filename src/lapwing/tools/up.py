@@ -14,6 +14,7 @@ from lapwing.client.cluster_view import ClusterView, rates_between
 from lapwing.client.format import short
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.tools import processes, screens
+from lapwing.tools.program import first_of
 from lapwing.tools.stack import Plan, data_folder, services
 from lapwing.tools.supervisor import Child, Supervisor
 from lapwing.tools.terminal import Screen, Terminal
@@ -33,8 +34,8 @@ class Up:
         self._screen: Screen | None = None
         self._usage: dict[str, tuple[float, float]] = {}  # by program: when, CPU seconds so far
 
-    async def run(self) -> int:
-        """Start everything, show it until Ctrl-C or SIGTERM, stop everything. Return the exit status."""
+    async def run(self) -> None:
+        """Start everything, show it until Ctrl-C or SIGTERM, stop everything."""
         stop = asyncio.Event()
         with data_folder(self._plan.data, self._plan.nodes):
             http = DaemonHttp(connect_timeout=1.0, request_timeout=2.0)
@@ -48,14 +49,14 @@ class Up:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, signalled)
             try:
-                return await self._supervised(supervisor, http, stop)
+                await self._supervised(supervisor, http, stop)
             finally:
                 self._notify("stopping (Ctrl-C again: at once)")
                 await supervisor.stop()
                 await http.aclose()
                 self._notify("stopped; the data stays in " + str(self._plan.data))
 
-    async def _supervised(self, supervisor: Supervisor, http: DaemonHttp, stop: asyncio.Event) -> int:
+    async def _supervised(self, supervisor: Supervisor, http: DaemonHttp, stop: asyncio.Event) -> None:
         for note in self._plan.notes:
             self._notify(note)
         if not self._as_json:
@@ -63,21 +64,11 @@ class Up:
             print(f"starting {names}", flush=True)
             if self._plan.pipelines:
                 print("Spark takes some 20 s, the rest is there at once", flush=True)
-        starting = asyncio.create_task(supervisor.start(needed=2, seconds=START))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if stop.is_set():
-                return 0
-            await starting
+        await first_of(stop.wait(), supervisor.start(needed=2, seconds=START))
+        if not stop.is_set():
             self._welcome(supervisor.children)
             cluster = ClusterClient(http, nsqds=self._plan.nsqd_addresses("http"))
             await self._show(supervisor.children, cluster, stop)
-            return 0
-        finally:
-            starting.cancel()
-            stopping.cancel()
-            await asyncio.gather(starting, stopping, return_exceptions=True)
 
     # --- output -----------------------------------------------------------------------------------------
 
@@ -181,7 +172,7 @@ def _status(children: list[Child], view: ClusterView, before: ClusterView | None
     }
 
 
-def run(plan: Plan, *, every: float, as_json: bool) -> int:
-    """Run the stack and return the exit status. A program that does not start is an error with the end of its log."""
+def run(plan: Plan, *, every: float, as_json: bool) -> None:
+    """Run the stack. A program that does not start is an error with the end of its log."""
     os.environ.setdefault("PYTHONUNBUFFERED", "1")  # so that the children's logs are up to date
-    return asyncio.run(Up(plan, every=every, as_json=as_json).run())
+    asyncio.run(Up(plan, every=every, as_json=as_json).run())
