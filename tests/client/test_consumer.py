@@ -66,7 +66,7 @@ async def test_max_in_flight_is_shared_over_two_nsqds_and_comes_back_when_one_go
         Consumer("t", "c", Recorder(), nsqd=[first.address], max_in_flight=5) as consumer,
     ):
         peer = await first.subscriber(5)
-        consumer._connections._add(Address("127.0.0.1", second.port))
+        consumer._connections._found({Address("127.0.0.1", second.port)})
         await second.subscriber(2)
 
         assert peer.rdys == [5, 2]

@@ -281,7 +281,7 @@ async def test_a_publish_hurries_a_connection_that_waits_to_be_made_again():
         link._delays._first = 60.0  # as after a long outage
         link._delays._longest = 60.0
         await nsqd.vanish()
-        await nsqd.until(lambda: not link.connected)
+        await nsqd.until(lambda: link.error is not None)
         await nsqd.listen(port)
         await producer.publish("t", b"now", timeout=10)
 

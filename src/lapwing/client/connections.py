@@ -1,21 +1,109 @@
 """Keep connections to the nsqds that were given and to those that nsqlookupd lists."""
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from lapwing.client.address import Address, listed, parse
+from lapwing.client.backoff import Delays
 from lapwing.client.discovery import Discovery, lookup_url
 from lapwing.client.errors import Refused, Unreachable
 from lapwing.client.options import ClientOptions
-from lapwing.client.reconnection import Reconnection
 from lapwing.errors import ConfigError
+
+log: Final = logging.getLogger("lapwing.client")
+
+SETTLED: Final = 5.0  # s; a connection that lasted so long has worked
+RARELY: Final = 0.5  # s; the least between two attempts that were asked for
+
+
+class Reconnection:
+    """Keep a connection to `address`: connect, and connect again whenever it is lost, with growing pauses.
+
+    Waiting goes by the monotonic clock of the event loop, so a wall clock that jumps changes nothing.
+    """
+
+    def __init__(self, address: Address, pool: "Connections") -> None:
+        self.address = address
+        self.error: Unreachable | None = None  # of the last attempt
+        self._pool = pool
+        self._label = f"[{pool.label}] ({address})" if pool.label else f"({address})"
+        self._delays = Delays(longest=pool.options.max_reconnect_delay)
+        self._hurry = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._task = asyncio.create_task(self._keep(), name=f"lapwing-link-{address}")
+
+    async def first_attempt(self) -> Unreachable | None:
+        """Wait for the first attempt and return its error; None if it worked or was stopped."""
+        await asyncio.wait([self._first, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()  # an unexpected error must not be lost
+        return self.error
+
+    def hurry(self) -> None:
+        """Try again now instead of after the pause."""
+        self._hurry.set()
+
+    async def stop(self) -> None:
+        """Make no more attempts; the owner closes the connection."""
+        self._task.cancel()
+        self._attempted()  # release a caller that waits for the first attempt
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _keep(self) -> None:
+        while True:
+            try:
+                lost = await self._pool.make(self.address)
+            except Unreachable as error:
+                self.error = error
+                self._log(error)
+            else:
+                self.error = None
+                self._attempted()
+                began = self._loop.time()
+                reason = await lost
+                if self._loop.time() - began >= SETTLED:
+                    self._delays.reset()
+                self.error = Unreachable(str(self.address), reason)
+                log.warning("%s %s; connecting again", self._label, reason)
+                self._pool.ask_again()
+            self._attempted()
+            await self._pause(self._delays.next())
+            if not self._pool.wanted(self.address):
+                return
+
+    def _attempted(self) -> None:
+        if not self._first.done():
+            self._first.set_result(None)
+
+    def _log(self, error: Unreachable) -> None:
+        # a refusal is logged each time, as somebody has to act; an outage when it begins, then every tenth time
+        if isinstance(error, Refused) or self._delays.failures % 10 == 0:
+            log.error("%s %s", self._label, error.reason)
+        else:
+            log.info("%s %s", self._label, error.reason)
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds <= RARELY:
+            await asyncio.sleep(seconds)
+            return
+        self._hurry.clear()
+        await asyncio.sleep(RARELY)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds - RARELY):
+                await self._hurry.wait()
 
 
 class Connections:
     """The connections of one consumer or producer.
 
-    `make` connects to one address, as for `Reconnection`. A given address is kept for ever, a listed one as long as it
-    is listed or connected. With `eager`, an address that is listed again is tried at once.
+    `make` connects to one address and returns a future that is done when the connection is lost. A given address is
+    kept for ever, a listed one as long as it is listed or connected. With `eager`, an address that is listed again is
+    tried at once.
     """
 
     def __init__(
@@ -36,10 +124,10 @@ class Connections:
             lookup_url(text, topic=topic)  # refuses a bad address now instead of at the start
         if not self.given and not self.lookupds:
             raise ConfigError("nsqd or lookupd addresses required")
-        self._make = make
-        self._options = options
+        self.make = make
+        self.options = options
+        self.label = label
         self._topic = topic
-        self._label = label
         self._admits = admits
         self._eager = eager
         self._attempts: dict[Address, Reconnection] = {}
@@ -49,10 +137,9 @@ class Connections:
 
     async def start(self) -> None:
         """Begin to connect, and return after the first answers of nsqlookupd."""
-        for address in self.given:
-            self._add(address)
+        self._attempts = {address: Reconnection(address, self) for address in self.given}
         if self.lookupds:
-            self._discovery = Discovery(self.lookupds, self._options, self._found, topic=self._topic)
+            self._discovery = Discovery(self.lookupds, self.options, self._found, topic=self._topic)
             await self._discovery.start()
 
     async def first_failures(self, addresses: Iterable[Address]) -> list[Unreachable]:
@@ -92,16 +179,6 @@ class Connections:
         errors = [str(attempt.error) for attempt in self._attempts.values() if attempt.error is not None]
         return errors + (self._discovery.errors if self._discovery is not None else [])
 
-    def _add(self, address: Address) -> None:
-        self._attempts[address] = Reconnection(
-            address,
-            self._make,
-            longest=self._options.max_reconnect_delay,
-            label=self._label,
-            wanted=self._wanted,
-            gone=self._gone,
-        )
-
     def _found(self, addresses: set[Address]) -> None:
         if self._admits is not None:
             addresses = {address for address in addresses if self._admits(str(address))}
@@ -111,16 +188,18 @@ class Connections:
         for address in addresses:
             known = self._attempts.get(address)
             if known is None:
-                self._add(address)
+                self._attempts[address] = Reconnection(address, self)
             elif self._eager:
                 known.hurry()
 
-    def _wanted(self, address: Address) -> bool:
+    def wanted(self, address: Address) -> bool:
+        """Return whether a lost address is connected to again; one that is not is forgotten."""
         if address in self.given or address in self._listed:
             return True
         self._attempts.pop(address, None)
         return False
 
-    def _gone(self, address: Address) -> None:
+    def ask_again(self) -> None:
+        """Ask nsqlookupd soon: a connection was lost."""
         if self._discovery is not None:
             self._discovery.poke()

@@ -70,7 +70,7 @@ class RdyDistribution(Generic[Key]):
         if self.mode is Mode.PROBING:
             if max_in_flight == 0:
                 return self._order(dict.fromkeys(self.shares, 0), now)
-            return [] if self._sum() else self.probe(now=now)
+            return [] if any(share.rdy for share in self.shares.values()) else self.probe(now=now)
         return self._settle(now)
 
     def hold(self, *, now: float) -> RdyOrders[Key]:
@@ -146,6 +146,3 @@ class RdyDistribution(Generic[Key]):
             share.rdy = rdy
             share.rdy_set = now
         return changed
-
-    def _sum(self) -> int:
-        return sum(share.rdy for share in self.shares.values())

@@ -161,10 +161,7 @@ class Subscription:
         else:
             seconds = self.owner.default_delay(message.attempts)
         self.rdy.signal(Signal.BACKOFF if backoff else Signal.CONTINUE)
-        if error:
-            self.connection.send(Req(message_id, round(seconds * 1000) * MILLISECOND, error=error).encode())
-        else:
-            self.connection.send(b"REQ %b %d\n" % (message_id, round(seconds * 1000)))
+        self.connection.send(Req(message_id, round(seconds * 1000) * MILLISECOND, error=error).encode())
         self.requeued += 1
         self._check_drained()
 

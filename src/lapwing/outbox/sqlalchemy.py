@@ -67,10 +67,7 @@ def add(
 
 
 class Relay(publishing.OutboxRelay):
-    """Publishes the rows of an outbox to one nsqd, oldest first, and deletes them.
-
-    Several relays may run on PostgreSQL: each takes rows that no other one has.
-    """
+    """Publishes the rows of an outbox to one nsqd, oldest first, and deletes them; see `OutboxRelay`."""
 
     def __init__(
         self, engine: Engine, outbox: Table, nsqd: str, *, batch: int = 500, producer: SyncProducer | None = None

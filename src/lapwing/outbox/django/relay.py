@@ -26,10 +26,7 @@ def add(
 
 
 class Relay(publishing.OutboxRelay):
-    """Publishes the rows of the outbox to one nsqd, oldest first, and deletes them.
-
-    Several relays may run on PostgreSQL: each takes rows that no other one has.
-    """
+    """Publishes the rows of the outbox to one nsqd, oldest first, and deletes them; see `OutboxRelay`."""
 
     def __init__(
         self,
