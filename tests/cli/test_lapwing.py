@@ -11,7 +11,7 @@ from commanding import PROGRAM, environment, lapwing, process
 
 from lapwing import __version__
 from lapwing.cli import main, reference
-from lapwing.cli.commands import SHELLS, Group
+from lapwing.cli.commands import SCRIPTS, Group
 from lapwing.names import NSQ_VERSION
 from lapwing.tools.terminal import Terminal
 
@@ -121,7 +121,7 @@ def test_the_shell_completes_commands_options_and_choices() -> None:
     assert completed("nonsense", "x") == []
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", SCRIPTS)
 def test_the_completion_script_calls_the_program(shell: str) -> None:
     assert "lapwing __complete" in lapwing("completion", shell).stdout
 

@@ -15,7 +15,7 @@ import yaml
 
 import daemons
 from lapwing.cli import manpages
-from lapwing.cli.commands import script
+from lapwing.cli.commands import SCRIPTS
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGING = ROOT / "packaging"
@@ -132,4 +132,4 @@ def test_groff_formats_a_man_page_without_a_warning(program: str) -> None:
 
 @pytest.mark.parametrize(("shell", "name"), [("bash", "lapwing"), ("zsh", "_lapwing"), ("fish", "lapwing.fish")])
 def test_the_completions_are_those_that_the_command_prints(shell: str, name: str) -> None:
-    assert (PACKAGING / "completion" / name).read_text() == script(shell)
+    assert (PACKAGING / "completion" / name).read_text() == SCRIPTS[shell]

@@ -42,7 +42,6 @@ class Option:
         max: float | None = None,
         choices: Sequence[str] = (),
         complete: Completer | None = None,
-        show_default: bool = True,
     ) -> None:
         """Without `flags` the parameter's name is the flag. A switch with an opposite is `--spark/--no-spark`.
 
@@ -56,7 +55,6 @@ class Option:
         self.max = max
         self.choices = tuple(choices)
         self.complete = complete
-        self.show_default = show_default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +428,7 @@ def _described(param: Param) -> str:
     if isinstance(spec, Option):
         if spec.env:
             notes.append(f"environment: {spec.env}")
-        if spec.show_default and param.default not in (None, "", False, [], ()) and not param.many:
+        if param.default not in (None, "", False, [], ()) and not param.many:
             shown = param.on[0] if param.default is True else f"{param.default}"
             notes.append(f"default: {shown}")
     return spec.help + (f" [{'; '.join(notes)}]" if notes else "")
@@ -465,35 +463,27 @@ def columns(rows: Sequence[tuple[str, str]], width: int) -> str:
     return "\n".join(lines)
 
 
-def script(shell: str, program: str = "lapwing") -> str:
-    """Return what teaches a shell to complete the words of `program`."""
-    return _SCRIPTS[shell].replace("PROGRAM", program)
-
-
-_SCRIPTS: Final = {
+SCRIPTS: Final = {  # by shell: what teaches it to complete the words of the program
     "bash": """\
-# lapwing completion bash > ~/.local/share/bash-completion/completions/PROGRAM
-_PROGRAM_complete() {
+# lapwing completion bash > ~/.local/share/bash-completion/completions/lapwing
+_lapwing_complete() {
     local IFS=$'\\n' word="${COMP_WORDS[COMP_CWORD]}"
-    COMPREPLY=($(PROGRAM __complete "${COMP_WORDS[@]:1:COMP_CWORD-1}" "$word" 2>/dev/null))
+    COMPREPLY=($(lapwing __complete "${COMP_WORDS[@]:1:COMP_CWORD-1}" "$word" 2>/dev/null))
 }
-complete -o default -F _PROGRAM_complete PROGRAM
+complete -o default -F _lapwing_complete lapwing
 """,
     "zsh": """\
-#compdef PROGRAM
-# lapwing completion zsh > "${fpath[1]}/_PROGRAM"
-_PROGRAM() {
+#compdef lapwing
+# lapwing completion zsh > "${fpath[1]}/_lapwing"
+_lapwing() {
     local -a found
-    found=("${(@f)$(PROGRAM __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    found=("${(@f)$(lapwing __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
     compadd -a found
 }
-compdef _PROGRAM PROGRAM
+compdef _lapwing lapwing
 """,
     "fish": """\
-# lapwing completion fish > ~/.config/fish/completions/PROGRAM.fish
-complete -c PROGRAM -a '(PROGRAM __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+# lapwing completion fish > ~/.config/fish/completions/lapwing.fish
+complete -c lapwing -a '(lapwing __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
 """,
 }
-
-SHELLS: Final = tuple(_SCRIPTS)
-

@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from lapwing.cli.commands import SHELLS, Argument, command, script
+from lapwing.cli.commands import SCRIPTS, Argument, command
 
 
 @command(example='lapwing completion bash > ~/.local/share/bash-completion/completions/lapwing')
-def app(shell: Annotated[str, Argument(choices=SHELLS, help="bash, zsh or fish.")]) -> None:
+def app(shell: Annotated[str, Argument(choices=tuple(SCRIPTS), help="bash, zsh or fish.")]) -> None:
     """Print the script that completes commands, options, topics and channels in your shell.
 
     The first line of the script names its place. Topics and channels are those of the cluster that the
     environment or the current context names.
     """
-    print(script(shell), end="")
+    print(SCRIPTS[shell], end="")

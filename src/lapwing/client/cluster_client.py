@@ -213,15 +213,14 @@ class ClusterClient:
 
     # ---- the whole cluster ----
 
-    async def look(self, *, clients: bool = False, ages: bool = False, pipelines: bool = False) -> ClusterView:
+    async def look(self, *, ages: bool = False, pipelines: bool = False) -> ClusterView:
         """Return a view of everything. A daemon that does not answer is an error in the view.
 
         `ages` and `pipelines` cost a further request to each nsqd; a plain NSQ server has neither.
         """
         lookupds, known, errors = await self._known_nodes()
-        params = {"format": "json", "include_clients": "true" if clients else "false", "include_mem": "false"}
         stats = await self.http.ask_all(
-            (node.contact for node in known), lambda address: self.http.get(address, "/stats", params)
+            (node.contact for node in known), lambda address: self.http.get(address, "/stats", NO_CLIENTS)
         )
         found = _Additions()
         if ages or pipelines:

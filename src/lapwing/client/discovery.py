@@ -69,7 +69,6 @@ class Discovery:
         found: Callable[[set[Address]], None],
         *,
         topic: str | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self._urls = [lookup_url(text, topic=topic) for text in dict.fromkeys(lookupds)]
         self._options = options
@@ -81,7 +80,6 @@ class Discovery:
         self._client = HttpClient(
             connect_timeout=timeout, request_timeout=timeout, headers=headers, follow_redirects=True
         )
-        self._rng = rng or random.Random()
         self._poked = asyncio.Event()
         self._stopped = False
         self._first: asyncio.Task[None] | None = None
@@ -132,7 +130,7 @@ class Discovery:
         await first
         interval = self._options.lookupd_poll_interval
         # jitter: consumers that start together must not ask together for ever
-        wait = self._rng.random() * self._options.lookupd_poll_jitter * interval + interval
+        wait = random.random() * self._options.lookupd_poll_jitter * interval + interval
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):

@@ -79,7 +79,6 @@ class DaemonHttp:
         tls: ssl.SSLContext | None = None,
         user_agent: str = "lapwing",
         auth_secret: str = "",
-        max_answer: int = MAX_ANSWER,
     ) -> None:
         headers = {"Accept": NSQ_ACCEPT, "User-Agent": user_agent}
         if auth_secret:
@@ -89,7 +88,7 @@ class DaemonHttp:
             request_timeout=request_timeout,
             headers=headers,
             tls=tls,
-            max_answer=max_answer,
+            max_answer=MAX_ANSWER,
             upgrade_to_tls=True,
         )
 

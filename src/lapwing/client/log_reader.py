@@ -177,10 +177,10 @@ class TopicLogs:
         found = (self._range(by_contact[contact], answer) for contact, answer in asked.answers.items())
         return [each for each in found if each is not None]
 
-    async def grown(self, node: Node, after: int, *, seconds: float = _WAIT) -> LogRange | None:
-        """Wait until the log has grown past `after`, or for `seconds`; return the log as `range_of` does."""
-        params = {"topic": self.topic, "after": f"{self.topic}:{after}", "wait_ms": str(int(seconds * 1000))}
-        return self._range(node, await self._http.get(node.contact, "/log/offsets", params, timeout=seconds + 5))
+    async def grown(self, node: Node, after: int) -> LogRange | None:
+        """Wait until the log has grown past `after`, or for a while; return the log as `range_of` does."""
+        params = {"topic": self.topic, "after": f"{self.topic}:{after}", "wait_ms": str(int(_WAIT * 1000))}
+        return self._range(node, await self._http.get(node.contact, "/log/offsets", params, timeout=_WAIT + 5))
 
     async def page(
         self,

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from lapwing import kernel
 from lapwing.tools.bench import server
-from lapwing.tools.stack import PORTS
+from lapwing.tools.stack import PORTS, existing
 
 Level = Literal["fine", "warning", "bad"]
 
@@ -38,20 +38,13 @@ class Finding:
 
 def examine(data: Path, *, host: str = "127.0.0.1") -> Iterator[Finding]:
     """Yield findings as they are made; `data` is the folder of the logs, which need not exist."""
-    place = _existing(data)
+    place = existing(data.absolute())
     examinations: tuple[Callable[[], Finding], ...] = (
         the_kernel, event_loop, file_limits, clock, lambda: disk(place), lambda: fsync(place), memory, java,
     )
     for examination in examinations:
         yield examination()
     yield from ports(host)
-
-
-def _existing(path: Path) -> Path:
-    path = path.absolute()
-    while not path.exists():
-        path = path.parent
-    return path
 
 
 def the_kernel() -> Finding:

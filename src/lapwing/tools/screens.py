@@ -98,7 +98,7 @@ def channels_table(
     return table(columns, rows, terminal, title=title)
 
 
-def consumers_table(view: ClusterView, terminal: Terminal, *, topic: str = "", most: int = 1000) -> list[str]:
+def consumers_table(view: ClusterView, terminal: Terminal, *, topic: str = "") -> list[str]:
     """Return a line for each named consumer, the one that has held a message for longest first."""
     found = [
         (channel["topic_name"], channel["channel_name"], consumer)
@@ -114,7 +114,7 @@ def consumers_table(view: ClusterView, terminal: Terminal, *, topic: str = "", m
             duration(consumer["oldest_seconds"]) if consumer["in_flight_count"] else "",
             duration(consumer["idle_seconds"]), consumer["node"],
         ]
-        for *place, consumer in found[:most]
+        for *place, consumer in found[:1000]
     ]  # fmt: skip
     return table(columns, rows, terminal, title="Named consumers")
 

@@ -102,9 +102,14 @@ def without_spark() -> str:
     return ""
 
 
+def existing(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
 def _little_disk(data: Path) -> str:
     """Return a note if the disk of the data folder is nearly full."""
-    place = next(each for each in (data, *data.parents) if each.exists())
+    place = existing(data)
     free = shutil.disk_usage(place).free
     if free >= LEAST_DISK:
         return ""
