@@ -176,9 +176,10 @@ def on_each(
     """Carry a change out on the nodes that `nodes` finds."""
 
     async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
-        from lapwing.client.cluster_changes import on_each
+        from lapwing.client import cluster_changes
 
         found = await nodes(client)
-        return PerNode(await on_each(found, lambda node: change(client.http, node.contact)), complete=found.complete)
+        results = await cluster_changes.on_each(found, lambda node: change(client.http, node.contact))
+        return PerNode(results, complete=found.complete)
 
     return shared.asked(flags, carry_out)

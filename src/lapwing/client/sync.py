@@ -135,6 +135,7 @@ class SyncProducer(_BlockingClient):
             finally:
                 self._thread.stop()
 
+
 class SyncConsumer(_BlockingClient):
     """`Consumer` for code that blocks: iterate, or `get` and `take` with a deadline.
 
