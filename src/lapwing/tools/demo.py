@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import random
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -23,6 +22,7 @@ from lapwing.client.errors import ClientError
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.client.message import Requeue
 from lapwing.errors import LapwingError
+from lapwing.tools.program import Signals, run
 from lapwing.tools.redis_client import RedisServer
 from lapwing.wire.resp.errors import ErrorReply
 
@@ -235,14 +235,6 @@ def _without_trace(record: logging.LogRecord) -> bool:
     return True
 
 
-async def _run(nsqds: Addresses, rate: float, without: frozenset[str]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await Shop(nsqds, rate, without=without).run(stop)
-
-
 def main() -> None:
     """Run the demo; `lapwing up --demo` starts it."""
     options = argparse.ArgumentParser(description=__doc__)
@@ -254,8 +246,13 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger().handlers[0].addFilter(_without_trace)
     nsqds = Addresses(chosen.nsqd_tcp_address, chosen.nsqd_http_address, chosen.nsqd_redis_address)
+
+    async def sell(signals: Signals) -> int:
+        await Shop(nsqds, chosen.rate, without=frozenset(chosen.without)).run(signals.stop)
+        return 0
+
     try:
-        asyncio.run(_run(nsqds, chosen.rate, frozenset(chosen.without)))
+        run(sell)
     except LapwingError as error:
         sys.exit(f"demo: {error}")
 

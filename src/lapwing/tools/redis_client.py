@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Sequence
 from typing import Any, Final
@@ -74,7 +75,5 @@ class RedisServer:
     async def close(self) -> None:
         """End the connection."""
         self._writer.close()
-        try:
+        with contextlib.suppress(OSError):  # the server was faster
             await self._writer.wait_closed()
-        except OSError:
-            return  # the server was faster
