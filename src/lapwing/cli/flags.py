@@ -1,6 +1,5 @@
 """Read the settings of a program from flags, in Go's syntax, and from a TOML file."""
 
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,7 +150,8 @@ def read(
 def version_text(program: str) -> str:
     """Return the output of `--version`; clients parse it."""
     twin = "compiled" if kernel.COMPILED else "pure"
-    return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()}-{twin})"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"{program} v{NSQ_VERSION} (built w/python{python}-{twin})"
 
 
 def table(options: type[Any]) -> str:
