@@ -52,7 +52,8 @@ class Peer(asyncio.Protocol):
         self._record(command)
         if isinstance(command, c.Identify):
             self.identity = json.loads(command.body)
-            self.wire.headers = bool(self.nsqd.granted.get("headers"))
+            granted = self.nsqd.granted
+            self.wire.grant(reject=bool(granted.get("reject")), headers=bool(granted.get("headers")))
             self.write(frames.response(json.dumps(GRANTED | self.nsqd.granted).encode()))
         elif isinstance(command, c.Sub):
             self.write(self.nsqd.on_sub(command))

@@ -23,7 +23,6 @@ async def answer_of(handler: Callable[[Message], Any], *, attempts: int = 1, run
         Consumer("t", "c", handler, nsqd=nsqd.address, run=run, max_backoff_duration=0.0),
     ):
         peer = await nsqd.subscriber()
-        peer.wire.reject = bool(granted.get("reject"))
         peer.deliver(b"body", attempts=attempts)
         return (await nsqd.until(lambda: nsqd.said(Fin) + nsqd.said(Req) + nsqd.said(Rej)))[0]
 
@@ -71,7 +70,6 @@ async def test_an_exception_without_a_text_stops_no_worker(run: str, error: Exce
         Consumer("t", "c", handler, nsqd=nsqd.address, run=run, max_backoff_duration=0.0, max_in_flight=1),
     ):
         peer = await nsqd.subscriber()
-        peer.wire.reject = True
         for count in (1, 2):
             peer.deliver(b"body")
             await nsqd.until(lambda count=count: len(nsqd.said(Req) + nsqd.said(Rej)) == count)  # type: ignore[misc]

@@ -429,7 +429,7 @@ class _Receiver:
 def _check_publishes(piece: bytes, messages: int, commands: int) -> None:
     """Compare what the receiver took for whole publishes with what the parser makes of it."""
     connection = BrokerConnection(LIMITS)
-    connection.headers = True
+    connection.grant(headers=True)
     connection.receive(MAGIC + piece)
     found = list(connection.commands())
     assert len(found) == commands, f"{len(found)} commands of {commands}"

@@ -70,7 +70,7 @@ def _frame(command: Mpub, limits: Limits) -> None:
     try:
         kernel.frame_mpub(command.body, 0, 0, limits.max_count, limits.max_message)
     except PublishRefused as refused:
-        raise parse_mpub.refusal(refused, len(command.body), limits) from refused
+        raise parse_mpub.refusal("MPUB", refused, len(command.body), limits) from refused
 
 
 def _join(said: list[Command], command: Command) -> None:

@@ -374,8 +374,6 @@ def test_a_client_that_stops_in_mid_command_is_told_what_was_missing(way, stream
 
     assert heard.error is None
     assert (error and error.payload) == payload
-    late = connection.deadline_passed()
-    assert (late and late.payload) == payload
 
 
 @every_way
@@ -447,7 +445,7 @@ def test_once_tls_is_there_everything_is_heard():
     connection = BrokerConnection(Limits(tls_required=True))
     connection.receive(MAGIC + Identify(b"{}").encode())
     list(connection.commands())
-    connection.tls = True
+    connection.secure()
     connection.receive(b"SUB t c\nFIN %b\n" % ID + Pub("t", b"x").encode())
 
     assert list(connection.commands()) == [Sub("t", "c"), Fins.of([ID]), Pub("t", b"x")]
@@ -552,7 +550,7 @@ def test_every_state_knows_what_is_lawful():
 
 def rejecting(limits=SMALL):
     connection = BrokerConnection(limits)
-    connection.reject = True
+    connection.grant(reject=True)
     return connection
 
 
@@ -609,7 +607,7 @@ def test_reason_and_error_of_a_reject():
 
 def with_headers(limits=SMALL):
     connection = BrokerConnection(limits)
-    connection.headers = True
+    connection.grant(headers=True)
     return connection
 
 

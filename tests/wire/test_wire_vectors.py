@@ -102,7 +102,7 @@ class Broker:
             try:
                 kernel.frame_mpub(command.body, 0, 0, self.limits.max_count, self.limits.max_message)
             except PublishRefused as error:
-                raise parse_mpub.refusal(error, len(command.body), self.limits) from error
+                raise parse_mpub.refusal("MPUB", error, len(command.body), self.limits) from error
         if isinstance(command, Fins):
             return b"".join(unknown(b"FIN", line[4:]) for line in command.block.splitlines())
         if isinstance(command, Reqs):

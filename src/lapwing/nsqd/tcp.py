@@ -73,7 +73,7 @@ class Connection(RunConnection):
         if self._handshake is not None:
             self._shake(data)
         elif self._layers:
-            self._pieces = self._layers.receive(data)
+            self._pieces = self._layers.pieces(data)
         else:
             self._wire.receive(data)
 
@@ -143,7 +143,7 @@ class Connection(RunConnection):
         """Send what TLS itself answers, such as a key update; follow a client that closes in TLS."""
         tls = self._layers.tls
         if tls is not None and self._transport is not None:
-            own = tls.send(b"")
+            own = tls.encode(b"")
             if own:
                 self._transport.write(own)
             if tls.over:
@@ -188,8 +188,8 @@ class Connection(RunConnection):
         about.client_id, about.hostname, about.user_agent = settings.client_id, settings.hostname, settings.user_agent
         about.topology_region, about.topology_zone = settings.topology_region, settings.topology_zone
         self._wire.heartbeats = settings.heartbeat_interval > 0
-        self._wire.reject = settings.reject
-        self._wire.headers = session.headers = settings.headers
+        self._wire.grant(reject=settings.reject, headers=settings.headers)
+        session.headers = settings.headers
         session.end_run()
         if identity.msg_timeout:
             session.touch_timeout = settings.msg_timeout
@@ -228,7 +228,7 @@ class Connection(RunConnection):
                 self._shake(rest)
         else:
             self._compress()
-            self._pieces = self._layers.receive(rest)
+            self._pieces = self._layers.pieces(rest)
         self._catch_up()
 
     def _shake(self, data: bytes) -> None:
@@ -247,7 +247,7 @@ class Connection(RunConnection):
             return
         self._handshake = None
         self._layers.append(layer)
-        self._wire.tls = True
+        self._wire.secure()
         about = self._session.about
         about.tls, about.tls_version, about.tls_cipher = True, layer.version, layer.cipher
         about.tls_protocol, self._gate.common_name = layer.protocol, layer.common_name
@@ -255,7 +255,7 @@ class Connection(RunConnection):
         self._session.replies.add(frames.OK)
         self._write()
         self._compress()
-        self._pieces = self._layers.receive(b"")  # bytes that came with the end of the handshake
+        self._pieces = self._layers.pieces(b"")  # bytes that came with the end of the handshake
         self._turn.add(self)
 
     def _handshake_failed(self, reason: str) -> None:
@@ -302,7 +302,7 @@ class Connection(RunConnection):
 
     def on_silence(self) -> None:
         """Give up a client that sends nothing, with an error if a command is unfinished."""
-        error = self._wire.deadline_passed()
+        error = self._wire.eof()
         if error is not None:
             self._session.refuse(error)
             self._turn.add(self)
@@ -312,7 +312,7 @@ class Connection(RunConnection):
     # --- output ------------------------------------------------------------------------------------------------
 
     def _encode(self, data: bytes) -> bytes:
-        return self._layers.send(data) if self._layers else data
+        return self._layers.encode(data) if self._layers else data
 
     @property
     def _consumes(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lapwing.net.tls import common_name
 
@@ -15,42 +15,17 @@ if TYPE_CHECKING:
 _PIECE: Final = 1 << 18
 
 
-class Layer(Protocol):
-    """One layer around a connection: TLS or a compression."""
-
-    def receive(self, data: bytes) -> Iterator[bytes]:
-        """Yield the content of the peer's bytes, in pieces."""
-
-    def send(self, data: bytes) -> bytes:
-        """Return the bytes that carry `data` to the peer."""
-
-
-class Compressed:
-    """A snappy or deflate layer."""
-
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
-
-    def receive(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decompressed content in pieces, so that a bomb costs one piece at a time."""
-        return self._codec.pieces(data)
-
-    def send(self, data: bytes) -> bytes:
-        """Return `data`, compressed and flushed."""
-        return self._codec.encode(data)
-
-
-def compression(settings: ClientSettings) -> Compressed | None:
+def compression(settings: ClientSettings) -> Codec | None:
     """Return the layer for the compression that a client was granted."""
     from lapwing.wire.nsq.compression import DeflateCodec, SnappyCodec  # not while starting: few ask for them
 
     if settings.snappy:
-        return Compressed(SnappyCodec())
-    return Compressed(DeflateCodec(settings.deflate_level)) if settings.deflate else None
+        return SnappyCodec()
+    return DeflateCodec(settings.deflate_level) if settings.deflate else None
 
 
 class Encrypted:
-    """The server's end of TLS. Call `handshake` until it is done, then `receive` and `send`."""
+    """The server's end of TLS. Call `handshake` until it is done, then `pieces` and `encode`."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -72,7 +47,7 @@ class Encrypted:
         """The alert after a failed handshake."""
         return self._outgoing.read()
 
-    def receive(self, data: bytes) -> Iterator[bytes]:
+    def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield the decrypted content in pieces. Raises `ssl.SSLError`."""
         if data:
             self._incoming.write(data)
@@ -89,7 +64,7 @@ class Encrypted:
                 return
             yield piece
 
-    def send(self, data: bytes) -> bytes:
+    def encode(self, data: bytes) -> bytes:
         """Return `data` encrypted, with the messages of TLS itself."""
         if data:
             self._tls.write(data)
@@ -118,17 +93,17 @@ class Encrypted:
         return common_name(self._tls.getpeercert())
 
 
-class Layers(list[Layer]):
-    """The layers around one connection, the outermost first."""
+class Layers(list["Encrypted | Codec"]):
+    """The layers around one connection, the outermost first: TLS and a compression."""
 
-    def receive(self, data: bytes) -> Iterator[bytes]:
+    def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield the content of the peer's bytes inside all layers, in pieces."""
         return _through(data, self)
 
-    def send(self, data: bytes) -> bytes:
+    def encode(self, data: bytes) -> bytes:
         """Return the bytes that carry `data` to the peer."""
         for layer in reversed(self):
-            data = layer.send(data)
+            data = layer.encode(data)
         return data
 
     @property
@@ -138,9 +113,9 @@ class Layers(list[Layer]):
         return first if isinstance(first, Encrypted) else None
 
 
-def _through(data: bytes, layers: list[Layer]) -> Iterator[bytes]:
+def _through(data: bytes, layers: list[Encrypted | Codec]) -> Iterator[bytes]:
     if not layers:
         yield data
         return
-    for piece in layers[0].receive(data):
+    for piece in layers[0].pieces(data):
         yield from _through(piece, layers[1:])

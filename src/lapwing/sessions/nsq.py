@@ -26,7 +26,7 @@ from lapwing.errors import (
     PublishRefused,
 )
 from lapwing.sessions.replies import Replies, Slot, nothing
-from lapwing.wire.nsq import frames, parse_headed, parse_mpub
+from lapwing.wire.nsq import frames, parse_mpub
 from lapwing.wire.nsq.commands import (
     Cls,
     Command,
@@ -172,7 +172,7 @@ class Session:
             topic, slot = self._topic(command.topic, "MPUB"), PublishSlot(self, "MPUB")
             count = topic.publish_batch(command.body, slot, now=now)
         except PublishRefused as error:
-            raise parse_mpub.refusal(error, len(command.body), limits) from error
+            raise parse_mpub.refusal("MPUB", error, len(command.body), limits) from error
         except BrokerError as error:
             raise _failed("MPUB", error) from error
         self._published(topic, slot, count)
@@ -194,7 +194,7 @@ class Session:
             topic, slot = self._topic(name, word), PublishSlot(self, word)
             count = topic.publish_headed(body, slot, now=now, defer=defer)
         except PublishRefused as error:
-            raise parse_headed.refusal(word, error, size, limits) from error
+            raise parse_mpub.refusal(word, error, size, limits) from error
         except BrokerError as error:
             raise _failed(word, error) from error
         self._published(topic, slot, count)

@@ -1,13 +1,14 @@
 """Snappy and deflate as the protocol speaks them: bytes in, bytes out, either end.
 
 A codec is one direction pair of one connection: `encode` what is sent, `decode` what arrives. Each `encode` ends in a
-flush, so the peer can decode all of it at once.
+flush, so the peer can decode all of it at once. `pieces` decodes into pieces of at most `PIECE` bytes, so that a bomb
+costs one piece at a time.
 """
 
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import cramjam
 
@@ -31,22 +32,6 @@ class CompressionError(ProtocolError):
 
     def __init__(self, text: str) -> None:
         super().__init__("E_INVALID", text)
-
-
-class Codec(Protocol):
-    """The interface of a compression."""
-
-    def encode(self, data: bytes) -> bytes:
-        """Return all of `data`, compressed and flushed."""
-        ...
-
-    def decode(self, data: bytes) -> bytes:
-        """Return what can be decoded of `data` and the bytes kept before; raise `CompressionError`."""
-        ...
-
-    def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the same in pieces of at most `PIECE` bytes, so that a bomb costs one piece at a time."""
-        ...
 
 
 def masked_crc(data: bytes | memoryview) -> int:
@@ -198,6 +183,9 @@ class DeflateCodec:
             data = inflate.unconsumed_tail or inflate.unused_data
             if not data and len(piece) < PIECE:
                 return
+
+
+Codec = SnappyCodec | DeflateCodec
 
 
 def _bounded(pieces: Iterator[bytes], limit: int) -> bytes:

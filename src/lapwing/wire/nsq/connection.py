@@ -37,14 +37,14 @@ _HTTP: Final = int.from_bytes(b"HTTP", "big")
 class BrokerConnection:
     """The broker's end: bytes of a client in, its commands out.
 
-    The session sets what is not in the bytes: whether the connection is `tls`, whether `heartbeats` are on, and who may
-    publish where (`authorize`, asked for MPUB alone, as NSQ does that before it reads the body; the session itself asks
-    for the other commands).
+    The session sets what is not in the bytes: whether the connection is `secure`, whether `heartbeats` are on, what
+    IDENTIFY has to `grant`, and who may publish where (`authorize`, asked for MPUB alone, as NSQ does that before it
+    reads the body; the session itself asks for the other commands).
     """
 
     __slots__ = (
         "_at", "_command", "_content", "_data", "_finishes", "_gathered", "_headers", "_lawful", "_missing", "_over",
-        "_publishes", "_reject", "_rule", "_size", "_state", "_tls", "authorize", "heartbeats", "limits",
+        "_publishes", "_reject", "_rule", "_size", "_tls", "authorize", "heartbeats", "limits", "state",
     )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
@@ -63,50 +63,24 @@ class BrokerConnection:
         self._tls = False
         self._reject = False
         self._headers = False
-        self.state = State.MAGIC
+        self._enter(State.MAGIC)  # a SUB or CLS changes the state as soon as it is handed out
 
-    @property
-    def state(self) -> State:
-        """The state of the connection; a SUB or CLS changes it as soon as it is handed out."""
-        return self._state
+    def secure(self) -> None:
+        """Note that the connection is encrypted, for a broker that insists on it."""
+        self._tls = True
+        self._enter(self.state)
 
-    @state.setter
-    def state(self, state: State) -> None:
-        self._state = state
+    def grant(self, *, reject: bool = False, headers: bool = False) -> None:
+        """Note what IDENTIFY has granted: whether the client may send REJ, and whether HPUB and HMPUB."""
+        self._reject, self._headers = reject, headers
+        self._enter(self.state)
+
+    def _enter(self, state: State) -> None:
+        self.state = state
         insecure = self.limits.tls_required and not self._tls
         self._lawful = LAWFUL_WITHOUT_TLS if insecure else LAWFUL_WITH[self._reject, self._headers][state]
         self._publishes = NO_PUBS if insecure else KNOWN_PUBS
         self._finishes = b"FIN" in self._lawful
-
-    @property
-    def tls(self) -> bool:
-        """Whether the connection is encrypted, for a broker that insists on it."""
-        return self._tls
-
-    @tls.setter
-    def tls(self, tls: bool) -> None:
-        self._tls = tls
-        self.state = self._state
-
-    @property
-    def reject(self) -> bool:
-        """Whether the client may send REJ, as IDENTIFY has granted."""
-        return self._reject
-
-    @reject.setter
-    def reject(self, reject: bool) -> None:
-        self._reject = reject
-        self.state = self._state
-
-    @property
-    def headers(self) -> bool:
-        """Whether the client may send HPUB and HMPUB, as IDENTIFY has granted."""
-        return self._headers
-
-    @headers.setter
-    def headers(self, headers: bool) -> None:
-        self._headers = headers
-        self.state = self._state
 
     def receive(self, data: bytes) -> None:
         """Add bytes of the client; `commands` parses them."""
@@ -125,7 +99,7 @@ class BrokerConnection:
             self.take_rest()
             return
         try:
-            if self._state is State.MAGIC and not self._greeted():
+            if self.state is State.MAGIC and not self._greeted():
                 return
             while (command := self._next()) is not None:
                 yield command
@@ -141,13 +115,13 @@ class BrokerConnection:
             self._publishes is KNOWN_PUBS
             and self._rule is None
             and self._at >= len(self._data)
-            and self._state is not State.MAGIC
+            and self.state is not State.MAGIC
             and self.authorize is None
             and not self._over
         )
 
     def eof(self) -> ProtocolError | None:
-        """Return the answer to a client that sends no more; None if no command is unfinished."""
+        """Return the answer to a client that sends no more, or took too long; None if no command is unfinished."""
         rule = self._rule
         if rule is None:
             return None
@@ -157,10 +131,6 @@ class BrokerConnection:
             return rule.unread()
         content = self._content or parse_mpub.Content(self.limits)
         return content.unread(self._gathered)
-
-    def deadline_passed(self) -> ProtocolError | None:
-        """Return the answer to a client that took too long; None if no command is unfinished."""
-        return self.eof()
 
     def take_rest(self) -> bytes:
         """Return and forget the bytes that were received and not handed out."""
@@ -175,7 +145,7 @@ class BrokerConnection:
         if not self._data.startswith(MAGIC):
             raise ProtocolError("E_BAD_PROTOCOL")
         self._at = len(MAGIC)
-        self.state = State.INIT
+        self._enter(State.INIT)
         return True
 
     def _next(self) -> Command | None:
@@ -215,7 +185,7 @@ class BrokerConnection:
         command = parse(self, words)
         if rule is None:
             if (state := NEXT.get(type(command))) is not None:
-                self.state = state
+                self._enter(state)
             if type(command) is Req and len(words) == 3 and self._data.startswith(b"REQ ", self._at):
                 return self._more_like(command, line[_REQ:] + b"\n")
             return command
@@ -297,7 +267,7 @@ class BrokerConnection:
             self._content = parse_mpub.Content(self.limits)
         missing = self._content.missing(self._gathered if body is None else body)
         if not missing and self._content.end < self._size:
-            raise parse_mpub.surplus(self._size, self._content.end)
+            raise self._content.surplus(self._size)
         if body is None or not missing:
             return body
         self._gathered = bytearray(body)

@@ -1,8 +1,10 @@
 """Parse the line of a command and the size of its body; answer each mistake in NSQ's words."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from lapwing import kernel, names
@@ -34,22 +36,14 @@ from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
 from lapwing.wire.nsq.quoting import quoted, raw
 from lapwing.wire.nsq.state import LEGAL, State
 
+if TYPE_CHECKING:
+    from lapwing.wire.nsq.connection import BrokerConnection
+
 _MILLISECOND: Final = 1_000_000  # ns
 _KNOWN_LINES: Final = 8192
 _LONGEST_PUB: Final = len("PUB ") + names.LONGEST + 1  # bytes; surplus words do not make a line worth keeping
 
 Authorize = Callable[[str, str, str], None]  # command word, topic, channel; raises ProtocolError
-
-
-class Circumstances(Protocol):
-    """The state of a connection that the meaning of a line depends on."""
-
-    limits: Limits
-    heartbeats: bool
-    authorize: Authorize | None
-
-    @property
-    def state(self) -> State: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +126,13 @@ def _delay(word: str, digits: bytes) -> int:
     return milliseconds
 
 
-def _identify(on: Circumstances, words: list[bytes]) -> Command:
-    return Identify(b"")
-
-
-def _auth(on: Circumstances, words: list[bytes]) -> Command:
+def _auth(on: BrokerConnection, words: list[bytes]) -> Command:
     if len(words) != 1:
         raise ProtocolError("E_INVALID", "AUTH invalid number of parameters")
     return Auth(b"")
 
 
-def _sub(on: Circumstances, words: list[bytes]) -> Command:
+def _sub(on: BrokerConnection, words: list[bytes]) -> Command:
     if not on.heartbeats:
         raise ProtocolError("E_INVALID", "cannot SUB with heartbeats disabled")
     topic = _topic("SUB", words, needed=2)
@@ -152,11 +142,7 @@ def _sub(on: Circumstances, words: list[bytes]) -> Command:
     return Sub(topic, channel)
 
 
-def _pub(on: Circumstances, words: list[bytes]) -> Command:
-    return Pub(_topic("PUB", words), b"")
-
-
-def _mpub(on: Circumstances, words: list[bytes]) -> Command:
+def _mpub(on: BrokerConnection, words: list[bytes]) -> Command:
     try:
         topic = _topic("MPUB", words)
     except ProtocolError as error:
@@ -168,12 +154,12 @@ def _mpub(on: Circumstances, words: list[bytes]) -> Command:
     return Mpub(topic, b"")
 
 
-def _dpub(on: Circumstances, words: list[bytes]) -> Command:
+def _dpub(on: BrokerConnection, words: list[bytes]) -> Command:
     topic = _topic("DPUB", words, needed=2)
     return Dpub(topic, _deferral(on, "DPUB", words[2]), b"")
 
 
-def _deferral(on: Circumstances, word: str, digits: bytes) -> int:
+def _deferral(on: BrokerConnection, word: str, digits: bytes) -> int:
     milliseconds = _delay(word, digits)
     delay = nanoseconds(milliseconds)
     longest = on.limits.max_defer or on.limits.max_req_timeout
@@ -183,16 +169,12 @@ def _deferral(on: Circumstances, word: str, digits: bytes) -> int:
     return delay
 
 
-def _hpub(on: Circumstances, words: list[bytes]) -> Command:
+def _hpub(on: BrokerConnection, words: list[bytes]) -> Command:
     topic = _topic("HPUB", words)
     return Hpub(topic, _deferral(on, "HPUB", words[2]) if len(words) > 2 else 0, b"")
 
 
-def _hmpub(on: Circumstances, words: list[bytes]) -> Command:
-    return Hmpub(_topic("HMPUB", words), b"")
-
-
-def _rdy(on: Circumstances, words: list[bytes]) -> Command:
+def _rdy(on: BrokerConnection, words: list[bytes]) -> Command:
     if on.state is State.CLOSING:
         return Nop()  # too late to matter; not even looked at
     number = 1 if len(words) < 2 else decimal(words[1])
@@ -204,11 +186,11 @@ def _rdy(on: Circumstances, words: list[bytes]) -> Command:
     return Rdy(count)
 
 
-def _fin(on: Circumstances, words: list[bytes]) -> Command:
+def _fin(on: BrokerConnection, words: list[bytes]) -> Command:
     return Fins(b"FIN %b\n" % _message_id("FIN", words))  # a line that is out of the ordinary, put in order
 
 
-def _req(on: Circumstances, words: list[bytes]) -> Command:
+def _req(on: BrokerConnection, words: list[bytes]) -> Command:
     message_id = _message_id("REQ", words, needed=2)
     delay = nanoseconds(_delay("REQ", words[2]))
     delay = min(max(delay, 0), on.limits.max_req_timeout)
@@ -221,10 +203,6 @@ def _req(on: Circumstances, words: list[bytes]) -> Command:
     return Req(message_id, delay)
 
 
-def _rej(on: Circumstances, words: list[bytes]) -> Command:
-    return Rej(_message_id("REJ", words), b"")
-
-
 def rejection(body: bytes) -> tuple[str, str]:
     """Return the reason and the error that the body of a REJ holds. Raises `ProtocolError` when it is not JSON."""
     try:
@@ -234,34 +212,37 @@ def rejection(body: bytes) -> tuple[str, str]:
     return shorten(members.get("reason", "")).decode(), shorten(members.get("error", "")).decode()
 
 
-def _touch(on: Circumstances, words: list[bytes]) -> Command:
-    return Touch(_message_id("TOUCH", words))
-
-
-def _cls(on: Circumstances, words: list[bytes]) -> Command:
-    return Cls()
-
-
-def _nop(on: Circumstances, words: list[bytes]) -> Command:
-    return Nop()
-
-
-Parse = Callable[[Circumstances, list[bytes]], Command]
+Parse = Callable[["BrokerConnection", list[bytes]], Command]
 Lawful = dict[bytes, tuple[Parse, Body | None]]
 
 _PARSE: Final[dict[bytes, Parse]] = {
-    b"IDENTIFY": _identify, b"AUTH": _auth, b"SUB": _sub, b"PUB": _pub, b"MPUB": _mpub, b"DPUB": _dpub, b"RDY": _rdy,
-    b"FIN": _fin, b"REQ": _req, b"TOUCH": _touch, b"CLS": _cls, b"NOP": _nop,
-}  # fmt: skip
+    b"IDENTIFY": lambda on, words: Identify(b""),
+    b"AUTH": _auth,
+    b"SUB": _sub,
+    b"PUB": lambda on, words: Pub(_topic("PUB", words), b""),
+    b"MPUB": _mpub,
+    b"DPUB": _dpub,
+    b"RDY": _rdy,
+    b"FIN": _fin,
+    b"REQ": _req,
+    b"TOUCH": lambda on, words: Touch(_message_id("TOUCH", words)),
+    b"CLS": lambda on, words: Cls(),
+    b"NOP": lambda on, words: Nop(),
+}
 LAWFUL: Final[dict[State, Lawful]] = {
     state: {word: (parse, _BODIES.get(word)) for word, parse in _PARSE.items() if WORDS[word] in legal}
     for state, legal in LEGAL.items()
 }
-_REJ: Final = _rej, Body("REJ", most=64 * 1024)
+_REJECTING: Final[Lawful] = {
+    b"REJ": (lambda on, words: Rej(_message_id("REJ", words), b""), Body("REJ", most=64 * 1024)),
+}
 _HPUB_BODY: Final = Body(
     "HPUB", code="E_BAD_MESSAGE", noun="message body", big="message", message=True, beside=4 + kernel.MAX_HEADERS
 )
-_HEADED: Final[Lawful] = {b"HPUB": (_hpub, _HPUB_BODY), b"HMPUB": (_hmpub, Body("HMPUB"))}
+_HEADED: Final[Lawful] = {
+    b"HPUB": (_hpub, _HPUB_BODY),
+    b"HMPUB": (lambda on, words: Hmpub(_topic("HMPUB", words), b""), Body("HMPUB")),
+}
 EXTRA_WORDS: Final = {b"REJ": "reject", b"HPUB": "headers", b"HMPUB": "headers"}  # and what has to be granted first
 
 
@@ -269,7 +250,7 @@ def _granted(state: State, *, reject: bool, headers: bool) -> Lawful:
     """Return the commands that are lawful in a state once IDENTIFY has granted features."""
     lawful = LAWFUL[state]
     if reject and Req in LEGAL[state]:
-        lawful = lawful | {b"REJ": _REJ}
+        lawful = lawful | _REJECTING
     return lawful | _HEADED if headers and Pub in LEGAL[state] else lawful
 
 
@@ -278,4 +259,4 @@ LAWFUL_WITH: Final[dict[tuple[bool, bool], dict[State, Lawful]]] = {  # by wheth
     for reject in (False, True)
     for headers in (False, True)
 }
-LAWFUL_WITHOUT_TLS: Final[Lawful] = {b"IDENTIFY": (_identify, _BODIES[b"IDENTIFY"])}  # where TLS is required
+LAWFUL_WITHOUT_TLS: Final[Lawful] = {b"IDENTIFY": LAWFUL[State.INIT][b"IDENTIFY"]}  # where TLS is required

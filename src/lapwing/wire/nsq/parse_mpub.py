@@ -1,4 +1,4 @@
-"""The content of an MPUB: where it ends, and the answer to a content that is wrong.
+"""The content of an MPUB: where it ends. The answer to the content of any publish that is wrong.
 
 The count inside decides, as in NSQ: several client libraries declare a body that is too short. A body that is longer
 than its messages is refused.
@@ -14,25 +14,27 @@ from lapwing.wire.nsq.limits import Limits
 _INT32: Final = struct.Struct(">i")
 
 
-def refusal(error: PublishRefused, size: int, limits: Limits) -> ProtocolError:
-    """Return the answer to a body of `size` bytes that the kernel refuses."""
-    if error.code == kernel.BAD_COUNT:
-        return _bad_count(error.value)
-    if error.code == kernel.BAD_SIZE:
-        return _bad_size(error.index, error.value)
-    if error.code == kernel.TOO_BIG:
-        return _too_big(error.value, limits)
-    if error.code == kernel.SHORT:
-        return _short(size, max(error.index, 0))
-    return surplus(size, error.value)
+def refusal(word: str, error: PublishRefused, size: int, limits: Limits) -> ProtocolError:
+    """Return the answer to the body, of `size` bytes, of a command that the kernel refuses.
 
-
-def surplus(size: int, actual: int) -> ProtocolError:
-    """Return the answer to a body that is longer than its messages.
-
-    NSQ reads the surplus bytes as commands, so that the body of a message may become a command.
+    NSQ reads bytes behind the last message as commands, so that the body of a message may become a command.
     """
-    return ProtocolError("E_BAD_BODY", f"MPUB body size {size} does not match its {actual} bytes")
+    which = "message" if word == "HPUB" else f"message({max(error.index, 0)})"
+    if error.code == kernel.BAD_COUNT:
+        return ProtocolError("E_BAD_BODY", f"{word} invalid message count {error.value}")
+    if error.code == kernel.BAD_SIZE:
+        return ProtocolError("E_BAD_MESSAGE", f"{word} invalid {which} body size {error.value}")
+    if error.code == kernel.TOO_BIG:
+        return ProtocolError("E_BAD_MESSAGE", f"{word} message too big {error.value} > {limits.max_message}")
+    if error.code == kernel.HEADERS_TOO_BIG:
+        return ProtocolError("E_BAD_MESSAGE", f"{word} {which} headers too big {error.value} > {kernel.MAX_HEADERS}")
+    if error.code == kernel.BAD_HEADERS:
+        lengths = "with names in lower case of at most 64 characters and a message-id of at most 128 bytes"
+        needed = f"a JSON object of strings, {lengths}"
+        return ProtocolError("E_BAD_MESSAGE", f"{word} {which} headers are not {needed}")
+    if error.code == kernel.SHORT:
+        return ProtocolError("E_BAD_BODY", f"{word} body size {size} ends inside {which}")
+    return ProtocolError("E_BAD_BODY", f"{word} body size {size} does not match its {error.value} bytes")
 
 
 class Content:
@@ -58,7 +60,7 @@ class Content:
                 return 4 - len(body)
             (count,) = _INT32.unpack_from(body)
             if not 0 < count <= limits.max_count:
-                raise _bad_count(count)
+                raise self._refusal(kernel.BAD_COUNT, count)
             self.count = count
             self.end = 4
         whole, self.end = kernel.mpub_run(body, self.end, self.count - self.index, limits.max_message)
@@ -71,13 +73,20 @@ class Content:
             return begin + 1 + behind - len(body)
         size: int = _INT32.unpack_from(body, self.end)[0]
         if size <= 0:
-            raise _bad_size(self.index, size)
+            raise self._refusal(kernel.BAD_SIZE, size)
         if size > limits.max_message:
-            raise _too_big(size, limits)
+            raise self._refusal(kernel.TOO_BIG, size)
         bodies = begin + size - 4 * (self.index + 2)  # without the count and the sizes, which a client may leave out
         if bodies > limits.max_body:
             raise ProtocolError("E_BAD_BODY", f"MPUB body too big {bodies} > {limits.max_body}")
         return begin + size + behind - len(body)
+
+    def surplus(self, size: int) -> ProtocolError:
+        """Return the answer to a declared body of `size` bytes that is longer than its messages."""
+        return self._refusal(kernel.SURPLUS, self.end, size)
+
+    def _refusal(self, code: int, value: int, size: int = 0) -> ProtocolError:
+        return refusal("MPUB", PublishRefused(code, self.index, value), size, self._limits)
 
     def unread(self, body: bytes | bytearray) -> ProtocolError:
         """Return the answer to a client that sends nothing after `body`, with messages missing."""
@@ -86,19 +95,3 @@ class Content:
         if len(body) < self.end + 4:
             return ProtocolError("E_BAD_MESSAGE", f"MPUB failed to read message({self.index}) body size")
         return ProtocolError("E_BAD_MESSAGE", "MPUB failed to read message body")
-
-
-def _short(size: int, index: int) -> ProtocolError:
-    return ProtocolError("E_BAD_BODY", f"MPUB body size {size} ends inside message({index})")
-
-
-def _bad_count(count: int) -> ProtocolError:
-    return ProtocolError("E_BAD_BODY", f"MPUB invalid message count {count}")
-
-
-def _bad_size(index: int, size: int) -> ProtocolError:
-    return ProtocolError("E_BAD_MESSAGE", f"MPUB invalid message({index}) body size {size}")
-
-
-def _too_big(size: int, limits: Limits) -> ProtocolError:
-    return ProtocolError("E_BAD_MESSAGE", f"MPUB message too big {size} > {limits.max_message}")
