@@ -1,15 +1,16 @@
 """Whatever bytes and numbers come in: both twins give the same back, or raise the same."""
 
+import inspect
 import struct
 from array import array
 from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from twins import BASE, DRESSES, ODD_DRESSES, both, fins, room
+from twins import BASE, DRESSES, ODD_DRESSES, TWINS, both, fins, room
 
 from example_counts import examples
-from lapwing.kernel import pure
+from lapwing.kernel import pure, pure_buffers
 
 edges = st.sampled_from(
     [0, 1, 20, 21, 29, 30, 33, 34, 2**16, 2**31 - 31, 2**31 - 1, 2**31, 2**32, 2**54, 2**63 - 1, 2**63, 2**64, 1 << 80]
@@ -68,6 +69,15 @@ runs = st.builds(
     st.integers(0, 22),
     st.sampled_from(DRESSES + ODD_DRESSES),
 )
+
+
+def test_every_loop_has_a_compiled_twin() -> None:
+    loops = {name for name, _ in inspect.getmembers(pure, inspect.isfunction) if not name.startswith("_")}
+    plain = {"crc32c", "strip_headers", *vars(pure_buffers)}  # a library's, and one that is rarely called
+
+    assert all(loops - plain <= vars(twin).keys() for twin in TWINS)
+    assert "frame_mpub" in loops - plain
+
 
 
 @settings(max_examples=examples(200))

@@ -19,40 +19,21 @@ from typing import Any, Final
 import google_crc32c
 
 from lapwing.errors import PublishRefused
-from lapwing.kernel.pure_buffers import Buffer, checked_place, flat
-from lapwing.kernel.pure_headers import (  # noqa: F401 - this module is one whole twin
+from lapwing.kernel.pure_buffers import (
+    BAD_COUNT,
+    BAD_SIZE,
+    HEAD,
     HEADED,
-    count_headers,
-    decode_headed,
-    find_rows,
-    frame_headed,
-    frame_headed_pubs,
-    message_ids,
-    row_places,
-    with_headers,
+    MESSAGE,
+    SHORT,
+    SURPLUS,
+    TOO_BIG,
+    Buffer,
+    checked_place,
+    flat,
 )
-from lapwing.kernel.pure_resp import (  # noqa: F401 - this module is one whole twin
-    acked_sequences,
-    entry_replies,
-    finish_sequences,
-    frame_xadds,
-    id_replies,
-    is_pairs,
-    known_sequences,
-    publish_times,
-    split_words,
-    take_words,
-    xadd_run,
-)
-
-HEAD: Final = 34  # bytes of a frame before its body
-MESSAGE: Final = 2  # frame type
-
-BAD_COUNT: Final = 1
-BAD_SIZE: Final = 2
-TOO_BIG: Final = 3
-SHORT: Final = 4
-SURPLUS: Final = 5
+from lapwing.kernel.pure_headers import *  # noqa: F403 - this module is one whole twin
+from lapwing.kernel.pure_resp import *  # noqa: F403
 
 _FIN: Final = 21  # bytes of `FIN <id>\n`
 _HEX: Final = frozenset(b"0123456789abcdef")

@@ -1,6 +1,20 @@
-"""Arguments of the byte loops in plain Python: the bytes, and places in them."""
+"""The parts that all byte loops in plain Python share: numbers of frames and refusals, bytes, and places in them."""
+
+from typing import Final
 
 Buffer = bytes | bytearray | memoryview
+
+HEAD: Final = 34  # bytes of a frame before its body
+MESSAGE: Final = 2  # frame type
+HEADED: Final = 3  # frame type of a message with its headers
+
+BAD_COUNT: Final = 1  # this and the next ones: why a batch is refused
+BAD_SIZE: Final = 2
+TOO_BIG: Final = 3
+SHORT: Final = 4
+SURPLUS: Final = 5
+BAD_HEADERS: Final = 6
+HEADERS_TOO_BIG: Final = 7
 
 
 def flat(data: Buffer) -> Buffer:

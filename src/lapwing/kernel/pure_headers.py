@@ -21,21 +21,23 @@ from struct import Struct
 from typing import Final
 
 from lapwing.errors import PublishRefused
-from lapwing.kernel.pure_buffers import Buffer, as_bytes
+from lapwing.kernel.pure_buffers import (
+    BAD_COUNT,
+    BAD_HEADERS,
+    BAD_SIZE,
+    HEAD,
+    HEADED,
+    HEADERS_TOO_BIG,
+    MESSAGE,
+    SHORT,
+    SURPLUS,
+    TOO_BIG,
+    Buffer,
+    as_bytes,
+)
 
-HEAD: Final = 34  # bytes of a frame before its body
-MESSAGE: Final = 2  # frame type
-HEADED: Final = 3  # frame type of a message with its headers
 MAX_HEADERS: Final = 16 * 1024  # bytes of the headers of one message
 LONGEST_MESSAGE_ID: Final = 128  # bytes of the value of `message-id`, as it is written in JSON
-
-BAD_COUNT: Final = 1
-BAD_SIZE: Final = 2
-TOO_BIG: Final = 3
-SHORT: Final = 4
-SURPLUS: Final = 5
-BAD_HEADERS: Final = 6
-HEADERS_TOO_BIG: Final = 7
 
 _LARGEST: Final = 0x7FFFFFFF
 _ROOM: Final = _LARGEST - 30  # the largest body

@@ -14,10 +14,7 @@ from array import array
 from struct import Struct
 from typing import Any, Final
 
-from lapwing.kernel.pure_buffers import Buffer, as_bytes, checked_place
-
-HEAD: Final = 34  # bytes of a frame before its body
-MESSAGE: Final = 2  # frame type
+from lapwing.kernel.pure_buffers import HEAD, MESSAGE, Buffer, as_bytes, checked_place
 
 _LARGEST: Final = 0x7FFFFFFF
 _ROOM: Final = _LARGEST - 30  # the largest body
