@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from lapwing.wire.resp import errors
@@ -58,25 +59,34 @@ def keys_of(spec: CommandSpec, words: list[bytes]) -> list[bytes]:
     return words[first : (last + 1 if last >= 0 else len(words) + last + 1) : step]
 
 
-def _stream(
+def _command(
+    group: str,
     name: str,
     arity: int,
     syntax: str,
     summary: str,
     *flags: str,
-    since: str = "5.0.0",
-    key: int = 1,
+    since: str = "1.0.0",
+    key: int = 0,
+    last: int | None = None,
     complexity: str = "O(1)",
     subcommands: tuple[CommandSpec, ...] = (),
 ) -> CommandSpec:
-    keys = (key, key, 1) if key else (0, 0, 0)
-    return CommandSpec(name, arity, summary, flags, keys, since, "stream", complexity, syntax, subcommands)
+    """Return a command whose keys are the words from `key` to `last`, or the word `key` alone."""
+    keys = (key, key if last is None else last, 1) if key else (0, 0, 0)
+    return CommandSpec(name, arity, summary, flags, keys, since, group, complexity, syntax, subcommands)
+
+
+_stream = partial(_command, "stream", since="5.0.0", key=1)
+_connection = partial(_command, "connection")
+_server = partial(_command, "server")
+_generic = partial(_command, "generic")
+_transaction = partial(_command, "transactions")
 
 
 def _sub(name: str, arity: int, syntax: str, summary: str, *flags: str, since: str, key: int = 0) -> CommandSpec:
-    keys = (key, key, 1) if key else (0, 0, 0)
     group = "stream" if name.startswith("x") else "connection" if name.startswith("client") else "server"
-    return CommandSpec(name, arity, summary, flags, keys, since, group, "O(1)", syntax)
+    return _command(group, name, arity, syntax, summary, *flags, since=since, key=key)
 
 
 def _help(name: str, since: str) -> CommandSpec:
@@ -184,24 +194,18 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
         ),
     ),
     # --- connections ---
-    CommandSpec(
-        "auth", -2, "Authenticate.", ("noscript", "fast", "no_auth"), syntax="[username] password",
-        group="connection",
+    _connection("auth", -2, "[username] password", "Authenticate.", "noscript", "fast", "no_auth"),
+    _connection(
+        "hello", -1, "[protover [AUTH username password] [SETNAME clientname]]",
+        "Choose the protocol, and authenticate.", "noscript", "fast", "no_auth", since="6.0.0",
     ),
-    CommandSpec(
-        "hello", -1, "Choose the protocol, and authenticate.", ("noscript", "fast", "no_auth"), since="6.0.0",
-        syntax="[protover [AUTH username password] [SETNAME clientname]]", group="connection",
-    ),
-    CommandSpec("ping", -1, "Return PONG.", ("fast",), syntax="[message]", group="connection"),
-    CommandSpec("echo", 2, "Return the message.", ("fast",), syntax="message", group="connection"),
-    CommandSpec("quit", -1, "Close the connection.", ("noscript", "fast", "no_auth"), group="connection"),
-    CommandSpec(
-        "reset", 1, "Begin as a new connection does.", ("noscript", "fast", "no_auth"), since="6.2.0",
-        group="connection",
-    ),
-    CommandSpec("select", 2, "Choose a database.", ("fast",), syntax="index", group="connection"),
-    CommandSpec(
-        "client", -2, "Show and change connections.", since="2.4.0", group="connection",
+    _connection("ping", -1, "[message]", "Return PONG.", "fast"),
+    _connection("echo", 2, "message", "Return the message.", "fast"),
+    _connection("quit", -1, "", "Close the connection.", "noscript", "fast", "no_auth"),
+    _connection("reset", 1, "", "Begin as a new connection does.", "noscript", "fast", "no_auth", since="6.2.0"),
+    _connection("select", 2, "index", "Choose a database.", "fast"),
+    _connection(
+        "client", -2, "", "Show and change connections.", since="2.4.0",
         subcommands=(
             _sub("client|getname", 2, "", "Return the connection's name.", since="2.6.9"),
             _sub("client|setname", 3, "connection-name", "Name the connection.", since="2.6.9"),
@@ -218,8 +222,8 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
         ),
     ),
     # --- the server ---
-    CommandSpec(
-        "command", -1, "Show the commands.", since="2.8.13",
+    _server(
+        "command", -1, "", "Show the commands.", since="2.8.13",
         subcommands=(
             _sub("command|count", 2, "", "Return how many commands there are.", since="2.8.13"),
             _sub("command|docs", -2, "[command-name [...]]", "Describe commands.", since="7.0.0"),
@@ -229,9 +233,9 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
             _help("command", "5.0.0"),
         ),
     ),
-    CommandSpec("info", -1, "Show the state of the server.", syntax="[section [...]]"),
-    CommandSpec(
-        "config", -2, "Show settings.", since="2.0.0",
+    _server("info", -1, "[section [...]]", "Show the state of the server."),
+    _server(
+        "config", -2, "", "Show settings.", since="2.0.0",
         subcommands=(
             _sub("config|get", -3, "parameter [...]", "Return settings.", "admin", since="2.0.0"),
             _sub(
@@ -242,23 +246,19 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
             _help("config", "5.0.0"),
         ),
     ),
-    CommandSpec("time", 1, "Return the time.", ("fast",), since="2.6.0"),
-    CommandSpec("role", 1, "Return the role in a replication.", ("fast",), since="2.8.12"),
-    CommandSpec("dbsize", 1, "Return how many keys there are.", ("readonly", "fast")),
-    CommandSpec(
-        "wait", 3, "Wait for replicas, of which there are none.", ("blocking",), since="3.0.0", group="generic",
-        syntax="numreplicas timeout",
+    _server("time", 1, "", "Return the time.", "fast", since="2.6.0"),
+    _server("role", 1, "", "Return the role in a replication.", "fast", since="2.8.12"),
+    _server("dbsize", 1, "", "Return how many keys there are.", "readonly", "fast"),
+    _generic(
+        "wait", 3, "numreplicas timeout", "Wait for replicas, of which there are none.", "blocking", since="3.0.0",
     ),
-    CommandSpec(
-        "waitaof", 4, "Wait for a sync.", ("blocking",), since="7.2.0", group="generic",
-        syntax="numlocal numreplicas timeout",
-    ),
-    CommandSpec(
-        "acl", -2, "Show who is authenticated.", since="6.0.0",
+    _generic("waitaof", 4, "numlocal numreplicas timeout", "Wait for a sync.", "blocking", since="7.2.0"),
+    _server(
+        "acl", -2, "", "Show who is authenticated.", since="6.0.0",
         subcommands=(_sub("acl|whoami", 2, "", "Return the user's name.", since="6.0.0"), _help("acl", "6.0.0")),
     ),
-    CommandSpec(
-        "memory", -2, "Show what takes memory.", since="4.0.0",
+    _server(
+        "memory", -2, "", "Show what takes memory.", since="4.0.0",
         subcommands=(
             _sub(
                 "memory|usage", -3, "key [SAMPLES count]", "Return the bytes of a stream.", "readonly",
@@ -267,71 +267,41 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
             _help("memory", "4.0.0"),
         ),
     ),
-    CommandSpec("cluster", -2, "Refuse: there is no cluster.", since="3.0.0", group="cluster"),
-    CommandSpec(
-        "flushdb", -1, "Delete all streams of the database, if the server permits it.", ("write",),
-        syntax="[ASYNC | SYNC]",
-    ),
-    CommandSpec("flushall", -1, "Delete all streams, if the server permits it.", ("write",), syntax="[ASYNC | SYNC]"),
+    _command("cluster", "cluster", -2, "", "Refuse: there is no cluster.", since="3.0.0"),
+    _server("flushdb", -1, "[ASYNC | SYNC]", "Delete all streams of the database, if the server permits it.", "write"),
+    _server("flushall", -1, "[ASYNC | SYNC]", "Delete all streams, if the server permits it.", "write"),
     # --- keys ---
-    CommandSpec("type", 2, "Return the type of a key.", ("readonly", "fast"), (1, 1, 1), group="generic", syntax="key"),
-    CommandSpec(
-        "exists", -2, "Return how many of the keys exist.", ("readonly", "fast"), (1, -1, 1), group="generic",
-        syntax="key [...]",
+    _generic("type", 2, "key", "Return the type of a key.", "readonly", "fast", key=1),
+    _generic("exists", -2, "key [...]", "Return how many of the keys exist.", "readonly", "fast", key=1, last=-1),
+    _generic(
+        "touch", -2, "key [...]", "Return how many of the keys exist.", "readonly", "fast", since="3.2.1", key=1,
+        last=-1,
     ),
-    CommandSpec(
-        "touch", -2, "Return how many of the keys exist.", ("readonly", "fast"), (1, -1, 1), "3.2.1", "generic",
-        syntax="key [...]",
+    _generic("del", -2, "key [...]", "Delete streams.", "write", key=1, last=-1),
+    _generic("unlink", -2, "key [...]", "Delete streams.", "write", "fast", since="4.0.0", key=1, last=-1),
+    _generic("keys", 2, "pattern", "Return the keys that match a pattern.", "readonly"),
+    _generic(
+        "scan", -2, "cursor [MATCH pattern] [COUNT count] [TYPE type]", "Return the keys that match a pattern.",
+        "readonly", since="2.8.0",
     ),
-    CommandSpec("del", -2, "Delete streams.", ("write",), (1, -1, 1), group="generic", syntax="key [...]"),
-    CommandSpec("unlink", -2, "Delete streams.", ("write", "fast"), (1, -1, 1), "4.0.0", "generic", syntax="key [...]"),
-    CommandSpec("keys", 2, "Return the keys that match a pattern.", ("readonly",), group="generic", syntax="pattern"),
-    CommandSpec(
-        "scan", -2, "Return the keys that match a pattern.", ("readonly",), since="2.8.0", group="generic",
-        syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    _generic("randomkey", 1, "", "Return a key.", "readonly"),
+    _generic("ttl", 2, "key", "Return how long a key lives.", "readonly", "fast", key=1),
+    _generic("pttl", 2, "key", "Return how long a key lives.", "readonly", "fast", since="2.6.0", key=1),
+    _generic("expiretime", 2, "key", "Return when a key ends.", "readonly", "fast", since="7.0.0", key=1),
+    _generic("pexpiretime", 2, "key", "Return when a key ends.", "readonly", "fast", since="7.0.0", key=1),
+    _generic("persist", 2, "key", "Do nothing: streams have no end.", "write", "fast", since="2.2.0", key=1),
+    _generic("expire", -3, "key seconds", "Refuse: streams have no end.", "write", "fast", key=1),
+    _generic("pexpire", -3, "key milliseconds", "Refuse: streams have no end.", "write", "fast", since="2.6.0", key=1),
+    _generic(
+        "expireat", -3, "key unix-time-seconds", "Refuse: streams have no end.", "write", "fast", since="1.2.0", key=1,
     ),
-    CommandSpec("randomkey", 1, "Return a key.", ("readonly",), group="generic"),
-    CommandSpec(
-        "ttl", 2, "Return how long a key lives.", ("readonly", "fast"), (1, 1, 1), group="generic", syntax="key",
+    _generic(
+        "pexpireat", -3, "key unix-time-milliseconds", "Refuse: streams have no end.", "write", "fast", since="2.6.0",
+        key=1,
     ),
-    CommandSpec(
-        "pttl", 2, "Return how long a key lives.", ("readonly", "fast"), (1, 1, 1), "2.6.0", "generic",
-        syntax="key",
-    ),
-    CommandSpec(
-        "expiretime", 2, "Return when a key ends.", ("readonly", "fast"), (1, 1, 1), "7.0.0", "generic",
-        syntax="key",
-    ),
-    CommandSpec(
-        "pexpiretime", 2, "Return when a key ends.", ("readonly", "fast"), (1, 1, 1), "7.0.0", "generic",
-        syntax="key",
-    ),
-    CommandSpec(
-        "persist", 2, "Do nothing: streams have no end.", ("write", "fast"), (1, 1, 1), "2.2.0", "generic",
-        syntax="key",
-    ),
-    CommandSpec(
-        "expire", -3, "Refuse: streams have no end.", ("write", "fast"), (1, 1, 1), group="generic",
-        syntax="key seconds",
-    ),
-    CommandSpec(
-        "pexpire", -3, "Refuse: streams have no end.", ("write", "fast"), (1, 1, 1), "2.6.0", "generic",
-        syntax="key milliseconds",
-    ),
-    CommandSpec(
-        "expireat", -3, "Refuse: streams have no end.", ("write", "fast"), (1, 1, 1), "1.2.0", "generic",
-        syntax="key unix-time-seconds",
-    ),
-    CommandSpec(
-        "pexpireat", -3, "Refuse: streams have no end.", ("write", "fast"), (1, 1, 1), "2.6.0", "generic",
-        syntax="key unix-time-milliseconds",
-    ),
-    CommandSpec(
-        "get", 2, "Return null: there are no strings.", ("readonly", "fast"), (1, 1, 1), group="string",
-        syntax="key",
-    ),
-    CommandSpec(
-        "object", -2, "Show how a key is kept.", since="2.2.3", group="generic",
+    _command("string", "get", 2, "key", "Return null: there are no strings.", "readonly", "fast", key=1),
+    _generic(
+        "object", -2, "", "Show how a key is kept.", since="2.2.3",
         subcommands=(
             _sub("object|encoding", 3, "key", "Return how a key is kept.", "readonly", since="2.2.3", key=2),
             _sub("object|refcount", 3, "key", "Return 1.", "readonly", since="2.2.3", key=2),
@@ -341,14 +311,14 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
         ),
     ),
     # --- transactions ---
-    CommandSpec("multi", 1, "Begin a transaction.", ("noscript", "fast"), since="1.2.0", group="transactions"),
-    CommandSpec("exec", 1, "Carry out a transaction.", ("noscript",), since="1.2.0", group="transactions"),
-    CommandSpec("discard", 1, "Drop a transaction.", ("noscript", "fast"), since="2.0.0", group="transactions"),
-    CommandSpec(
-        "watch", -2, "Carry out a transaction only if nobody changes the keys.", ("noscript", "fast"), (1, -1, 1),
-        "2.2.0", "transactions", syntax="key [...]",
+    _transaction("multi", 1, "", "Begin a transaction.", "noscript", "fast", since="1.2.0"),
+    _transaction("exec", 1, "", "Carry out a transaction.", "noscript", since="1.2.0"),
+    _transaction("discard", 1, "", "Drop a transaction.", "noscript", "fast", since="2.0.0"),
+    _transaction(
+        "watch", -2, "key [...]", "Carry out a transaction only if nobody changes the keys.", "noscript", "fast",
+        since="2.2.0", key=1, last=-1,
     ),
-    CommandSpec("unwatch", 1, "Forget the keys of WATCH.", ("noscript", "fast"), since="2.2.0", group="transactions"),
+    _transaction("unwatch", 1, "", "Forget the keys of WATCH.", "noscript", "fast", since="2.2.0"),
 )  # fmt: skip
 
 COMMANDS: Final[dict[bytes, CommandSpec]] = {spec.name.encode(): spec for spec in _TABLE}
