@@ -106,6 +106,10 @@ class ClientState(ABC):
     def carry_out(self, spec: CommandSpec, words: list[bytes], now: int) -> Reply:
         """Return the reply to one command, an error line included."""
 
+    @abstractmethod
+    def carry_out_each(self, block: bytes, now: int) -> None:
+        """Carry out each command of a run of XADDs for itself."""
+
     # --- transactions ----------------------------------------------------------------------------------------------
 
     def execute(self, now: int) -> Reply:

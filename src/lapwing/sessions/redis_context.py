@@ -50,13 +50,6 @@ class Grants(Protocol):
         """Return whether any permission is for the topic."""
 
 
-class ServedRead(Protocol):
-    """A read of a group that waited, and was given entries."""
-
-    def answer(self, now: int) -> None:
-        """Answer the client that waits for it."""
-
-
 @dataclass(slots=True)
 class Counts:
     """Figures that INFO shows."""
@@ -82,7 +75,7 @@ class RedisContext:
         self._known_groups: dict[tuple[int, bytes, bytes], Group] = {}
         self._windows: WeakKeyDictionary[Topic, IdempotenceWindow] = WeakKeyDictionary()
         self.gathered: dict[bytes, GatheredRuns] = {}  # XADDs of this turn that are not published yet, by key
-        self._served: dict[ServedRead, None] = {}
+        self._served: dict[Callable[[int], None], None] = {}
         self._claimable: dict[Channel, None] = {}  # channels where XNACK gave entries back in this turn
         self._waiting: dict[str, dict[ClientState, None]] = {}  # by topic, oldest first
 
@@ -202,9 +195,9 @@ class RedisContext:
         if not self._waiting:
             self.broker.grown = None
 
-    def serve(self, waiting: ServedRead) -> None:
-        """Have a read answered at the end of the turn: it was given entries."""
-        self._served[waiting] = None
+    def serve(self, answer: Callable[[int], None]) -> None:
+        """Have a read of a group that waited answered at the end of the turn: it was given entries."""
+        self._served[answer] = None
 
     def look_again(self, channel: Channel) -> None:
         """Have the reads with CLAIM that wait for a channel tried again at the end of the turn."""
@@ -213,8 +206,8 @@ class RedisContext:
     def wake(self, now: int) -> None:
         """Answer the commands that wait for what this turn has brought; who waits longest comes first."""
         served, self._served = self._served, {}
-        for waiting in served:
-            waiting.answer(now)
+        for answer in served:
+            answer(now)
         claimable, self._claimable = self._claimable, {}
         if claimable:
             for session in list(self.sessions.values()):

@@ -6,7 +6,7 @@ end of the turn all of them are framed, published and answered together.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.errors import LapwingError
@@ -15,21 +15,10 @@ from lapwing.wire.resp import ids, replies
 from lapwing.wire.resp.ids import EntryId
 
 if TYPE_CHECKING:
-    from lapwing.sessions.redis_client_state import Peer
+    from lapwing.sessions.redis_client_state import ClientState
     from lapwing.sessions.redis_stream import Stream
-    from lapwing.sessions.replies import Replies
 
 MOST: Final = 4096  # bytes of a run; a longer one gains nothing by waiting for others
-
-
-class AddingSession(Protocol):
-    """The session of a client that adds entries."""
-
-    peer: Peer
-    replies: Replies
-
-    def carry_out_each(self, block: bytes, now: int) -> None:
-        """Carry out each command of a run of XADDs for itself."""
 
 
 class GatheredRuns:
@@ -39,12 +28,12 @@ class GatheredRuns:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._sessions: list[AddingSession] = []
+        self._sessions: list[ClientState] = []
         self._blocks: list[bytes] = []
         self._counts: list[int] = []
         self._first: EntryId = ids.LEAST
 
-    def add(self, session: AddingSession, block: bytes, count: int) -> None:
+    def add(self, session: ClientState, block: bytes, count: int) -> None:
         """Note a run of one client. None of its replies may wait: the reply is ready when the topic has written."""
         self._sessions.append(session)
         self._blocks.append(block)

@@ -186,8 +186,8 @@ class Group:
         sequences = kernel.acked_sequences(request, head, self._first, self._times)
         return self.acknowledge(sequences, now=now) if sequences else None
 
-    def _given(self, sequence: int) -> bool:
-        """Return whether an entry with 0 deliveries was delivered, and taken back by XNACK; else it is deferred."""
+    def is_parked(self, sequence: int) -> bool:
+        """Return whether XNACK has taken an entry back, so that it waits for a claim, however short it was idle."""
         nobody = self.pending.holders.named.get(PARKED)
         return nobody is not None and sequence in nobody.in_flight
 
@@ -222,14 +222,11 @@ class Group:
         found = pending_entries.entries(
             self.pending, now=now, holder=name, min_idle=min_idle * MS, after=start - 1, limit=limit
         )
-        shown = [self._shown(each) for each in found if each.sequence < stop and self._was_delivered(each)]
-        return shown[:count]
-
-    def _was_delivered(self, entry: Entry) -> bool:
-        return entry.state is State.IN_FLIGHT or entry.deliveries > 0
+        delivered = [each for each in found if each.state is State.IN_FLIGHT or each.deliveries > 0]
+        return [self._shown(each) for each in delivered if each.sequence < stop][:count]
 
     def _shown(self, entry: Entry) -> PendingEntry:
-        if entry.state is not State.IN_FLIGHT or self._given(entry.sequence):
+        if entry.state is not State.IN_FLIGHT or self.is_parked(entry.sequence):
             return PendingEntry(entry.sequence, b"", -1, entry.deliveries)
         idle = max(entry.idle, 0) // MS
         return PendingEntry(entry.sequence, self.shown_name(entry.holder), idle, entry.deliveries)

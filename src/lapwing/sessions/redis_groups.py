@@ -9,7 +9,7 @@ from lapwing.broker.pending import Reason
 from lapwing.sessions.redis_group import Group, PendingEntry, find_channel
 from lapwing.sessions.redis_replies import Reply, SavedSlot
 from lapwing.sessions.redis_stream import MS, Stream
-from lapwing.sessions.redis_streams import find
+from lapwing.sessions.redis_streams import existing, find
 from lapwing.sessions.redis_trim import Needed, release
 from lapwing.wire.resp import errors, ids, keys, replies
 from lapwing.wire.resp.errors import ErrorReply
@@ -83,7 +83,7 @@ def create(session: ClientState, words: list[bytes], now: int) -> Reply:
 def set_id(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP SETID key group <id | $> [ENTRIESREAD n]."""
     options = parse_group_options(words)
-    group = _of_key(session, words, now)
+    group = existing_group(session, words, now)
     entry = _place(group.stream, words[4])
     group.channel.move(group.stream.behind_id(entry))
     group.place_at(entry, options.entries_read)
@@ -96,11 +96,11 @@ def _place(stream: Stream | None, word: bytes) -> EntryId:
     return ids.parse(word)
 
 
-def _of_key(session: ClientState, words: list[bytes], now: int) -> Group:
-    """Return the group that a subcommand of XGROUP names. Raises `ErrorReply`."""
-    stream = find(session, words[2], now)
-    if stream is None:
-        raise ErrorReply(errors.KEY_MUST_EXIST)
+def existing_group(
+    session: ClientState, words: list[bytes], now: int, problem: str = errors.KEY_MUST_EXIST
+) -> Group:
+    """Return the group that a subcommand names. Raises `ErrorReply`, with `problem` if there is no such stream."""
+    stream = existing(session, words[2], now, problem)
     channel = find_channel(stream, words[3])
     if channel is None:
         raise errors.no_group_of_key(words[2], words[3])
@@ -109,9 +109,7 @@ def _of_key(session: ClientState, words: list[bytes], now: int) -> Group:
 
 def destroy(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP DESTROY key group."""
-    stream = find(session, words[2], now)
-    if stream is None:
-        raise ErrorReply(errors.KEY_MUST_EXIST)
+    stream = existing(session, words[2], now, errors.KEY_MUST_EXIST)
     channel = find_channel(stream, words[3])
     if channel is None:
         return replies.integer(0)
@@ -121,7 +119,7 @@ def destroy(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 def create_consumer(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP CREATECONSUMER key group consumer."""
-    group = _of_key(session, words, now)
+    group = existing_group(session, words, now)
     known = words[4].decode("latin-1") in group.pending.holders.named
     group.consumer(words[4], now=now)
     return replies.integer(0 if known else 1)
@@ -129,7 +127,7 @@ def create_consumer(session: ClientState, words: list[bytes], now: int) -> Reply
 
 def delete_consumer(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP DELCONSUMER key group consumer."""
-    group = _of_key(session, words, now)
+    group = existing_group(session, words, now)
     name = words[4].decode("latin-1")
     if name not in group.pending.holders.named or name == PARKED:
         return replies.integer(0)
@@ -219,12 +217,11 @@ def _claim_one(session: ClientState, group: Group, asked: Xclaim, sequence: int,
     if not 0 <= delivered <= now:
         delivered = now
     counted = not asked.just_ids and asked.deliveries is None
-    min_idle = asked.min_idle * MS
     found = channel.claim(
         [sequence] if group.is_pending(sequence) else [],
         consumer,
         now=now,
-        min_idle=_min_idle(group, sequence, min_idle),
+        min_idle=0 if group.is_parked(sequence) else asked.min_idle * MS,
         delivered=delivered,
         counted=counted,
     )
@@ -236,12 +233,6 @@ def _claim_one(session: ClientState, group: Group, asked: Xclaim, sequence: int,
     if asked.deliveries is not None:
         attempts[sequence] = asked.deliveries
     return True
-
-
-def _min_idle(group: Group, sequence: int, min_idle: int) -> int:
-    """Return how long an entry must have been idle: not at all once XNACK has given it back."""
-    nobody = group.pending.holders.named.get(PARKED)
-    return 0 if nobody is not None and sequence in nobody.in_flight else min_idle
 
 
 def _claimed(group: Group, sequences: list[int], *, just_ids: bool) -> bytes:

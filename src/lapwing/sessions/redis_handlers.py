@@ -13,11 +13,18 @@ from lapwing.sessions import redis_server as server
 from lapwing.sessions import redis_streams as streams
 from lapwing.sessions.redis_readgroup import xreadgroup
 from lapwing.sessions.redis_replies import Reply
+from lapwing.wire.resp import replies
 
 if TYPE_CHECKING:
     from lapwing.sessions.redis_client_state import ClientState
 
 Handler = Callable[["ClientState", list[bytes], int], Reply]
+
+
+def _always(reply: bytes) -> Handler:
+    """Return the handler of a command that has no effect here."""
+    return lambda session, words, now: reply
+
 
 HANDLERS: Final[dict[str, Handler]] = {
     "xadd": streams.xadd,
@@ -72,9 +79,9 @@ HANDLERS: Final[dict[str, Handler]] = {
     "info": server.info,
     "config|get": server.config_get,
     "config|set": server.config_set,
-    "config|resetstat": server.ok,
+    "config|resetstat": _always(replies.OK),
     "time": server.time,
-    "role": server.role,
+    "role": _always(replies.array([replies.text("master"), replies.integer(0), replies.EMPTY])),
     "dbsize": keys.size,
     "wait": server.wait,
     "waitaof": server.wait_aof,
@@ -95,7 +102,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "pttl": keys.time_to_live,
     "expiretime": keys.time_to_live,
     "pexpiretime": keys.time_to_live,
-    "persist": keys.persist,
+    "persist": _always(replies.integer(0)),
     "expire": keys.expire,
     "pexpire": keys.expire,
     "expireat": keys.expire,

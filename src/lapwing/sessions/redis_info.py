@@ -145,14 +145,13 @@ def _stats(context: RedisContext, now: int) -> _Pairs:
     ]
 
 
-def _replication(context: RedisContext, now: int) -> _Pairs:
-    return [
-        ("role", "master"),
-        ("connected_slaves", 0),
-        ("master_failover_state", "no-failover"),
-        ("master_replid", "0" * 40),
-        ("master_repl_offset", 0),
-    ]
+_REPLICATION: Final[_Pairs] = [
+    ("role", "master"),
+    ("connected_slaves", 0),
+    ("master_failover_state", "no-failover"),
+    ("master_replid", "0" * 40),
+    ("master_repl_offset", 0),
+]
 
 
 def _cpu(context: RedisContext, now: int) -> _Pairs:
@@ -160,21 +159,9 @@ def _cpu(context: RedisContext, now: int) -> _Pairs:
     return [("used_cpu_sys", f"{facts.cpu_system:.6f}"), ("used_cpu_user", f"{facts.cpu_user:.6f}")]
 
 
-def _modules(context: RedisContext, now: int) -> _Pairs:
-    return []
-
-
-def _cluster(context: RedisContext, now: int) -> _Pairs:
-    return [("cluster_enabled", 0)]
-
-
 def _keyspace(context: RedisContext, now: int) -> _Pairs:
-    pairs: _Pairs = []
-    for database in range(keys.DATABASES):
-        count = sum(1 for _ in context.streams(database))
-        if count:
-            pairs.append((f"db{database}", f"keys={count},expires=0,avg_ttl=0,subexpiry=0"))
-    return pairs
+    counts = {database: sum(1 for _ in context.streams(database)) for database in range(keys.DATABASES)}
+    return [(f"db{each}", f"keys={count},expires=0,avg_ttl=0,subexpiry=0") for each, count in counts.items() if count]
 
 
 _SECTIONS: Final[dict[str, Callable[[RedisContext, int], _Pairs]]] = {
@@ -183,9 +170,9 @@ _SECTIONS: Final[dict[str, Callable[[RedisContext, int], _Pairs]]] = {
     "memory": _memory,
     "persistence": _persistence,
     "stats": _stats,
-    "replication": _replication,
+    "replication": lambda context, now: _REPLICATION,
     "cpu": _cpu,
-    "modules": _modules,
-    "cluster": _cluster,
+    "modules": lambda context, now: [],
+    "cluster": lambda context, now: [("cluster_enabled", 0)],
     "keyspace": _keyspace,
 }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lapwing.broker.holder import PARKED
-from lapwing.sessions.redis_group import Group, find_channel
+from lapwing.sessions.redis_group import Group
+from lapwing.sessions.redis_groups import existing_group
 from lapwing.sessions.redis_replies import Reply
 from lapwing.sessions.redis_stream import MS, Stream
-from lapwing.sessions.redis_streams import find
+from lapwing.sessions.redis_streams import existing
 from lapwing.wire.resp import errors, ids, keys, replies
-from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.parse_groups import parse_xinfo_full
 
 if TYPE_CHECKING:
@@ -22,13 +22,6 @@ _EVERYTHING: Final = 1 << 62
 _Fields = list[tuple[str, bytes]]
 
 
-def _stream(session: ClientState, key: bytes, now: int) -> Stream:
-    stream = find(session, key, now)
-    if stream is None:
-        raise ErrorReply(errors.NO_SUCH_KEY)
-    return stream
-
-
 def _groups(session: ClientState, stream: Stream) -> list[tuple[bytes, Group]]:
     named = [(keys.group_of(name) or name.encode(), channel) for name, channel in stream.topic.channels.items()]
     return [(name, session.context.group(stream, channel)) for name, channel in sorted(named, key=lambda pair: pair[0])]
@@ -36,7 +29,7 @@ def _groups(session: ClientState, stream: Stream) -> list[tuple[bytes, Group]]:
 
 def show_stream(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]]."""
-    stream = _stream(session, words[2], now)
+    stream = existing(session, words[2], now)
     count = parse_xinfo_full(words)
     fields = _facts(session, stream, now)
     if count is not None:
@@ -143,7 +136,7 @@ def _progress(group: Group, protocol: int) -> _Fields:
 
 def show_groups(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XINFO GROUPS key."""
-    stream = _stream(session, words[2], now)
+    stream = existing(session, words[2], now)
     protocol = session.protocol
     return replies.array(
         [
@@ -164,11 +157,7 @@ def show_groups(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 def show_consumers(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XINFO CONSUMERS key group."""
-    stream = _stream(session, words[2], now)
-    channel = find_channel(stream, words[3])
-    if channel is None:
-        raise errors.no_group_of_key(words[2], words[3])
-    group = session.context.group(stream, channel)
+    group = existing_group(session, words, now, errors.NO_SUCH_KEY)
     return replies.array(
         [
             replies.fields(

@@ -86,11 +86,6 @@ def time_to_live(session: ClientState, words: list[bytes], now: int) -> Reply:
     return replies.integer(-1 if _exists(session, words[1]) else -2)
 
 
-def persist(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """PERSIST key."""
-    return replies.integer(0)
-
-
 def expire(session: ClientState, words: list[bytes], now: int) -> Reply:
     """EXPIRE and its kin: refused."""
     integer(words[2])

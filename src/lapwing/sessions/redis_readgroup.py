@@ -184,7 +184,7 @@ class GroupWait:
             for _, _, credit, others in self._demands:
                 if others is not parts:
                     credit.left = 0
-            self.session.context.serve(self)
+            self.session.context.serve(self.answer)
 
         return take
 

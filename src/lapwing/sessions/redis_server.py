@@ -271,11 +271,6 @@ def time(session: ClientState, words: list[bytes], now: int) -> Reply:
     return replies.bulks([b"%d" % seconds, b"%d" % (rest // 1000)])
 
 
-def role(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """ROLE."""
-    return replies.array([replies.text("master"), replies.integer(0), replies.EMPTY])
-
-
 def who_am_i(session: ClientState, words: list[bytes], now: int) -> Reply:
     """ACL WHOAMI."""
     return replies.text(session.user)
@@ -326,11 +321,6 @@ def config_set(session: ClientState, words: list[bytes], now: int) -> Reply:
         if word.decode("latin-1").lower() not in known:
             name = errors.text(word)
             raise ErrorReply(f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'")
-    return replies.OK
-
-
-def ok(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """Accept a command that has no effect here."""
     return replies.OK
 
 

@@ -9,7 +9,7 @@ from lapwing.errors import LogError
 from lapwing.sessions.redis_client_state import ClientState, Wait
 from lapwing.sessions.redis_idempotence import header_of, name_of
 from lapwing.sessions.redis_replies import SMALL, AddedSlot, Reply, Streamed
-from lapwing.sessions.redis_stream import Stream
+from lapwing.sessions.redis_stream import MS, Stream
 from lapwing.sessions.redis_trim import trim
 from lapwing.sessions.replies import Slot
 from lapwing.wire.resp import bodies, errors, ids, replies
@@ -18,7 +18,6 @@ from lapwing.wire.resp.ids import EntryId
 from lapwing.wire.resp.parse_reads import Position, Xread, parse_position, parse_xrange, parse_xread
 from lapwing.wire.resp.parse_writes import Xadd, parse_ids, parse_xadd, parse_xcfgset, parse_xsetid, parse_xtrim
 
-MS: Final = 1_000_000  # ns
 EVERYTHING: Final = 1 << 62  # entries
 
 
@@ -27,6 +26,14 @@ def find(session: ClientState, key: bytes, now: int) -> Stream | None:
     stream = session.context.find(key, session.database)
     if stream is not None:
         stream.topic.write_pending(now=now)
+    return stream
+
+
+def existing(session: ClientState, key: bytes, now: int, problem: str = errors.NO_SUCH_KEY) -> Stream:
+    """Return a stream with all that was added in this turn. Raises `ErrorReply` with `problem` if there is none."""
+    stream = find(session, key, now)
+    if stream is None:
+        raise ErrorReply(problem)
     return stream
 
 
@@ -46,38 +53,36 @@ def xadd(session: ClientState, words: list[bytes], now: int) -> Reply:
     if len(body) > stream.topic.effective.max_msg_size:
         raise ErrorReply(errors.TOO_LONG)
     slot = AddedSlot(session.sink)
-    if asked.producer is not None:
-        return _add_once(session, stream, asked, asked.producer, slot, now)
-    slot.expect(stream.add(asked.pairs, asked.id, slot, now=now, body=body))
+    if asked.producer is None:
+        slot.expect(stream.add(asked.pairs, asked.id, slot, now=now, body=body))
+    elif (before := _add_once(session, stream, asked, asked.producer, slot, now)) is not None:
+        return replies.bulk(ids.encode(before))
     if asked.trim is not None:
         stream.topic.write_pending(now=now)
         trim(stream, asked.trim, unread=session.broker.options.redis_trim_unread, now=now)
     return slot
 
 
-def _add_once(session: ClientState, stream: Stream, asked: Xadd, producer: bytes, slot: AddedSlot, now: int) -> Reply:
-    """Add an entry unless its producer has added it before; return the slot of the reply."""
+def _add_once(
+    session: ClientState, stream: Stream, asked: Xadd, producer: bytes, slot: AddedSlot, now: int
+) -> EntryId | None:
+    """Add an entry unless its producer has added it before; return the entry from before, if there is one."""
     window = session.context.idempotence(stream, now=now)
     name = name_of(asked.pairs) if asked.idempotent_id is None else asked.idempotent_id
     before = window.find(producer, name, now=now)
     if before is not None:
-        return replies.bulk(ids.encode(before))
+        return before
     entry = stream.add(asked.pairs, asked.id, slot, now=now, headers=header_of(producer, name))
     slot.expect(entry)
     window.add(producer, name, entry, now=now)
     slot.on_failure = lambda: window.forget(producer, name)
-    if asked.trim is not None:
-        stream.topic.write_pending(now=now)
-        trim(stream, asked.trim, unread=session.broker.options.redis_trim_unread, now=now)
-    return slot
+    return None
 
 
 def xcfgset(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n]."""
     asked = parse_xcfgset(words)
-    stream = find(session, asked.key, now)
-    if stream is None:
-        raise ErrorReply(errors.NO_SUCH_KEY)
+    stream = existing(session, asked.key, now)
     window = session.context.idempotence(stream, now=now)
     window.configure(duration=asked.duration, max_size=asked.max_size)
     stream.state["once"] = [window.duration, window.max_size, stream.log.next]
@@ -94,9 +99,7 @@ def xlen(session: ClientState, words: list[bytes], now: int) -> Reply:
 def xsetid(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XSETID key id [ENTRIESADDED n] [MAXDELETEDID id]."""
     asked = parse_xsetid(words)
-    stream = find(session, asked.key, now)
-    if stream is None:
-        raise ErrorReply(errors.NO_SUCH_KEY)
+    stream = existing(session, asked.key, now)
     deleted = stream.max_deleted
     if asked.id < deleted:
         raise ErrorReply("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lapwing.sessions.redis_stream import Stream
 from lapwing.wire.resp.parse_writes import References, Trim
-
-if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
 
 NODE: Final = 100  # entries that `~` deletes together, as Redis does
 _LIMIT: Final = 100 * NODE  # entries that one command with `~` deletes unless it has a LIMIT
@@ -62,8 +59,9 @@ class Needed:
 
     def __init__(self, stream: Stream) -> None:
         channels = stream.topic.channels.values()
-        self.cursor = min((cursor_of(channel) for channel in channels), default=stream.log.end)
-        self._pending = sorted({each for channel in channels for each in pending_of(channel) if each < self.cursor})
+        self.cursor = min((channel.cursor for channel in channels), default=stream.log.end)
+        unfinished = {each for channel in channels for each in channel.pending.sequences()}
+        self._pending = sorted(each for each in unfinished if each < self.cursor)
 
     def __contains__(self, sequence: int) -> bool:
         return sequence >= self.cursor or sequence in self._pending
@@ -79,16 +77,6 @@ class Needed:
                 start = sequence + 1
         if start < stop:
             yield start, stop
-
-
-def cursor_of(channel: Channel) -> int:
-    """Return the first sequence that a channel has not delivered."""
-    return channel.cursor
-
-
-def pending_of(channel: Channel) -> Iterable[int]:
-    """Return the sequences that a channel has delivered, or deferred, and not finished."""
-    return channel.pending.sequences()
 
 
 def release(stream: Stream, sequences: Iterable[int], *, now: int) -> None:
