@@ -126,18 +126,18 @@ class LookupRoutes:
 
     def _debug(self, request: Request) -> Answer:
         found: dict[str, list[dict[str, Any]]] = {}
-        for place in self._registry.places():
-            peer = place.producer.peer
-            found.setdefault(place.key, []).append(
+        for name, producer, tombstoned_at in self._registry.places():
+            peer = producer.peer
+            found.setdefault(name, []).append(
                 {
                     "broadcast_address": peer.broadcast_address,
                     "hostname": peer.hostname,
                     "http_port": peer.http_port,
-                    "id": place.producer.id,
-                    "last_update": place.producer.last_update,
+                    "id": producer.id,
+                    "last_update": producer.last_update,
                     "tcp_port": peer.tcp_port,
-                    "tombstoned": place.tombstoned_at != NEVER,
-                    "tombstoned_at": place.tombstoned_at,
+                    "tombstoned": tombstoned_at != NEVER,
+                    "tombstoned_at": tombstoned_at,
                     "topology_region": peer.topology_region,
                     "topology_zone": peer.topology_zone,
                     "version": peer.version,

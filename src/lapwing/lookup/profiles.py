@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from lapwing.net import answers
@@ -11,7 +12,16 @@ from lapwing.net.event_loop import stacks
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 
-_PAGES: Final = ("block", "cmdline", "goroutine", "heap", "profile", "symbol", "threadcreate")
+_NO_PROFILER: Final = "no profiler is built in; py-spy can look at a running process from outside\n"
+_PAGES: Final[dict[str, Callable[[], str]]] = {
+    "block": lambda: _NO_PROFILER,
+    "cmdline": lambda: "\0".join(sys.orig_argv),
+    "goroutine": stacks,
+    "heap": lambda: f"objects: {len(gc.get_objects())}\ncollections: {gc.get_stats()}\n",
+    "profile": lambda: _NO_PROFILER,
+    "symbol": lambda: "num_symbols: 0\n",
+    "threadcreate": lambda: "".join(f"{thread.name}\n" for thread in threading.enumerate()),
+}
 
 
 def routes() -> list[Route]:
@@ -25,15 +35,4 @@ def _index(request: Request) -> Answer:
 
 
 def _page(request: Request) -> Answer:
-    page = request.path.rpartition("/")[2]
-    if page == "cmdline":
-        return answers.plain("\0".join(sys.orig_argv))
-    if page == "goroutine":
-        return answers.plain(stacks())
-    if page == "heap":
-        return answers.plain(f"objects: {len(gc.get_objects())}\ncollections: {gc.get_stats()}\n")
-    if page == "threadcreate":
-        return answers.plain("".join(f"{thread.name}\n" for thread in threading.enumerate()))
-    if page == "symbol":
-        return answers.plain("num_symbols: 0\n")
-    return answers.plain("no profiler is built in; py-spy can look at a running process from outside\n")
+    return answers.plain(_PAGES[request.head.path.rpartition("/")[2]]())

@@ -60,22 +60,6 @@ class Producer:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredProducer:
-    """One producer in one registration, as `/debug` lists it."""
-
-    category: str
-    topic: str
-    channel: str
-    producer: Producer
-    tombstoned_at: int  # ns, or NEVER
-
-    @property
-    def key(self) -> str:
-        """The registration's name."""
-        return f"{self.category}:{self.topic}:{self.channel}"
-
-
 class Registry:
     """Every topic and channel that was ever registered and not deleted, with the producers that have it now.
 
@@ -249,14 +233,14 @@ class Registry:
         """Return whether the producer is hidden from lookups of the topic."""
         return self._topics.get(topic, {}).get(producer, NEVER) > now - self.tombstone_lifetime
 
-    def places(self) -> Iterator[RegisteredProducer]:
-        """Yield every producer in every registration it is in."""
+    def places(self) -> Iterator[tuple[str, Producer, int]]:
+        """Yield every registration's name with each of its producers, and when that was tombstoned (ns, or NEVER)."""
         for producer in self.producers:
-            yield RegisteredProducer("client", "", "", producer, NEVER)
+            yield "client::", producer, NEVER
         for topic, having in self._topics.items():
             for producer, at in having.items():
-                yield RegisteredProducer("topic", topic, "", producer, at)
+                yield f"topic:{topic}:", producer, at
         for topic, channels in self._channels.items():
             for channel, members in channels.items():
                 for producer in members:
-                    yield RegisteredProducer("channel", topic, channel, producer, NEVER)
+                    yield f"channel:{topic}:{channel}", producer, NEVER
