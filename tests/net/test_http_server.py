@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lapwing.net import answers
-from lapwing.net.answers import Later, StreamedAnswer
+from lapwing.net.answers import Answer, Later, StreamedAnswer
 from lapwing.net.http import HttpLimits, HttpServer
 from lapwing.net.listen import bind
 from lapwing.net.routes import Route, Router, TlsRequired
@@ -56,7 +56,7 @@ class Site:
         yield Route("GET", "/broken", self.broken)
         yield Route("GET", "/big", self.big)
         yield Route("GET", "/last", lambda request: replace(answers.text("bye"), close=True))
-        yield Route("GET", "/header", lambda request: answers.text(request.header("X-Some") or "none"))
+        yield Route("GET", "/header", lambda request: Answer(200, request.head.header(b"x-some") or b"none"))
 
     def big(self, request):
         self.served_big += 1

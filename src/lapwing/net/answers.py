@@ -95,8 +95,8 @@ class Later:
 
     __slots__ = ("answer", "on_complete")
 
-    def __init__(self) -> None:
-        self.answer: Answer | None = None
+    def __init__(self, answer: Answer | None = None) -> None:
+        self.answer = answer
         self.on_complete: Callable[[], None] | None = None
 
     def complete(self, answer: Answer) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from lapwing.net.http_message import (
     MAX_ANSWER,
+    REPEATABLE,
     AnswerParser,
     HttpAnswer,
     HttpFailed,
@@ -25,7 +26,6 @@ from lapwing.net.http_message import (
 _PIECE: Final = 256 << 10  # bytes of one read
 _HEAD_PIECE: Final = 4 << 10  # bytes of a read for the head of a chunk, whose body is then read without a copy
 _MAX_IDLE: Final = 8  # connections kept per server
-_REPEATABLE: Final = ("GET", "HEAD", "PUT", "DELETE")
 
 
 class Exchange:
@@ -173,7 +173,7 @@ class BlockingHttpClient:
         timeout: float | None = None,
     ) -> HttpAnswer:
         """Return the answer, whatever its status. Raises `HttpFailed`."""
-        where = parse_url(url) if isinstance(url, str) else url
+        where = parse_url(url)
         request = HttpRequest(
             method, where, {**self._headers, **(headers or {})}, body, follow=self._follow, upgrade=self._upgrade
         )
@@ -203,13 +203,13 @@ class BlockingHttpClient:
         max_answer: int = 1 << 62,
     ) -> Exchange:
         """Send a request and return its answer for reading, once the head is there. Follows no redirect."""
-        where = parse_url(url) if isinstance(url, str) else url
+        where = parse_url(url)
         request = HttpRequest(method, where, {**self._headers, **(headers or {})}, body)
         return self._send(request, self._request_timeout if timeout is None else timeout, max_answer)
 
     def start(self, method: str, url: str | HttpUrl, *, headers: Mapping[str, str] | None = None) -> Exchange:
         """Send a request and return at once, on a connection of its own; `select` shows when its answer comes."""
-        where = parse_url(url) if isinstance(url, str) else url
+        where = parse_url(url)
         request = HttpRequest(method, where, {**self._headers, **(headers or {})})
         sock = self._connect(where.origin, self._request_timeout)
         exchange = Exchange(self, where.origin, sock, AnswerParser(method))
@@ -250,7 +250,7 @@ class BlockingHttpClient:
                         raise HttpFailed(f"no answer within {timeout:.3g} s")
                 return exchange
             except HttpFailed:
-                if not reused or parser.started or request.method not in _REPEATABLE:
+                if not reused or parser.started or request.method not in REPEATABLE:
                     raise
 
     def _write(self, exchange: Exchange, data: bytes) -> None:

@@ -169,7 +169,7 @@ class HttpConnection(asyncio.Protocol):
             if reply.answer is not None:
                 self._send_ready()
         elif isinstance(reply, Answer):
-            self._slots.append(_Slot(request, _completed(reply)))
+            self._slots.append(_Slot(request, Later(reply)))
             self._send_ready()
         else:
             later = Later()
@@ -187,7 +187,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _in_order(self, request: Request | None, answer: Answer, raw: bytes = b"") -> None:
         """Send `answer` (or just `raw`, without a request) when all before it are sent."""
-        slot = _Slot(request, _completed(answer), raw)
+        slot = _Slot(request, Later(answer), raw)
         (self._queue if self._queue else self._slots).append(slot)
         self._advance()
 
@@ -277,7 +277,8 @@ class HttpConnection(asyncio.Protocol):
         log = self._server.log
         if log is not None:
             elapsed = durations.show(int((time.perf_counter() - request.started) * 1e9))
-            log(f"{answer.status} {request.method} {request.target} ({request.caller.address}) {elapsed}")
+            asked = f"{request.head.method} {request.head.target.decode('latin-1')}"
+            log(f"{answer.status} {asked} ({request.caller.address}) {elapsed}")
 
     async def _stream(self, request: Request, answer: StreamedAnswer) -> None:
         old = request.head.old
@@ -289,7 +290,7 @@ class HttpConnection(asyncio.Protocol):
         write(answer.head(old=old, close=close) + (b"\r\n" if old else b"Transfer-Encoding: chunked\r\n\r\n"))
         pieces = answer.pieces
         try:
-            if pieces is not None and request.method != "HEAD":
+            if pieces is not None and request.head.method != "HEAD":
                 async for piece in pieces:
                     if len(piece) > _LARGE and not old:
                         self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))  # without a copy
@@ -377,9 +378,3 @@ class HttpConnection(asyncio.Protocol):
         ):
             self._reading = True
             self._transport.resume_reading()
-
-
-def _completed(answer: Answer) -> Later:
-    later = Later()
-    later.answer = answer
-    return later

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from lapwing.net.blocking_http_client import is_readable
 from lapwing.net.http_message import (
     MAX_ANSWER,
+    REPEATABLE,
     AnswerParser,
     HttpAnswer,
     HttpFailed,
@@ -23,7 +24,6 @@ from lapwing.net.http_message import (
 
 NSQ_ACCEPT: Final = "application/vnd.nsq; version=1.0"
 _IDLE_SECONDS: Final = 60.0  # an unused connection is closed after this time
-_REPEATABLE: Final = ("GET", "HEAD", "PUT", "DELETE")
 
 
 class _Connection(asyncio.Protocol):
@@ -143,7 +143,7 @@ class HttpClient:
         max_answer: int | None = None,
     ) -> HttpAnswer:
         """Return the answer, whatever its status. Raises `HttpFailed`."""
-        where = parse_url(url) if isinstance(url, str) else url
+        where = parse_url(url)
         request = HttpRequest(
             method, where, {**self._headers, **(headers or {})}, body, follow=self._follow, upgrade=self._upgrade
         )
@@ -196,7 +196,7 @@ class HttpClient:
         data = request.encode()
         while True:
             parser = AnswerParser(request.method, max_answer=max_answer)
-            connection = self._take_idle(request.url.origin, look=request.method not in _REPEATABLE)
+            connection = self._take_idle(request.url.origin, look=request.method not in REPEATABLE)
             reused = connection is not None
             if connection is None:
                 connection = await self._connect(request.url.origin)
@@ -204,7 +204,7 @@ class HttpClient:
                 await connection.send(data, parser)
             except (HttpFailed, OSError) as error:
                 connection.close()
-                if reused and not parser.started and request.method in _REPEATABLE:
+                if reused and not parser.started and request.method in REPEATABLE:
                     continue  # the server closed the connection while it was idle
                 raise HttpFailed(reason_of(error)) from error
             except BaseException:

@@ -21,6 +21,7 @@ MAX_REDIRECTS: Final = 5
 MAX_CONTAINERS: Final = 2_000_000  # objects and lists in one answer; `/stats` of 100,000 topics has a third of it
 MAX_VALUES: Final = 10_000_000  # values in one answer
 _MAX_CHUNK_LINE: Final = 1024  # bytes; the line before each chunk
+REPEATABLE: Final = ("GET", "HEAD", "PUT", "DELETE")  # methods that may be sent again after a connection was closed
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: ([^\r\n]*))?")
@@ -97,8 +98,10 @@ class HttpUrl:
         return str(self).partition("?")[0]
 
 
-def parse_url(text: str) -> HttpUrl:
-    """Take a URL apart; spaces and characters beyond ASCII are escaped. Raises `HttpFailed`."""
+def parse_url(text: str | HttpUrl) -> HttpUrl:
+    """Take a URL apart, unless that was done; spaces and characters beyond ASCII are escaped. Raises `HttpFailed`."""
+    if isinstance(text, HttpUrl):
+        return text
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import httptools
 
@@ -11,31 +11,17 @@ from lapwing.net.answers import Answer, plain
 from lapwing.net.requests import BadEscape, Head
 
 if TYPE_CHECKING:
+    from lapwing.net.conversation import HttpConnection
     from lapwing.net.http import HttpServer
 
 _LONGEST_KEPT: Final = 1024  # bytes of a head worth keeping
 _OVERHEAD: Final = 65536  # bytes of chunk headers and trailers beyond eight times the body
 
 
-class Taker(Protocol):
-    """The receiver of requests; `ended` is set when it takes no more."""
-
-    ended: bool
-
-    def carry_out(self, head: Head, body: bytes) -> None:
-        """Carry out a whole request."""
-
-    def refuse(self, answer: Answer, head: Head | None = None) -> None:
-        """Answer a client that breaks a rule, and take no more of it."""
-
-    def encourage(self) -> None:
-        """Answer a client that asks whether to send its body."""
-
-
 class Incoming:
     """The requests of one client. `head` is set while a body is awaited, `partial` while anything is."""
 
-    def __init__(self, server: HttpServer, taker: Taker) -> None:
+    def __init__(self, server: HttpServer, taker: HttpConnection) -> None:
         self._server = server
         self._heads = server.heads
         self._limits = server.limits

@@ -186,9 +186,7 @@ class Setting:
 
     def default(self, options: type[Any]) -> str:
         """Return the default as an operator would write it."""
-        if self.shown is not None:
-            return self.shown
-        return self.kind.show(_default_of(options, self.name))
+        return self.kind.show(getattr(options(), self.name)) if self.shown is None else self.shown
 
 
 def option(
@@ -239,10 +237,3 @@ def value_of(options: Any, key: str) -> Any:
     """
     setting = by_key(type(options))[key]
     return setting.kind.value(getattr(options, setting.name))
-
-
-def _default_of(options: type[Any], name: str) -> Any:
-    for field in dataclasses.fields(options):
-        if field.name == name:
-            return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    raise KeyError(name)

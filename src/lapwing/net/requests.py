@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import quote
 
 from lapwing.net.answers import Refused
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from lapwing.net.routes import Route
 
 _ESCAPE: Final = re.compile(rb"%([0-9a-fA-F]{2})?")
-_UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 class BadEscape(ValueError):
@@ -35,7 +35,7 @@ def unescape(data: bytes) -> bytes:
 
 def escape(text: str) -> str:
     """Return `text` escaped for one segment of a path or one value of a query."""
-    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
+    return quote(text, safe="", errors="replace")
 
 
 class Query(dict[str, str]):
@@ -145,21 +145,6 @@ class Request:
         self.permissions: Permissions | None = None  # None: requests need none
 
     @property
-    def method(self) -> str:
-        """The method, in capitals."""
-        return self.head.method
-
-    @property
-    def path(self) -> str:
-        """The path, decoded."""
-        return self.head.path
-
-    @property
-    def target(self) -> str:
-        """Path and query as they were sent."""
-        return self.head.target.decode("latin-1")
-
-    @property
     def query(self) -> Query:
         """The query's parameters; raises `Refused` (400 INVALID_REQUEST) if it cannot be decoded."""
         return self.head.query
@@ -168,11 +153,6 @@ class Request:
     def parameter(self) -> str:
         """The part of the path that matches the route's `<parameter>`."""
         return self.head.parameter
-
-    def header(self, name: str) -> str | None:
-        """Return the first header of that name, in any case."""
-        found = self.head.header(name.lower().encode("latin-1"))
-        return None if found is None else found.decode("latin-1")
 
     def argument(self, name: str) -> str:
         """Return the query parameter `name`; raise `Refused` (400 MISSING_ARG_NAME) without it."""

@@ -224,9 +224,7 @@ class Http:
         topic = self._publishing.topic(request.head)
         if known:
             return _DONE
-        later = Later()
-        later.complete(_DONE)
-        return self._publishing.when_settled(topic.name, later)
+        return self._publishing.when_settled(topic.name, Later(_DONE))
 
     def delete_topic(self, request: Request) -> Answer:
         """Delete a topic with its channels and messages."""
