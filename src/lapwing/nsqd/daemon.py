@@ -8,10 +8,11 @@ import os
 import resource
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from lapwing.broker import persistence
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.storage import DiskStorage
@@ -33,7 +34,6 @@ from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.log_tails import LogTails
 from lapwing.nsqd.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
-from lapwing.nsqd.resting import let_topics_rest, save_changes
 from lapwing.nsqd.stream import Stream
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.tcp import Connection
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
+_SLICE: Final = 25  # topics that are saved before others have their turn
 _GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
 _CLOCK_MOVED: Final = 1_000_000  # ns that the broker's time has moved by when it is saved again
 _NAMED: Final = 5  # disk queues of NSQ that the warning names
@@ -358,19 +359,20 @@ class Daemon:
 
     async def _checkpoint(self) -> None:
         await self._align()
-        await save_changes(self.broker, self.clock)
+        await _share_time(self._save_changes())
         self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
-        await let_topics_rest(self.broker, self.clock)
+        await _share_time(iter(lambda: persistence.let_idle_rest(self.broker, self.clock.now()), False))
+
+    def _save_changes(self) -> Iterator[None]:
+        """Save every topic that has changed, some at each step."""
+        work = persistence.begin_checkpoint(self.broker, now=self.clock.now())
+        while work.advance(_SLICE, now=self.clock.now()):
+            yield
 
     async def _trim(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            if self.broker.trim(now=self.clock.now()):
-                break
-            await asyncio.sleep(loop.time() - began)  # others have half of the time
+        await _share_time(iter(lambda: self.broker.trim(now=self.clock.now()), True))
 
     async def _trim_all(self) -> None:
         self.broker.trim(now=self.clock.now(), everywhere=True)
@@ -432,6 +434,15 @@ def _check(options: Options) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
     if options.max_bytes_per_file < 4096:
         raise ConfigError("--max-bytes-per-file must be at least 4096")
+
+
+async def _share_time(steps: Iterable[object]) -> None:
+    """Run through `steps`; others have at least half of the time meanwhile."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for _ in steps:
+        await asyncio.sleep(loop.time() - began)
+        began = loop.time()
 
 
 def _raise_file_limit() -> None:
