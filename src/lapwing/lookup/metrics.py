@@ -23,10 +23,8 @@ class LookupCounts:
 
 def exposition(registry: Registry, counts: LookupCounts, *, now: int) -> str:
     """Return all metrics in Prometheus' text format."""
-    return "".join(
-        prometheus.head(name, kind, text) + prometheus.line(name, {}, value)
-        for name, kind, value, text in _lines(registry, counts, now)
-    )
+    lines = _lines(registry, counts, now)
+    return "".join(prometheus.single(name, kind, text, value) for name, kind, value, text in lines)
 
 
 def _lines(registry: Registry, counts: LookupCounts, now: int) -> Iterator[tuple[str, str, float, str]]:

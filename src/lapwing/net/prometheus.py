@@ -15,6 +15,11 @@ def line(name: str, labels: dict[str, str], number: float) -> str:
     return f"{name}{label_set(labels)} {number!r}\n"
 
 
+def single(name: str, kind: str, text: str, number: float) -> str:
+    """Return a metric of one sample without labels."""
+    return head(name, kind, text) + line(name, {}, number)
+
+
 def label_set(labels: dict[str, str]) -> str:
     """Return labels as they stand behind a name; nothing if there are none."""
     inside = ",".join(f'{key}="{escape(text)}"' for key, text in labels.items())

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel, names
 from lapwing.broker import stats
-from lapwing.broker.broker import Broker
-from lapwing.broker.options import Options
-from lapwing.broker.stats import TopicStats
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError
 from lapwing.names import NSQ_VERSION
 from lapwing.net.answers import Answer, Later, StreamedAnswer, nothing, plain, value
-from lapwing.net.listen import Listener
-from lapwing.net.logs import Log
 from lapwing.net.requests import Head, Request
 from lapwing.net.routes import OPEN, Reply, Route, RouteAccess
 from lapwing.nsqd import debug, memory, permissions
-from lapwing.nsqd.clock import Clock
-from lapwing.nsqd.config import Config, LookupPeers
+from lapwing.nsqd.config import Config
 from lapwing.nsqd.http_dead import DeadApi
 from lapwing.nsqd.http_drain import DrainApi, drain_object
 from lapwing.nsqd.http_pending import PendingApi
 from lapwing.nsqd.http_seek import SeekApi
 from lapwing.nsqd.http_settings import SettingsApi
-from lapwing.nsqd.metrics import FsyncTimes, Metrics
+from lapwing.nsqd.metrics import FsyncTimes, Metrics, count_topics
 from lapwing.nsqd.node_info import NodeInfo
 from lapwing.nsqd.pipelines import Pipelines
-from lapwing.nsqd.publishing import Publishing, Settled, TopicAnnouncer, named
+from lapwing.nsqd.publishing import Publishing, Settled, named
 from lapwing.nsqd.redrive_runner import RedriveRunner
-from lapwing.nsqd.statspage import JsonPage, Page, Snapshot, TextPage
-from lapwing.nsqd.turn import Turn
+from lapwing.nsqd.statspage import JsonPage, Snapshot, TextPage
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.daemon import Daemon
 
 BUILT: Final = f"python{'.'.join(map(str, sys.version_info[:3]))}-{'compiled' if kernel.COMPILED else 'pure'}"
 
 _SECOND: Final = 1_000_000_000
-_AT_ONCE: Final = 20  # topics counted before others get their turn
-_MANY: Final = 200  # topics beyond which they do
+_MANY: Final = 200  # topics beyond which others get their turn while they are counted
 
 _HEALTHY: Final = plain("OK")
 _DONE: Final = nothing()
@@ -60,31 +54,10 @@ class _Saved(Settled):
             super().settle(sequence, error)
 
 
-class Peers(TopicAnnouncer, LookupPeers, Protocol):
-    """The nsqlookupds that this node registers with."""
-
-
-class Node(Protocol):
-    """The parts of the daemon that the routes need."""
-
-    options: Options
-    log: Log
-    clock: Clock
-    started: int  # Unix ns
-    broker: Broker
-    turn: Turn
-    tcp: Listener | None
-    http: Listener | None
-
-    @property
-    def peers(self) -> Peers:
-        """The nsqlookupds."""
-
-
 class Http:
     """All routes of one nsqd."""
 
-    def __init__(self, node: Node, times: FsyncTimes) -> None:
+    def __init__(self, node: Daemon, times: FsyncTimes) -> None:
         self._node = node
         self._broker = node.broker
         self._now = node.clock.now
@@ -171,7 +144,7 @@ class Http:
     def stats(self, request: Request) -> Answer:
         """Return statistics of topics, channels and clients; as a stream if there are many topics."""
         query = request.query
-        page: Page = JsonPage() if query.get("format") == "json" else TextPage()
+        page = JsonPage() if query.get("format") == "json" else TextPage()
         chosen, channel = query.get("topic", ""), query.get("channel", "")
         clients = query.get("include_clients") not in ("false", "0")
         snapshot = Snapshot(
@@ -197,23 +170,18 @@ class Http:
         )
         return Answer(200, body, page.content_type)
 
-    async def _pieces(self, page: Page, snapshot: Snapshot, channel: str, clients: bool) -> AsyncIterator[bytes]:
+    async def _pieces(
+        self, page: JsonPage | TextPage, snapshot: Snapshot, channel: str, clients: bool
+    ) -> AsyncIterator[bytes]:
         """Yield the same page for a few topics at a time, so that others get their turn."""
         wanted = [name for name, topic in self._broker.topics.items() if not channel or channel in topic.channels]
         yield page.opening(snapshot, some=bool(wanted))
         first = True
-        wanted.sort()
-        for start in range(0, len(wanted), _AT_ONCE):
-            topics: list[TopicStats] = []
-            for name in wanted[start : start + _AT_ONCE]:
-                found = stats.topic_stats(
-                    self._broker, now=snapshot.now, topic=name, channel=channel, clients=clients
-                )
-                topics += found or ()
+        counted = count_topics(self._broker, lambda: snapshot.now, sorted(wanted), channel=channel, clients=clients)
+        async for topics in counted:
             if topics:
                 yield page.topics(snapshot, topics, first=first)
                 first = False
-            await asyncio.sleep(0)
         yield page.closing(snapshot, some=bool(wanted))
 
     # --- topics ------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import nan
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lapwing.broker import stats
 from lapwing.broker.broker import Broker
@@ -19,9 +19,12 @@ from lapwing.net import prometheus
 from lapwing.net.answers import Answer, Refused, StreamedAnswer
 from lapwing.net.requests import Request
 from lapwing.net.routes import OPEN, Route
-from lapwing.nsqd import memory, nsq_metrics
+from lapwing.nsqd import memory
 from lapwing.nsqd.permissions import METRICS
 from lapwing.nsqd.pipelines import Pipelines
+
+T = TypeVar("T")
+_Rows = tuple[tuple[str, str, str, Callable[[T], int]], ...]  # name, type, help, and the number of a topic or channel
 
 _LINES: Final = 500  # samples written before others get their turn
 _AT_ONCE: Final = 20  # topics counted before others get their turn
@@ -51,6 +54,18 @@ class FsyncTimes:
         yield "_count", {}, below
 
 
+async def count_topics(
+    broker: Broker, now: Callable[[], int], names: Sequence[str], *, channel: str = "", clients: bool = False
+) -> AsyncIterator[list[TopicStats]]:
+    """Yield the statistics of topics, a few at a time, so that others get their turn."""
+    for start in range(0, len(names), _AT_ONCE):
+        counted: list[TopicStats] = []
+        for name in names[start : start + _AT_ONCE]:
+            counted += stats.topic_stats(broker, now=now(), topic=name, channel=channel, clients=clients) or ()
+        yield counted
+        await asyncio.sleep(0)
+
+
 def _column(name: str, kind: str, text: str, labels: list[str], values: array[Any]) -> Iterator[str]:
     """Yield the lines of one metric, some at a time; nothing at all without a sample."""
     head = prometheus.head(name, kind, text)
@@ -65,7 +80,7 @@ def _column(name: str, kind: str, text: str, labels: list[str], values: array[An
 class Columns:
     """The values of several metrics, as numbers, for the same labels."""
 
-    def __init__(self, prefix: str, metrics: tuple[tuple[str, str, str, Callable[[Any], int]], ...]) -> None:
+    def __init__(self, prefix: str, metrics: _Rows[Any]) -> None:
         self.labels: list[str] = []
         self._prefix = prefix
         self._metrics = metrics
@@ -96,19 +111,15 @@ class Family:
         """Add a sample."""
         self.lines.append(prometheus.line(self.name + suffix, labels or {}, number))
 
-    def render(self) -> str:
-        """Return all lines; nothing at all without a sample."""
-        return "".join(self.slices())
-
     def slices(self) -> Iterator[str]:
-        """Yield the lines, some at a time."""
+        """Yield the lines, some at a time; nothing at all without a sample."""
         if self.lines:
             yield prometheus.head(self.name, self.kind, self.help)
         for start in range(0, len(self.lines), _LINES):
             yield "".join(self.lines[start : start + _LINES])
 
 
-_TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], int]], ...]] = (
+_TOPIC: Final[_Rows[TopicStats]] = (
     ("depth", "gauge", "Messages that wait in the topic for a channel.", lambda topic: topic.depth),
     ("messages_total", "counter", "Messages published since start.", lambda topic: topic.message_count),
     ("bytes_total", "counter", "Bytes of message bodies published since start.", lambda topic: topic.message_bytes),
@@ -120,7 +131,7 @@ _TOPIC: Final[tuple[tuple[str, str, str, Callable[[TopicStats], int]], ...]] = (
     ("log_first", "gauge", "First sequence that the log still holds.", lambda topic: topic.log_first),
     ("log_next", "gauge", "Sequence that the next message gets.", lambda topic: topic.log_next),
 )
-_CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], int]], ...]] = (
+_CHANNEL: Final[_Rows[ChannelStats]] = (
     ("depth", "gauge", "Messages ready to be delivered.", lambda channel: channel.depth),
     ("in_flight", "gauge", "Messages that consumers hold.", lambda channel: channel.in_flight_count),
     ("deferred", "gauge", "Messages that wait for their time.", lambda channel: channel.deferred_count),
@@ -140,6 +151,23 @@ _CHANNEL: Final[tuple[tuple[str, str, str, Callable[[ChannelStats], int]], ...]]
     ("paused", "gauge", "1 while the channel is paused.", lambda channel: int(channel.paused)),
 )
 
+# NSQ's statsd keys as statsd_exporter maps them: Grafana's NSQ mixin and its alert rules read them
+_NSQ_TOPIC: Final[_Rows[TopicStats]] = (
+    ("message_count", "counter", "Messages published since start.", lambda topic: topic.message_count),
+    ("message_bytes", "counter", "Bytes of bodies published since start.", lambda topic: topic.message_bytes),
+    ("depth", "gauge", "Messages that wait in the topic.", lambda topic: topic.depth),
+    ("backend_depth", "gauge", "Messages that wait in the topic on disk.", lambda topic: topic.backend_depth),
+)
+_NSQ_CHANNEL: Final[_Rows[ChannelStats]] = (
+    ("message_count", "counter", "Messages put into the channel since start.", lambda each: each.message_count),
+    ("depth", "gauge", "Messages ready to be delivered.", lambda each: each.depth),
+    ("backend_depth", "gauge", "Messages that wait on disk.", lambda each: each.backend_depth),
+    ("in_flight_count", "gauge", "Messages that consumers hold.", lambda each: each.in_flight_count),
+    ("deferred_count", "gauge", "Messages that wait for their time.", lambda each: each.deferred_count),
+    ("requeue_count", "counter", "Messages that consumers gave back.", lambda each: each.requeue_count),
+    ("timeout_count", "counter", "Messages whose time in flight ran out.", lambda each: each.timeout_count),
+    ("clients", "gauge", "Consumers that are connected.", lambda each: each.client_count),
+)
 
 HOLDER_GAUGES: Final[tuple[tuple[str, str, Callable[[HolderStats], float]], ...]] = (
     ("pending", "Messages that a named consumer holds.", lambda holder: holder.in_flight_count),
@@ -185,17 +213,14 @@ class Metrics:
         """Yield the figures that NSQ has, under the names that statsd_exporter makes of NSQ's keys."""
         for name, number in memory.figures(self._pauses).items():
             kind = "counter" if name == "gc_total_runs" else "gauge"
-            yield _single(f"nsq_mem_{name}", kind, "As in NSQ's statsd figures.", number).render().encode()
-        topics = Columns("nsq_topic_", nsq_metrics.TOPIC)
-        channels = Columns("nsq_topic_channel_", nsq_metrics.CHANNEL)
-        names = sorted(self._broker.topics)
-        for start in range(0, len(names), _AT_ONCE):
-            for name in names[start : start + _AT_ONCE]:
-                for topic in stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False) or ():
-                    topics.add({"topic": topic.name}, topic)
-                    for channel in topic.channels:
-                        channels.add({"topic": topic.name, "channel": channel.name}, channel)
-            await asyncio.sleep(0)  # others get their turn
+            yield prometheus.single(f"nsq_mem_{name}", kind, "As in NSQ's statsd figures.", number).encode()
+        topics = Columns("nsq_topic_", _NSQ_TOPIC)
+        channels = Columns("nsq_topic_channel_", _NSQ_CHANNEL)
+        async for counted in count_topics(self._broker, self._now, sorted(self._broker.topics)):
+            for topic in counted:
+                topics.add({"topic": topic.name}, topic)
+                for channel in topic.channels:
+                    channels.add({"topic": topic.name, "channel": channel.name}, channel)
         for lines in chain(topics.render(), channels.render()):
             yield lines.encode()
             await asyncio.sleep(0)
@@ -214,19 +239,16 @@ class Metrics:
             "lapwing_channel_e2e_latency_seconds", "gauge", "Time from publish to FIN, by quantile, over its window."
         )
         holders = [Family(f"lapwing_consumer_{name}", "gauge", text) for name, text, _ in HOLDER_GAUGES]
-        names = sorted(self._broker.topics)
-        for start in range(0, len(names), _AT_ONCE):
-            for name in names[start : start + _AT_ONCE]:
-                for topic in stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False) or ():
-                    topics.add({"topic": topic.name}, topic)
-                    _count_holders(topic, holders)
-                    for channel in topic.channels:
-                        labels = {"topic": topic.name, "channel": channel.name}
-                        channels.add(labels, channel)
-                        ages.append(self._age(topic.name, channel.name))
-                        for quantile, nanoseconds in channel.latency.percentiles or ():
-                            latencies.add(nanoseconds / _SECOND, labels | {"quantile": str(quantile)})
-            await asyncio.sleep(0)  # others get their turn
+        async for counted in count_topics(self._broker, self._now, sorted(self._broker.topics)):
+            for topic in counted:
+                topics.add({"topic": topic.name}, topic)
+                _count_holders(topic, holders)
+                for channel in topic.channels:
+                    labels = {"topic": topic.name, "channel": channel.name}
+                    channels.add(labels, channel)
+                    ages.append(self._age(topic.name, channel.name))
+                    for quantile, nanoseconds in channel.latency.percentiles or ():
+                        latencies.add(nanoseconds / _SECOND, labels | {"quantile": str(quantile)})
         age = ("lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished.")
         aged = _column(*age, channels.labels, ages)
         held = chain.from_iterable(each.slices() for each in holders)
@@ -259,28 +281,21 @@ class Metrics:
             ("producers", "gauge", "TCP connections that have published.", len(stats.producers(broker))),
             ("gc_pause_max_seconds", "gauge", "Longest of the last collections.", self._pauses.percentile(1.0) / 1e6),
         )
-        families = [_single(f"lapwing_{name}", kind, text, number) for name, kind, text, number in single]
+        metrics = [prometheus.single(f"lapwing_{name}", kind, text, number) for name, kind, text, number in single]
         fsync = Family("lapwing_fsync_seconds", "histogram", "How long an fsync of a log took.")
         for suffix, labels, number in self._times.samples():
             fsync.add(number, labels, suffix)
         free = memory.free_disk(broker.options.data_path or ".")
         if free is not None:
-            families.append(_single("lapwing_disk_free_bytes", "gauge", "Free space for the data path.", free))
-        families += [
-            fsync,
-            _single("process_cpu_seconds_total", "counter", "Processor time used.", memory.cpu_seconds()),
-            _single("process_resident_memory_bytes", "gauge", "Physical memory held.", memory.resident()),
-            _single("process_open_fds", "gauge", "Open file descriptors.", memory.open_files()),
-            _single("process_max_fds", "gauge", "File descriptors that may be open.", memory.most_files()),
-            _single("process_start_time_seconds", "gauge", "When the process was started.", self._started / _SECOND),
-        ]
-        return "".join(family.render() for family in families)
-
-
-def _single(name: str, kind: str, text: str, number: float) -> Family:
-    family = Family(name, kind, text)
-    family.add(number)
-    return family
+            metrics.append(prometheus.single("lapwing_disk_free_bytes", "gauge", "Free space for the data path.", free))
+        own: tuple[tuple[str, str, str, float], ...] = (
+            ("process_cpu_seconds_total", "counter", "Processor time used.", memory.cpu_seconds()),
+            ("process_resident_memory_bytes", "gauge", "Physical memory held.", memory.resident()),
+            ("process_open_fds", "gauge", "Open file descriptors.", memory.open_files()),
+            ("process_max_fds", "gauge", "File descriptors that may be open.", memory.most_files()),
+            ("process_start_time_seconds", "gauge", "When the process was started.", self._started / _SECOND),
+        )
+        return "".join([*metrics, *fsync.slices(), *(prometheus.single(*each) for each in own)])
 
 
 def _count_holders(topic: TopicStats, families: list[Family]) -> None:

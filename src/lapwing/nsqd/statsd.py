@@ -9,15 +9,14 @@ from contextlib import suppress
 from typing import Final
 
 from lapwing import names
-from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.stats import Latency, TopicStats
 from lapwing.net.listen import split
 from lapwing.net.logs import Log
 from lapwing.nsqd import memory
+from lapwing.nsqd.metrics import count_topics
 
-_AT_ONCE: Final = 20  # topics counted before others get their turn
 _SECOND: Final = 1_000_000_000
 
 Sample = tuple[str, int, str]  # key without prefix, value, type
@@ -185,13 +184,10 @@ class Statsd:
     async def _packets(self) -> list[bytes]:
         options, since = self._options, self._since
         packets = Datagrams(options.statsd_udp_packet_size)
-        for number, name in enumerate(sorted(self._broker.topics)):
-            found = stats.topic_stats(self._broker, now=self._now(), topic=name, clients=False)
-            for topic in found or ():
+        async for counted in count_topics(self._broker, self._now, sorted(self._broker.topics)):
+            for topic in counted:
                 samples = topic_samples(topic, since, exclude_ephemeral=options.statsd_exclude_ephemeral)
                 packets.add(map(self._line, samples))
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # others get their turn
         if self._pauses is not None:
             packets.add(map(self._line, memory_samples(memory.figures(self._pauses), since)))
         since.turn()

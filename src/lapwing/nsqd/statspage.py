@@ -1,11 +1,15 @@
-"""The pages of `/stats`: JSON with NSQ's keys in NSQ's order, or text."""
+"""The pages of `/stats`: JSON with NSQ's keys in NSQ's order, or text.
+
+A page is put together piece by piece, so that ten thousand topics stop nobody. `some` is whether there are any topics;
+None: the topic that was asked for is unknown.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.stats import ChannelStats, HolderStats, Latency, TopicStats
@@ -36,21 +40,6 @@ class Snapshot:
     producers: Sequence[ClientStats]
     topic: str = ""  # the filter
     drain: Mapping[str, Any] | None = None  # how far a drain has come
-
-
-class Page(Protocol):
-    """One form of the answer, put together piece by piece so that ten thousand topics stop nobody."""
-
-    content_type: str
-
-    def opening(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """Return the part before the topics; `some`: there are any, None: the topic asked for is unknown."""
-
-    def topics(self, snapshot: Snapshot, topics: Sequence[TopicStats], *, first: bool) -> bytes:
-        """Return some of the topics."""
-
-    def closing(self, snapshot: Snapshot, *, some: bool | None) -> bytes:
-        """Return the part behind the topics."""
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------
