@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.options import Options
 from lapwing.net.answers import Answer, Refused, failure, text, value
@@ -14,24 +14,16 @@ from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 from lapwing.nsqd import statsd
 
+if TYPE_CHECKING:
+    from lapwing.nsqd.peer import Peers
+
 _INVALID_VALUE: Final = failure(413, "INVALID_VALUE")
-
-
-class LookupPeers(Protocol):
-    """The nsqlookupds in use."""
-
-    @property
-    def addresses(self) -> Sequence[str]:
-        """Their addresses."""
-
-    def use(self, addresses: Sequence[str]) -> None:
-        """Use these addresses, and no others, from now on."""
 
 
 class Config:
     """The settings as they are now."""
 
-    def __init__(self, options: Options, log: Log, peers: LookupPeers) -> None:
+    def __init__(self, options: Options, log: Log, peers: Peers) -> None:
         self._options = options
         self._log = log
         self._peers = peers

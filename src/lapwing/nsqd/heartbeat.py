@@ -7,30 +7,16 @@ import fcntl
 import sys
 import termios
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lapwing.nsqd.clock import LATE, Clock
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.stream import Stream
 
 _READ_FIRST: Final = 0.001  # seconds: long enough for the loop to look at its sockets once
 _SECOND: Final = 1_000_000_000
 _STUCK: Final = 60 * _SECOND  # for a client that reads nothing, where no heartbeats are sent
-
-
-class TimedClient(Protocol):
-    """The connection that a timer belongs to."""
-
-    @property
-    def waits_for_broker(self) -> bool:
-        """Whether the client is silent because it waits for the broker."""
-
-    def send_heartbeat(self) -> None:
-        """Send a heartbeat: one is due."""
-
-    def on_silence(self) -> None:
-        """Give up the client: it has sent nothing for too long."""
-
-    def on_stuck(self) -> None:
-        """Give up the client: it has read nothing for too long."""
 
 
 class ClientTimer:
@@ -40,7 +26,7 @@ class ClientTimer:
         "_client", "_clock", "_interval", "_next_heartbeat", "_silence", "_timer", "_unread", "last_command", "started",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock, client: TimedClient) -> None:
+    def __init__(self, clock: Clock, client: Stream) -> None:
         self.last_command = 0  # time of the last whole command, ns
         self.started = False  # whether the interval of heartbeats is known
         self._clock = clock

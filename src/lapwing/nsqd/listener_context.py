@@ -16,8 +16,8 @@ from lapwing.wire.nsq.limits import Limits
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
     from lapwing.nsqd.finish_runs import FinishRuns
+    from lapwing.nsqd.peer import Peers
     from lapwing.nsqd.publish_runs import PublishRuns
-    from lapwing.nsqd.publishing import TopicAnnouncer
     from lapwing.nsqd.stream import Stream
 
 
@@ -34,7 +34,7 @@ class ListenerContext:
     tls: ssl.SSLContext | None
     auth: Authenticator | None
     connections: set[Stream]  # of all doors
-    announcer: TopicAnnouncer | None = None
+    announcer: Peers | None = None
     publish_runs: PublishRuns | None = None  # where connections are in an epoll set, and an answer waits for no sync
     finish_runs: FinishRuns | None = None  # where connections are in an epoll set
 

@@ -312,7 +312,10 @@ class Peers:
                 settling.done()
 
     def settling(self, topic: str) -> asyncio.Future[None] | None:
-        """Done when every nsqlookupd knows the new topic and its first channels are there, or after a second."""
+        """Return a future, done when every nsqlookupd knows the new topic and its first channels are there.
+
+        It is done after a second at the latest. None: there is nothing to wait for.
+        """
         settling = self._settling.get(topic)
         return None if settling is None else settling.future
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
@@ -20,6 +19,9 @@ from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.permissions import PUBLISH
 from lapwing.nsqd.turn import Turn
 from lapwing.wire.nsq.commands import bodies
+
+if TYPE_CHECKING:
+    from lapwing.nsqd.peer import Peers
 
 HEADERS: Final = b"x-lapwing-headers"  # a message's own, as a JSON object of strings
 _LAWFUL_HEADERS: Final = (
@@ -41,13 +43,6 @@ _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
 _MILLISECOND: Final = 1_000_000  # ns
 
 
-class TopicAnnouncer(Protocol):
-    """Registers new topics with nsqlookupd."""
-
-    def settling(self, topic: str) -> asyncio.Future[None] | None:
-        """Return a future, done when consumers can find the topic or after a second; None: do not wait."""
-
-
 class Settled(Later):
     """An answer that is completed when the broker settles it."""
 
@@ -65,7 +60,7 @@ class Settled(Later):
 class Publishing:
     """The routes of `/pub` and `/mpub`."""
 
-    def __init__(self, broker: Broker, turn: Turn, log: Log, announcer: TopicAnnouncer | None = None) -> None:
+    def __init__(self, broker: Broker, turn: Turn, log: Log, announcer: Peers | None = None) -> None:
         self._broker = broker
         self._topics = broker.topics
         self._options = broker.options

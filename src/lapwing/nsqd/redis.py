@@ -27,7 +27,7 @@ from lapwing.wire.resp.requests import Request, RequestLimits, RequestParser, Xa
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator, Authorizations
     from lapwing.nsqd.log_tails import LogTails
-    from lapwing.nsqd.publishing import TopicAnnouncer
+    from lapwing.nsqd.peer import Peers
     from lapwing.nsqd.redis_tails import XaddRuns
 
 _MOST_BUFFERED: Final = 1 << 20  # bytes that a client may send ahead while a command waits
@@ -45,7 +45,7 @@ class RedisDoor:
     turn: Turn
     log: Log
     auth: Authenticator | None = None
-    announcer: TopicAnnouncer | None = None
+    announcer: Peers | None = None
     port: int = 0
     started: int = 0  # ns
     connections: set[Stream] = field(default_factory=set)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 from lapwing.net.polled import Additions, PolledTransport, XaddTail
 from lapwing.nsqd.log_tails import LogTails, TailRun
 
 if TYPE_CHECKING:
+    from lapwing.nsqd.redis import RedisConnection
     from lapwing.sessions.redis_stream import Stream
-
-
-class Adder(Protocol):
-    """A connection whose entries were added."""
-
-    def count_added(self, entries: int, now: int) -> None:
-        """Count entries that were answered."""
 
 
 class XaddRuns:
@@ -63,5 +57,4 @@ class _XaddRun(TailRun):
 
     def _answered(self, messages: dict[PolledTransport, int], now: int) -> None:
         for transport, number in messages.items():
-            adder: Adder = transport.get_protocol()  # type: ignore[assignment]  # `note` has it from there
-            adder.count_added(number, now)
+            cast("RedisConnection", transport.get_protocol()).count_added(number, now)

@@ -16,7 +16,7 @@ from lapwing.nsqd.turn import Turn
 from lapwing.sessions.replies import Replies
 
 if TYPE_CHECKING:
-    from lapwing.nsqd.publishing import TopicAnnouncer
+    from lapwing.nsqd.peer import Peers
 
 _LINGER: Final = 1_000_000_000  # ns that a refused client has to read why
 _GOODBYE: Final = 10_000_000_000  # ns for the last bytes to leave after the broker has hung up
@@ -44,7 +44,7 @@ class StreamContext(Protocol):
     turn: Turn
     log: Log
     connections: set[Stream]  # that `--max-connections` counts
-    announcer: TopicAnnouncer | None
+    announcer: Peers | None
 
 
 class Stream(asyncio.Protocol):
