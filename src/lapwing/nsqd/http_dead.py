@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
@@ -19,7 +18,15 @@ from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, 
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
 from lapwing.nsqd.http_authorization import require
-from lapwing.nsqd.http_document import body_fields, boolean, read_document, whole_number, whole_parameter
+from lapwing.nsqd.http_document import (
+    body_fields,
+    boolean,
+    member,
+    parse_json,
+    read_document,
+    whole_number,
+    whole_parameter,
+)
 from lapwing.nsqd.http_pending import MOST, MOST_BODIES
 from lapwing.nsqd.permissions import KNOWN, PUBLISH, READ, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
@@ -90,25 +97,17 @@ class DeadApi:
     ) -> AsyncIterator[bytes]:
         about = compact({"topic": channel.topic.name, "waiting": dead_letter_view.counted(channel)})
         yield about[:-1] + b',"letters":['
-        runs, shown, size = list(dead_letter_view.waiting_runs(channel)), 0, 0
+        shown = size = 0
         following: int | None = None
-        while True:
-            found, last, _ = dead_letter_view.letters(channel, runs, after=after, most=_STEP, wanted=wanted)
-            for letter in found:
-                if shown == limit or size > MOST_BODIES:
-                    break
-                yield (b"," if shown else b"") + compact(letter_object(letter, bodies))
-                shown += 1
-                size += len(letter.body) if bodies else 0
-                following = letter.sequence
-            else:
-                after = last
-                if last < 0:
-                    following = None
-                    break
-                await asyncio.sleep(0)  # others get their turn
-                continue
-            break
+        async for letter in self._all(channel, wanted, after):
+            if shown == limit or size > MOST_BODIES:
+                break
+            yield (b"," if shown else b"") + compact(letter_object(letter, bodies))
+            shown += 1
+            size += len(letter.body) if bodies else 0
+            following = letter.sequence
+        else:
+            following = None
         yield b'],"next":%b}' % compact(following)
 
     async def groups(self, request: Request) -> Answer:
@@ -137,8 +136,8 @@ class DeadApi:
         groups.sort(key=lambda group: -group["letters"])
         return value({"topic": channel.topic.name, "groups": groups, "others": others})
 
-    async def _all(self, channel: Channel, wanted: DeadFilter) -> AsyncIterator[DeadLetter]:
-        runs, after = list(dead_letter_view.waiting_runs(channel)), -1
+    async def _all(self, channel: Channel, wanted: DeadFilter, after: int = -1) -> AsyncIterator[DeadLetter]:
+        runs = list(dead_letter_view.waiting_runs(channel))
         while True:
             found, after, _ = dead_letter_view.letters(channel, runs, after=after, most=_STEP, wanted=wanted)
             for letter in found:
@@ -167,7 +166,7 @@ class DeadApi:
     async def _begin(self, request: Request, to: str | None) -> Answer:
         document = read_document(request, _KEYS, _EXAMPLE)
         channel = self._named_channel(request, document)
-        wanted = dead_filter.parse(_object(document, "filter"), now=self._now() + self._broker.skew)
+        wanted = dead_filter.parse(member(document, "filter", dict, {}), now=self._now() + self._broker.skew)
         rate = settings.read(settings.CHANNEL, "channel", "rate", document.get("rate", ""))
         limit = whole_number(document, "limit", 0)
         if to is None:
@@ -239,10 +238,7 @@ class DeadApi:
             document["topic"] = query["source"]
         for key in ("fields", "sequences"):
             if key in document:
-                try:
-                    document[key] = json.loads(document[key])
-                except (ValueError, RecursionError) as error:
-                    raise Refused(400, f"{key}: JSON expected") from error
+                document[key] = parse_json(document[key], f"{key}: JSON expected")
         return dead_filter.parse(document, now=self._now() + self._broker.skew)
 
 
@@ -279,13 +275,6 @@ def letter_object(letter: DeadLetter, bodies: bool) -> dict[str, Any]:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-def _object(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = document.get(key, {})
-    if not isinstance(found, dict):
-        raise Refused(400, f"{key}: a JSON object expected")
-    return found
 
 
 def _edited(document: Mapping[str, Any]) -> bytes | None:

@@ -13,12 +13,12 @@ from lapwing.net.requests import Query, Request
 T = TypeVar("T")
 
 
-def read_json(request: Request, example: str) -> Any:
-    """Return what the body holds. Raises `Refused` with one sentence when it is not JSON."""
+def parse_json(text: str | bytes, refusal: str) -> Any:
+    """Return the value that a text holds. Raises `Refused` with that message when it is not JSON."""
     try:
-        return json.loads(request.body)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"a JSON object expected in the body, such as {example}") from error
+        raise Refused(400, refusal) from error
 
 
 def read_document(request: Request, keys: Sequence[str], example: str) -> dict[str, Any]:
@@ -26,9 +26,10 @@ def read_document(request: Request, keys: Sequence[str], example: str) -> dict[s
 
     Where permissions are checked they are those of the query, so a body that names another topic is refused.
     """
-    found = read_json(request, example) if request.body else {}
+    refusal = f"a JSON object expected in the body, such as {example}"
+    found = parse_json(request.body, refusal) if request.body else {}
     if not isinstance(found, dict):
-        raise Refused(400, f"a JSON object expected in the body, such as {example}")
+        raise Refused(400, refusal)
     for key in found:
         if key not in keys:
             raise Refused(400, f"{key[:80]} is no parameter: use {', '.join(keys)}")

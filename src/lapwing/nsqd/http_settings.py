@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from lapwing.broker import policies, settings
 from lapwing.broker.broker import Broker
@@ -14,11 +14,9 @@ from lapwing.net.answers import Answer, Refused, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 from lapwing.nsqd.http_authorization import require
-from lapwing.nsqd.http_document import read_json
+from lapwing.nsqd.http_document import parse_json
 from lapwing.nsqd.permissions import CHANNEL_ADMIN, CREATE_TOPIC, KNOWN, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
-
-T = TypeVar("T")
 
 _LARGEST_BODY: Final = 64 * 1024
 
@@ -60,15 +58,15 @@ class SettingsApi:
 
     def change_topic(self, request: Request) -> Answer:
         """Change some of a topic's own settings; null removes one."""
-        topic, changes = self._topic(request), _document(request)
-        self._carry_out(lambda: self._settings.change_topic(topic, changes, now=self._now()))
-        return self._topic_answer(topic)
+        return self._change_topic(self._topic(request), _document(request))
 
     def clear_topic(self, request: Request) -> Answer:
         """Remove a topic's own settings: those that are named, or all."""
-        topic = self._topic(request)
-        changes = _removals(request, settings.TOPIC_LEVEL)
-        self._carry_out(lambda: self._settings.change_topic(topic, changes, now=self._now()))
+        return self._change_topic(self._topic(request), _removals(request, settings.TOPIC_LEVEL))
+
+    def _change_topic(self, topic: Topic, changes: Any) -> Answer:
+        self._settings.change_topic(topic, changes, now=self._now())
+        self._schedule_flush()
         return self._topic_answer(topic)
 
     def _topic_answer(self, topic: Topic) -> Answer:
@@ -85,14 +83,15 @@ class SettingsApi:
         channel, changes = self._channel(request), _document(request)
         if isinstance(changes, dict) and isinstance(target := changes.get("dead_topic"), str) and target:
             require(request, CREATE_TOPIC, target)  # messages are published there
-        self._carry_out(lambda: self._settings.change_channel(channel, changes, now=self._now()))
-        return self._channel_answer(channel)
+        return self._change_channel(channel, changes)
 
     def clear_channel(self, request: Request) -> Answer:
         """Remove a channel's own settings: those that are named, or all."""
-        channel = self._channel(request)
-        changes = _removals(request, settings.CHANNEL)
-        self._carry_out(lambda: self._settings.change_channel(channel, changes, now=self._now()))
+        return self._change_channel(self._channel(request), _removals(request, settings.CHANNEL))
+
+    def _change_channel(self, channel: Channel, changes: Any) -> Answer:
+        self._settings.change_channel(channel, changes, now=self._now())
+        self._schedule_flush()
         return self._channel_answer(channel)
 
     def _channel_answer(self, channel: Channel) -> Answer:
@@ -114,19 +113,16 @@ class SettingsApi:
 
     def put_policy(self, request: Request) -> Answer:
         """Add a policy, or replace the one of its name."""
-        document = _document(request)
-
-        def put() -> policies.Policy:
-            policy = policies.parse(request.parameter, document, now=self._now() + self._broker.skew)
-            self._settings.put_policy(policy, now=self._now())
-            return policy
-
-        return value(self._policy(self._carry_out(put)))
+        policy = policies.parse(request.parameter, _document(request), now=self._now() + self._broker.skew)
+        self._settings.put_policy(policy, now=self._now())
+        self._schedule_flush()
+        return value(self._policy(policy))
 
     def remove_policy(self, request: Request) -> Answer:
         """Remove a policy."""
-        if not self._carry_out(lambda: self._settings.remove_policy(request.parameter, now=self._now())):
+        if not self._settings.remove_policy(request.parameter, now=self._now()):
             raise Refused(404, "POLICY_NOT_FOUND")
+        self._schedule_flush()
         return nothing()
 
     def _policy(self, policy: policies.Policy) -> dict[str, Any]:
@@ -143,11 +139,6 @@ class SettingsApi:
 
     # --- what they share ---------------------------------------------------------------------------------------
 
-    def _carry_out(self, change: Callable[[], T]) -> T:
-        found = change()
-        self._schedule_flush()
-        return found
-
     def _topic(self, request: Request) -> Topic:
         return self._broker.existing(named(request.head, "topic", "INVALID_ARG_TOPIC"))
 
@@ -158,7 +149,7 @@ class SettingsApi:
 
 
 def _document(request: Request) -> Any:
-    return read_json(request, '{"max_attempts": 5}')
+    return parse_json(request.body, 'a JSON object expected in the body, such as {"max_attempts": 5}')
 
 
 def _removals(request: Request, definition: Mapping[str, object]) -> dict[str, None]:

@@ -18,11 +18,12 @@ from lapwing.broker.staging import Commit, NotStaged, Staging
 from lapwing.errors import BrokerError, LapwingError, LogError, PublishRefused
 from lapwing.log.attributes import encode_headers
 from lapwing.log.staged import KEY, Part, StagedFiles
-from lapwing.net.answers import Answer, Refused, failure, value
+from lapwing.net.answers import Answer, Refused, value
 from lapwing.net.logs import Log
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 from lapwing.nsqd.http_authorization import require
+from lapwing.nsqd.http_document import parse_json
 from lapwing.nsqd.permissions import KNOWN, PUBLISH
 from lapwing.nsqd.publishing import named
 from lapwing.nsqd.sync import Syncer
@@ -54,13 +55,13 @@ class Staged:
         # gone with the last who holds or awaits one: every batch write is a sink of its own
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._sweeping: asyncio.Task[Any] | None = None
 
     def routes(self) -> list[Route]:
         """Return the routes."""
         most = self._options.max_body_size + _EXTRA_ROOM
-        too_big = failure(413, "BODY_TOO_BIG")
         return [
-            Route("POST", "/stage", self.stage, max_body=most, too_big=too_big, logged=False, access=PUBLISH),
+            Route("POST", "/stage", self.stage, max_body=most, logged=False, access=PUBLISH),
             Route("POST", "/stage/commit", self.commit, max_body=16 << 20, access=KNOWN),
             Route("POST", "/stage/abort", self.abort, max_body=16 << 20, access=KNOWN),
             Route("GET", "/stage/status", self.status, access=KNOWN),
@@ -73,13 +74,12 @@ class Staged:
 
     def start(self) -> None:
         """Start to drop stale parts from time to time."""
-        self._keep(self._sweep_for_ever())
+        self._sweeping = self._keep(self._sweep_for_ever())
 
     async def stop(self) -> None:
         """Finish the batches under way, and stop."""
-        for task in list(self._tasks):
-            if task.get_name() == "sweep":
-                task.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown(wait=True)
 
@@ -170,9 +170,6 @@ class Staged:
         commit.finish()
 
     async def _sweep_for_ever(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.set_name("sweep")
         while True:
             for note in self._staging.sweep(now=self._turn.clock.now()):
                 self._log.warn(note)
@@ -282,10 +279,7 @@ def _counted(entry: object) -> tuple[str, int]:
 
 def _order(request: Request) -> dict[str, Any]:
     """Parse the body of `commit` and `abort`: sink, batch and keys; raise `Refused`."""
-    try:
-        order = json.loads(request.body)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, "INVALID_REQUEST") from error
+    order = parse_json(request.body, "INVALID_REQUEST")
     if not isinstance(order, dict) or not isinstance(order.get("keys"), list):
         raise Refused(400, "INVALID_REQUEST")
     if not isinstance(order.get("sink"), str) or not names.valid(order["sink"]):

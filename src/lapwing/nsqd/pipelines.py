@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from lapwing.net.answers import Answer, Refused, failure, nothing, value
+from lapwing.net.answers import Answer, Refused, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
+from lapwing.nsqd.http_document import parse_json
 from lapwing.nsqd.permissions import KNOWN
 
 LARGEST: Final = 64 * 1024  # bytes of one status
@@ -57,25 +57,18 @@ class Pipelines:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        too_big = failure(413, "BODY_TOO_BIG")
         return [
             Route("GET", "/pipelines", self.list, access=KNOWN),
-            Route(
-                "POST", "/pipelines/<name>", self.update,
-                max_body=LARGEST, too_big=too_big, logged=False, access=KNOWN,
-            ),
+            Route("POST", "/pipelines/<name>", self.update, max_body=LARGEST, logged=False, access=KNOWN),
             Route("DELETE", "/pipelines/<name>", self.delete, access=KNOWN),
-        ]  # fmt: skip
+        ]
 
     def update(self, request: Request) -> Answer:
         """Take the status of a pipeline, a JSON object, in the place of the one before."""
         name = request.parameter
         if len(name) > LONGEST_NAME or not name.isprintable():
             raise Refused(400, "INVALID_NAME")
-        try:
-            status = json.loads(request.body)
-        except (ValueError, RecursionError) as error:
-            raise Refused(400, "INVALID_STATUS") from error
+        status = parse_json(request.body, "INVALID_STATUS")
         if not isinstance(status, dict):
             raise Refused(400, "INVALID_STATUS")
         self._forget()
@@ -90,14 +83,11 @@ class Pipelines:
 
         One that should report and does not is `silent`: its lag and rates are not known any more.
         """
-        self._forget()
-        found = [self._judged(name, updated, status) for name, (updated, status) in sorted(self._statuses.items())]
-        return value({"pipelines": found})
+        return value({"pipelines": self._known()})
 
     def samples(self) -> Iterator[tuple[str, str, str, Samples]]:
         """Yield the metrics of pipelines: name, type, help, and the samples by label."""
-        self._forget()
-        known = [self._judged(name, updated, status) for name, (updated, status) in sorted(self._statuses.items())]
+        known = self._known()
         for name, kind, text, count in _METRICS:
             found = []
             for status in known:
@@ -112,15 +102,16 @@ class Pipelines:
             raise Refused(404, "PIPELINE_NOT_FOUND")
         return nothing()
 
+    def _known(self) -> Sequence[dict[str, Any]]:
+        self._forget()
+        return [self._judged(name, updated, status) for name, (updated, status) in sorted(self._statuses.items())]
+
     def _judged(self, name: str, updated: int, status: dict[str, Any]) -> dict[str, Any]:
         known = {**status, "name": name, "updated_ms": updated // 1_000_000}
-        if self._is_silent(updated, status):
+        if status.get("state") not in ENDED and self._now() - updated > SILENT:
             known |= {"state": "silent", "reported_state": status.get("state"), "lag": None}
             known |= {"input_rate": 0, "processed_rate": 0}
         return known
-
-    def _is_silent(self, updated: int, status: dict[str, Any]) -> bool:
-        return status.get("state") not in ENDED and self._now() - updated > SILENT
 
     def _forget(self) -> None:
         """Drop pipelines that have not reported for too long."""
