@@ -43,8 +43,7 @@ from lapwing.wire.nsq.identify import Terms
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
-    from lapwing.nsqd.finish_runs import FinishRuns
-    from lapwing.nsqd.publish_runs import PublishRuns
+    from lapwing.nsqd.runs import FinishRuns, PublishRuns
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
@@ -154,7 +153,6 @@ class Daemon:
         options, broker, turn = self.options, self.broker, self.turn
         from lapwing.nsqd.http import Http
         from lapwing.nsqd.http_log import LogApi
-        from lapwing.nsqd.http_log_batches import LogBatches
         from lapwing.nsqd.http_staging import Staged
         from lapwing.nsqd.metrics import FsyncTimes
 
@@ -174,8 +172,8 @@ class Daemon:
         if self._uses_epoll and options.durability != "fsync":
             self._tails = LogTails(turn.note_growth)
         door = ListenerContext(
-            broker, turn, options, limits_of(options), self._terms(tls), self.log, tls, auth, self._connections,
-            self.peers, _publish_runs(self, self._tails), _finish_runs(self) if self._uses_epoll else None,
+            broker, turn, options, limits_of(options), _terms(options, tls=tls is not None), self.log, tls, auth,
+            self._connections, self.peers, *self._runs(),
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
@@ -187,8 +185,7 @@ class Daemon:
         self._redrives = http.redrives
         self._redrives.wake()
         self._stopping.append(self._redrives.stop)
-        batches = LogBatches(broker, log_api)
-        self.routes = routes = [*http.routes(), *log_api.routes(), *batches.routes(), *staged.routes()]
+        self.routes = routes = [*http.routes(), *log_api.routes(), *staged.routes()]
         table: RouteTable = Router(routes)
         if auth is not None:
             from lapwing.nsqd.http_authorization import GuardedRoutes
@@ -237,6 +234,14 @@ class Daemon:
     @property
     def _uses_epoll(self) -> bool:
         return self.options.tcp_transport != "asyncio" and polled.available
+
+    def _runs(self) -> tuple[PublishRuns | None, FinishRuns | None]:
+        if not self._uses_epoll:
+            return None, None
+        from lapwing.nsqd.runs import FinishRuns, PublishRuns
+
+        now, tails = self.clock.now, self._tails
+        return PublishRuns(limits_of(self.options), now, tails) if tails is not None else None, FinishRuns(now)
 
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
         """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""
@@ -292,27 +297,6 @@ class Daemon:
             options,
             broadcast_tcp_port=options.broadcast_tcp_port or max(self.tcp.port, 0),
             broadcast_http_port=options.broadcast_http_port or (max(self.http.port, 0) if self.http else 0),
-        )
-
-    def _terms(self, tls: ssl.SSLContext | None) -> Terms:
-        options = self.options
-        return Terms(
-            version=NSQ_VERSION,
-            max_rdy=options.max_rdy_count,
-            msg_timeout=options.msg_timeout,
-            max_msg_timeout=options.max_msg_timeout,
-            max_heartbeat_interval=options.max_heartbeat_interval,
-            max_output_buffer_size=options.max_output_buffer_size,
-            output_buffer_timeout=options.output_buffer_timeout,
-            min_output_buffer_timeout=options.min_output_buffer_timeout,
-            max_output_buffer_timeout=options.max_output_buffer_timeout,
-            tls=tls is not None,
-            snappy=options.snappy,
-            deflate=options.deflate,
-            max_deflate_level=options.max_deflate_level,
-            auth_required=bool(options.auth_http_addresses),
-            topology_region=options.topology_region,
-            topology_zone=options.topology_zone,
         )
 
     def _about(self) -> dict[str, object]:
@@ -436,6 +420,28 @@ def _check(options: Options) -> None:
         raise ConfigError("--max-bytes-per-file must be at least 4096")
 
 
+def _terms(options: Options, *, tls: bool) -> Terms:
+    """Return what clients are granted in IDENTIFY."""
+    return Terms(
+        version=NSQ_VERSION,
+        max_rdy=options.max_rdy_count,
+        msg_timeout=options.msg_timeout,
+        max_msg_timeout=options.max_msg_timeout,
+        max_heartbeat_interval=options.max_heartbeat_interval,
+        max_output_buffer_size=options.max_output_buffer_size,
+        output_buffer_timeout=options.output_buffer_timeout,
+        min_output_buffer_timeout=options.min_output_buffer_timeout,
+        max_output_buffer_timeout=options.max_output_buffer_timeout,
+        tls=tls,
+        snappy=options.snappy,
+        deflate=options.deflate,
+        max_deflate_level=options.max_deflate_level,
+        auth_required=bool(options.auth_http_addresses),
+        topology_region=options.topology_region,
+        topology_zone=options.topology_zone,
+    )
+
+
 async def _share_time(steps: Iterable[object]) -> None:
     """Run through `steps`; others have at least half of the time meanwhile."""
     loop = asyncio.get_running_loop()
@@ -497,17 +503,3 @@ def _polled_connections(turn: Turn, tails: LogTails | None) -> polled.PolledConn
     if tails is None:
         return polled.PolledConnections(loop, begin=turn.begin, end=turn.end)
     return polled.PolledConnections(loop, begin=turn.begin, end=turn.end, tail=tails.aimed, written=tails.written)
-
-
-def _finish_runs(daemon: Daemon) -> FinishRuns:
-    from lapwing.nsqd.finish_runs import FinishRuns
-
-    return FinishRuns(daemon.clock.now)
-
-
-def _publish_runs(daemon: Daemon, tails: LogTails | None) -> PublishRuns | None:
-    if tails is None:
-        return None
-    from lapwing.nsqd.publish_runs import PublishRuns
-
-    return PublishRuns(limits_of(daemon.options), daemon.clock.now, tails)

@@ -1,4 +1,4 @@
-"""`/log/...` and `/channel/commit`: read ranges of a topic's log, and move channels by sequence.
+"""`/log/...`, `/channel/commit` and `/channel/commits`: read ranges of logs, and move channels by sequence.
 
 Spark and the `lapwing` command use these. Plain NSQ clients do not.
 """
@@ -6,7 +6,6 @@ Spark and the `lapwing` command use these. Plain NSQ clients do not.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import re
@@ -19,14 +18,17 @@ from typing import Any, Final
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
-from lapwing.errors import CorruptChunk, CursorConflict, OutOfRange, ReadFailed
+from lapwing.errors import CorruptChunk, CursorConflict, LapwingError, OutOfRange, ReadFailed
 from lapwing.log.reader import InFile
 from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Query, Request
 from lapwing.net.routes import Reply, Route
+from lapwing.nsqd.http_authorization import require
+from lapwing.nsqd.http_document import body_fields, parse_json
+from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.log_readers import LogReaders
-from lapwing.nsqd.permissions import READ, USE_CHANNEL
+from lapwing.nsqd.permissions import KNOWN, READ, USE_CHANNEL
 from lapwing.nsqd.publishing import named
 from lapwing.nsqd.read_budget import ReadBudget, ReadShare
 
@@ -39,6 +41,8 @@ PLACE: Final = struct.Struct("<QII")  # offset, chunks, bytes of the path
 CHECK: Final = struct.Struct("<II")  # length and crc of a chunk
 QUARANTINED: Final = b"LWQ1"
 
+MAX_BODY: Final = 1 << 20  # of many ranges or commits
+MAX_ENTRIES: Final = 10_000  # the same
 LONGEST_WAIT: Final = 30_000  # ms
 MOST_MESSAGES: Final = 10_000  # of a JSON answer
 MOST_BYTES: Final = 16 << 20  # of bodies in a JSON answer
@@ -78,6 +82,8 @@ class LogApi:
             Route("GET", "/log/offsets", self.offsets, logged=False, access=USE_CHANNEL),
             Route("GET", "/log/read", self.read, logged=False, access=READ),
             Route("POST", "/channel/commit", self.commit, logged=False, access=USE_CHANNEL),
+            Route("POST", "/log/ranges", self.read_many, max_body=MAX_BODY, logged=False, access=KNOWN),
+            Route("POST", "/channel/commits", self.commit_many, max_body=MAX_BODY, logged=False, access=KNOWN),
             *self._readers.routes(),
         ]
 
@@ -149,7 +155,7 @@ class LogApi:
         query = request.query
         topic = self._topic(request)
         log = topic.log
-        same_log(topic, query.get("log_id"))
+        _check_log(topic, query.get("log_id"))
         start = _number(query, "from", log.first)
         if start < 0:
             start = max(log.end + start, log.first)
@@ -171,14 +177,14 @@ class LogApi:
         if "limit" in query:
             stop = min(stop, start + _number(query, "limit", 0))
         positions = query.get("positions") not in ("false", "0")
-        share = self.share()
+        share = self._budget.take(_BLOCK_BYTES)
         if "max_bytes" in query:
             blocks = log.blocks(start, stop, min(_READ_BYTES, share.size))
             bounded = _joined(_bounded(blocks, _number(query, "max_bytes", 0)), share.size)
             pieces = _blocks(topic, bounded, share, headers=headers, positions=positions)
         else:
             files = request.caller.near and query.get("files") in ("true", "1")
-            pieces = range_blocks(topic, start, stop, share, headers=headers, positions=positions, files=files)
+            pieces = _range_blocks(topic, start, stop, share, headers=headers, positions=positions, files=files)
         return StreamedAnswer(200, content_type=FRAMES, pieces=pieces)
 
     async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
@@ -190,6 +196,44 @@ class LogApi:
         except OutOfRange as error:  # retention was faster
             raise Refused(416, "OUT_OF_RANGE", first=topic.log.first, next=topic.log.end) from error
 
+    def read_many(self, request: Request) -> Reply:
+        """Return the messages of some ranges as raw blocks, one range after the other.
+
+        The body is a JSON array of [topic, log id, from, to]. A range that cannot be read whole refuses them all.
+        """
+        query = request.query
+        channel = query.get("channel", "")
+        ranges: list[tuple[Topic, int, int]] = []
+        for index, entry in enumerate(_entries(request)):
+            match entry:
+                case [str() as name, str() as log_id, int() as start, int() as stop]:
+                    require(request, READ, name, channel)
+                    ranges.append((self._checked(index, name, log_id, start, stop), start, stop))
+                case _:
+                    raise Refused(400, "INVALID_RANGE", index=index)
+        headers = query.get("headers") not in ("false", "0")
+        positions = query.get("positions") not in ("false", "0")
+        files = request.caller.near and query.get("files") in ("true", "1")
+        share = self._budget.take(_BLOCK_BYTES)
+
+        async def pieces() -> AsyncIterator[bytes | memoryview]:
+            for topic, start, stop in ranges:
+                async for piece in _range_blocks(
+                    topic, start, stop, share, headers=headers, positions=positions, files=files
+                ):
+                    yield piece
+
+        return StreamedAnswer(200, content_type=FRAMES, pieces=pieces())
+
+    def _checked(self, index: int, name: str, log_id: str, start: int, stop: int) -> Topic:
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            raise Refused(404, "TOPIC_NOT_FOUND", index=index)
+        _check_log(topic, log_id)
+        if not topic.log.first <= start <= stop <= topic.log.end:
+            raise Refused(416, "OUT_OF_RANGE", index=index, first=topic.log.first, next=topic.log.end)
+        return topic
+
     # --- cursors -----------------------------------------------------------------------------------------------
 
     def commit(self, request: Request) -> Answer:
@@ -197,14 +241,45 @@ class LogApi:
         query = request.query
         topic = self._topic(request)
         name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
-        same_log(topic, query.get("log_id"))
+        _check_log(topic, query.get("log_id"))
         request.argument("sequence")
         create, back = query.get("create") in ("true", "1"), query.get("back") in ("true", "1")
-        cursor = self.move(topic, name, _number(query, "sequence", -1), create=create, back=back)
+        cursor = self._move(topic, name, _number(query, "sequence", -1), create=create, back=back)
         self._schedule_flush()
         return value({"cursor": cursor})
 
-    def move(self, topic: Topic, name: str, sequence: int, *, create: bool, back: bool) -> int:
+    def commit_many(self, request: Request) -> Answer:
+        """Move one channel of many topics; return which were not moved, and why.
+
+        The body is a JSON array of [topic, log id, sequence].
+        """
+        query = request.query
+        name = named(request.head, "channel", "INVALID_ARG_CHANNEL")
+        create, back = query.get("create") in ("true", "1"), query.get("back") in ("true", "1")
+        entries = _entries(request)
+        for index, entry in enumerate(entries):
+            match entry:
+                case [str() as topic_name, str(), int()]:
+                    require(request, USE_CHANNEL, topic_name, name)
+                case _:
+                    raise Refused(400, "INVALID_COMMIT", index=index)
+        refused: list[dict[str, Any]] = []
+        for topic_name, log_id, sequence in entries:
+            topic = self._broker.topics.get(topic_name)
+            try:
+                if topic is None:
+                    raise Refused(404, "TOPIC_NOT_FOUND")
+                _check_log(topic, log_id)
+                self._move(topic, name, sequence, create=create, back=back)
+            except LapwingError as error:
+                why = refusal(error)
+                if why is None:
+                    raise
+                refused.append({"topic": topic_name, "status": why.status, "message": why.code})
+        self._schedule_flush()
+        return value({"moved": len(entries) - len(refused), "refused": refused})
+
+    def _move(self, topic: Topic, name: str, sequence: int, *, create: bool, back: bool) -> int:
         """Move a channel of the topic to `sequence`, and return where its cursor is then. Raises `Refused`."""
         log = topic.log
         if not log.first <= sequence <= log.end:
@@ -222,19 +297,18 @@ class LogApi:
         self._broker.checkpoint_topic(topic, now=self._now())
         return channel.cursor
 
-    def share(self) -> ReadShare:
-        """Return the memory that a raw answer may hold. Raises `Refused` when too many are under way."""
-        return self._budget.take(_BLOCK_BYTES)
-
-    def schedule(self) -> None:
-        """Have the turn end soon: channels were moved."""
-        self._schedule_flush()
-
     def _topic(self, request: Request) -> Topic:
         return self._broker.existing(named(request.head, "topic", "INVALID_ARG_TOPIC"))
 
 
-def range_blocks(
+def _entries(request: Request) -> list[Any]:
+    found = parse_json(request.body, "INVALID_BODY")
+    if not isinstance(found, list) or len(found) > MAX_ENTRIES:
+        raise Refused(400, "INVALID_BODY")
+    return found
+
+
+def _range_blocks(
     topic: Topic, start: int, stop: int, share: ReadShare, *, headers: bool, positions: bool, files: bool
 ) -> AsyncIterator[bytes | memoryview]:
     """Return the blocks of messages [start, stop); with `files` where they lie on this machine, as far as possible."""
@@ -247,7 +321,7 @@ def range_blocks(
     return _blocks(topic, found, share, headers=headers, positions=positions)
 
 
-def same_log(topic: Topic, expected: str | None) -> None:
+def _check_log(topic: Topic, expected: str | None) -> None:
     if expected and expected != topic.log.identity:
         raise Refused(409, "LOG_ID_MISMATCH", log_id=topic.log.identity)
 
@@ -406,18 +480,14 @@ async def _for_people(
                 reached = sequence
                 break
             size += len(body)
-            message: dict[str, Any] = {
+            message = {
                 "sequence": sequence,
                 "id": message_id.decode(),
                 "timestamp": timestamp,
                 "attempts": attempts,
-                "body": None,
+                **body_fields(body),
+                "headers": headers.get(sequence, {}),
             }
-            try:
-                message["body"] = body.decode()
-            except UnicodeDecodeError:
-                message["body_base64"] = base64.b64encode(body).decode()
-            message["headers"] = headers.get(sequence, {})
             messages.append(compact(message))
             written += len(messages[-1])
         if reached < first + count:

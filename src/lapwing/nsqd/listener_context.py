@@ -15,9 +15,8 @@ from lapwing.wire.nsq.limits import Limits
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
-    from lapwing.nsqd.finish_runs import FinishRuns
     from lapwing.nsqd.peer import Peers
-    from lapwing.nsqd.publish_runs import PublishRuns
+    from lapwing.nsqd.runs import FinishRuns, PublishRuns
     from lapwing.nsqd.stream import Stream
 
 

@@ -1,36 +1,29 @@
-"""Publishes of many connections to one topic that arrive in the same round: one batch, without a parser.
+"""Publishes to one topic, and FINs of one channel, of many connections in the same round: one call, without a parser.
 
-It concerns connections that have published to the topic before, and send nothing but whole publishes to it again.
-Everything else goes to the connection, as does all of it where the topic does not take a batch unseen. The topic that
-was published to last is written to, and its publishers are answered, where the bytes are received (`log_tails`).
+Publishes are taken as one batch. That concerns connections that have published to the topic before, and send nothing
+but whole publishes to it again. FINs concern connections that send nothing but whole FINs. Everything else goes to the
+connection, as do all publishes where the topic does not take a batch unseen. The topic that was published to last is
+written to, and its publishers are answered, where the bytes are received (`log_tails`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 from lapwing import kernel
-from lapwing.net.polled import LogTail, PolledTransport, Publishes
+from lapwing.net.polled import Finishes, LogTail, PolledTransport, Publishes
 from lapwing.nsqd.log_tails import LogTails, TailRun
 
 if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
     from lapwing.broker.topic import Topic
     from lapwing.errors import LapwingError
+    from lapwing.nsqd.run_connection import RunConnection
     from lapwing.wire.nsq.limits import Limits
 
 Sender = tuple[PolledTransport, int, int]  # a connection, with its messages and commands
-
-
-class Publisher(Protocol):
-    """A connection whose publishes were taken."""
-
-    def published(self, topic: Topic, messages: int, commands: int, now: int) -> None:
-        """Answer the commands."""
-
-    def publish_failed(self, word: str, error: LapwingError) -> None:
-        """End the connection with this error."""
 
 
 class PublishRuns:
@@ -94,8 +87,38 @@ class _RunReceipt:
     def settle(self, sequence: int, error: LapwingError | None) -> None:
         """Answer every command OK, or end each conversation with the error."""
         for transport, messages, commands in self._senders:
-            connection = cast("Publisher", transport.get_protocol())
+            connection = cast("RunConnection", transport.get_protocol())
             if error is not None:
                 connection.publish_failed(self._word, error)
             else:
                 connection.published(self._topic, messages, commands, self._now)
+
+
+class FinishRuns:
+    """The channels that connections consume."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._runs: WeakValueDictionary[Channel, _FinishRun] = WeakValueDictionary()
+
+    def finishes(self, channel: Channel) -> Finishes:
+        """Return the place for FINs of the messages of a channel."""
+        run = self._runs.get(channel)
+        if run is None:
+            run = self._runs[channel] = _FinishRun(self._now)
+        return run.finishes
+
+
+class _FinishRun:
+    """The FINs of one channel."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.finishes = Finishes(self._take)
+        self._now = now
+
+    def _take(self) -> None:
+        """Carry out what this round has brought."""
+        pieces, senders = self.finishes.take()
+        now = self._now()
+        for (transport, _, _), block in zip(senders, pieces, strict=True):
+            cast("RunConnection", transport.get_protocol()).finished(block, now)
