@@ -64,18 +64,21 @@ class Http:
         self._schedule_flush = node.turn.schedule_flush
         self._pauses = memory.GcPauses()
         self._publishing = Publishing(node.broker, node.turn, node.log, node.peers)
-        self._pipelines = Pipelines(node.clock.now)
-        self._metrics = Metrics(
-            node.broker, node.clock.now, times, self._pauses, self._pipelines, started=node.started
-        )  # fmt: skip
-        self._config = Config(node.options, node.log, node.peers)
-        self._node_info = NodeInfo(node.options, node.options.data_path or ".")
-        self._settings = SettingsApi(node.broker, node.clock.now, node.turn.schedule_flush)
-        self._drain = DrainApi(node.broker, node.clock.now, node.turn.schedule_flush, node.log)
-        self._seek = SeekApi(node.broker, node.clock.now, node.turn.schedule_flush)
-        self._pending = PendingApi(node.broker, node.clock.now, node.turn.schedule_flush)
-        self.redrives = RedriveRunner(node.broker, node.clock.now, node.turn.schedule_flush, node.log)
-        self._dead = DeadApi(node.broker, node.clock.now, node.turn.schedule_flush, self.redrives.wake)
+        self.redrives = RedriveRunner(node.turn, node.log)
+        pipelines = Pipelines(node.clock.now)
+        self._others = [
+            *self._publishing.routes(),
+            *Metrics(node.broker, node.clock.now, times, self._pauses, pipelines, started=node.started).routes(),
+            *Config(node.options, node.log, node.peers).routes(),
+            *NodeInfo(node.options, node.options.data_path or ".").routes(),
+            *pipelines.routes(),
+            *SettingsApi(node.turn).routes(),
+            *SeekApi(node.turn).routes(),
+            *DrainApi(node.turn, node.log).routes(),
+            *PendingApi(node.turn).routes(),
+            *DeadApi(node.turn, self.redrives.wake).routes(),
+            *debug.routes(),
+        ]
 
     def routes(self) -> list[Route]:
         """Return the routes of this module and of the modules that it builds."""
@@ -97,17 +100,7 @@ class Http:
             Route("GET", "/info", self.info, access=OPEN),
             Route("GET", "/stats", self.stats, access=for_stats),
             *(Route("POST", path, respond, access=access) for path, respond, access in orders),
-            *self._publishing.routes(),
-            *self._metrics.routes(),
-            *self._config.routes(),
-            *self._node_info.routes(),
-            *self._pipelines.routes(),
-            *self._settings.routes(),
-            *self._seek.routes(),
-            *self._drain.routes(),
-            *self._pending.routes(),
-            *self._dead.routes(),
-            *debug.routes(),
+            *self._others,
         ]
 
     # --- reading -----------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from lapwing.broker import dead_filter, dead_letter_view, dead_letters, redrive_task, settings
-from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.dead_letter_view import DeadLetter
@@ -30,6 +29,7 @@ from lapwing.nsqd.http_document import (
 from lapwing.nsqd.http_pending import MOST, MOST_BODIES
 from lapwing.nsqd.permissions import KNOWN, PUBLISH, READ, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
+from lapwing.nsqd.turn import Turn
 
 _STEP: Final = 200  # letters that are read before others get their turn
 _MOST_GROUPS: Final = 1000
@@ -43,13 +43,9 @@ _EXAMPLE: Final = '{"filter": {"reason": "attempts"}, "rate": "100/s"}'
 class DeadApi:
     """The routes."""
 
-    def __init__(
-        self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None], wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, turn: Turn, wake: Callable[[], None]) -> None:
         """`wake` has the tasks worked off."""
-        self._broker = broker
-        self._now = now
-        self._schedule_flush = schedule_flush
+        self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
         self._wake = wake
 
     def routes(self) -> list[Route]:

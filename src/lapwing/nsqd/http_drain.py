@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from lapwing.broker import times
@@ -14,6 +13,7 @@ from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 from lapwing.nsqd.http_document import read_document
 from lapwing.nsqd.permissions import KNOWN
+from lapwing.nsqd.turn import Turn
 
 _EXAMPLE: Final = '{"deadline": "10m"}'
 
@@ -21,10 +21,8 @@ _EXAMPLE: Final = '{"deadline": "10m"}'
 class DrainApi:
     """The routes."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None], log: Log) -> None:
-        self._broker = broker
-        self._now = now
-        self._schedule_flush = schedule_flush
+    def __init__(self, turn: Turn, log: Log) -> None:
+        self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
         self._log = log
 
     def routes(self) -> list[Route]:

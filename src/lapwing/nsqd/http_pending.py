@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Final
 
 from lapwing import ids as message_ids
 from lapwing import kernel
 from lapwing.broker import claims, times
-from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.entries import Entry, PendingScan, State, entry_of
 from lapwing.errors import ReadFailed
@@ -20,6 +19,7 @@ from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import body_fields, member, read_document, whole_number, whole_parameter
 from lapwing.nsqd.permissions import CHANNEL_ADMIN
 from lapwing.nsqd.publishing import named
+from lapwing.nsqd.turn import Turn
 
 MOST: Final = 10_000  # entries of one answer
 OTHER_NODE: Final = "an id of another node"  # the reason for which a claim leaves an id out
@@ -39,10 +39,8 @@ _EXAMPLE: Final = '{"min_idle": 60000, "action": "ready"}'
 class PendingApi:
     """The routes."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None]) -> None:
-        self._broker = broker
-        self._now = now
-        self._schedule_flush = schedule_flush
+    def __init__(self, turn: Turn) -> None:
+        self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
 
     def routes(self) -> list[Route]:
         """Return the routes for the table."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from lapwing import names
 from lapwing.broker import seek
-from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.errors import OutOfRange
 from lapwing.net.answers import Answer, Refused, value
@@ -16,6 +14,7 @@ from lapwing.net.routes import Route
 from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import boolean, read_document
 from lapwing.nsqd.permissions import CHANNEL_ADMIN
+from lapwing.nsqd.turn import Turn
 
 _KEYS: Final = ("topic", "channel", "to", "dry_run", "create")
 
@@ -23,10 +22,8 @@ _KEYS: Final = ("topic", "channel", "to", "dry_run", "create")
 class SeekApi:
     """The route."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None]) -> None:
-        self._broker = broker
-        self._now = now
-        self._schedule_flush = schedule_flush
+    def __init__(self, turn: Turn) -> None:
+        self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
 
     def routes(self) -> list[Route]:
         """Return the routes for the table."""

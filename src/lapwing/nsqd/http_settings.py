@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from lapwing.broker import policies, settings
-from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.settings import Resolved
 from lapwing.broker.topic import Topic
@@ -17,6 +16,7 @@ from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import parse_json
 from lapwing.nsqd.permissions import CHANNEL_ADMIN, CREATE_TOPIC, KNOWN, TOPIC_ADMIN
 from lapwing.nsqd.publishing import named
+from lapwing.nsqd.turn import Turn
 
 _LARGEST_BODY: Final = 64 * 1024
 
@@ -24,11 +24,9 @@ _LARGEST_BODY: Final = 64 * 1024
 class SettingsApi:
     """The routes."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None]) -> None:
-        self._broker = broker
-        self._settings = broker.settings
-        self._now = now
-        self._schedule_flush = schedule_flush
+    def __init__(self, turn: Turn) -> None:
+        self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
+        self._settings = turn.broker.settings
 
     def routes(self) -> list[Route]:
         """Return the routes for the table."""

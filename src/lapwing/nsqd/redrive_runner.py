@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Final
 
-from lapwing.broker.broker import Broker
 from lapwing.net.logs import Log
+from lapwing.nsqd.turn import Turn
 
 _LONG: Final = 20_000_000  # ns; after a step that takes longer, others have as much time
 
@@ -16,10 +15,8 @@ _LONG: Final = 20_000_000  # ns; after a step that takes longer, others have as 
 class RedriveRunner:
     """A task of the event loop that runs while there is a redrive."""
 
-    def __init__(self, broker: Broker, now: Callable[[], int], schedule_flush: Callable[[], None], log: Log) -> None:
-        self._broker = broker
-        self._now = now
-        self._schedule_flush = schedule_flush
+    def __init__(self, turn: Turn, log: Log) -> None:
+        self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
         self._log = log
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
