@@ -5,7 +5,7 @@ An nsqd sends the magic and then lines; nsqlookupd gives each exactly one answer
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from lapwing import names
@@ -19,15 +19,6 @@ MAGIC: Final = b"  V1"
 _INT32: Final = struct.Struct(">i")
 _LONGEST_LINE: Final = 16 * 1024  # bytes; NSQ has no limit, and no command comes near this one
 _LONGEST_IDENTIFY: Final = 64 * 1024  # bytes; NSQ has no limit here either
-_MEMBERS: Final = {
-    "broadcast_address": JsonKind.TEXT,
-    "hostname": JsonKind.TEXT,
-    "http_port": JsonKind.INT64,
-    "tcp_port": JsonKind.INT64,
-    "topology_region": JsonKind.TEXT,
-    "topology_zone": JsonKind.TEXT,
-    "version": JsonKind.TEXT,
-}
 
 
 def answer(payload: bytes) -> bytes:
@@ -42,13 +33,13 @@ OK: Final = answer(b"OK")
 class PeerInfo:
     """The identity that an nsqd and an nsqlookupd send each other."""
 
-    broadcast_address: str
+    broadcast_address: str = ""
     hostname: str = ""
-    http_port: int
-    tcp_port: int
+    http_port: int = 0
+    tcp_port: int = 0
     topology_region: str = ""
     topology_zone: str = ""
-    version: str
+    version: str = ""
 
     @property
     def complete(self) -> bool:
@@ -57,22 +48,16 @@ class PeerInfo:
 
     def welcome(self) -> bytes:
         """Return the payload with which an nsqlookupd answers IDENTIFY."""
-        return compact_json(
-            {
-                "broadcast_address": self.broadcast_address,
-                "hostname": self.hostname,
-                "http_port": self.http_port,
-                "tcp_port": self.tcp_port,
-                "version": self.version,
-            }
-        )
+        shown = ("broadcast_address", "hostname", "http_port", "tcp_port", "version")
+        return compact_json({name: getattr(self, name) for name in shown})
+
+
+_MEMBERS: Final = {field.name: JsonKind.INT64 if field.type is int else JsonKind.TEXT for field in fields(PeerInfo)}
 
 
 def parse_peer(payload: bytes) -> PeerInfo:
     """Return the identity in an IDENTIFY or in the answer to it; raise `ValueError` if it is not JSON."""
-    nothing = PeerInfo(broadcast_address="", http_port=0, tcp_port=0, version="")
-    members = {name: getattr(nothing, name) for name in _MEMBERS} | read_members(payload, _MEMBERS)
-    return PeerInfo(**members)
+    return PeerInfo(**read_members(payload, _MEMBERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +67,7 @@ class Identify:
     peer: PeerInfo
 
     def encode(self) -> bytes:
-        body = compact_json({name: getattr(self.peer, name) for name in _MEMBERS})
+        body = compact_json(asdict(self.peer))
         return b"IDENTIFY\n" + _INT32.pack(len(body)) + body
 
 
