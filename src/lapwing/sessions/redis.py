@@ -128,7 +128,7 @@ class RedisSession(ClientState):
                 return
         except ErrorReply as error:
             self.queue_failed = True
-            self._refuse(error)
+            self._answer(self._failed(error))
             return
         self.peer.command = spec.name
         silence = self.silent or self.silent_next > 0
@@ -162,10 +162,6 @@ class RedisSession(ClientState):
         self.queue_size += size
         self.context.queued += size
         self.queue.append((spec, words))
-
-    def _refuse(self, error: ErrorReply) -> None:
-        self.context.counts.errors += 1
-        self._answer(replies.error(error))
 
     def _answer(self, reply: Reply) -> None:
         if self.silent or self.silent_next:
