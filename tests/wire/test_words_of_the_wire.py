@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lapwing import ids
 from lapwing.errors import ProtocolError
 from lapwing.wire.nsq import commands, frames
-from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
+from lapwing.wire.nsq.parse_line import decimal, nanoseconds, signed
 from lapwing.wire.nsq.quoting import quoted
 
 

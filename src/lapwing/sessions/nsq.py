@@ -336,9 +336,6 @@ class Session:
             self.subscription.size = command.count
             self.broker.mark_ready(self.channel)
 
-    def _fins(self, command: Fins, now: int) -> None:
-        self.finish_run(command.block, now=now)
-
     @property
     def finishing(self) -> Channel | None:
         """The channel of which FINs may come; None where they need a look."""
@@ -400,9 +397,6 @@ class Session:
         self.state = CLOSING
         self.replies.add(frames.CLOSE_WAIT)
 
-    def _nop(self, command: Nop, now: int) -> None:
-        return
-
     def _consuming(self) -> tuple[Channel, Holder]:
         if self.channel is None or self.subscription is None:
             raise ProtocolError("E_INVALID", "not subscribed")
@@ -445,11 +439,11 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     Hmpub: Session._hmpub,
     Sub: Session._sub,
     Rdy: Session._rdy,
-    Fins: Session._fins,
+    Fins: lambda session, command, now: session.finish_run(command.block, now=now),
     Req: Session._req,
     Reqs: Session._reqs,
     Rej: Session._rej,
     Touch: Session._touch,
     Cls: Session._cls,
-    Nop: Session._nop,
+    Nop: lambda session, command, now: None,
 }

@@ -32,7 +32,6 @@ from lapwing.wire.nsq.commands import (
 )
 from lapwing.wire.nsq.json import JsonKind, read_members
 from lapwing.wire.nsq.limits import Limits
-from lapwing.wire.nsq.numbers import decimal, nanoseconds, signed
 from lapwing.wire.nsq.quoting import quoted, raw
 from lapwing.wire.nsq.state import LEGAL, State
 
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
     from lapwing.wire.nsq.connection import BrokerConnection
 
 _MILLISECOND: Final = 1_000_000  # ns
+_WORD: Final = 1 << 64
+_SIGN: Final = 1 << 63
+_TELLING: Final = 64  # digits: 10 ** 64 is a multiple of 2 ** 64, so whatever stands before them does not count
 _KNOWN_LINES: Final = 8192
 _LONGEST_PUB: Final = len("PUB ") + names.LONGEST + 1  # bytes; surplus words do not make a line worth keeping
 
@@ -95,6 +97,24 @@ def remember_pub(line: bytes, topic: str) -> None:
         KNOWN_PUBS.clear()
     if len(line) <= _LONGEST_PUB:
         KNOWN_PUBS[line] = topic
+
+
+def decimal(raw: bytes) -> int | None:
+    """Return the unsigned number in ASCII digits, modulo 2 ** 64; None for anything else. No digits are 0."""
+    if raw.isdigit():
+        return int(raw[-_TELLING:]) % _WORD
+    return None if raw else 0
+
+
+def signed(number: int) -> int:
+    """Return the lowest 64 bits of `number` as a signed integer."""
+    number %= _WORD
+    return number - _WORD if number >= _SIGN else number
+
+
+def nanoseconds(milliseconds: int) -> int:
+    """Milliseconds as signed nanoseconds; what does not fit wraps around, as it does in NSQ."""
+    return signed(milliseconds * _MILLISECOND)
 
 
 def _name(name: bytes) -> str | None:
