@@ -149,12 +149,12 @@ def test_what_was_finished_in_the_side_log_is_let_go_of(stage: Stage) -> None:
     stage.kill()  # the side log was not told
 
     assert stage.consumer().received() == []
-    assert set(stage.broker.topics["t"].side_log("c").sequences()) == set()
+    assert set(stage.broker.topics["t"].store.side_log("c").sequences()) == set()
 
 
 def test_a_side_log_that_cannot_be_written_keeps_the_segment(stage: Stage) -> None:
     straggle(stage)
-    side = stage.broker.topics["t"].side_log("c")
+    side = stage.broker.topics["t"].store.side_log("c")
     flush = side.flush
 
     def refuse() -> None:
@@ -219,7 +219,7 @@ def test_emptying_and_deleting_take_the_stragglers_too(stage: Stage) -> None:
     assert len(stage.channel().pending.deferred) == 0
     stage.broker.delete_channel("t", "c")
 
-    assert not stage.broker.topics["t"].has_side_log("c")
+    assert not stage.broker.topics["t"].store.has_side_log("c")
 
 
 def test_trimming_lets_go_of_what_every_channel_has_finished(stage: Stage) -> None:

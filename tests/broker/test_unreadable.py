@@ -390,7 +390,7 @@ def test_notes_of_a_side_log_are_reported_once_at_the_start_and_later(
     assert len([report for report in stage.reports if "side/c-c: offset 0: skipped" in report]) == 1
     consumer = stage.consumer()
     assert consumer.received() == [0, 1, 2]
-    stage.broker.topics["t"].side_log("c").notes.append("side/c-c: could not be compacted")
+    stage.broker.topics["t"].store.side_log("c").notes.append("side/c-c: could not be compacted")
     stage.checkpoint(trim=True)
 
     assert [report for report in stage.reports if "could not be compacted" in report] == [

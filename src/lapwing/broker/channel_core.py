@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from lapwing.broker.deleted import DeletedRuns
     from lapwing.broker.delivery_limits import DeliveryLimits
     from lapwing.broker.options import Options
+    from lapwing.broker.storage import Store
     from lapwing.broker.subscription import Subscription
     from lapwing.log.journal import HolderState
     from lapwing.log.log import TopicLog
-    from lapwing.log.sidelog import MessageStore
 
 
 class Mover(Protocol):
@@ -50,6 +50,7 @@ class ChannelTopic(Protocol):
     ephemeral: bool
     exiting: bool
     log: TopicLog
+    store: Store
     fanned_out: int
     id_base: int
     emptied: EmptiedRuns
@@ -67,12 +68,6 @@ class ChannelTopic(Protocol):
 
     def schedule(self, due: int, channel: Any) -> None:
         """Have the channel's `scan` called at that time."""
-
-    def side_log(self, channel: str) -> MessageStore:
-        """Return the side log of a channel, created if there is none."""
-
-    def has_side_log(self, channel: str) -> bool:
-        """Return whether a channel has a side log."""
 
     def sequence_of(self, message_id: bytes) -> int:
         """Return the sequence that an id names, or -1."""
@@ -115,7 +110,7 @@ class ChannelCore:
         self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
         self.saved_ahead: list[Run] = []  # what of them is in the journal
         self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed or got
-        self.side_logged = SideLogged(topic, name)
+        self.side_logged = SideLogged(topic.store, name)
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
         self.pending = Pending(
             self.side_logged,

@@ -116,7 +116,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
 
 def _report_lost(channel: ChannelCore, state: ChannelState) -> None:
     """Report messages that the log does not hold any more, when the side log that should is missing."""
-    if channel.topic.has_side_log(channel.name):
+    if channel.topic.store.has_side_log(channel.name):
         return
     first = channel.topic.log.first
     lost = sum(min(stop, first) - start for start, stop in state.unfinished if start < first)

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lapwing import kernel
 from lapwing.log.attributes import decode_headers
 from lapwing.log.sequence_map import SequenceMap
 
 if TYPE_CHECKING:
-    from lapwing.log.log import TopicLog
+    from lapwing.broker.storage import Store
     from lapwing.log.sidelog import MessageStore
-
-
-class SideLogTopic(Protocol):
-    """A topic, as the side log of a channel sees it."""
-
-    log: TopicLog
-
-    def side_log(self, channel: str) -> MessageStore:
-        """Return the side log of a channel, created if there is none."""
-
-    def has_side_log(self, channel: str) -> bool:
-        """Return whether a channel has a side log."""
 
 
 class SideLogged:
     """The side log of one channel; it is made when the first message is copied to it."""
 
-    __slots__ = ("_channel", "_side", "_topic", "copied_below", "sequences")
+    __slots__ = ("_channel", "_side", "_store", "copied_below", "sequences")
 
-    def __init__(self, topic: SideLogTopic, channel: str) -> None:
+    def __init__(self, store: Store, channel: str) -> None:
         self.sequences = SequenceMap(0)  # what is here; always the same object
         self.copied_below = 0  # every pending message below is here
-        self._topic = topic
+        self._store = store
         self._channel = channel
         self._side: MessageStore | None = None
 
@@ -43,9 +31,9 @@ class SideLogged:
 
         Messages beyond the end of the log, which a power loss has cut, are dropped: others get their sequences.
         """
-        if self._topic.has_side_log(self._channel):
-            self._side = self._topic.side_log(self._channel)
-            self._side.drop([sequence for sequence in self._side.sequences() if sequence >= self._topic.log.end])
+        if self._store.has_side_log(self._channel):
+            self._side = self._store.side_log(self._channel)
+            self._side.drop([sequence for sequence in self._side.sequences() if sequence >= self._store.log.end])
             self._side.flush()
             for sequence in sorted(self._side.sequences()):
                 self.sequences.set(sequence)
@@ -53,7 +41,7 @@ class SideLogged:
     def keep(self, frames: Iterable[tuple[int, bytes]]) -> None:
         """Copy messages, each with its frame, which has its headers. Raises `WriteFailed`: the segment stays."""
         if self._side is None:
-            self._side = self._topic.side_log(self._channel)
+            self._side = self._store.side_log(self._channel)
         kept = []
         for sequence, frame in frames:
             self._side.put(sequence, frame)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lapwing import names
 from lapwing.errors import ReadFailed
@@ -18,7 +19,7 @@ from lapwing.log.datapath import DataPath
 from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal import Journal, PackedJournal
 from lapwing.log.log import DiskLog, LogOptions, TopicLog
-from lapwing.log.memory import MemoryLog, MemorySideLog
+from lapwing.log.memory import MemoryLog
 from lapwing.log.options import boot_number
 from lapwing.log.resting_file import RestingFile, RestingTopic
 from lapwing.log.sidelog import MessageStore, SideLog, side_path
@@ -26,63 +27,74 @@ from lapwing.log.sidelog import MessageStore, SideLog, side_path
 _MANY: Final = 1000
 
 
-class Store(Protocol):
-    """The storage of one topic."""
+class Store:
+    """The storage of one topic. Where nothing else is written here, it is memory, which keeps nothing."""
 
-    @property
-    def log(self) -> TopicLog:
-        """The log of the topic."""
+    __slots__ = ("log",)
+
+    def __init__(self, log: TopicLog) -> None:
+        self.log = log
 
     @property
     def journal(self) -> Journal | None:
         """The journal of the topic; None where nothing is kept."""
+        return None
 
     def rest(self) -> bool:
         """Take little memory until the next use; return False where something has to be written first."""
+        return False  # what is in memory alone stays there
 
+    @abstractmethod
     def side_log(self, channel: str) -> MessageStore:
         """Return the side log of a channel, made if there is none."""
 
+    @abstractmethod
     def has_side_log(self, channel: str) -> bool:
-        """Return whether the channel has one."""
+        """Return whether the channel has one. Raises `ReadFailed`."""
 
+    @abstractmethod
     def forget(self, channel: str) -> None:
         """Drop what is kept of a channel."""
 
     def news(self) -> list[str]:
         """Return the notes of its files on damage and repairs since the last call."""
+        return []
 
     def begin_sync(self) -> Callable[[], None] | None:
         """Return a call that makes what is written survive a power loss, for any thread; None: nothing to do."""
+        return None
 
     def finish_sync(self, error: OSError | None) -> None:
         """Note how that call ended."""
 
     def close(self) -> None:
         """Write what is unwritten and give everything back."""
+        self.log.close()
 
     def destroy(self) -> None:
         """Remove all trace of the topic."""
+        self.log.destroy()
 
 
-class Storage(Protocol):
-    """The storage of all topics."""
+class Storage:
+    """The storage of all topics. Where nothing else is written here, it is memory, which keeps nothing."""
 
-    @property
-    def catalog(self) -> CatalogLike:
-        """The list of topics, channels and policies."""
+    catalog: Catalog
 
+    @abstractmethod
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""
 
     def resting(self) -> Iterator[tuple[RestingTopic, Store]]:
         """Yield topics that the last process saved at rest and nobody has touched since, with their storage."""
+        yield from ()
 
     def save_resting(self, topics: Iterable[tuple[str, Store, int]]) -> None:
         """Save topics at rest, by name and with the sequence up to which they are handed over, for a fast start."""
 
     def names_on_disk(self) -> list[str]:
         """Return the topics that something is kept of, in the catalog or not."""
+        return []
 
     def try_writing(self) -> None:
         """Find out whether it takes anything at the moment; raises `OSError`."""
@@ -91,29 +103,18 @@ class Storage(Protocol):
         """Read a little of a file at an offset. Raises `OSError` while the disk does not return it."""
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release what others may use then."""
 
 
-class CatalogLike(Protocol):
-    """The list of topics, channels and policies."""
-
-    policies: dict[str, Any]  # as `open` found them
-    warnings: list[str]  # what `open` had to skip
-
-    def open(self) -> list[TopicEntry]:
-        """Return every topic. Raises `LogError`."""
-
-    def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Keep these topics and policies. Raises `WriteFailed`."""
-
-
-class DiskStore:
+class DiskStore(Store):
     """One topic in its folder of the data path."""
 
-    __slots__ = ("_journal", "_packed", "_sides", "_sync", "log")
+    __slots__ = ("_journal", "_packed", "_sides", "_sync")
+
+    log: DiskLog
 
     def __init__(self, log: DiskLog, *, sync: bool, journal: PackedJournal = ()) -> None:
-        self.log: DiskLog = log
+        super().__init__(log)
         self._journal: Journal | None = None  # while it is in use
         self._packed: PackedJournal = journal  # what is known of the journal else
         self._sync = sync
@@ -221,22 +222,18 @@ class DiskStore:
         self.log.destroy()
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """One topic in memory."""
 
-    journal: Journal | None = None
+    __slots__ = ("_sides",)
 
-    def __init__(self, log: MemoryLog) -> None:
-        self.log: TopicLog = log
-        self._sides: dict[str, MemorySideLog] = {}
-
-    def rest(self) -> bool:
-        """Return False: what is in memory alone stays there."""
-        return False
+    def __init__(self, node: int) -> None:
+        super().__init__(MemoryLog(node))
+        self._sides: dict[str, MessageStore] = {}
 
     def side_log(self, channel: str) -> MessageStore:
         """Return the side log of a channel, made if there is none."""
-        return self._sides.setdefault(channel, MemorySideLog())
+        return self._sides.setdefault(channel, MessageStore())
 
     def has_side_log(self, channel: str) -> bool:
         """Return whether the channel has one."""
@@ -246,27 +243,8 @@ class MemoryStore:
         """Drop what is kept of a channel."""
         self._sides.pop(channel, None)
 
-    def news(self) -> list[str]:
-        """Return nothing: memory cannot be damaged."""
-        return []
 
-    def begin_sync(self) -> Callable[[], None] | None:
-        """Return without writing anything."""
-        return None
-
-    def finish_sync(self, error: OSError | None) -> None:
-        """Do nothing: memory is not synced."""
-
-    def close(self) -> None:
-        """Do nothing: memory keeps nothing."""
-        self.log.close()
-
-    def destroy(self) -> None:
-        """Do nothing: memory keeps nothing."""
-        self.log.destroy()
-
-
-class DiskStorage:
+class DiskStorage(Storage):
     """All topics in a data path, which nobody else may use meanwhile."""
 
     def __init__(
@@ -295,7 +273,7 @@ class DiskStorage:
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""
         if names.ephemeral(name):
-            return MemoryStore(MemoryLog(self._node))
+            return MemoryStore(self._node)
         directory = self._place.topic_dir(name)
         now, damaged = self._now(), self._on_corrupt
         log = DiskLog(directory, self._node, now=now, options=self._options, files=self._files, on_corrupt=damaged)
@@ -371,46 +349,22 @@ def _resting_topic(name: str, store: Store, fanned_out: int) -> RestingTopic | N
     return RestingTopic(name, files, node, first, end, rows_end, resting_file.pack(packed), journal, fanned_out)
 
 
-class MemoryStorage:
+class MemoryStorage(Storage):
     """All topics in memory, ephemeral or not: for tests, and for a broker without a disk."""
 
     def __init__(self, node: int = 0) -> None:
         self._node = node
-        self.catalog = _Forgetful()
+        self.catalog = _NoCatalog("")
 
     def open(self, name: str) -> Store:
         """Return a new topic."""
-        return MemoryStore(MemoryLog(self._node))
-
-    def resting(self) -> Iterator[tuple[RestingTopic, Store]]:
-        """Yield nothing: memory keeps nothing."""
-        yield from ()
-
-    def save_resting(self, topics: Iterable[tuple[str, Store, int]]) -> None:
-        """Do nothing: memory keeps nothing."""
-
-    def names_on_disk(self) -> list[str]:
-        """Return none."""
-        return []
-
-    def try_writing(self) -> None:
-        """Do nothing: writing to memory succeeds."""
-
-    def try_reading(self, path: str, offset: int) -> None:
-        """Do nothing: memory can always be read."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        return MemoryStore(self._node)
 
 
-class _Forgetful:
+class _NoCatalog(Catalog):
     """A catalog that keeps nothing."""
 
-    def __init__(self) -> None:
-        self.policies: dict[str, Any] = {}
-        self.warnings: list[str] = []
-
-    def open(self) -> list[TopicEntry]:
+    def load(self) -> list[TopicEntry]:
         return []
 
     def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:

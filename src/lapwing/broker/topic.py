@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lapwing.broker.options import Options
     from lapwing.broker.settings import ChannelSettings
     from lapwing.broker.storage import Store
-    from lapwing.log.sidelog import MessageStore
     from lapwing.log.topiclog import DirectLog
 
 
@@ -334,14 +333,6 @@ class Topic(TopicWriter):
     def save(self) -> None:
         """Save the state of the topic now, as publishes are saved; when the disk refuses, with a later checkpoint."""
         self._broker.checkpoint_topic(self, sync=True)
-
-    def side_log(self, channel: str) -> MessageStore:
-        """Return the side log of a channel, created if there is none."""
-        return self.store.side_log(channel)
-
-    def has_side_log(self, channel: str) -> bool:
-        """Return whether a channel has a side log."""
-        return self.store.has_side_log(channel)
 
     def schedule(self, due: int, channel: Channel) -> None:
         """Have the channel's `scan` called at that time."""

@@ -1,7 +1,7 @@
 """The same log without a disk: ephemeral topics, and tests."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from lapwing import kernel
@@ -184,41 +184,3 @@ class MemoryLog:
         self._window.clear(self.end)
         self.first = self.end
         self._rows.drop_below(self.end)
-
-
-class MemorySideLog:
-    """The side log of a channel, in memory."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self._frames: dict[int, Frames] = {}
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def sequences(self) -> Iterator[int]:
-        """Yield every sequence whose frame is here, in no order."""
-        return iter(self._frames)
-
-    def put(self, sequence: int, frame: Frames) -> None:
-        """Keep a frame."""
-        self._frames[sequence] = frame
-
-    def frame(self, sequence: int) -> Frames:
-        """Return the frame of a message. Raises `OutOfRange`."""
-        frame = self._frames.get(sequence)
-        if frame is None:
-            raise OutOfRange(f"memory: no frame of sequence {sequence}")
-        return frame
-
-    def drop(self, sequences: Iterable[int]) -> None:
-        """Drop the frames of `sequences`."""
-        for sequence in sequences:
-            self._frames.pop(sequence, None)
-
-    def drop_all(self) -> None:
-        """Drop every frame."""
-        self._frames.clear()
-
-    def flush(self) -> None:
-        """Do nothing: nothing is written."""

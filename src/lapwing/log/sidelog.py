@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 from lapwing.errors import CorruptChunk, LogError, OutOfRange, WriteFailed
 from lapwing.log import records
@@ -30,34 +30,43 @@ def side_path(directory: str | os.PathLike[str], channel: str) -> str:
     return os.path.join(os.fspath(directory), "side", folder(channel, "c-"))
 
 
-class MessageStore(Protocol):
-    """A store of a channel's copies of messages, on disk or in memory."""
+class MessageStore:
+    """A channel's copies of messages, in memory alone."""
 
-    notes: list[str]  # damage and repairs, in words
-
-    def __len__(self) -> int: ...
+    def __init__(self) -> None:
+        self.notes: list[str] = []  # damage and repairs, in words
+        self._fresh: dict[int, bytes] = {}  # frames that are in memory alone
 
     def sequences(self) -> Iterator[int]:
         """Yield every sequence whose frame is here, in no order."""
+        return iter(self._fresh)
 
     def put(self, sequence: int, frame: bytes) -> None:
         """Keep a frame."""
+        self._fresh[sequence] = frame
 
     def frame(self, sequence: int) -> bytes:
         """Return the frame of a message. Raises `OutOfRange`, `CorruptChunk`, or `ReadFailed`."""
+        frame = self._fresh.get(sequence)
+        if frame is None:
+            raise OutOfRange(f"memory: no frame of sequence {sequence}")
+        return frame
 
     def drop(self, sequences: Iterable[int]) -> None:
         """Drop the frames of `sequences`."""
+        for sequence in sequences:
+            self._fresh.pop(sequence, None)
 
     def drop_all(self) -> None:
         """Drop every frame, in the time of few."""
+        self._fresh.clear()
 
     def flush(self) -> None:
         """Write what was put and dropped since the last time. Raises `WriteFailed`."""
 
 
-class SideLog:
-    """The side log of one channel: where each frame lies is in memory, the frames are not.
+class SideLog(MessageStore):
+    """The same in a file, the side log of one channel: where each frame lies is in memory, the frames are not.
 
     `notes` names what had to be skipped at opening. What is put can be read at once, and is kept by `flush`.
     """
@@ -70,12 +79,11 @@ class SideLog:
         files: OpenFiles | None = None,
         sync: bool = False,
     ) -> None:
+        super().__init__()
         self.path = side_path(directory, channel)
-        self.notes: list[str] = []
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
         self._sync = sync  # whether what was flushed must survive a power loss: its segment may go next
         self._places = SequenceMap(1)  # sequence -> offset of its record
-        self._fresh: dict[int, bytes] = {}
         self._dropped: list[int] = []
         self._puts = 0  # frames in the file, wanted or not
         self._file.file.table.disk.make_directory(os.path.dirname(self.path), sync=sync)
