@@ -74,7 +74,7 @@ def measure(path: str, messages: int) -> None:
     calls = Calls()
     broker = started(path, now)
     topic = broker.topic("t")
-    channel = broker.create_channel(topic, "c", now=now)
+    channel = topic.create_channel("c", now=now)
     before = megabytes()
     for first in range(0, messages, BATCH):
         topic.publish_own(

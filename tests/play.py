@@ -184,7 +184,7 @@ class Stage:
     def channel_exists(self, channel: str = "c", topic: str = "t") -> None:
         """Create a channel, with `fsync` only: otherwise SUB does it as well."""
         if self.broker.options.durability == "fsync":
-            self.broker.create_channel(self.broker.topic(topic), channel, now=self.now)
+            self.broker.topic(topic).create_channel(channel, now=self.now)
 
     def consumer(self, channel: str = "c", *, ready: int = 2500, topic: str = "t", **settings: Any) -> Client:
         """A new connection that is subscribed; `settings` are the session's. Its OK is taken already."""

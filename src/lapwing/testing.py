@@ -92,7 +92,7 @@ class Broker:
         check_name("topic", topic)
         check_name("channel", channel)
         core = self._core
-        found = core.create_channel(core.topic(topic), channel, now=self.now)
+        found = core.topic(topic).create_channel(channel, now=self.now)
         if settings:
             core.settings.change_channel(found, settings, now=self.now)
         self._commit()

@@ -14,10 +14,10 @@ from play import MINUTE, SECOND, Stage, numbered
 
 def test_topics_and_channels_are_made_once(stage: Stage) -> None:
     topic = stage.broker.topic("t")
-    channel = stage.broker.create_channel(topic, "c", now=stage.now)
+    channel = topic.create_channel("c", now=stage.now)
 
     assert stage.broker.topic("t") is topic
-    assert stage.broker.create_channel(topic, "c", now=stage.now) is channel
+    assert topic.create_channel("c", now=stage.now) is channel
     assert stage.broker.changes == [("topic", "t", None, True), ("channel", "t", "c", True)]
 
 
@@ -32,12 +32,12 @@ def test_what_is_not_there_is_said_to_be_missing(stage: Stage) -> None:
 def test_there_are_no_more_topics_and_channels_than_allowed() -> None:
     stage = Stage(max_topics=1, max_channels=1)
     topic = stage.broker.topic("t")
-    stage.broker.create_channel(topic, "c", now=stage.now)
+    topic.create_channel("c", now=stage.now)
 
     with pytest.raises(LapwingError, match="1 topics"):
         stage.broker.topic("u")
     with pytest.raises(LapwingError, match="1 channels"):
-        stage.broker.create_channel(topic, "d", now=stage.now)
+        topic.create_channel("d", now=stage.now)
 
 
 def test_deleting_a_topic_hangs_up_and_leaves_nothing(stage: Stage) -> None:

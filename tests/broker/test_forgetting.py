@@ -33,7 +33,7 @@ def test_what_was_deleted_is_not_kept_until_its_last_deadline(stage: Stage, no_c
     consumer = stage.consumer(ready=1)
     consumer.publish(b"in flight")
     consumer.publish(b"deferred", delay=59 * MINUTE)
-    stage.broker.create_channel(stage.broker.topic("t"), "other", now=stage.now)
+    stage.broker.topic("t").create_channel("other", now=stage.now)
     gone = [weakref.ref(stage.channel())]
     if whole:
         gone.append(weakref.ref(stage.broker.topic("t")))
@@ -72,7 +72,7 @@ def test_no_latency_is_awaited_of_what_sampling_has_dropped() -> None:
 def test_emptying_a_paused_topic_again_and_again_is_noted_once(stage: Stage) -> None:
     client = stage.client().publish(b"before")
     topic = stage.broker.topic("t")
-    stage.broker.create_channel(topic, "c", now=stage.now)
+    topic.create_channel("c", now=stage.now)
     stage.broker.pause_topic("t", True, now=stage.now)
     for _ in range(5):
         client.publish(b"not wanted")

@@ -73,7 +73,7 @@ class Reader:
 @pytest.fixture
 def topic(stage: Stage) -> Topic:
     topic = stage.broker.topic("t")
-    stage.broker.create_channel(topic, "c", now=stage.now)
+    topic.create_channel("c", now=stage.now)
     return topic
 
 
@@ -158,7 +158,7 @@ def test_the_fin_of_a_message_in_the_side_log_frees_it_there(tmp_path: Path) -> 
 @pytest.mark.parametrize("way", ["restart", "kill"])
 def test_a_deferred_message_that_was_finished_before_its_time_does_not_come_again(tmp_path: Path, way: str) -> None:
     stage = Stage(tmp_path)
-    stage.broker.create_channel(stage.broker.topic("t"), "c", now=stage.now)
+    stage.broker.topic("t").create_channel("c", now=stage.now)
     client = stage.client().publish(b"first")
     client.publish(b"cancelled", b"due", delay=MINUTE)
     client.publish(b"last")
@@ -180,7 +180,7 @@ def test_a_deferred_message_that_was_finished_before_its_time_does_not_come_agai
 
 def test_a_named_holder_keeps_its_messages_without_a_connection_and_without_a_timeout(stage: Stage) -> None:
     stage.client().publish(b"before any channel")
-    stage.broker.create_channel(stage.broker.topic("t"), "c", now=stage.now)
+    stage.broker.topic("t").create_channel("c", now=stage.now)
     reader = Reader(stage, "worker", 10)
     stage.commit()
     assert reader.got() == [(0, 1)]
@@ -220,7 +220,7 @@ def test_two_connections_may_be_one_holder(stage: Stage) -> None:
 @pytest.mark.parametrize("way", ["restart", "kill"])
 def test_a_named_holder_keeps_its_messages_over_a_restart(tmp_path: Path, way: str) -> None:
     stage = Stage(tmp_path)
-    stage.broker.create_channel(stage.broker.topic("t"), "c", now=stage.now)
+    stage.broker.topic("t").create_channel("c", now=stage.now)
     stage.client().publish(*numbered(6))
     stage.channel().named_holder("idle")
     reader = Reader(stage, "worker", 4)

@@ -94,7 +94,7 @@ def test_what_was_staged_tells_the_machines_time_and_waits_by_the_brokers(node):
     hour = 3600 * 10**9
     node.broker.skew = 8 * hour
     before = node.now()
-    channel = node.broker.create_channel(node.broker.topic("orders"), "c", now=before)
+    channel = node.broker.topic("orders").create_channel("c", now=before)
     node.stage(0, "a", 0, "orders", b"at once", b"later", extras=[(1, hour, {})])
     node.commit(0, ("a", 1))
 
@@ -209,7 +209,7 @@ def test_a_part_that_was_consumed_and_trimmed_before_a_kill_is_not_published_aga
     """Consumers that keep up may have finished the first parts of a large batch before the last are in the log."""
     node = Node(tmp_path, segment_bytes=100)
     keys = staged_batch(node)
-    channel = node.broker.create_channel(node.broker.topic("orders"), "c", now=node.now())
+    channel = node.broker.topic("orders").create_channel("c", now=node.now())
     commit = node.staging.commit(SINK, 0, keys)
     for _ in range(2):
         commit.prepare(now=node.now())

@@ -210,7 +210,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(channel=st.sampled_from(CHANNELS), size=st.integers(0, 6))
     def subscribe(self, channel: str, size: int) -> None:
-        self.broker.create_channel(self.topic, channel, now=self.now)
+        self.topic.create_channel(channel, now=self.now)
         self.number += 1
         frames: list[bytes] = []
         window = Window(Holder(f"client-{self.number}"), frames.append, lambda: None, timeout=TIMEOUT)
@@ -220,7 +220,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(channel=st.sampled_from(CHANNELS), name=st.sampled_from(NAMES), count=st.integers(1, 6))
     def read_as(self, channel: str, name: str, count: int) -> None:
-        made = self.broker.create_channel(self.topic, channel, now=self.now)
+        made = self.topic.create_channel(channel, now=self.now)
         self.number += 1
         frames: list[bytes] = []
         self.add(channel, name, Credit(made.named_holder(name), frames.append, lambda: None, count=count), frames)

@@ -105,7 +105,7 @@ class FailureMachine(RuleBasedStateMachine):
             data_path=self.path, max_bytes_per_file=700, msg_timeout=TIMEOUT, min_free_bytes=0, node_id=NODE
         )
         self.start()
-        self.broker.create_channel(self.broker.topic("t"), "c", now=self.now)
+        self.broker.topic("t").create_channel("c", now=self.now)
         self.settle()
 
     def start(self) -> None:

@@ -26,7 +26,7 @@ async def ask_all(targets: list[str]) -> dict[str, tuple[list[bytes], int]]:
     node.table = Router([*node.api.routes(), *api.routes()])
     for number in range(TOPICS):
         topic = node.broker.topic(f"topic_{number}")
-        node.broker.create_channel(topic, "c", now=node.wall.ns)
+        topic.create_channel("c", now=node.wall.ns)
     return {target: await ask(node, target) for target in targets}
 
 

@@ -24,7 +24,7 @@ async def peers(
     for topic, channels in (topics or {}).items():
         made_topic = node.broker.topic(topic)
         for channel in channels:
-            node.broker.create_channel(made_topic, channel, now=0)
+            made_topic.create_channel(channel, now=0)
     node.broker.changes.clear()
     made = Peers(node.broker, node.options, node.clock.now, node.turn.schedule_flush, node.log)
     node.peers = made  # type: ignore[assignment]
@@ -210,7 +210,7 @@ async def test_messages_wait_in_a_new_topic_until_its_channels_are_known() -> No
         reply_later = asyncio.ensure_future(node.ask("POST", "/pub?topic=t", b"x"))
         await until(lambda: http.requests)
         topic = node.broker.topics["t"]
-        node.broker.create_channel(topic, "mine", now=node.clock.now())
+        topic.create_channel("mine", now=node.clock.now())
         waiting = topic.held, topic.depth, topic.channels["mine"].depth
         answer = await reply_later
 

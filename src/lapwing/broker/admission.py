@@ -10,7 +10,7 @@ from lapwing.errors import ChannelFull, Draining, MessageTooBig, OutOfMemory
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
-    from lapwing.broker.topic import Topic
+    from lapwing.broker.topic_writer import TopicWriter
 
 
 class Admission:
@@ -20,7 +20,7 @@ class Admission:
 
     def __init__(
         self,
-        topic: Topic,
+        topic: TopicWriter,
         *,
         draining: bool,
         memory_problem: str | None,
@@ -73,24 +73,3 @@ class Admission:
                     f"channel {channel.name} of topic {topic.name} is full: {held} bytes wait, "
                     f"max_bytes is {settings.max_bytes}"
                 )
-
-
-def admission_of(
-    topic: Topic, *, draining: bool, memory_problem: str | None, max_msg_size: int
-) -> Admission | None:
-    """Return the limits on publishes to a topic; None without any. `max_msg_size` is the node's."""
-    bounded = [
-        channel
-        for channel in topic.channels.values()
-        if channel.effective.overflow == "reject" and (channel.effective.max_depth or channel.effective.max_bytes)
-    ]
-    own = topic.effective.max_msg_size
-    if not draining and memory_problem is None and not bounded and own >= max_msg_size:
-        return None
-    return Admission(
-        topic,
-        draining=draining,
-        memory_problem=memory_problem,
-        max_msg_size=min(own, max_msg_size),
-        bounded=bounded,
-    )

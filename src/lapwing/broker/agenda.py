@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
 
 
-class ScheduledChannel(Protocol):
-    """A channel, as the agenda sees it."""
-
-    scheduled: int | None  # its deadline, ns: an entry with another one is outdated
-    exiting: bool
-
-    def scan(self, now: int) -> None:
-        """Do what is due."""
-
-
-class Agenda(list[tuple[int, int, ScheduledChannel]]):
+class Agenda(list["tuple[int, int, Channel]"]):
     """A heap of channels, each with its deadline in ns; outdated entries stay until they come first."""
 
-    def add(self, due: int, channel: ScheduledChannel) -> None:
+    def add(self, due: int, channel: Channel) -> None:
         """Have the channel's `scan` called at that time."""
         heappush(self, (due, id(channel), channel))
 

@@ -121,18 +121,6 @@ class Broker:
             raise NoSuchChannel(channel)
         return found
 
-    def create_channel(
-        self, topic: Topic, name: str, *, now: int, cursor: int | None = None, sync: bool = True
-    ) -> Channel:
-        """Return the channel of that name, created if there is none, at `cursor` or where the topic stands.
-
-        A new one is saved, with `sync` as publishes are; without it the caller has `save_topic` do that.
-        """
-        if name not in topic.channels and 0 < self.options.max_channels <= len(topic.channels):
-            limit = self.options.max_channels
-            raise LimitReached("channels", limit, where=f"topic {topic.name}", flag="--max-channels")
-        return topic.create_channel(name, now=now, cursor=cursor, sync=sync)
-
     def delete_topic(self, name: str) -> None:
         """Drop a topic with its channels and files. Raises `NoSuchTopic`, or `LogError` when the disk refuses."""
         topic = self.existing(name)

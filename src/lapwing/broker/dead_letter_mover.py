@@ -22,7 +22,6 @@ from lapwing.log.log import Extra, TopicLog
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
     from lapwing.broker.channel_core import ChannelCore
     from lapwing.broker.failures import Failure
     from lapwing.broker.topic import Topic
@@ -53,9 +52,6 @@ class MoverBroker(Protocol):
 
     def topic(self, name: str) -> Topic:
         """Return the topic of that name, created if there is none."""
-
-    def create_channel(self, topic: Topic, name: str, *, now: int, cursor: int | None = None) -> Channel:
-        """Return the channel of that name, created if there is none."""
 
 
 class DeadLetterMover:
@@ -154,8 +150,7 @@ class DeadLetterMover:
     def dead_topic(self, name: str, *, now: int) -> Topic:
         """Return a dead-letter topic with its channel, both created if there are none. Raises `LapwingError`."""
         topic = self._broker.topic(name)
-        if dead_letters.CHANNEL not in topic.channels:
-            self._broker.create_channel(topic, dead_letters.CHANNEL, now=now)
+        topic.create_channel(dead_letters.CHANNEL, now=now)
         return topic
 
     def settled(self, channel: ChannelCore, target: Topic, first: int, moved: Sequence[int], now: int) -> None:

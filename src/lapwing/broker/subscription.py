@@ -18,8 +18,8 @@ class Subscription:
     """A holder's demand at one outlet. `Window` and `Credit` are the two kinds of demand."""
 
     __slots__ = (
-        "_hang_up", "_send", "client", "default_timeout", "headers", "holder", "locality", "reserved",
-        "sample_rate", "timeout",
+        "_send", "client", "default_timeout", "hang_up", "headers", "holder", "locality", "reserved", "sample_rate",
+        "size", "timeout", "unsent",
     )  # fmt: skip
 
     def __init__(
@@ -43,8 +43,10 @@ class Subscription:
         self.client = client  # for statistics
         self.default_timeout = default_timeout  # the timeout is that of the channel, and changes with it
         self.reserved = False  # kept free for a message that is delivered alone, or busy with it
+        self.size = 0  # of a window: how many messages may be in flight at a time
+        self.unsent = 0  # of a window: bytes given that the socket has not taken yet
         self._send = send
-        self._hang_up = hang_up
+        self.hang_up = hang_up  # ends the connection: the channel is deleted
 
     @property
     @abstractmethod
@@ -55,42 +57,11 @@ class Subscription:
     def give(self, frames: bytes, count: int) -> None:
         """Send the frames of `count` messages that are in flight with the holder now."""
 
-    def hang_up(self) -> None:
-        """End the connection: the channel is deleted."""
-        self._hang_up()
-
 
 class Window(Subscription):
     """A demand that renews itself: the holder may have `size` messages in flight at a time (RDY)."""
 
-    __slots__ = ("size", "unsent")
-
-    def __init__(
-        self,
-        holder: Holder,
-        send: Callable[[bytes], None],
-        hang_up: Callable[[], None],
-        *,
-        timeout: int | None,
-        sample_rate: int = 0,
-        headers: bool = False,
-        locality: int = 0,
-        client: Client | None = None,
-        default_timeout: bool = False,
-    ) -> None:
-        super().__init__(
-            holder,
-            send,
-            hang_up,
-            timeout=timeout,
-            sample_rate=sample_rate,
-            headers=headers,
-            locality=locality,
-            client=client,
-            default_timeout=default_timeout,
-        )
-        self.size = 0
-        self.unsent = 0  # bytes given that the socket has not taken yet
+    __slots__ = ()
 
     @property
     def room(self) -> int:
@@ -116,9 +87,8 @@ class Credit(Subscription):
         *,
         count: int,
         timeout: int | None = None,
-        client: Client | None = None,
     ) -> None:
-        super().__init__(holder, send, hang_up, timeout=timeout, client=client)
+        super().__init__(holder, send, hang_up, timeout=timeout)
         self.left = count
 
     @property

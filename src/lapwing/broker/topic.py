@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapwing import kernel
 from lapwing.broker import checkpoint
-from lapwing.broker.admission import admission_of
+from lapwing.broker.admission import Admission
 from lapwing.broker.channel import Channel
 from lapwing.broker.dedup import DedupWindow
 from lapwing.broker.deleted import DeletedRuns
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.skips import EmptiedRuns
 from lapwing.broker.topic_writer import NOTHING_COUNTED, Receipt, TopicWriter
-from lapwing.errors import Exiting, ReadFailed, WriteFailed
+from lapwing.errors import Exiting, LimitReached, ReadFailed, WriteFailed
 
 if TYPE_CHECKING:
     from lapwing.broker.agenda import Agenda
@@ -266,15 +266,17 @@ class Topic(TopicWriter):
 
     # --- channels ----------------------------------------------------------------------------------------------
 
-    def create_channel(
-        self, name: str, *, now: int, cursor: int | None = None, sync: bool = True
-    ) -> Channel:
+    def create_channel(self, name: str, *, now: int, cursor: int | None = None, sync: bool = True) -> Channel:
         """Return the channel of that name, created if there is none, at `cursor` or where the topic stands.
 
-        A new one is saved, with `sync` as publishes are; without it the caller has `Broker.save_topic` do that.
+        A new one is saved, with `sync` as publishes are; without it the caller has `Broker.save_topic` do that. Raises
+        `LimitReached` or `Exiting`.
         """
         channel = self.channels.get(name)
         if channel is None:
+            limit = self.options.max_channels
+            if 0 < limit <= len(self.channels):
+                raise LimitReached("channels", limit, where=f"topic {self.name}", flag="--max-channels")
             if self.exiting:
                 raise Exiting
             start = self.fanned_out if cursor is None else cursor
@@ -341,13 +343,18 @@ class Topic(TopicWriter):
     # --- orders from above -------------------------------------------------------------------------------------
 
     def set_admission(self) -> None:
-        """Put the limits on publishes in force."""
-        self.admission = admission_of(
-            self,
-            draining=self._broker.draining,
-            memory_problem=self._broker.memory_problem,
-            max_msg_size=self.options.max_msg_size,
-        )
+        """Put the limits on publishes in force, if there are any."""
+        draining, problem, most = self._broker.draining, self._broker.memory_problem, self.options.max_msg_size
+        bounded = [
+            channel
+            for channel in self.channels.values()
+            if channel.effective.overflow == "reject" and (channel.effective.max_depth or channel.effective.max_bytes)
+        ]
+        own, self.admission = self.effective.max_msg_size, None
+        if draining or problem is not None or bounded or own < most:
+            self.admission = Admission(
+                self, draining=draining, memory_problem=problem, max_msg_size=min(own, most), bounded=bounded
+            )
 
     def set_dedup(self, *, now: int) -> None:
         """Recognise repeated ids as the settings demand; a new window is read back from the log."""

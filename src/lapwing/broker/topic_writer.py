@@ -13,6 +13,7 @@ from lapwing.log.attributes import Rows, encode_headers
 from lapwing.log.log import Extra
 
 if TYPE_CHECKING:
+    from lapwing.broker.admission import Admission
     from lapwing.broker.dedup import DedupWindow
     from lapwing.broker.options import Options
     from lapwing.log.log import TopicLog
@@ -35,21 +36,6 @@ class _NoReceipt:
 
 _NO_RECEIPT: Final = _NoReceipt()
 NOTHING_COUNTED: Final = (0, 0)
-
-
-class PublishLimits(Protocol):
-    """The limits on publishes to a topic."""
-
-    max_msg_size: int  # bytes
-
-    def check(self, count: int, size: int, largest: int) -> None:
-        """Raise a `BrokerError` that names the reason if `count` messages of `size` bytes cannot be taken."""
-
-    def largest(self) -> int:
-        """Return the bytes of the largest message that the topic can ever take."""
-
-    def fitting(self, sizes: Sequence[int]) -> int:
-        """Return how many of the first messages, of these bytes each, all channels have room for."""
 
 
 def _has_own(rows: bytes) -> bool:
@@ -85,7 +71,7 @@ class TopicWriter:
         self.log = log
         self.id_base = ids.base(log.node)
         self.fanned_out = log.first  # messages below were handed to the channels
-        self.admission: PublishLimits | None = None  # limits on publishes, if there are any
+        self.admission: Admission | None = None  # limits on publishes, if there are any
         self.dedup: DedupWindow | None = None  # recognises repeated ids, where the topic is set to
         self.message_count = 0
         self.message_bytes = 0

@@ -209,7 +209,7 @@ class Http:
         """Create a channel of an existing topic, unless it exists."""
         name, channel = _channel(request.head)
         topic = self._broker.existing(name)
-        self._broker.create_channel(topic, channel, now=self._now(), sync=False)
+        topic.create_channel(channel, now=self._now(), sync=False)
         return self._when_saved(topic)
 
     def delete_channel(self, request: Request) -> Answer:

@@ -288,7 +288,7 @@ class LogApi:
         if channel is None:
             if not create:
                 raise Refused(404, "CHANNEL_NOT_FOUND")
-            channel = self._broker.create_channel(topic, name, now=self._now())
+            channel = topic.create_channel(name, now=self._now())
             back = True  # it has no past that could be lost
         try:
             channel.seek(sequence, back=back)

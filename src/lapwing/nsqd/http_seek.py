@@ -48,7 +48,7 @@ class SeekApi:
                 if dry:
                     raise Refused(400, "create: a channel that does not exist has nothing to preview")
                 seek.target_in(self._broker.existing(topic), document["to"], now=now)  # before it is created
-                self._broker.create_channel(self._broker.existing(topic), name, now=now)
+                self._broker.existing(topic).create_channel(name, now=now)
                 created = True
             channel = self._broker.existing_channel(topic, name)
             found = self._move(channel, document["to"], dry=dry, now=now)

@@ -359,7 +359,7 @@ class Peers:
             if not topic.exiting:
                 with suppress(LapwingError):  # the disk refuses: writes to the topic report it with the reason
                     for channel in sorted(found):
-                        self._broker.create_channel(topic, channel, now=self._now())
+                        topic.create_channel(channel, now=self._now())
                 topic.release(now=self._now())
                 self._schedule_flush()
 

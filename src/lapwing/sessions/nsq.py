@@ -297,7 +297,7 @@ class Session:
         try:
             topic = self.broker.topic(command.topic)
             known = command.channel in topic.channels
-            channel = self.broker.create_channel(topic, command.channel, now=now, sync=False)
+            channel = topic.create_channel(command.channel, now=now, sync=False)
             subscription = Window(
                 Holder(self.name),
                 self.send,

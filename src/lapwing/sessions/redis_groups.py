@@ -71,7 +71,7 @@ def create(session: ClientState, words: list[bytes], now: int) -> Reply:
     if name in stream.topic.channels:
         raise ErrorReply(errors.BUSY_GROUP)
     cursor = stream.behind_id(entry)
-    channel = session.broker.create_channel(stream.topic, name, now=now, cursor=cursor, sync=False)
+    channel = stream.topic.create_channel(name, now=now, cursor=cursor, sync=False)
     session.context.group(stream, channel).place_at(entry, options.entries_read)
     if session.broker.options.durability != "fsync":
         return replies.OK
