@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing.broker import holder_records, notes
+from lapwing.broker import notes
 from lapwing.broker.pending import Reason
 from lapwing.broker.skips import Run, Runs, runs_of, union
 from lapwing.log.datapath import folder
+from lapwing.log.journal import HeldRun, HolderState
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.holder import Holder
     from lapwing.log.journal import ChannelState, Journal
 
 LATEST: Final = 2**63 - 1  # ns; the latest time that the journal can keep
@@ -48,7 +50,7 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
     tried = {sequence: pending.attempts[sequence] for sequence in unfinished if sequence in pending.attempts}
     journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
     if pending.holders.named or channel.saved_holders:
-        holder_records.save(channel, journal, channel.saved_holders)
+        _save_holders(channel, journal)
     if channel.door_state != channel.saved_state:
         journal.note(channel.name, DOOR, json.dumps(channel.door_state).encode() if channel.door_state else b"")
         channel.saved_state = dict(channel.door_state)
@@ -60,6 +62,34 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
     if now is not None:
         count = len(unfinished) + sum(len(holder.in_flight) for holder in pending.holders.named.values())
         channel.quiet_until = now + count * SAVING
+
+
+def _save_holders(channel: ChannelCore, journal: Journal) -> None:
+    """Save the named holders that are not as the journal has them: who holds which messages, since when."""
+    named, saved = channel.pending.holders.named, channel.saved_holders
+    for name in saved.keys() - named.keys():
+        journal.drop_holder(channel.name, name)
+        del saved[name]
+    for name, holder in named.items():
+        state = _holder_state(channel, holder)
+        if saved.get(name) != state:
+            journal.holder(channel.name, name, state)
+            saved[name] = state
+
+
+def _holder_state(channel: ChannelCore, holder: Holder) -> HolderState:
+    """Return what the journal keeps of a holder; its times are the broker's."""
+    attempts = channel.pending.attempts
+    runs: list[HeldRun] = []
+    for sequence in sorted(holder.in_flight):
+        delivered = holder.in_flight[sequence].delivered
+        found = HeldRun(sequence, sequence + 1, delivered, attempts.get(sequence, 1))
+        last = runs[-1] if runs else None
+        if last is not None and (last.stop, *last[2:]) == (sequence, *found[2:]):
+            runs[-1] = last._replace(stop=sequence + 1)
+        else:
+            runs.append(found)
+    return HolderState(holder.seen, holder.active, runs)
 
 
 def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int) -> None:
@@ -83,7 +113,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
         return (sequence >= log.first and sequence not in log.lost) or sequence in copied
 
     pending.attempts.update((each, attempts) for each, attempts in state.attempts.items() if there(each))
-    channel.saved_holders = holder_records.restore(channel, state.holders, there, now=now)
+    _restore_holders(channel, state.holders, there, now)
     channel.door_state = read_note(state.notes.get(DOOR, b""))
     channel.saved_state = dict(channel.door_state)
     held = {sequence for holder in pending.holders.named.values() for sequence in holder.in_flight}
@@ -112,6 +142,25 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     notes.restore(channel, state.notes)
     channel.schedule(pending.deferred.next_due())
     channel.dirty = True
+
+
+def _restore_holders(
+    channel: ChannelCore, states: dict[str, HolderState], there: Callable[[int], bool], now: int
+) -> None:
+    """Create the named holders as they were saved, with the messages that are still `there`."""
+    pending = channel.pending
+    for name, state in states.items():
+        holder = pending.holders.by_name(name)
+        holder.seen = min(state.seen, now)
+        holder.active = min(state.active, now)
+        for run in state.runs:
+            held = [sequence for sequence in range(run.start, run.stop) if there(sequence)]
+            pending.leases.hold(held, holder, timeout=None, delivered=min(run.delivered, now))
+            if run.deliveries != 1:
+                pending.attempts.update(dict.fromkeys(held, run.deliveries))
+            if held:
+                channel.overlap = max(channel.overlap, held[-1] + 1)
+    channel.saved_holders = dict(states)
 
 
 def _report_lost(channel: ChannelCore, state: ChannelState) -> None:

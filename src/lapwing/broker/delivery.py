@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
-from lapwing.broker.delivery_alone import deliver_alone
 from lapwing.broker.holder import FATAL
 from lapwing.broker.skips import runs_of
 from lapwing.broker.subscription import Credit, Subscription
@@ -26,9 +25,7 @@ def deliver(channel: ChannelCore, now: int) -> None:
     alone, limits = channel.pending.alone, channel.limits
     if alone or channel.reserved:
         most = len(alone) if limits is None else limits.allowance(channel, len(alone), now=now)
-        took = deliver_alone(
-            channel, lambda subscription, sequence: _redeliver_alone(channel, sequence, subscription, now), most
-        )
+        took = _deliver_alone(channel, most, now)
         if limits is not None:
             limits.took(channel, took)
         _delivered(channel)
@@ -244,11 +241,44 @@ def _oldest(channel: ChannelCore, now: int) -> int:
     return now + channel.topic.skew - channel.effective.message_ttl
 
 
-def _redeliver_alone(channel: ChannelCore, sequence: int, subscription: Subscription, now: int) -> int:
-    """Deliver a message that waits to be delivered alone; return 0 when it is gone."""
-    given = _redeliver(channel, sequence, subscription, now)
-    channel.pending.alone.pop(sequence, None)  # only now: a failed read leaves it where it is
-    return given
+def _deliver_alone(channel: ChannelCore, most: int, now: int) -> int:
+    """Deliver up to `most` messages, each to a consumer that holds nothing else; return how many.
+
+    The consumer gets nothing else until it has answered. If none is free, one is kept free. It is the last chance of a
+    message whose failures were all lost connections: a consumer that crashes takes every message down that it holds,
+    and only one of them may be to blame.
+    """
+    left = most
+    alone, reserved = channel.pending.alone, channel.reserved
+    for subscription, sequence in list(reserved.items()):
+        answered = sequence is not None and sequence not in subscription.holder.in_flight
+        over = answered or (sequence is None and not alone)
+        if over or subscription not in channel.subscriptions:
+            del reserved[subscription]
+            subscription.reserved = False
+    if not alone:
+        return 0
+    for subscription in list(channel.subscriptions):
+        if reserved.get(subscription) is not None or subscription.holder.in_flight:
+            continue
+        subscription.reserved = False
+        while alone and left > 0 and subscription.room > 0:
+            sequence = next(iter(alone))
+            given = _redeliver(channel, sequence, subscription, now)
+            alone.pop(sequence, None)  # only now: a failed read leaves it where it is
+            if given:
+                left -= 1
+                _reserve(channel, subscription, sequence)
+    if alone and not reserved:
+        wanting = [each for each in channel.subscriptions if each.room > 0 or each.holder.in_flight]
+        if wanting:
+            _reserve(channel, min(wanting, key=lambda each: len(each.holder.in_flight)), None)
+    return most - left
+
+
+def _reserve(channel: ChannelCore, subscription: Subscription, sequence: int | None) -> None:
+    channel.reserved[subscription] = sequence
+    subscription.reserved = True
 
 
 def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, now: int) -> int:

@@ -19,7 +19,7 @@ from lapwing import kernel
 from lapwing.broker import dead_letter_view, dead_letters, overflow, seek, settings, times
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.dead_letter_view import DeadLetter
-from lapwing.broker.rate import TokenBucket
+from lapwing.broker.delivery_limits import TokenBucket
 from lapwing.broker.redrive_task import CANCELLED, DONE, NOWHERE, RUNNING, TOPIC, RedriveTask
 from lapwing.broker.settings import Rate
 from lapwing.broker.skips import runs_of

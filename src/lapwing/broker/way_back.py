@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lapwing.broker.dead_letters import ATTEMPTS, EXPIRED
 from lapwing.broker.pending import FAILURES, Reason
-from lapwing.broker.retry import delay_after
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.settings import ChannelSettings
 
+_MOST_DOUBLINGS: Final = 1000  # beyond that any factor above 1.05 has long passed the longest delay
 _SHORTEST: Final = 1_000_000_000  # ns that a message waits at least when its dead-letter topic refuses it
 _QUIET: Final = 10_000_000_000  # ns between two log lines of one channel about dropped messages
 
@@ -60,6 +61,22 @@ def give_back(
     pending.give_back(ready, reason, now=now, behind=behind)
     if hopeless:
         give_up(channel, hopeless, ATTEMPTS, now=now, consumer=consumer)
+
+
+def delay_after(failures: int, settings: ChannelSettings, random: Callable[[], float]) -> int:
+    """Return the ns to wait after that many failures: growing, at most `retry_max`, then varied by the jitter.
+
+    `random` gives numbers of [0, 1).
+    """
+    first = settings.retry_first
+    if not first:
+        return 0
+    try:
+        delay = first * settings.retry_factor ** min(failures - 1, _MOST_DOUBLINGS)
+    except OverflowError:
+        delay = settings.retry_max
+    delay = min(delay, settings.retry_max)
+    return max(int(delay * (1 + settings.retry_jitter * (2 * random() - 1))), 0)
 
 
 def give_up(
