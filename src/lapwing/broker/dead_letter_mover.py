@@ -6,8 +6,8 @@ after it leaves a copy that the next start recognises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from lapwing import kernel
 from lapwing.broker import dead_letters, times, way_back
 from lapwing.broker.dead_letter_link import DeadLetterMark
-from lapwing.broker.dead_letters import Cause, LetterHeaders, Origin
 from lapwing.broker.skips import Run, runs_of
+from lapwing.broker.topic_writer import CallReceipt
 from lapwing.errors import LapwingError, LogError
+from lapwing.log.attributes import encode_headers
 from lapwing.log.log import Extra, TopicLog
 from lapwing.log.segment import time_of
 
@@ -100,7 +101,7 @@ class DeadLetterMover:
             try:
                 moved = self._publish(channel, batch, now)
             except (LapwingError, OSError) as error:
-                self.refuse(channel, list(batch), error, now=now)
+                self._refuse(channel, list(batch), error, now)
                 continue
             if len(moved) < len(batch):
                 rest |= {sequence: name for sequence, name in batch.items() if sequence not in moved}
@@ -111,9 +112,8 @@ class DeadLetterMover:
         """Append a batch of one channel; return the messages that are dealt with."""
         target = self.dead_topic(channel.dead_topic, now=now)
         self._agree(channel, target, now)
-        origin = Origin(channel.topic.name, channel.name, self._broker.node_name, channel.topic.log.identity)
         kept = _headers(channel, consumers)
-        headers = LetterHeaders(origin, at=now + self._broker.skew)
+        headers = _LetterHeaders(channel, self._broker.node_name, at=now + self._broker.skew)
         causes: dict[_CauseKey, bytes] = {}
         failures, attempts, deleted = channel.pending.failures, channel.pending.attempts, channel.topic.deleted
         done: set[int] = set()
@@ -126,7 +126,7 @@ class DeadLetterMover:
                 break
             done.add(sequence)
             own = kept.get(sequence, _NOTHING)
-            if own and dead_letters.is_dead_letter(own):
+            if "dead-id" in own:  # it is a dead letter itself
                 way_back.spare(channel, sequence, now=now)
                 continue
             if frame is None or (deleted and channel.is_gone(sequence)):
@@ -135,14 +135,15 @@ class DeadLetterMover:
             key = failures.get(sequence), failures.error(sequence), consumers[sequence], attempts.get(sequence, 1)
             cause = causes.get(key)
             if cause is None:
-                cause = causes[key] = headers.of_cause(_cause(*key))
+                cause = causes[key] = headers.of_cause(*key)
             text = headers.encode(sequence, frame[_ID], cause, published=_shown(time_of(frame)), kept=own)
             rows.append(b"[%d,0,%b]" % (first + len(bodies), text))
             bodies.append(frame[kernel.HEAD :])
             moved.append(sequence)
             size += len(frame)
         if moved:
-            target.publish_own(bodies, (), _Move(self, channel, target, moved), now=now, rows=b",".join(rows))
+            receipt = CallReceipt(partial(self._settle, channel, target, moved))
+            target.publish_own(bodies, (), receipt, now=now, rows=b",".join(rows))
             channel.dead_link().unsettled.append((target.log.identity, first))
             self._unsettled.setdefault(target.log.identity, []).append(first)
         return done
@@ -153,22 +154,23 @@ class DeadLetterMover:
         topic.create_channel(dead_letters.CHANNEL, now=now)
         return topic
 
-    def settled(self, channel: ChannelCore, target: Topic, first: int, moved: Sequence[int], now: int) -> None:
-        """Finish messages whose copies are written."""
-        self.forget(channel, target, first)
-        self._refused.pop(channel, None)
-        if not channel.exiting:
-            channel.counts.dead += len(channel.finish(moved, now=now))
-
-    def forget(self, channel: ChannelCore, target: Topic, first: int) -> None:
-        """Forget a batch that is written, or never will be."""
-        log = target.log.identity
+    def _settle(
+        self, channel: ChannelCore, target: Topic, moved: list[int], first: int, error: LapwingError | None
+    ) -> None:
+        """Finish messages whose copies are written, from `first` on; or have them wait."""
+        log, now = target.log.identity, self._broker.now
         channel.dead_link().unsettled.remove((log, first))
         self._unsettled[log].remove(first)
         if not self._unsettled[log]:
             del self._unsettled[log]
+        if error is not None:
+            self._refuse(channel, moved, error, now)
+            return
+        self._refused.pop(channel, None)
+        if not channel.exiting:
+            channel.counts.dead += len(channel.finish(moved, now=now))
 
-    def refuse(self, channel: ChannelCore, sequences: Sequence[int], error: Exception, *, now: int) -> None:
+    def _refuse(self, channel: ChannelCore, sequences: list[int], error: Exception, now: int) -> None:
         """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
         if channel not in self._refused:
             self._broker.report(
@@ -244,34 +246,54 @@ def _is_copy(channel: ChannelCore, sequence: int, log: TopicLog, extra: Extra) -
     return extra.headers.get("dead-published") == published and letter[kernel.HEAD :] == message[kernel.HEAD :]
 
 
-class _Move:
-    """The receipt of a batch of dead letters."""
+class _LetterHeaders:
+    """The headers of the dead letters of one channel that are made at one time, as JSON.
 
-    __slots__ = ("_channel", "_moved", "_mover", "_target")
+    What letters share is encoded once, and numbers and times need no encoder: letters come by the thousand.
+    """
 
-    def __init__(self, mover: DeadLetterMover, channel: ChannelCore, target: Topic, moved: list[int]) -> None:
-        self._mover = mover
-        self._channel = channel
-        self._target = target
-        self._moved = moved
+    __slots__ = ("_shared",)
 
-    def settle(self, sequence: int, error: LapwingError | None) -> None:
-        """Finish the messages, or have them wait."""
-        now = self._mover._broker.now
-        if error is None:
-            self._mover.settled(self._channel, self._target, sequence, self._moved, now)
-        else:
-            self._mover.forget(self._channel, self._target, sequence)
-            self._mover.refuse(self._channel, self._moved, error, now=now)
+    def __init__(self, channel: ChannelCore, node: str, *, at: int) -> None:
+        """`node` is the name of this one, `at` the time, Unix ns."""
+        shared = {
+            "dead-topic": channel.topic.name,
+            "dead-channel": channel.name,
+            "dead-node": node,
+            "dead-log": channel.topic.log.identity,
+            "dead-at": times.show(at),
+        }
+        self._shared = encode_headers(shared)[1:-1]
+
+    def of_cause(self, failure: Failure, error: str, consumer: str, deliveries: int) -> bytes:
+        """Return the members that letters with the same cause share.
+
+        `error` is the last that a consumer reported, and `consumer` held the message last.
+        """
+        text = b'%b,"dead-reason":"%b","dead-failures":"%d","dead-deliveries":"%d"' % (
+            self._shared, failure.doom.encode(), failure.failures, deliveries,
+        )  # fmt: skip
+        if failure.first:
+            text += b',"dead-first-failed":"%b"' % times.show(failure.first).encode()
+        if failure.deaths:
+            text += b',"dead-count":"%d"' % (failure.deaths + 1)
+        named = {"dead-error": error, "dead-consumer": consumer}
+        named = {name: value for name, value in named.items() if value}
+        return b"%b,%b" % (text, encode_headers(named)[1:-1]) if named else text
+
+    def encode(
+        self, sequence: int, message_id: bytes, cause: bytes, *, published: bytes, kept: Mapping[str, str]
+    ) -> bytes:
+        """Return the headers of a letter; `cause` is of `of_cause`, and `kept` are those that the message had."""
+        own = b'%b,"dead-sequence":"%d","dead-id":"%b","dead-published":"%b"' % (cause, sequence, message_id, published)
+        if kept and (named := dead_letters.original(kept)):
+            return b"{%b,%b}" % (encode_headers(named)[1:-1], own)
+        return b"{%b}" % own
 
 
 @lru_cache(64)
 def _shown(nanoseconds: int) -> bytes:
     return times.show(nanoseconds).encode()
-
-
-def _cause(failure: Failure, error: str, consumer: str, deliveries: int) -> Cause:
-    return Cause(failure.doom, error, consumer, failure.failures, deliveries, failure.first, failure.deaths)
 
 
 def _frames(channel: ChannelCore, sequences: Iterable[int]) -> Iterator[tuple[int, bytes | None]]:

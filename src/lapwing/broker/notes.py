@@ -28,7 +28,7 @@ _RETURNED: Final = "returned"
 
 def changed(channel: ChannelCore) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a channel that are not as the journal has them, by key."""
-    found = {_BOOKMARK: _bookmark(channel)}
+    found = {_BOOKMARK: _encoded(asdict(channel.bookmark) if channel.bookmark is not None else None)}
     link = channel.dead
     if link is not None:
         channel.topic.mover.update_mark(channel)
@@ -66,13 +66,6 @@ def _restore(channel: ChannelCore, key: str, note: Any) -> None:
 
 def _runs(note: Any) -> list[Run]:
     return [(int(start), int(stop)) for start, stop in note]
-
-
-def _bookmark(channel: ChannelCore) -> bytes:
-    mark = channel.bookmark
-    if mark is None:
-        return b""
-    return _encoded(asdict(mark))
 
 
 def _encoded(document: Any) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
@@ -23,6 +24,7 @@ from lapwing.broker.delivery_limits import TokenBucket
 from lapwing.broker.redrive_task import CANCELLED, DONE, NOWHERE, RUNNING, TOPIC, RedriveTask
 from lapwing.broker.settings import Rate
 from lapwing.broker.skips import runs_of
+from lapwing.broker.topic_writer import CallReceipt
 from lapwing.errors import ChannelFull, CorruptChunk, LapwingError, LogError, OutOfRange, SettingRefused
 from lapwing.log.attributes import Rows
 from lapwing.log.log import Extra
@@ -311,7 +313,7 @@ class Redrives:
         self._settling[dead.topic.name] = self._settling.get(dead.topic.name, 0) + 1
         if task.unsettled is None:
             task.unsettled = found[0].sequence
-        receipt = _Republished(self, dead, task, topic, [letter.sequence for letter in found])
+        receipt = CallReceipt(partial(self._republished, dead, task, topic, [letter.sequence for letter in found]))
         topic.publish_own(bodies, extras, receipt, now=now)
         if (bucket := self._buckets.get(dead.topic.name)) is not None:
             bucket.take(len(found))
@@ -320,14 +322,16 @@ class Redrives:
             raise full
         return []
 
-    def republished(self, dead: Channel, task: RedriveTask, topic: Topic, done: list[int], error: str) -> None:
+    def _republished(
+        self, dead: Channel, task: RedriveTask, topic: Topic, done: list[int], _: int, error: LapwingError | None
+    ) -> None:
         """Finish letters that were published again, or try them again."""
         self._settling[dead.topic.name] -= 1
         if not self._settling[dead.topic.name]:
             task.unsettled = None
-        if error:
+        if error is not None:
             task.position = min(task.position, done[0])
-            task.error = error
+            task.error = str(error)
             self._again[dead.topic.name] = self._broker.now + _RETRY
             return
         finish(dead, done, now=self._broker.now)
@@ -384,24 +388,6 @@ class Redrives:
                 if source == log and sequence.isdigit() and dead_letters.is_served(topic.log, extra.sequence):
                     done.append(int(sequence))
             finish(dead, done, now=now)
-
-
-class _Republished:
-    """The receipt of letters that are published again."""
-
-    __slots__ = ("_dead", "_done", "_redrives", "_task", "_topic")
-
-    def __init__(self, redrives: Redrives, dead: Channel, task: RedriveTask, topic: Topic, done: list[int]) -> None:
-        self._redrives = redrives
-        self._dead = dead
-        self._task = task
-        self._topic = topic
-        self._done = done
-
-    def settle(self, sequence: int, error: LapwingError | None) -> None:
-        """Finish the letters, or try them again."""
-        text = "" if error is None else str(error)
-        self._redrives.republished(self._dead, self._task, self._topic, self._done, text)
 
 
 def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes | None, now: int) -> list[int]:

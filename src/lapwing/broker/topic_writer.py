@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import ids, kernel, names
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 class Receipt(Protocol):
     """The acknowledgement of a publish."""
 
-    def settle(self, sequence: int, error: LapwingError | None) -> None:
+    def settle(self, sequence: int, error: LapwingError | None, /) -> None:
         """Note that the messages are in the log from `sequence` on (synced, with `fsync`), or why they are not."""
 
 
-class _NoReceipt:
-    """For a publish whose caller learns the outcome in another way."""
+@dataclass(frozen=True, slots=True)
+class CallReceipt:
+    """A receipt that calls a function."""
 
-    def settle(self, sequence: int, error: LapwingError | None) -> None:
-        """Do nothing."""
+    settle: Callable[[int, LapwingError | None], None]
 
 
-_NO_RECEIPT: Final = _NoReceipt()
+_NO_RECEIPT: Final = CallReceipt(lambda sequence, error: None)  # the caller learns the outcome in another way
 NOTHING_COUNTED: Final = (0, 0)
 
 
