@@ -20,7 +20,7 @@ from lapwing.broker.storage import Storage
 from lapwing.broker.subscription import Subscription
 from lapwing.broker.topic import Topic
 from lapwing.broker.topic_writer import Receipt
-from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory, ReadFailed
+from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory
 
 if TYPE_CHECKING:
     from lapwing.broker.client_stats import Client
@@ -206,10 +206,6 @@ class Broker:
         """Have the catalog written at the end of this turn."""
         self.catalog_dirty = self._catalog_due = True
 
-    def journal_later(self, topic: Topic) -> None:
-        """Have the topic's state written to its journal with the next checkpoint."""
-        self.stale[topic] = None
-
     @property
     def draining(self) -> bool:
         """Whether the broker takes no new messages."""
@@ -299,10 +295,6 @@ class Broker:
             self.memory_problem = problem
             for topic in self.topics.values() if changed else ():
                 topic.set_admission()
-
-    def read_failed(self, topic: Topic, error: ReadFailed, *, now: int) -> None:
-        """Note that a topic could not be read; it is retried, and health is bad until it can be."""
-        self.read_stalls.add(topic, error, now=now)
 
     def scan(self, now: int) -> bool:
         """Look at channels with a deadline that has come, a selection at a time; return whether more are due."""

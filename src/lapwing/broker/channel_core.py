@@ -48,14 +48,12 @@ class ChannelTopic(Protocol):
 
     name: str
     ephemeral: bool
-    exiting: bool
     log: TopicLog
     store: Store
     fanned_out: int
     id_base: int
     emptied: EmptiedRuns
     deleted: DeletedRuns
-    settings: Mapping[str, Any]
     report: Callable[[str], None]
 
     @property
@@ -71,12 +69,6 @@ class ChannelTopic(Protocol):
 
     def sequence_of(self, message_id: bytes) -> int:
         """Return the sequence that an id names, or -1."""
-
-    def sequences_of(self, message_ids: Sequence[bytes]) -> list[int]:
-        """Return the sequences that ids name, or -1."""
-
-    def set_admission(self) -> None:
-        """Put the limits on publishes in force."""
 
     def changed(self) -> None:
         """Have the state of the topic saved with the next checkpoint."""

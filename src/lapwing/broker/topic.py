@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lapwing.broker.agenda import Agenda
     from lapwing.broker.channel_core import Mover
     from lapwing.broker.options import Options
+    from lapwing.broker.read_stalls import ReadStalls
     from lapwing.broker.settings import ChannelSettings
     from lapwing.broker.storage import Store
     from lapwing.log.topiclog import DirectLog
@@ -57,6 +58,8 @@ class TopicBroker(Protocol):
     skew: int
     memory_problem: str | None
     dirty_topics: list[Topic]
+    stale: dict[Topic, None]
+    read_stalls: ReadStalls[Channel | Topic]
     unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]]
     agenda: Agenda
     grown: dict[str, None] | None
@@ -85,12 +88,6 @@ class TopicBroker(Protocol):
 
     def fail(self, error: Exception) -> None:
         """Note that a write failed."""
-
-    def journal_later(self, topic: Topic) -> None:
-        """Save the state of a topic with the next checkpoint."""
-
-    def read_failed(self, topic: Topic, error: ReadFailed, *, now: int) -> None:
-        """Note that a topic could not be read."""
 
     def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
         """Note that a topic or channel came or went."""
@@ -231,7 +228,7 @@ class Topic(TopicWriter):
         try:
             self.try_fan_out(now)
         except ReadFailed as error:
-            self._broker.read_failed(self, error, now=now)
+            self._broker.read_stalls.add(self, error, now=now)
 
     def try_fan_out(self, now: int) -> None:
         """Hand new messages to the channels, unless the topic stands still. Raises `ReadFailed`, and nothing moves.
@@ -330,7 +327,7 @@ class Topic(TopicWriter):
 
     def changed(self) -> None:
         """Have the state of the topic saved with the next checkpoint."""
-        self._broker.journal_later(self)
+        self._broker.stale[self] = None
 
     def save(self) -> None:
         """Save the state of the topic now, as publishes are saved; when the disk refuses, with a later checkpoint."""
