@@ -1,11 +1,12 @@
 """A machine's clock that is set by hours, while the broker runs or while it does not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lapwing.broker.stats import oldest_age
-from lapwing.log.retention import RetentionLimits, SegmentFacts, expendable
+from lapwing.log.retention import RetentionLimits, expendable
 from play import MINUTE, SECOND, Stage, numbered
 
 HOUR = 60 * MINUTE
@@ -132,7 +133,7 @@ def test_ages_and_latencies_are_right_after_a_jump(tmp_path: Path) -> None:
 def test_a_segment_stamped_by_a_clock_that_ran_ahead_is_not_kept_for_ever() -> None:
     year = 365 * 24 * HOUR
     newest = [1 * HOUR, 2 * HOUR + year, 0, 3 * HOUR, 4 * HOUR]
-    closed = [SegmentFacts(end=10 * number, bytes=100, newest=time) for number, time in enumerate(newest, 1)]
+    closed = [SimpleNamespace(end=10 * number, size=100, newest=time) for number, time in enumerate(newest, 1)]
 
     def gone(now: int) -> int:
         limits = RetentionLimits(age=2 * HOUR)

@@ -4,6 +4,7 @@ import errno
 import os
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from lapwing.errors import OutOfRange
 from lapwing.log.disk import OpenFiles
 from lapwing.log.index import RECORD
 from lapwing.log.log import DiskLog, Extra, LogOptions, RetentionLimits
-from lapwing.log.retention import SegmentFacts, expendable
+from lapwing.log.retention import expendable
 
 from .faulty import FaultyDisk
 from .writing import NODE, append, bodies, publish
@@ -119,7 +120,7 @@ def test_a_full_disk_takes_what_retention_wanted_but_never_what_is_needed(tmp_pa
 
 
 def test_the_decision_needs_no_disk() -> None:
-    closed = [SegmentFacts(end=10 * number, bytes=100, newest=number) for number in range(1, 6)]
+    closed = [SimpleNamespace(end=10 * number, size=100, newest=number) for number in range(1, 6)]
 
     def gone(needed: int = 50, free: int | None = None, **limits: int) -> int:
         return expendable(

@@ -291,7 +291,7 @@ class DiskStorage(Storage):
             directory = self._place.topic_dir(saved.name)
             if resting_file.stamp(directory, saved.first, saved.end) == saved.files:
                 node = self._node if saved.node == self._node else saved.node  # one object for all topics
-                state = (node, saved.first, saved.end, saved.rows_end, resting_file.unpack(saved.packed))
+                state = (node, saved.first, saved.end, saved.rows_end, saved.packed)
                 log = DiskLog.resume_resting(state, self._options, self._files, self._on_corrupt)
                 log.name_directory(self._place.topics, saved.name)
                 yield saved, DiskStore(log, sync=self._options.durability == "fsync", journal=saved.journal)
@@ -346,7 +346,7 @@ def _resting_topic(name: str, store: Store, fanned_out: int) -> RestingTopic | N
     files = resting_file.stamp(store.log.directory, first, end)
     if files is None:
         return None
-    return RestingTopic(name, files, node, first, end, rows_end, resting_file.pack(packed), journal, fanned_out)
+    return RestingTopic(name, files, node, first, end, rows_end, packed, journal, fanned_out)
 
 
 class MemoryStorage(Storage):

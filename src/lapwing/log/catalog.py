@@ -129,18 +129,17 @@ class Catalog:
     def save(self, topics: Iterable[TopicEntry], policies: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Make `topics` and `policies` the catalog, in one step, without ephemeral topics. Raises `WriteFailed`."""
         lasting = [topic for topic in topics if not names.ephemeral(topic.name)]
-        save = self.begin_save(list(map(encode_topic, lasting)), policies)
+        save = CatalogSave(self, list(map(encode_topic, lasting)), policies)
         save.write()
         save.finish()
         save.sync_name()
 
-    def begin_save(self, topics: list[str], policies: Mapping[str, Any]) -> "CatalogSave":
-        """Begin to make `topics`, as `encode_topic` returns them, and `policies` the catalog."""
-        return CatalogSave(self, topics, policies)
-
 
 class CatalogSave:
-    """One save of a catalog in three steps; the first and the last take long, and may run in another thread."""
+    """One save of a catalog in three steps; the first and the last take long, and may run in another thread.
+
+    `topics` are as `encode_topic` returns them.
+    """
 
     def __init__(self, catalog: Catalog, topics: list[str], policies: Mapping[str, Any]) -> None:
         catalog.saves += 1

@@ -253,14 +253,6 @@ class Sheds(Protocol):
         """Drop them."""
 
 
-class _Kept:
-    __slots__ = ("owner", "size")
-
-    def __init__(self, owner: "weakref.ref[Sheds]") -> None:
-        self.owner = owner
-        self.size = 0
-
-
 class OpenFiles:
     """Resources that all logs of a process share: a bounded number of descriptors, and of bytes kept in memory.
 
@@ -272,7 +264,7 @@ class OpenFiles:
         self.limit = limit
         self.cache_bytes = cache_bytes
         self._open: OrderedDict[File, None] = OrderedDict()
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[weakref.ref[Sheds], int]] = OrderedDict()  # owner, bytes
         self._kept_bytes = 0
 
     def __len__(self) -> int:
@@ -314,21 +306,17 @@ class OpenFiles:
     def keep(self, owner: Sheds, size: int) -> None:
         """Note that `owner` now keeps `size` bytes; when all keep too much, the longest unheard of sheds."""
         key = id(owner)
-        known = self._kept.get(key)
+        known = self._kept.pop(key, None)
         if known is None:
-            if not size:
-                return
-            known = self._kept[key] = _Kept(weakref.ref(owner, lambda _: self._forget(key)))
-        self._kept_bytes += size - known.size
-        known.size = size
+            known = weakref.ref(owner, lambda _: self._forget(key)), 0
+        self._kept_bytes += size - known[1]
         if not size:
-            del self._kept[key]
             return
-        self._kept.move_to_end(key)
+        self._kept[key] = known[0], size
         while self._kept_bytes > self.cache_bytes and len(self._kept) > 1:  # not who is just about to use it
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.size
-            holder = oldest.owner()
+            _, (oldest, kept) = self._kept.popitem(last=False)
+            self._kept_bytes -= kept
+            holder = oldest()
             if holder is not None:
                 holder.shed()
 
@@ -336,4 +324,4 @@ class OpenFiles:
         """Forget an owner that was deleted with what it kept."""
         known = self._kept.pop(key, None)
         if known is not None:
-            self._kept_bytes -= known.size
+            self._kept_bytes -= known[1]

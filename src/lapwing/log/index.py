@@ -14,6 +14,7 @@ Records of a segment that is appended to are written some time after their frame
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ UNVERIFIED: Final = 4  # flag, with the first: the bytes look sound, but no chec
 _FIELDS: Final = struct.Struct("<QQqIIIIIIIII")
 _CRC: Final = struct.Struct("<I")
 _BODY: Final = RECORD - 4
+_BLOCK: Final = 4096 * RECORD  # bytes that are read at a time
 _FRAMES_CRC: Final = 32  # where the checksum of the frames stands
 
 
@@ -138,6 +140,13 @@ class Index:
         if len(chunks) == on_disk - number:
             chunks += self.recent[: most - len(chunks)]
         return chunks
+
+    def each(self) -> Iterator[tuple[int, bytes, Chunk | None]]:
+        """Yield every record of the file: its offset, its bytes, and its chunk; None when it is damaged."""
+        for begin in range(0, self.file.size() // RECORD * RECORD, _BLOCK):
+            data = self.file.read(_BLOCK, begin)
+            for at in range(0, len(data) // RECORD * RECORD, RECORD):
+                yield begin + at, data[at : at + RECORD], decode(data, at)
 
     def write(self) -> None:
         """Write the records that are in memory alone. Raises `OSError`; then all of them are still to be written."""

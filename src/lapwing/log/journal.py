@@ -106,7 +106,7 @@ class Journal:
             self._keep_copy()
             with contextlib.suppress(OSError):
                 state.written = os.stat(self.path).st_mtime_ns
-        if cut and not self._rewrite(folded):
+        if cut and not self.compact(folded):
             raise LogError(f"{self.path}: knows of messages that the log has lost, and cannot be written: make room")
         return state
 
@@ -276,20 +276,15 @@ class Journal:
         except OSError as error:
             self.notes.append(f"{self.path}: damaged, and could not be copied: {error}")
 
-    def compact(self) -> None:
-        """Write the state alone to a new file, which takes the old one's place; on error the old one stays."""
-        try:
-            folded = self._fold()
-        except LogError as error:
-            self.notes.append(f"{self.path}: could not be compacted: {error}")
-            return
-        self._rewrite(folded)
+    def compact(self, folded: JournalFold | None = None) -> bool:
+        """Write the state alone, that of the file or `folded`, to a new file, which takes the old one's place.
 
-    def _rewrite(self, folded: JournalFold) -> bool:
-        """Write the state alone; return whether that worked."""
+        Return whether that worked; on error the old file stays.
+        """
         try:
-            self._file.replace([records.encode(b"".join(_encoded(folded)))], sync=self._sync)
-        except OSError as error:
+            whole = b"".join(_encoded(self._fold() if folded is None else folded))
+            self._file.replace([records.encode(whole)], sync=self._sync)
+        except (OSError, LogError) as error:
             self.notes.append(f"{self.path}: could not be compacted: {error}")
             return False
         self._version = entries.VERSION

@@ -260,19 +260,11 @@ class DiskLog(RestingLog):
         for segment in self._segments:
             if segment.index.count and segment.newest >= timestamp:
                 return self._with_sound_index(segment, lambda: self._search_time(segment, timestamp))  # noqa: B023 - called at once
-        return self._first_since(self._written, self.end, timestamp)
+        return reading.first_since(self.reader(self._written), self.end, timestamp)
 
     def _search_time(self, segment: Segment, timestamp: int) -> int:
         chunk = segment.index.chunk(segment.index.find_time(timestamp))
-        return self._first_since(chunk.first, chunk.end, timestamp)
-
-    def _first_since(self, start: int, stop: int, timestamp: int) -> int:
-        for first, _, frames in self.blocks(start, stop, BLOCK_BYTES):
-            positions, _ = kernel.scan_frames(frames, 0, len(frames))
-            for index in range(len(positions) - 1):
-                if time_of(frames, positions[index]) >= timestamp:
-                    return first + index
-        return stop
+        return reading.first_since(self.reader(chunk.first), chunk.end, timestamp)
 
     def timestamp(self, sequence: int) -> int:
         """Return when a message was published, in ns; about when, if it is not served any more. Raises `OutOfRange`."""
@@ -302,7 +294,7 @@ class DiskLog(RestingLog):
         if not closed or closed[0].end > sequence:
             return []
         gone = retention.expendable(
-            [retention.SegmentFacts(segment.end, segment.size, segment.newest) for segment in closed],
+            closed,
             active_bytes=self._segments[-1].size,
             needed=sequence,
             now=now,

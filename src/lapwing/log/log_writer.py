@@ -173,7 +173,7 @@ class LogWriter:
     def adopt(self, frames: Frames, count: int) -> None:
         """Make frames count that were written to `direct_place`."""
         segment = self._segments[-1]
-        segment.adopt(count, frames, last_time(frames), self._sync.boundary)
+        segment.adopt(count, frames, last_time(frames), self._sync.target)
         self._since_check += len(frames)
         self._sync.wrote(segment)
         self._window.add(count, frames)
@@ -203,7 +203,7 @@ class LogWriter:
             return False
         atomic = max(self._pending_counts) > 1
         try:
-            if not segment.add(self.next - self.end, frames, time_of(frames), rows, self._sync.boundary, atomic=atomic):
+            if not segment.add(self.next - self.end, frames, time_of(frames), rows, self._sync.target, atomic=atomic):
                 return False
         except WriteFailed:
             self._give_up_pending()
@@ -273,7 +273,7 @@ class LogWriter:
         segments = self._segments
         if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
             beside = bool(extras) and not segments[-1].extras.size  # a file that is made with this write
-            segments[-1].write(batches, extras, self._sync.boundary, atomic=atomic)
+            segments[-1].write(batches, extras, self._sync.target, atomic=atomic)
             self._sync.wrote(segments[-1], created=beside)
         else:
             segment = self._roll()

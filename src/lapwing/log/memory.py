@@ -149,12 +149,7 @@ class MemoryLog:
 
     def at_time(self, timestamp: int) -> int:
         """Return the first sequence at or after a time; `end` when there is none."""
-        for first, _, frames in self.blocks(self.first, self.end, BLOCK_BYTES):
-            positions, _ = kernel.scan_frames(frames, 0, len(frames))
-            for index in range(len(positions) - 1):
-                if time_of(frames, positions[index]) >= timestamp:
-                    return first + index
-        return self.end
+        return reading.first_since(self.reader(self.first), self.end, timestamp)
 
     def timestamp(self, sequence: int) -> int:
         """Return when a message was published."""

@@ -6,6 +6,7 @@ Each is a generator of what it found, so that the caller can show progress; only
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 from lapwing import kernel
@@ -15,7 +16,7 @@ from lapwing.log.attributes import Extra
 from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import DataPath, unfold
 from lapwing.log.disk import DISK, Disk, File, OpenFiles
-from lapwing.log.index import QUARANTINED, RECORD, UNVERIFIED, Chunk, decode
+from lapwing.log.index import QUARANTINED, RECORD, UNVERIFIED, Chunk
 from lapwing.log.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions
 from lapwing.log.opening import read_identity, segment_firsts
@@ -146,27 +147,29 @@ def _walk(place: DataPath, topic: str, boot: int, *, by_form: bool, want_frames:
     total = sum(segment.frames.size() for segment in segments)
     summary = Summary(topic, *_identity(directory), segments=len(segments), bytes=total)
     summary.first = summary.next = firsts[0] if firsts else 0
-    done = 0
     try:
-        for problem in _identity_problems(topic, directory, summary):
-            summary.problems.append(problem)
-            yield problem
-        for number, segment in enumerate(segments):
-            following = firsts[number + 1] if number + 1 < len(firsts) else None
-            for event in _readable(topic, _walk_segment(topic, segment, summary, following, by_form, want_frames)):
-                if isinstance(event, Problem):
-                    summary.problems.append(event)
-                if isinstance(event, Progress):
-                    event = Progress(topic, done + event.done, total)
-                yield event
-            done += segment.size
-        for event in _readable(topic, _verify_records(topic, directory, files)):
+        for event in _walk_files(topic, directory, segments, summary, files, by_form, want_frames):
             if isinstance(event, Problem):
                 summary.problems.append(event)
             yield event
     finally:
         files.shut_all()
     yield summary
+
+
+def _walk_files(
+    topic: str, directory: str, segments: list[Segment], summary: Summary, files: OpenFiles, by_form: bool,
+    want_frames: bool,
+) -> Iterator[Event]:  # fmt: skip
+    if summary.node < 0:
+        found = (node_of(segment.frames) for segment in segments)
+        summary.node = next((node for node in found if node is not None), 0)
+        yield Problem(topic, os.path.join(directory, "identity"), 0, "missing or not readable")
+    done = 0
+    for segment, following in zip_longest(segments, [each.first for each in segments[1:]]):
+        yield from _readable(topic, _walk_segment(topic, segment, summary, following, by_form, want_frames, done))
+        done += segment.size
+    yield from _readable(topic, _verify_records(topic, directory, files))
 
 
 def _readable(topic: str, events: Iterator[Event]) -> Iterator[Event]:
@@ -184,19 +187,10 @@ def _identity(directory: str) -> tuple[str, int]:
         return "", -1
 
 
-def _identity_problems(topic: str, directory: str, summary: Summary) -> Iterator[Problem]:
-    if summary.node < 0:
-        files = OpenFiles(ReadOnlyDisk())
-        firsts = segment_firsts(os.listdir(directory))
-        found = [node_of(Segment(directory, first, files, 0).frames) for first in firsts]
-        summary.node = next((node for node in found if node is not None), 0)
-        files.shut_all()
-        yield Problem(topic, os.path.join(directory, "identity"), 0, "missing or not readable")
-
-
 def _walk_segment(
-    topic: str, segment: Segment, summary: Summary, following: int | None, by_form: bool, want_frames: bool
+    topic: str, segment: Segment, summary: Summary, following: int | None, by_form: bool, want_frames: bool, done: int
 ) -> Iterator[Event]:
+    """Read a segment that `done` bytes of frames stand before."""
     segment.size = segment.frames.size()
     segment.extras.size = segment.extras.file.size()
     problems: list[Problem] = []
@@ -205,30 +199,18 @@ def _walk_segment(
         if path != segment.frames.path:  # what is wrong with the frames is reported chunk by chunk
             problems.append(Problem(topic, path, offset, what))
 
-    known = _recorded(segment)
+    known = {chunk.offset: chunk.flags for _, _, chunk in segment.index.each() if chunk is not None}
     stop = 0
     for chunk in recovery.every_chunk(segment, summary.node, following, note, by_form=by_form):
         yield from problems
         problems.clear()
         yield from _walk_chunk(topic, segment, chunk, summary, known, want_frames)
         stop, segment.end = chunk.stop, chunk.end
-        yield Progress(topic, stop, segment.size)
+        yield Progress(topic, done + stop, summary.bytes)
     yield from problems
     if stop < segment.size:
         yield Problem(topic, segment.frames.path, stop, f"{segment.size - stop} bytes that are no whole message")
     summary.next = max(summary.next, segment.end)
-
-
-def _recorded(segment: Segment) -> dict[int, int]:
-    """Return the offsets of all chunks that have a record, with their flags."""
-    count = segment.index.file.size() // RECORD
-    segment.index.count = count
-    known: dict[int, int] = {}
-    for begin in range(0, count, 4096):
-        data = segment.index.file.read(min(4096, count - begin) * RECORD, begin * RECORD)
-        found = [decode(data, at) for at in range(0, len(data), RECORD)]
-        known.update((chunk.offset, chunk.flags) for chunk in found if chunk is not None)
-    return known
 
 
 def _walk_chunk(

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from lapwing import kernel
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import BLOCK_BYTES
-from lapwing.log.segment import Segment
+from lapwing.log.segment import Segment, time_of
 
 EVERYTHING: Final = 1 << 62
 
@@ -121,6 +121,16 @@ class Reader:
         if self._place is not None and self._files is not None:
             self._kept = True
             self._files.keep(self, len(frames))
+
+
+def first_since(reader: Reader, stop: int, timestamp: int) -> int:
+    """Return the first sequence from the reader's place on at or after a time; `stop` when there is none."""
+    for first, _, frames in blocks(reader, stop, BLOCK_BYTES):
+        positions, _ = kernel.scan_frames(frames, 0, len(frames))
+        for index in range(len(positions) - 1):
+            if time_of(frames, positions[index]) >= timestamp:
+                return first + index
+    return stop
 
 
 def blocks(reader: Reader, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:

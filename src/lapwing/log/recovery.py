@@ -61,14 +61,10 @@ def trusts(segment: Segment, before: Chunk) -> bool:
 def sound_index(segment: Segment) -> bool:
     """Return whether every record of an open segment matches its checksum, and all together cover every message."""
     at, expected = 0, segment.first
-    for begin in range(0, segment.index.count, _RECORDS_AT_ONCE):
-        most = min(_RECORDS_AT_ONCE, segment.index.count - begin)
-        data = segment.index.file.read(most * RECORD, begin * RECORD)
-        for place in range(0, most * RECORD, RECORD):
-            chunk = decode(data, place)
-            if chunk is None or chunk.first != expected or chunk.offset != at:
-                return False
-            at, expected = chunk.stop, chunk.end
+    for _, _, chunk in segment.index.each():
+        if chunk is None or chunk.first != expected or chunk.offset != at:
+            return False
+        at, expected = chunk.stop, chunk.end
     return at == segment.size and expected == segment.end
 
 
@@ -212,26 +208,21 @@ def every_chunk(
 
     `until` is the sequence that follows the segment, None when nothing does. Nothing is written.
     """
-    file = segment.index.file
     known = Chunk(segment.first, 0, 0, 0, 0, 0)  # all before its end was yielded
     damaged: list[bytes] = []  # records since then
-    count = file.size() // RECORD
-    for begin in range(0, count, _RECORDS_AT_ONCE):
-        data = file.read(min(_RECORDS_AT_ONCE, count - begin) * RECORD, begin * RECORD)
-        for place in range(0, len(data), RECORD):
-            chunk = decode(data, place)
-            if chunk is not None and until is not None and chunk.end > until:
-                chunk = chunk.before()  # of a write that failed
-            if chunk is None or not _follows(chunk, known, segment.size, until):
-                note(file.path, begin * RECORD + place, "dropped a record that is damaged or out of place")
-                damaged.append(data[place : place + RECORD])
-                continue
-            if chunk.offset > known.stop or chunk.first > known.end:
-                stretch = _behind(segment, known, chunk.offset, chunk.first, node, by_form)
-                yield from _without_record(stretch, damaged, note)
-            damaged.clear()
-            for known in [chunk] if chunk.stop <= segment.size else _left_of(segment, chunk, node, until, note):
-                yield known
+    for place, record, chunk in segment.index.each():
+        if chunk is not None and until is not None and chunk.end > until:
+            chunk = chunk.before()  # of a write that failed
+        if chunk is None or not _follows(chunk, known, segment.size, until):
+            note(segment.index.file.path, place, "dropped a record that is damaged or out of place")
+            damaged.append(record)
+            continue
+        if chunk.offset > known.stop or chunk.first > known.end:
+            stretch = _behind(segment, known, chunk.offset, chunk.first, node, by_form)
+            yield from _without_record(stretch, damaged, note)
+        damaged.clear()
+        for known in [chunk] if chunk.stop <= segment.size else _left_of(segment, chunk, node, until, note):
+            yield known
     yield from _without_record(_behind(segment, known, segment.size, until, node, by_form), damaged, note)
 
 

@@ -36,13 +36,13 @@ def pack(identity: str, segments: Sequence[Segment], sync: Sync) -> bytes | None
         known = [] if last is None else [last]
         if segment.torn or index.unwritten or index.recent != known:
             return None
-        flags = _DIRTY * sync.is_dirty(segment) | _BOOT * segment.recorded_boot | _LAST * (last is not None)
+        flags = _DIRTY * (segment in sync.dirty) | _BOOT * segment.recorded_boot | _LAST * (last is not None)
         rows.append((
             flags, segment.first, segment.end, segment.size, segment.synced, segment.synced_extras, segment.newest,
             index.count, segment.extras.size,
         ))  # fmt: skip
         records.append(b"" if last is None else last.encode())
-    sums = (sum(segment.size for segment in segments), sync.reached, sync.boundary)
+    sums = (sum(segment.size for segment in segments), sync.reached, sync.target)
     small = all(each < _SMALL_END for row in [sums, *rows] for each in (*row[:6], *row[7:]))  # but for the time
     flags = _UNSYNCED * sync.needed | _NAMES * sync.names_dirty | _SEVERAL * (len(segments) > 1) | _SMALL * small
     parts = [_HEAD.pack(flags, len(name)), _SUMS[small].pack(*sums), name]
@@ -96,5 +96,5 @@ def unpack(packed: bytes, directory: str, files: OpenFiles, options: LogOptions)
         if flags & _DIRTY:
             sync.wrote(segment)
         segments.append(segment)
-    sync.resume(target, names_dirty=bool(head & _NAMES))
+    sync.target, sync.names_dirty = target, bool(head & _NAMES)
     return identity, segments, sync

@@ -31,7 +31,7 @@ class RestingTopic(NamedTuple):
     first: int
     end: int
     rows_end: int
-    packed: str  # the log, in base64
+    packed: bytes  # the log
     journal: PackedJournal
     fanned_out: int
 
@@ -100,16 +100,6 @@ def _facts(path: str) -> tuple[int, int, int]:
     return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
-def pack(state: bytes) -> str:
-    """Return bytes as text."""
-    return base64.b64encode(state).decode()
-
-
-def unpack(text: str) -> bytes:
-    """Return the bytes of `pack`. Raises `ValueError`."""
-    return base64.b64decode(text, validate=True)
-
-
 def _lines(topics: Iterable[RestingTopic], boot: int) -> Iterator[bytes]:
     yield _encode([_VERSION, boot])
     for topic in topics:
@@ -117,8 +107,12 @@ def _lines(topics: Iterable[RestingTopic], boot: int) -> Iterator[bytes]:
 
 
 def _encode(value: object) -> bytes:
-    text = json.dumps(value, separators=(",", ":")).encode()
+    text = json.dumps(value, separators=(",", ":"), default=_text).encode()
     return b"%08x%b\n" % (kernel.crc32c(text), text)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _decode(line: bytes) -> Any:
@@ -134,4 +128,4 @@ def _topic(fields: list[Any]) -> RestingTopic:
         (size, unnamed), version, live = topic.journal
         pairs = tuple((tuple(key) if isinstance(key, list) else key, count) for key, count in live)
         journal = shared(((size, unnamed), version, pairs))
-    return topic._replace(journal=journal)
+    return topic._replace(journal=journal, packed=base64.b64decode(fields[6], validate=True))

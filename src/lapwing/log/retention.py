@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lapwing.log.segment import Segment
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
@@ -23,17 +25,8 @@ class RetentionLimits:
         return bool(self.bytes or self.age or self.count) or self.since is not None
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """One segment, as the decision sees it."""
-
-    end: int  # the sequence after its last
-    bytes: int
-    newest: int  # ns, the time of its last chunk
-
-
 def expendable(
-    closed: Sequence[SegmentFacts],
+    closed: Sequence[Segment],
     *,
     active_bytes: int,
     needed: int,
@@ -47,7 +40,7 @@ def expendable(
     No segment that holds `needed` or a later sequence is among them. `free` is the disk's free space, None when it does
     not matter; `end` is the end of the log.
     """
-    kept = active_bytes + sum(segment.bytes for segment in closed)
+    kept = active_bytes + sum(segment.size for segment in closed)
     newest = _written_by(closed)
     for gone, segment in enumerate(closed):
         if segment.end > needed:
@@ -55,13 +48,13 @@ def expendable(
         short = free is not None and free < limits.min_free_bytes
         if not short and _wanted(newest[gone], kept, segment.end, end, now, limits):
             return gone
-        kept -= segment.bytes
+        kept -= segment.size
         if free is not None:
-            free += segment.bytes
+            free += segment.size
     return len(closed)
 
 
-def _written_by(closed: Sequence[SegmentFacts]) -> list[int]:
+def _written_by(closed: Sequence[Segment]) -> list[int]:
     """Return when each segment was written at the latest: none after one behind it, whatever a wrong clock stamped."""
     times: list[int] = []
     latest = 1 << 63

@@ -21,55 +21,37 @@ Job = tuple[int, str, Sequence[Piece]]  # descriptor, path, what to write again 
 class Sync:
     """The files of one log that are written and not yet synced."""
 
-    __slots__ = ("_directory", "_dirty", "_doubtful", "_files", "_names_dirty", "_target", "_under_way", "reached")
+    __slots__ = ("_directory", "_doubtful", "_files", "_under_way", "dirty", "names_dirty", "reached", "target")
 
     def __init__(self, directory: str, files: OpenFiles, reached: int) -> None:
         self.reached = reached  # the sequence up to which all is synced
         self._directory = directory
         self._files = files
-        self._dirty: set[Segment] = set()
-        self._names_dirty = True  # the directory itself may be new
+        self.dirty: set[Segment] = set()  # segments that have to be synced
+        self.names_dirty = True  # names in the directory may not be synced; it may be new
         self._under_way: dict[Segment, tuple[int, int]] | None = None  # sizes of frames and attributes when it began
         self._doubtful: set[Segment] = set()  # segments whose last sync failed
-        self._target = reached
+        self.target = reached  # the sequence up to which all is synced, or about to be
 
     @property
     def needed(self) -> bool:
         """Whether something is not synced."""
-        return bool(self._dirty) or self._under_way is not None
-
-    @property
-    def boundary(self) -> int:
-        """The sequence up to which all is synced, or about to be."""
-        return self._target
+        return bool(self.dirty) or self._under_way is not None
 
     @property
     def settled(self) -> bool:
         """Whether no sync is under way, and none has to be made good."""
         return self._under_way is None and not self._doubtful
 
-    @property
-    def names_dirty(self) -> bool:
-        """Whether names in the directory may not be synced."""
-        return self._names_dirty
-
-    def is_dirty(self, segment: Segment) -> bool:
-        """Return whether a segment has to be synced."""
-        return segment in self._dirty
-
-    def resume(self, target: int, *, names_dirty: bool) -> None:
-        """Continue where a log was that has rested."""
-        self._target, self._names_dirty = target, names_dirty
-
     def wrote(self, segment: Segment, *, created: bool = False) -> None:
         """Note a write."""
-        self._dirty.add(segment)
+        self.dirty.add(segment)
         if created:
-            self._names_dirty = True
+            self.names_dirty = True
 
     def deleted(self, segment: Segment) -> None:
         """Note that a segment is deleted."""
-        self._dirty.discard(segment)
+        self.dirty.discard(segment)
         self._doubtful.discard(segment)
         if self._under_way is not None:
             self._under_way.pop(segment, None)
@@ -79,13 +61,13 @@ class Sync:
 
         It works on descriptors of its own, so that files may be closed, rolled and deleted meanwhile.
         """
-        if self._under_way is not None or not self._dirty:
+        if self._under_way is not None or not self.dirty:
             return None
         disk = self._files.disk
         wanted: list[Job] = []
         trouble: OSError | None = None
         try:
-            for segment in sorted(self._dirty, key=lambda segment: segment.first):
+            for segment in sorted(self.dirty, key=lambda segment: segment.first):
                 segment.write_index()
                 again = _lost_pieces(segment) if segment in self._doubtful else {}
                 wanted.extend(
@@ -93,10 +75,10 @@ class Sync:
                 )
         except (OSError, LogError) as error:
             trouble = error if isinstance(error, OSError) else OSError(getattr(error, "errno", errno.EIO), str(error))
-        directory = self._directory if self._names_dirty else ""
-        self._names_dirty = False
-        self._under_way = {segment: (segment.size, segment.extras.size) for segment in self._dirty}
-        self._dirty, self._target = set(), target
+        directory = self._directory if self.names_dirty else ""
+        self.names_dirty = False
+        self._under_way = {segment: (segment.size, segment.extras.size) for segment in self.dirty}
+        self.dirty, self.target = set(), target
 
         def sync() -> None:
             failed = trouble
@@ -123,14 +105,14 @@ class Sync:
         if under_way is None:
             return
         if error is None:
-            self.reached = max(self.reached, self._target)
+            self.reached = max(self.reached, self.target)
             for segment, sizes in under_way.items():
                 segment.synced, segment.synced_extras = sizes
             self._doubtful.difference_update(under_way)
         else:
-            self._dirty.update(under_way)
+            self.dirty.update(under_way)
             self._doubtful.update(under_way)
-            self._names_dirty = True
+            self.names_dirty = True
 
 
 def _files_of(segment: Segment) -> list[File]:

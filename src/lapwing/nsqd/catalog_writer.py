@@ -10,7 +10,7 @@ from typing import Final
 from lapwing.broker.broker import Broker
 from lapwing.broker.persistence import catalog_entry
 from lapwing.errors import LogError
-from lapwing.log.catalog import Catalog, encode_topic
+from lapwing.log.catalog import Catalog, CatalogSave, encode_topic
 
 _SLICE: Final = 500  # topics that are encoded before others have their turn
 _SHARE: Final = 20  # a save that took a second is followed by the next one after so many
@@ -41,7 +41,7 @@ class CatalogWriter:
             topics = await self._topics()
             if broker.catalog_saves != saves:
                 return  # it was saved meanwhile, with changes that `topics` may lack
-            save = self._catalog.begin_save(topics, broker.settings.policies.documents())
+            save = CatalogSave(self._catalog, topics, broker.settings.policies.documents())
             await self._in_thread(save.write)
             save.finish()
             await self._in_thread(save.sync_name)
