@@ -47,7 +47,7 @@ class SequenceMapMachine(RuleBasedStateMachine):
         assert len(self.map) == len(self.model)
         assert bool(self.map) == bool(self.model)
         assert sorted(self.map) == sorted(self.model)
-        assert sorted(self.map.rows()) == sorted((sequence, *row) for sequence, row in self.model.items())
+        assert {sequence: self.map.get(sequence) for sequence in self.map} == self.model
         for sequence in (0, 7, 100, 199):
             assert self.map.get(sequence) == self.model.get(sequence)
             assert (sequence in self.map) == (sequence in self.model)

@@ -1,7 +1,7 @@
 """Messages that are not ready before a certain time, in few bytes each: there may be millions of them."""
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
@@ -58,10 +58,6 @@ class Deferred:
     def between(self, start: int, stop: int, most: int) -> list[int]:
         """Return the first `most` sequences of [start, stop), rising."""
         return self._rows.between(start, stop, most)
-
-    def items(self) -> Iterator[tuple[int, int]]:
-        """Yield every sequence with its time, in no order."""
-        return ((sequence, due) for sequence, due, _ in self._rows.rows())
 
     def defer(self, sequence: int, *, until: int) -> None:
         """Defer a message until that time."""
@@ -149,9 +145,6 @@ class _DueOrder:
         self._runs: dict[int, tuple[array[int], array[int], int]] = {}  # times, sequences, place of the next one
         self._heads: list[tuple[int, int]] = []  # time of the next one, number of the run
         self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
 
     def add(self, until: int, sequence: int) -> None:
         heap = self._heap

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -75,15 +75,6 @@ class Failures:
         self._error_bytes = 0
         self.changed: dict[int, None] = {}  # since the journal was last written
         self._journaled = journaled
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __contains__(self, sequence: int) -> bool:
-        return sequence in self.records
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.records)
 
     def get(self, sequence: int) -> Failure:
         """Return the failures of a message; of one that never failed, none."""

@@ -118,13 +118,6 @@ class SequenceMap:
         self._blocks.clear()
         self._fresh.clear()
 
-    def rows(self) -> Iterator[Row]:
-        """Yield every sequence with its row, as one tuple, in no order."""
-        for block in self._blocks:
-            yield from compress(zip(block.sequences, *block.columns, strict=True), block.alive)
-        for sequence, row in self._fresh.items():
-            yield (sequence, *row)
-
     def between(self, start: int, stop: int, most: int) -> list[int]:
         """Return the first `most` sequences of [start, stop), rising."""
         found = [sequence for sequence in self._fresh if start <= sequence < stop]
