@@ -54,11 +54,8 @@ class DeadFilter:
 
     def _matches_headers(self, headers: Mapping[str, str]) -> bool:
         get = headers.get
-        if self.topic and get("dead-topic") != self.topic:
-            return False
-        if self.channel and get("dead-channel") != self.channel:
-            return False
-        if self.reason and get("dead-reason") != self.reason:
+        wanted = {"dead-topic": self.topic, "dead-channel": self.channel, "dead-reason": self.reason}
+        if any(value and get(name) != value for name, value in wanted.items()):
             return False
         if self.error and self.error not in get("dead-error", ""):
             return False

@@ -31,20 +31,17 @@ def _hostname() -> str:
     return os.uname().nodename
 
 
-def _durability(text: object) -> Durability:
-    if text not in ("memory", "os", "fsync"):
-        raise ValueError("one of memory, os, fsync expected")
-    return text
+def _one_of(*words: str) -> Kind:
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"one of {', '.join(words)} expected")
+        return str(value)
+
+    return Kind("string", read, read)
 
 
-def _transport(text: object) -> str:
-    if text not in ("auto", "epoll", "asyncio"):
-        raise ValueError("one of auto, epoll, asyncio expected")
-    return str(text)
-
-
-TRANSPORT: Final = Kind("string", _transport, _transport)
-DURABILITY: Final = Kind("string", _durability, _durability)
+TRANSPORT: Final = _one_of("auto", "epoll", "asyncio")
+DURABILITY: Final = _one_of("memory", "os", "fsync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lapwing.broker.read_stalls import ReadStalls
     from lapwing.broker.settings import ChannelSettings
     from lapwing.broker.storage import Store
-    from lapwing.log.topiclog import DirectLog
+    from lapwing.log.log_writer import LogWriter
 
 
 NONE_LOST: Final = range(0)
@@ -208,7 +208,7 @@ class Topic(TopicWriter):
                 receipt.settle(sequence, None)
         self.fan_out(now)
 
-    def adopt(self, log: DirectLog, frames: bytes, count: int, *, now: int) -> None:
+    def adopt(self, log: LogWriter, frames: bytes, count: int, *, now: int) -> None:
         """Take frames that were written to the file of `direct_log` and are answered; hand them to the channels."""
         log.adopt(frames, count)
         self.message_count += count

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lapwing.broker.dedup import DedupWindow
     from lapwing.broker.options import Options
     from lapwing.log.log import TopicLog
-    from lapwing.log.topiclog import DirectLog
+    from lapwing.log.log_writer import LogWriter
 
 
 class Receipt(Protocol):
@@ -234,7 +234,7 @@ class TopicWriter:
         self._append(frames, messages, len(frames) - kernel.HEAD * messages, receipt, (), now, rows=rows)
         return messages, commands
 
-    def direct_log(self) -> DirectLog | None:
+    def direct_log(self) -> LogWriter | None:
         """Return the log if frames may be written to its file without a turn; `Topic.adopt` must follow.
 
         None where the topic looks at what it takes or answers more than OK, or has something to write.

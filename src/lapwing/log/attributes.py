@@ -10,7 +10,7 @@ import contextlib
 import json
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -109,12 +109,6 @@ def _last_sequence(payload: bytes) -> int:
     return int.from_bytes(payload[: _LAST.size], "little")
 
 
-def join(runs: Iterable[Rows], start: int, stop: int) -> bytes:
-    """Return the rows of [start, stop) as one text. Raises `ValueError` when one is damaged."""
-    texts = [each.between(start, stop) for each in runs if each.last >= start and each.first < stop]
-    return texts[0] if len(texts) == 1 else b",".join([text for text in texts if text])
-
-
 class RecentRows:
     """The newest rows of a log, in memory, found by sequence: all from `start` on."""
 
@@ -135,15 +129,16 @@ class RecentRows:
 
     def text(self, start: int, stop: int) -> bytes:
         """Return the rows of [start, stop)."""
-        at = bisect_left(self._lasts, start)
-        return join(self._until(at, stop), start, stop)
+        texts = [run.between(start, stop) for run in self._around(start, stop)]
+        return texts[0] if len(texts) == 1 else b",".join([text for text in texts if text])
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return the extras of [start, stop)."""
-        at = bisect_left(self._lasts, start)
-        return [extra for run in self._until(at, stop) for extra in run.extras(start, stop)]
+        return [extra for run in self._around(start, stop) for extra in run.extras(start, stop)]
 
-    def _until(self, at: int, stop: int) -> Iterator[Rows]:
+    def _around(self, start: int, stop: int) -> Iterator[Rows]:
+        """Yield the runs that may have rows of [start, stop)."""
+        at = bisect_left(self._lasts, start)
         while at < len(self._runs) and self._runs[at].first < stop:
             yield self._runs[at]
             at += 1

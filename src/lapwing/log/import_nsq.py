@@ -19,6 +19,7 @@ from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import TOPICS, DataPath
 from lapwing.log.disk import DISK
 from lapwing.log.journal import Journal
+from lapwing.log.journal_state import joined_runs
 from lapwing.log.log import DiskLog
 from lapwing.log.nsq_queues import Damage, NsqMessage, NsqQueue
 
@@ -176,11 +177,11 @@ class _Import:
         for name in sorted(self._channels):
             if name == largest:
                 mine = {sequence: tried.get(sequence, 0) for sequence in range(start, begin)}
-                journal.progress(name, begin, _runs(mine), mine)
+                journal.progress(name, begin, joined_runs((each, each + 1) for each in mine), mine)
                 self.result.channels[name] = end - start
             else:
                 mine = unfinished.get(name, {})
-                journal.progress(name, end, _runs(mine), mine)
+                journal.progress(name, end, joined_runs((each, each + 1) for each in mine), mine)
                 self.result.channels[name] = len(mine)
         journal.fanned_out(end)
         journal.flush(sync=True)
@@ -212,16 +213,6 @@ def _has_messages(directory: str) -> bool:
         return log.next > 0
     finally:
         log.close()
-
-
-def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for sequence in sorted(sequences):
-        if runs and runs[-1][1] == sequence:
-            runs[-1] = (runs[-1][0], sequence + 1)
-        else:
-            runs.append((sequence, sequence + 1))
-    return runs
 
 
 def _move_files(source: str, queues: Iterable[str]) -> None:

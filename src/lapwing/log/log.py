@@ -1,7 +1,7 @@
 """The log of one topic: read ranges of it, and delete what is not needed. `LogWriter` appends to it."""
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -186,16 +186,12 @@ class DiskLog(RestingLog):
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return what messages of [start, stop) carry beside their bodies, in order. Raises `ReadFailed`."""
-        found: list[Extra] = []
         stop = min(stop, self.end)
         if start >= self._recent_rows.start:
             return self._recent_rows.extras(start, stop)
-        at = max(bisect_right(self._firsts, start) - 1, 0)
-        for segment in self._segments[at:]:
-            if segment.first >= stop:
-                break
-            if segment.extras.size:
-                found += segment.extras.read(start, stop, self._report_damaged_rows)
+        found: list[Extra] = []
+        for segment in self._segments_with_rows(start, stop):
+            found += segment.extras.read(start, stop, self._report_damaged_rows)
         for rows in self._unwritten_rows:
             found += rows.extras(start, stop)
         return found
@@ -206,15 +202,15 @@ class DiskLog(RestingLog):
             return b""
         if start >= self._recent_rows.start:
             return self._recent_rows.text(start, stop)
-        texts = []
-        at = max(bisect_right(self._firsts, start) - 1, 0)
-        for segment in self._segments[at:]:
-            if segment.first >= stop:
-                break
-            if segment.extras.size:
-                texts.append(self._rows_of(segment, start, min(stop, segment.end)))
+        segments = self._segments_with_rows(start, stop)
+        texts = [self._rows_of(segment, start, min(stop, segment.end)) for segment in segments]
         texts += [rows.between(start, stop) for rows in self._unwritten_rows]
         return b",".join([text for text in texts if text])
+
+    def _segments_with_rows(self, start: int, stop: int) -> list[Segment]:
+        """Return the segments that may have rows of [start, stop)."""
+        at = max(bisect_right(self._firsts, start) - 1, 0)
+        return [segment for segment in self._segments[at : bisect_left(self._firsts, stop)] if segment.extras.size]
 
     def _rows_of(self, segment: Segment, start: int, stop: int) -> RowText:
         """Return the rows of a segment, which are read in larger pieces."""

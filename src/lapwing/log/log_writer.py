@@ -14,7 +14,7 @@ from lapwing.log.disk import OpenFiles
 from lapwing.log.options import CHUNK_BYTES, LogOptions
 from lapwing.log.segment import Batch, Segment, joined, last_time, time_of
 from lapwing.log.sync import Sync
-from lapwing.log.topiclog import DirectLog, Frames
+from lapwing.log.topiclog import Frames
 from lapwing.log.window import Window
 
 SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
@@ -81,7 +81,7 @@ class LogWriter:
         return tuple(self._segments)
 
     @property
-    def direct(self) -> DirectLog | None:
+    def direct(self) -> "LogWriter | None":
         """The log, as one to whose file others may write."""
         return self
 

@@ -1,7 +1,7 @@
 """The same log without a disk: ephemeral topics, and tests."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lapwing import kernel
@@ -9,16 +9,16 @@ from lapwing.errors import OutOfRange
 from lapwing.log import reader as reading
 from lapwing.log.attributes import Extra, RecentRows, Rows, RowText
 from lapwing.log.options import BLOCK_BYTES
-from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
+from lapwing.log.reader import EVERYTHING, Block, Place, Reader
 from lapwing.log.retention import RetentionLimits
 from lapwing.log.segment import time_of
-from lapwing.log.topiclog import DirectLog, Frames
+from lapwing.log.topiclog import Frames, TopicLog
 from lapwing.log.window import Window
 
 _WORTH: Final = 16 << 20  # bytes; as long as fewer are held, no message is copied so that others can be dropped
 
 
-class MemoryLog:
+class MemoryLog(TopicLog):
     """A topic's log in memory. With `max_count` the oldest batches go when more messages are held than that."""
 
     def __init__(self, node: int, *, max_count: int = 0) -> None:
@@ -35,18 +35,6 @@ class MemoryLog:
         self._pending_rows: list[Rows] = []
         self._rows = RecentRows(0)
 
-    rests = False  # it always has its messages in memory
-
-    @property
-    def has_one_segment(self) -> bool:
-        """False: memory is given back piece by piece."""
-        return False
-
-    @property
-    def direct(self) -> DirectLog | None:
-        """None: there is no file."""
-        return None
-
     @property
     def pending(self) -> bool:
         """Whether something was appended and not yet flushed."""
@@ -56,11 +44,6 @@ class MemoryLog:
     def bytes(self) -> int:
         """Bytes of frames held."""
         return self._window.bytes
-
-    @property
-    def unsynced(self) -> bool:
-        """False: there is nothing to sync."""
-        return False
 
     def append(
         self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = (), rows: RowText = b""
@@ -91,19 +74,6 @@ class MemoryLog:
         if self.max_count and self.end - self.first > self.max_count:
             self._drop(self.end - self.max_count)
 
-    def write_index(self) -> None:
-        """Do nothing: there is no index."""
-
-    def begin_sync(self) -> Callable[[], None] | None:
-        """Return None: there is nothing to sync."""
-        return None
-
-    def sync_again(self, sequence: int) -> None:
-        """Do nothing: there is nothing to sync."""
-
-    def finish_sync(self, error: OSError | None) -> None:
-        """Do nothing: there was nothing to sync."""
-
     def reader(self, sequence: int) -> Reader:
         """Return a reader at `sequence`."""
         return Reader(self, sequence)
@@ -127,10 +97,6 @@ class MemoryLog:
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames."""
         return reading.blocks(Reader(self, start, max_bytes=max_bytes), stop, max_bytes)
-
-    def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
-        """Return None: there is no file."""
-        return None
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return what messages of [start, stop) carry beside their bodies, in order."""

@@ -1,32 +1,23 @@
 """A log, as its topic sees it, wherever it lies."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lapwing.log.attributes import Extra, RowText
 from lapwing.log.reader import InFile, Reader
 from lapwing.log.retention import RetentionLimits
 
+if TYPE_CHECKING:
+    from lapwing.log.log_writer import LogWriter
+
 Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
-
-
-class DirectLog(Protocol):
-    """A log to whose file others may write frames, and have it know of them afterwards."""
-
-    def direct_place(self) -> tuple[int, int, int] | None:
-        """Return where the next frames belong: the file, the offset, and how many bytes; None for nowhere now."""
-
-    def adopt(self, frames: Frames, count: int) -> None:
-        """Make frames count that were written to `direct_place`."""
-
-    def tear(self) -> None:
-        """Note that a write to `direct_place` failed."""
 
 
 class TopicLog(Protocol):
     """A log, as its topic sees it, on disk or in memory.
 
-    `append` takes, `flush` makes it count: until then nobody can read it, and a failed flush forgets it.
+    `append` takes, `flush` makes it count: until then nobody can read it, and a failed flush forgets it. What is
+    written here is for memory, which has no files, and nothing to sync.
     """
 
     identity: str  # 16 hex digits; a log that is created again has another one
@@ -38,16 +29,19 @@ class TopicLog(Protocol):
     unserved: list[tuple[int, int]]  # runs that could not be served when they were read
 
     @property
-    def direct(self) -> DirectLog | None:
+    def direct(self) -> "LogWriter | None":
         """The log as one to whose file others may write; None when it has none."""
+        return None
 
     @property
     def rests(self) -> bool:
         """Whether the log takes little memory now, until its next use."""
+        return False
 
     @property
     def has_one_segment(self) -> bool:
         """Whether nothing can be deleted, as only the segment is left that is written to."""
+        return False
 
     @property
     def pending(self) -> bool:
@@ -60,6 +54,7 @@ class TopicLog(Protocol):
     @property
     def unsynced(self) -> bool:
         """Whether something flushed would not survive a power loss."""
+        return False
 
     def append(
         self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = (), rows: RowText = b""
@@ -71,15 +66,19 @@ class TopicLog(Protocol):
 
     def write_index(self) -> None:
         """Write the index records of all frames that are flushed. Raises `WriteFailed`, and can be called again."""
+        return
 
     def begin_sync(self) -> Callable[[], None] | None:
         """Return a call that makes what is flushed survive a power loss, for any thread; None: nothing to do."""
+        return None
 
     def finish_sync(self, error: OSError | None) -> None:
         """Note how the call ended."""
+        return
 
     def sync_again(self, sequence: int) -> None:
         """Have the next sync cover everything from `sequence` on, also what an earlier process wrote."""
+        return
 
     def reader(self, sequence: int) -> Reader:
         """Return a reader at `sequence`."""
@@ -92,6 +91,7 @@ class TopicLog(Protocol):
 
     def in_file(self, start: int, stop: int, max_bytes: int) -> InFile | None:
         """Return where messages from `start` on lie in a file, whole chunks; None when they have to be asked for."""
+        return None
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return the extras of the messages [start, stop), in order."""

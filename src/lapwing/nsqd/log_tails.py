@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
-    from lapwing.log.topiclog import DirectLog
+    from lapwing.log.log_writer import LogWriter
     from lapwing.net.polled import LogTail, PolledTransport
 
 
@@ -61,7 +61,7 @@ class TailRun:
         self.topic = topic
         self.tail = tail
         self._now = now
-        self._log: DirectLog | None = None  # where the tail points
+        self._log: LogWriter | None = None  # where the tail points
 
     def _answered(self, messages: dict[PolledTransport, int], now: int) -> None:
         """Note which connections were answered, and how many messages of each, if the tail does not count them."""
