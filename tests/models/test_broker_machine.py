@@ -572,7 +572,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if not hasattr(self, "broker"):
             return
         for name, model in self.models.items():
-            shown = entries(self.channel(name).pending, now=self.now, limit=10_000, states={State.IN_FLIGHT})
+            pending = entries(self.channel(name).pending, now=self.now, limit=10_000)
+            shown = [entry for entry in pending if entry.state is State.IN_FLIGHT]
             owners = {
                 sequence: f"client-{waits.owner}" if isinstance(waits.owner, int) else waits.owner
                 for sequence, waits in model.unfinished.items()

@@ -129,7 +129,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
         pending.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
     pending.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
-    channel.saved_ahead = _saved_ahead(state)
+    channel.saved_ahead = [(start, stop) for start, stop in read_note(state.notes.get(AHEAD, b"")).get("runs", [])]
     channel.finished_ahead = Runs((start, min(stop, log.end)) for start, stop in channel.saved_ahead)
     channel.finished_ahead.drop_below(channel.cursor)
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
@@ -197,10 +197,6 @@ def read_note(value: bytes) -> dict[str, Any]:
     """Return the JSON object of a note; an empty one if there is none."""
     found = json.loads(value) if value else {}
     return found if isinstance(found, dict) else {}
-
-
-def _saved_ahead(state: ChannelState) -> list[Run]:
-    return [(start, stop) for start, stop in read_note(state.notes.get(AHEAD, b"")).get("runs", [])]
 
 
 def find_skips(

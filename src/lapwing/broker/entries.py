@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from heapq import nsmallest
@@ -69,9 +69,9 @@ class PendingScan:
         pending: Pending,
         *,
         most: int,
-        states: Collection[State] = frozenset(State),
-        holder: str | None = None,
-        after: int = -1,
+        states: Container[State],
+        holder: str | None,
+        after: int,
     ) -> None:
         """Look for up to `most` sequences; with `holder`, only what that holder has in flight."""
         self.found: list[int] = []  # rising
@@ -95,7 +95,7 @@ class PendingScan:
         return not self._left
 
 
-def _sequences(pending: Pending, states: Collection[State], name: str | None) -> Iterator[Iterable[int]]:
+def _sequences(pending: Pending, states: Container[State], name: str | None) -> Iterator[Iterable[int]]:
     if State.IN_FLIGHT in states:
         for holder in _holders(pending, name):
             yield holder.in_flight
@@ -111,7 +111,6 @@ def entries(
     *,
     now: int,
     limit: int,
-    states: Collection[State] = frozenset(State),
     holder: str | None = None,
     min_idle: int = 0,
     after: int = -1,
@@ -121,11 +120,11 @@ def entries(
     With `holder` or `min_idle`, only messages in flight.
     """
     if min_idle:
-        states, latest = {State.IN_FLIGHT}, now - min_idle
         leases = [each.in_flight for each in _holders(pending, holder)]
+        latest = now - min_idle
         found = [each for held in leases for each, lease in held.items() if each > after and lease.delivered <= latest]
     else:
-        found = [each for some in _sequences(pending, states, holder) for each in some if each > after]
+        found = [each for some in _sequences(pending, tuple(State), holder) for each in some if each > after]
     lowest = nsmallest(limit, found) if limit < len(found) >> 3 else sorted(found)[:limit]
     owners = _owners(pending, lowest)
     shown = (_entry(pending, sequence, owners.get(sequence), now) for sequence in lowest)

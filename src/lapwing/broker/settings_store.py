@@ -74,13 +74,12 @@ class SettingsStore:
                 found.append(policy.topics)
         return found if len(found) <= _MOST_DEDUP_TOPICS else ["*"]
 
-    def longest_wait(self, entry: TopicEntry | None = None) -> int:
+    def longest_wait(self, entry: TopicEntry) -> int:
         """Return the longest time, ns, that a message of a topic of the catalog may be deferred."""
         retries = [self.plain_channel.retry_max]
-        if entry is not None:
-            for line in entry.channels:
-                matching = policies.layers(self.policies.of_channel(entry.name, line.name))
-                retries.append(settings.resolve(ChannelSettings, [("channel", line.settings), *matching]).retry_max)
+        for line in entry.channels:
+            matching = policies.layers(self.policies.of_channel(entry.name, line.name))
+            retries.append(settings.resolve(ChannelSettings, [("channel", line.settings), *matching]).retry_max)
         return max(self._longest_delay, *retries)
 
     def explain_channel(self, channel: Channel) -> dict[str, Resolved]:

@@ -112,10 +112,6 @@ class Runs:
             last = bisect_right(self.runs, runs[-1][1], key=_start)
             self.runs[first:last] = union(self.runs[first:last], runs)
 
-    def count(self, start: int, stop: int) -> int:
-        """Return how many sequences of [start, stop) are here."""
-        return sum(max(min(last, stop) - max(first, start), 0) for first, last in self.runs)
-
     def remove(self, sequence: int) -> None:
         """Remove one sequence, if it is here."""
         at = bisect_right(self.runs, sequence, key=_start) - 1
@@ -125,14 +121,12 @@ class Runs:
             right = [(sequence + 1, stop)] if sequence + 1 < stop else []
             self.runs[at : at + 1] = left + right
 
-    def drop_below(self, sequence: int) -> bool:
-        """Remove all below `sequence`; return whether there was anything."""
+    def drop_below(self, sequence: int) -> None:
+        """Remove all below `sequence`."""
         at = bisect_left(self.runs, sequence, key=_start)
-        if not at:
-            return False
-        stop = self.runs[at - 1][1]
-        self.runs[:at] = [(sequence, stop)] if stop > sequence else []
-        return True
+        if at:
+            stop = self.runs[at - 1][1]
+            self.runs[:at] = [(sequence, stop)] if stop > sequence else []
 
     def clear(self) -> None:
         """Remove all."""

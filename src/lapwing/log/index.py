@@ -173,6 +173,8 @@ class Index:
 
     def find(self, sequence: int) -> int:
         """Return the number of the record whose chunk holds `sequence`. Raises `BadRecord` or `ReadFailed`."""
+        if not self.count:
+            raise BadRecord(f"{self.file.path}: no record at all")
         low, high = 0, self.count
         while high - low > 1:
             middle = (low + high) // 2

@@ -116,7 +116,7 @@ class Journal:
         self, channel: str, cursor: int, unfinished: Sequence[Run], attempts: Mapping[int, int]
     ) -> None:
         """Save a channel's cursor and what is unfinished below it; replaces what was saved before."""
-        self._replace(("progress", channel), entries.progress(channel, cursor, unfinished, attempts))
+        self._latest["progress", channel] = entries.progress(channel, cursor, unfinished, attempts)
 
     def deferred(self, channel: str, added: Iterable[tuple[int, int, int]], removed: Iterable[int]) -> None:
         """Save messages that began to wait, as (sequence, due, attempts), and messages that wait no more."""
@@ -125,7 +125,7 @@ class Journal:
 
     def holder(self, channel: str, name: str, state: HolderState) -> None:
         """Save a named holder and what it holds; replaces what was saved before."""
-        self._replace(("holder", channel, name), entries.holder(channel, name, state))
+        self._latest["holder", channel, name] = entries.holder(channel, name, state)
 
     def drop_holder(self, channel: str, name: str) -> None:
         """Save that a named holder is deleted."""
@@ -146,7 +146,7 @@ class Journal:
         It replaces what was saved before. Where bytes of the journal are damaged, no note from before the damage is
         loaded.
         """
-        self._replace(("note", channel, key), entries.note(channel, key, value))
+        self._latest["note", channel, key] = entries.note(channel, key, value)
 
     def forget(self, channel: str) -> None:
         """Save that a channel is deleted, with all that was saved of it."""
@@ -157,22 +157,19 @@ class Journal:
 
     def fanned_out(self, sequence: int) -> None:
         """Save up to where messages were handed to channels."""
-        self._replace("fanned", entries.fanned(sequence))
+        self._latest["fanned"] = entries.place("fanned", sequence)
 
     def emptied(self, runs: Sequence[Run]) -> None:
         """Save the runs that no channel gets, as the topic dropped them; replaces what was saved before."""
-        self._replace("emptied", entries.emptied(runs))
+        self._latest["emptied"] = entries.runs("emptied", runs)
 
     def deleted(self, runs: Sequence[Run]) -> None:
         """Save that the messages of `runs` are deleted, beside those that were before."""
-        self._add("deleted", entries.deleted(runs), len(runs) * entries.RUN_BYTES)
+        self._add("deleted", entries.runs("deleted", runs), len(runs) * entries.RUN_BYTES)
 
     def trimmed(self, sequence: int) -> None:
         """Save that everything below `sequence` is trimmed."""
-        self._replace("trimmed", entries.trimmed(sequence))
-
-    def _replace(self, key: object, entry: bytes) -> None:
-        self._latest[key] = entry
+        self._latest["trimmed"] = entries.place("trimmed", sequence)
 
     def _add(self, key: object, entry: bytes, grown: int) -> None:
         self._entries.append(entry)
@@ -297,13 +294,13 @@ def _encoded(folded: JournalFold) -> Iterator[bytes]:
     for name, one in folded.channels.items():
         yield from _encoded_channel(name, one)
     if folded.fanned_out is not None:
-        yield entries.fanned(folded.fanned_out)
+        yield entries.place("fanned", folded.fanned_out)
     if folded.emptied is not None:
-        yield entries.emptied(folded.emptied)
+        yield entries.runs("emptied", folded.emptied)
     if folded.deleted:
-        yield entries.deleted(folded.deleted)
+        yield entries.runs("deleted", folded.deleted)
     if folded.trimmed:
-        yield entries.trimmed(folded.trimmed)
+        yield entries.place("trimmed", folded.trimmed)
     for key, value in folded.notes.items():
         if value:
             yield entries.note("", key, value)

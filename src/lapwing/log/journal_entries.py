@@ -75,11 +75,6 @@ def deferred(channel: str, added: Iterable[tuple[int, int, int]], removed: Itera
     return _changes("deferred", channel, added, removed, 3)
 
 
-def fanned(sequence: int) -> bytes:
-    """Return the entry of how far messages were handed to channels."""
-    return _entry("fanned") + _SEQUENCE.pack(sequence)
-
-
 def forget(channel: str) -> bytes:
     """Return the entry of a channel that is deleted."""
     return _entry("forget", channel)
@@ -103,19 +98,14 @@ def failed(
     return _changes("failed", channel, ((sequence, *failure) for sequence, failure in added), removed, 4)
 
 
-def emptied(runs: Sequence[Run]) -> bytes:
-    """Return the entry of the runs that the topic dropped before it handed them over."""
-    return _entry("emptied") + _runs(runs)
+def runs(kind: str, found: Sequence[Run]) -> bytes:
+    """Return the entry of runs of messages: of the kind `emptied` or `deleted`."""
+    return _entry(kind) + _LENGTH.pack(len(found)) + _packed(array("q", chain.from_iterable(found)))
 
 
-def deleted(runs: Sequence[Run]) -> bytes:
-    """Return the entry of messages that were deleted."""
-    return _entry("deleted") + _runs(runs)
-
-
-def trimmed(sequence: int) -> bytes:
-    """Return the entry of where the topic begins for its readers."""
-    return _entry("trimmed") + _SEQUENCE.pack(sequence)
+def place(kind: str, sequence: int) -> bytes:
+    """Return the entry of a place in the topic: of the kind `fanned` or `trimmed`."""
+    return _entry(kind) + _SEQUENCE.pack(sequence)
 
 
 def note(channel: str, key: str, value: bytes) -> bytes:
@@ -131,10 +121,6 @@ def _entry(kind: str, channel: str = "") -> bytes:
 def _long_name(name: str) -> bytes:
     text = name.encode("utf-8", "surrogateescape")
     return _NAME.pack(len(text)) + text
-
-
-def _runs(runs: Sequence[Run]) -> bytes:
-    return _LENGTH.pack(len(runs)) + _packed(array("q", chain.from_iterable(runs)))
 
 
 def _changes(

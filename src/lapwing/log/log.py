@@ -114,7 +114,7 @@ class DiskLog(RestingLog):
             if chunk.first <= sequence < chunk.end:  # not so after a seek, or when the index was rebuilt meanwhile
                 number = place[1]
         if number < 0:
-            number = segment.find(sequence)
+            number = segment.index.find(sequence)
         chunks, frames, problem = segment.read(number, max_bytes)
         if frames is None:
             self._report_unserved(segment.frames.path, chunks[0].offset, chunks[0].first, chunks[0].count, problem)
@@ -151,7 +151,7 @@ class DiskLog(RestingLog):
         segment = self._segments[bisect_right(self._firsts, sequence) - 1]
         if sequence >= segment.end:
             return segment.frames.path, segment.size
-        chunk = self._with_sound_index(segment, lambda: segment.index.chunk(segment.find(sequence)))
+        chunk = self._with_sound_index(segment, lambda: segment.index.chunk(segment.index.find(sequence)))
         return segment.frames.path, chunk.offset
 
     def shed(self) -> None:
@@ -177,7 +177,7 @@ class DiskLog(RestingLog):
         segment = self._segments[bisect_right(self._firsts, start) - 1]
         if start >= segment.end:
             return None
-        run = self._with_sound_index(segment, lambda: segment.run(segment.find(start), max_bytes))
+        run = self._with_sound_index(segment, lambda: segment.run(segment.index.find(start), max_bytes))
         chunks = [chunk for chunk in run if chunk.end <= stop and not chunk.flags & QUARANTINED]
         if not chunks or chunks[0].first != start:
             return None
@@ -245,7 +245,7 @@ class DiskLog(RestingLog):
         segment = self._segments[at]
         total = unwritten + sum(segment.size for segment in self._segments[at:])
         if segment.first <= sequence < segment.end:
-            chunk = self._with_sound_index(segment, lambda: segment.index.chunk(segment.find(sequence)))
+            chunk = self._with_sound_index(segment, lambda: segment.index.chunk(segment.index.find(sequence)))
             total -= chunk.offset + chunk.length * (sequence - chunk.first) // max(chunk.count, 1)
         elif sequence >= segment.end:
             total -= segment.size
@@ -270,7 +270,7 @@ class DiskLog(RestingLog):
             segment = self._segments[bisect_right(self._firsts, sequence) - 1]
             if sequence >= segment.end:
                 return segment.newest
-            return self._with_sound_index(segment, lambda: segment.index.chunk(segment.find(sequence))).time
+            return self._with_sound_index(segment, lambda: segment.index.chunk(segment.index.find(sequence))).time
 
     # --- deleting ----------------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ _WORTH: Final = 16 << 20  # bytes; as long as fewer are held, no message is copi
 
 
 class MemoryLog(TopicLog):
-    """A topic's log in memory. With `max_count` the oldest batches go when more messages are held than that."""
+    """A topic's log in memory."""
 
-    def __init__(self, node: int, *, max_count: int = 0) -> None:
+    def __init__(self, node: int) -> None:
         self.identity = os.urandom(8).hex()
         self.node = node
         self.first = 0
@@ -29,7 +29,6 @@ class MemoryLog(TopicLog):
         self.end = 0
         self.lost = range(0)
         self.unserved: list[tuple[int, int]] = []
-        self.max_count = max_count
         self._window = Window(0)
         self._pending: list[tuple[int, Frames]] = []
         self._pending_rows: list[Rows] = []
@@ -71,8 +70,6 @@ class MemoryLog(TopicLog):
             self._rows.add(self._pending_rows)
             self._pending_rows = []
         self.end = self.next
-        if self.max_count and self.end - self.first > self.max_count:
-            self._drop(self.end - self.max_count)
 
     def reader(self, sequence: int) -> Reader:
         """Return a reader at `sequence`."""
@@ -128,13 +125,10 @@ class MemoryLog(TopicLog):
     def release(self, sequence: int, *, now: int, limits: RetentionLimits) -> list[str]:
         """Drop whole batches below `sequence`. What nobody needs is not kept in memory for replay."""
         before = self.first
-        self._drop(sequence)
-        return [f"{before:020d}"] if self.first != before else []
-
-    def _drop(self, below: int) -> None:
-        self._window.shrink(0, below)
+        self._window.shrink(0, sequence)
         self.first = self._window.start
         self._rows.drop_below(self.first)
+        return [f"{before:020d}"] if self.first != before else []
 
     def close(self) -> None:
         """Flush; what is in memory goes with the process."""

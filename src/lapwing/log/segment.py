@@ -386,12 +386,6 @@ class Segment:
                 return chunks[:place], data[:at], ""
         return chunks, data, ""
 
-    def find(self, sequence: int) -> int:
-        """Return the number of the record whose chunk holds `sequence`; raises `BadRecord`."""
-        if not self.index.count:
-            raise BadRecord(f"{self.index.file.path}: no record at all")
-        return self.index.find(sequence)
-
     # --- leaving -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
