@@ -271,23 +271,18 @@ class Checkpoint:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._unindexed = iter(list(broker.unindexed))
-        self._stale = iter(list(broker.stale))
+        indexes = [(_write_index, topic) for topic in broker.unindexed]
+        self._work = iter(indexes + [(_save, topic) for topic in broker.stale])
 
     def advance(self, most: int, *, now: int) -> bool:
         """Save up to `most` topics; return whether there may be more."""
-        broker = self._broker
-        count = 0
-        for topic in islice(self._unindexed, most):
-            count += 1
-            _write_index(broker, topic, now)
-        for topic in islice(self._stale, most - count):
-            count += 1
-            _save(broker, topic, now)
-        if count == most:
+        some = list(islice(self._work, most))
+        for save, topic in some:
+            save(self._broker, topic, now)
+        if len(some) == most:
             return True
-        if broker.catalog_dirty:
-            broker.save_catalog_later()
+        if self._broker.catalog_dirty:
+            self._broker.save_catalog_later()
         return False
 
 

@@ -42,12 +42,7 @@ class Policy:
 
     def document(self) -> dict[str, Any]:
         """Return the policy as JSON, as it was put."""
-        return {
-            "topics": self.topics,
-            "channels": self.channels,
-            "priority": self.priority,
-            "settings": self.settings,
-        }
+        return {key: getattr(self, key) for key in _KEYS}
 
 
 def parse(name: str, document: Any, *, now: int = 0) -> Policy:

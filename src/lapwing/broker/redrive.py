@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -56,13 +56,6 @@ class _NoRoom(LapwingError):
             f"{settings.overflow}: the redrive waits for room"
         )
         self.done = done
-
-
-class _Paused(LapwingError):
-    """A dead-letter topic keeps letters from its channel."""
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic} is paused: the redrive waits until somebody unpauses it")
 
 
 class Redrives:
@@ -171,7 +164,8 @@ class Redrives:
         )
         if last < 0:
             if channel.topic.fanned_out < task.stop and channel.topic.paused:
-                raise _Paused(channel.topic.name)
+                name = channel.topic.name
+                raise LapwingError(f"topic {name} is paused: the redrive waits until somebody unpauses it")
             if stop_at < task.stop:
                 return now + _SETTLING
             task.position = max(task.position, task.stop)
@@ -536,10 +530,9 @@ def _number(headers: Mapping[str, str], name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def finish(channel: Channel, sequences: Iterable[int], *, now: int) -> None:
+def finish(channel: Channel, sequences: list[int], *, now: int) -> None:
     """Finish messages of a channel, also those that wait for their first delivery."""
-    wanted = list(sequences)
-    channel.finish(wanted, now=now)
-    fresh = [each for each in wanted if channel.cursor <= each < channel.topic.fanned_out]
+    channel.finish(sequences, now=now)
+    fresh = [each for each in sequences if channel.cursor <= each < channel.topic.fanned_out]
     channel.finish_ahead(runs_of(fresh))
     channel.pass_over()

@@ -84,12 +84,11 @@ class DataPath:
         for entry in os.listdir(self.path):
             if entry.startswith(("nsqd.dat.", "clock.", "resting.")) and entry.endswith(".tmp"):  # never finished
                 DISK.unlink(os.path.join(self.path, entry))
-        root = os.path.join(self.path, TOPICS)
         found = []
-        for entry in sorted(os.listdir(root)) if exists(root) else ():
+        for entry in sorted(os.listdir(self.topics)) if exists(self.topics) else ():
             if entry.startswith(GONE):
                 with contextlib.suppress(OSError):  # no reason not to start; the next one tries again
-                    DISK.remove_tree(os.path.join(root, entry))
+                    DISK.remove_tree(os.path.join(self.topics, entry))
             elif (name := unfold(entry)) is not None:
                 found.append(name)
         return found
