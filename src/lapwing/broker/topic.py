@@ -347,11 +347,13 @@ class Topic(TopicWriter):
             for channel in self.channels.values()
             if channel.effective.overflow == "reject" and (channel.effective.max_depth or channel.effective.max_bytes)
         ]
-        own, self.admission = self.effective.max_msg_size, None
+        own = self.effective.max_msg_size
         if draining or problem is not None or bounded or own < most:
             self.admission = Admission(
                 self, draining=draining, memory_problem=problem, max_msg_size=min(own, most), bounded=bounded
             )
+        else:
+            self.admission = None
 
     def set_dedup(self, *, now: int) -> None:
         """Recognise repeated ids as the settings demand; a new window is read back from the log."""
