@@ -1,13 +1,9 @@
 """The page of the audit: all changes, who made them, and when."""
 
-from fastapi import Request
-from nicegui import ui
-
 from lapwing.admin.audit import AuditEntry
-from lapwing.admin.pages.elements import Table, notice, panel, set_text
-from lapwing.admin.pages.frame import PATIENCE, frame
+from lapwing.admin.pages.elements import Table, notice, panel, show_notice
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
-from lapwing.admin.services import Admin
 
 COLUMNS = (
     TableColumn("action", "Action", "text"),
@@ -21,30 +17,21 @@ COLUMNS = (
 )
 
 
-def install(admin: Admin) -> None:
-    """`/audit`"""
+def draw(view: PageView) -> None:
+    """Draw `/audit`."""
+    file = view.admin.options.audit_file
+    view.explain(f"Kept in {file}." if file else "Kept in memory until nsqadmin ends; --audit-file keeps it for good.")
+    trouble = notice("", "error")
+    with panel():
+        table = Table("audit", "Changes", COLUMNS, order="at:down", empty="Nobody has changed anything yet.")
 
-    @ui.page("/audit", response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        above = (
-            f"Kept in {admin.options.audit_file}."
-            if admin.options.audit_file
-            else "Kept in memory until nsqadmin ends; --audit-file keeps it for good."
-        )
-        with frame(admin, request, "Audit", "/audit", above=above) as view:
-            trouble = notice("", "error")
-            with panel():
-                table = Table("audit", "Changes", COLUMNS, order="at:down", empty="Nobody has changed anything yet.")
+    def refresh() -> None:
+        audit = view.admin.actions.audit
+        show_notice(trouble, audit.trouble)
+        entries = audit.entries()
+        table.show([_row(entry, len(entries) - index, view.links) for index, entry in enumerate(entries)])
 
-            def refresh() -> None:
-                audit = admin.actions.audit
-                set_text(trouble, audit.trouble)
-                trouble.set_visibility(bool(audit.trouble))
-                entries = audit.entries()
-                table.show([_row(entry, len(entries) - index, view.links) for index, entry in enumerate(entries)])
-
-            view.live(refresh)
+    view.live(refresh)
 
 
 def _row(entry: AuditEntry, number: int, links: PageLinks) -> Row:

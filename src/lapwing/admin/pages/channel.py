@@ -2,31 +2,25 @@
 
 from typing import Final
 
-from fastapi import Request
-from nicegui import ui
-
 from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
-from lapwing.admin.pages.clients import Finishing, client_table_rows
+from lapwing.admin.pages.clients import ClientTable
 from lapwing.admin.pages.dialogs import ask_act
-from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, set_text
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, show_notice
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.pending import PendingPanel
 from lapwing.admin.pages.seek import ask_seek
 from lapwing.admin.pages.settings import href as settings_href
 from lapwing.admin.pages.table_rows import (
-    PageLinks,
+    CONSUMERS,
     channel_node_columns,
     channel_node_row,
-    client_columns,
-    consumer_columns,
     consumer_row,
     is_placed,
     quantiles,
 )
 from lapwing.admin.pages.topic import lost_rows, node_actions
-from lapwing.admin.services import Admin
-from lapwing.client.cluster import Json, locality
+from lapwing.client.cluster import Json
 from lapwing.client.pipeline_status import ENDED, problem
 
 CHARTS: Final = (
@@ -48,29 +42,23 @@ PAST: Final = (
 )
 
 
-def install(admin: Admin) -> None:
-    """`/topics/<topic>/<channel>`"""
+def draw(view: PageView, topic: str, channel: str) -> None:
+    """Draw `/topics/<topic>/<channel>`."""
+    _buttons(view, topic, channel)
+    _nodes(view, topic, channel)
+    _clients(view, topic, channel)
+    _consumers(view, topic, channel)
+    if view.cluster_view.lapwing:
+        PendingPanel(view, topic, channel)
+    history, ago = view.admin.poller.history, LongAgo(topic, channel, PAST)
+    with element("div", None, "lw-stack") as drawn:
+        charts(view, lambda: history.channels.get((topic, channel)), CHARTS, ago=ago)
 
-    @ui.page("/topics/{topic}/{channel}", response_timeout=PATIENCE)
-    async def page(request: Request, topic: str, channel: str) -> None:
-        await admin.poller.fresh()
-        crumbs = (("Topics", f"{admin.base}/topics"), (topic, PageLinks(admin.base).topic(topic)))
-        with frame(admin, request, channel, "/topics", crumbs=crumbs) as view:
-            _buttons(view, topic, channel)
-            _nodes(view, topic, channel)
-            _clients(view, topic, channel)
-            _consumers(view, topic, channel)
-            if view.cluster_view.lapwing:
-                PendingPanel(view, topic, channel)
-            ago = LongAgo(topic, channel, PAST)
-            with element("div", None, "lw-stack") as drawn:
-                charts(view, lambda: admin.poller.history.channels.get((topic, channel)), CHARTS, ago=ago)
+    def refresh() -> None:
+        known = view.cluster_view.channel(topic, channel) is not None
+        drawn.set_visibility(known or bool(lost_parts(view, topic, channel)))
 
-            def refresh() -> None:
-                known = view.cluster_view.channel(topic, channel) is not None
-                drawn.set_visibility(known or bool(lost_parts(view, topic, channel)))
-
-            view.live(refresh)
+    view.live(refresh)
 
 
 def _buttons(view: PageView, topic: str, channel: str) -> None:
@@ -97,16 +85,14 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
 
     def refresh() -> None:
         found = view.cluster_view.channel(topic, channel)
-        set_text(absent, _nowhere(view, topic, channel))
-        absent.set_visibility(found is None)
+        show_notice(absent, _nowhere(view, topic, channel) if found is None else "")
         buttons.set_visibility(found is not None or not view.cluster_view.whole)
         moving = [
             _moved_by(each, view.cluster_view.at)
             for each in view.cluster_view.pipelines or ()
             if each.get("channel") == channel and topic in (each.get("topics") or ())
         ]
-        set_text(spark, " ".join(moving))
-        spark.set_visibility(bool(moving))
+        show_notice(spark, " ".join(moving))
         if pause is not None and unpause is not None:
             pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
             unpause.set_visibility(found is not None and found["paused"])
@@ -190,24 +176,13 @@ def _nodes(view: PageView, topic: str, channel: str) -> None:
 
 def _clients(view: PageView, topic: str, channel: str) -> None:
     with panel("Client connections") as box:
-        table = Table(
-            "clients",
-            f"Connections to {topic}/{channel}",
-            client_columns(where=False),
-            order="host",
-            empty="No client is connected.",
-        )
-    finishing = Finishing()
+        table = ClientTable(view, f"Connections to {topic}/{channel}", where=False)
 
     def refresh() -> None:
         box.set_visibility(view.cluster_view.channel(topic, channel) is not None)
         found = view.admin.poller.channels.get((topic, channel))
-        if found is None:
-            return
-        clients = [(client, topic, channel) for client in found["clients"] or ()]
-        rows = client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=False)
-        tint = {row[0]: locality(client) for row, (client, _, _) in zip(rows, clients, strict=True)}
-        table.show(rows, tint=tint)
+        if found is not None:
+            table.show([found])
 
     view.live(refresh, channel=(topic, channel))
 
@@ -215,7 +190,7 @@ def _clients(view: PageView, topic: str, channel: str) -> None:
 def _consumers(view: PageView, topic: str, channel: str) -> None:
     """Show the consumers that have a name (Redis clients); the panel appears with the first of them."""
     with panel("Named consumers") as place:
-        table = Table("consumers", f"Named consumers of {topic}/{channel}", consumer_columns(), order="pending:down")
+        table = Table("consumers", f"Named consumers of {topic}/{channel}", CONSUMERS, order="pending:down")
     place.set_visibility(False)
 
     def refresh() -> None:

@@ -4,15 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fastapi import Request
-from nicegui import ui
-
 from lapwing.admin.pages.elements import Table, panel
-from lapwing.admin.pages.frame import PATIENCE, frame
-from lapwing.admin.pages.table_rows import PageLinks, Row, client_columns, client_key, client_row
+from lapwing.admin.pages.frame import PageView
+from lapwing.admin.pages.table_rows import Label, Row, TableColumn
 from lapwing.admin.poller import EVERYWHERE
-from lapwing.admin.services import Admin
-from lapwing.client.cluster import Json
+from lapwing.client.cluster import Json, locality
+
+SLOW: Final = "Holds all that it asked for and finishes less than one message a second, or nothing"
 
 
 @dataclass(slots=True)
@@ -40,46 +38,93 @@ def is_slow(client: Json, rate: float | None) -> bool:
     return full and rate is not None and rate < 1.0
 
 
-def client_table_rows(
-    clients: Iterable[tuple[Json, str, str]],
-    finishing: Finishing,
-    links: PageLinks,
-    at: float,
-    *,
-    where: bool,
-    node: bool = True,
-) -> list[Row]:
-    """Return the rows of (client, topic, channel)."""
-    rows: list[Row] = []
-    for client, topic, channel in clients:
-        speed = finishing.rate(client_key(client, topic, channel), client["finish_count"], at)
-        slow = is_slow(client, speed)
-        rows.append(client_row(client, topic, channel, links, where=where, node=node, rate=speed or 0.0, slow=slow))
-    return rows
+class ClientTable:
+    """A table of connections: with their channel if `where`, with their nsqd if `node`."""
+
+    def __init__(self, view: PageView, caption: str, *, where: bool = True, node: bool = True) -> None:
+        self._view = view
+        self._where = where
+        self._node = node
+        self._finishing = Finishing()
+        columns = _columns(where=where, node=node)
+        self._table = Table("clients", caption, columns, order="host", empty="No client is connected.")
+
+    def show(self, channels: Iterable[Json]) -> None:
+        """Show the clients of these channels; those of a single one are coloured by their distance from the nsqd."""
+        clients = [(client, channel) for channel in channels for client in channel["clients"] or ()]
+        rows = [self._row(client, channel["topic_name"], channel["channel_name"]) for client, channel in clients]
+        near = {row[0]: locality(client) for row, (client, _) in zip(rows, clients, strict=True)}
+        self._table.show(rows, tint=None if self._where else near)
+
+    def _row(self, client: Json, topic: str, channel: str) -> Row:
+        links, hostname, ident = self._view.links, client["hostname"], client["client_id"]
+        key = f"{client['node']} {client['remote_address']} {topic} {channel}"
+        rate = self._finishing.rate(key, client["finish_count"], self._view.cluster_view.at)
+        port = client["remote_address"].rpartition(":")[2]
+        below = ident if ident not in (hostname, hostname.partition(".")[0]) else ""
+        labels = [["slow", "warn", SLOW]] if is_slow(client, rate) else []
+        return [
+            key,
+            [f"{hostname}:{port}", "", below, labels, client["remote_address"]],
+            *([[f"{topic}/{channel}", links.topic(topic, channel), "", []]] if self._where else []),
+            client["user_agent"],
+            client_attributes(client),
+            *([[client["node"], links.node(client["node"]), "", []]] if self._node else []),
+            client["in_flight_count"],
+            client["ready_count"],
+            client["finish_count"],
+            client["requeue_count"],
+            client["message_count"],
+            round(rate or 0.0, 2),
+            client["connected"] // 1_000_000_000,
+        ]
 
 
-ABOVE: Final = "Every NSQ consumer that is connected. The consumers of Redis clients are on the page of their channel."
+def _columns(*, where: bool, node: bool) -> list[TableColumn]:
+    return [
+        TableColumn("host", "Client host", "link", wide=True),
+        *([TableColumn("channel", "Channel", "link")] if where else []),
+        TableColumn("agent", "User agent", "text"),
+        TableColumn("attributes", "Attributes", "labels"),
+        *([TableColumn("node", "NSQd host", "link")] if node else []),
+        TableColumn("in_flight", "In flight"),
+        TableColumn("ready", "Ready count", title="RDY: how many more it will take"),
+        TableColumn("finished", "Finished"),
+        TableColumn("requeued", "Requeued"),
+        TableColumn("messages", "Messages"),
+        TableColumn("rate", "Rate", "rate", "Messages finished a second since the last look"),
+        TableColumn("connected", "Connected", "dur"),
+    ]
 
 
-def install(admin: Admin) -> None:
-    """`/clients`"""
+def client_attributes(client: Json) -> list[Label]:
+    """Return the labels of a connection: sampling, TLS, compression, identity, place."""
+    labels: list[Label] = []
+    if client["sample_rate"]:
+        labels.append([f"Sampled {client['sample_rate']}%", "info", "Gets only this share of the messages"])
+    if client["tls"]:
+        details = (client["tls_version"], client["tls_cipher_suite"], client["tls_negotiated_protocol"])
+        labels.append(["TLS", "good", " ".join(text for text in details if text)])
+    labels += [[name, "", ""] for name, key in (("Deflate", "deflate"), ("Snappy", "snappy")) if client[key]]
+    if client["authed"]:
+        identity = client["auth_identity"] or "authenticated"
+        labels.append([identity, "info", client["auth_identity_url"] or "Authenticated"])
+    labels += [
+        [client[key], "", title]
+        for key, title in (("topology_region", "Region"), ("topology_zone", "Zone"))
+        if client.get(key)
+    ]
+    near = locality(client)
+    if near:
+        labels.append([f"{near}Local", "good", f"In the {near} of its nsqd"])
+    return labels
 
-    @ui.page("/clients", response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        with frame(admin, request, "Clients", "/clients", above=ABOVE) as view:
-            with panel():
-                table = Table(
-                    "clients", "Connections", client_columns(where=True), order="host", empty="No client is connected."
-                )
-            finishing = Finishing()
 
-            def refresh() -> None:
-                clients = [
-                    (client, channel["topic_name"], channel["channel_name"])
-                    for channel in view.cluster_view.channels()
-                    for client in channel["clients"] or ()
-                ]
-                table.show(client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=True))
-
-            view.live(refresh, clients=EVERYWHERE)
+def draw(view: PageView) -> None:
+    """Draw `/clients`."""
+    view.explain(
+        "Every NSQ consumer that is connected. The consumers of Redis clients are on the page of their channel."
+    )
+    with panel():
+        table = ClientTable(view, "Connections")
+    view.live(lambda: table.show(view.cluster_view.channels()), clients=EVERYWHERE)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from fastapi import Request
-from nicegui import background_tasks, ui
+from nicegui import background_tasks
 
 from lapwing.admin.dead_letters import REASONS, LetterFilter, LetterPage, merge_groups
 from lapwing.admin.error_texts import error_text
@@ -32,12 +31,11 @@ from lapwing.admin.pages.elements import (
     notice,
     panel,
     set_attributes,
-    set_text,
+    show_notice,
 )
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import parse_edges
 from lapwing.admin.pages.table_rows import PageLinks
-from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import several
 from lapwing.client.http import CallFailed
@@ -77,24 +75,19 @@ def href(links: PageLinks, topic: str) -> str:
     return LetterQuery(topic).href(links)
 
 
-def install(admin: Admin) -> None:
-    """`/dead`"""
-
-    @ui.page("/dead", response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        above = "Messages that a channel has given up. A redrive returns them to that channel, and to no other."
-        with frame(admin, request, "Dead letters", "/dead", above=above) as view:
-            if not view.cluster_view.lapwing:
-                notice("These nsqds keep no dead letters: they are plain NSQ, or do not answer.")
-                return
-            query = LetterQuery.of(view)
-            if not query.topic:
-                _topics(view)
-                return
-            _tasks(view, query.topic)
-            _form(view, query)
-            DeadLetters(view, query)
+def draw(view: PageView) -> None:
+    """Draw `/dead`."""
+    view.explain("Messages that a channel has given up. A redrive returns them to that channel, and to no other.")
+    if not view.cluster_view.lapwing:
+        notice("These nsqds keep no dead letters: they are plain NSQ, or do not answer.")
+        return
+    query = LetterQuery.of(view)
+    if not query.topic:
+        _topics(view)
+        return
+    _tasks(view, query.topic)
+    _form(view, query)
+    DeadLetters(view, query)
 
 
 def _topics(view: PageView) -> None:
@@ -182,7 +175,6 @@ class DeadLetters:
         self._seen: tuple[object, ...] = ()
         self._heading_buttons()
         self._problem = notice("", "warning", role="alert")
-        self._problem.set_visibility(False)
         with panel("Why", "letters by channel, reason and error; choose a row to see only these"):
             self._group_table = Table(
                 "groups", "Groups of dead letters", GROUP_COLUMNS, on_pick=self._pick_group, empty="No dead letters."
@@ -254,7 +246,7 @@ class DeadLetters:
             groups = await control.groups(nodes, query.topic, query.wanted)
             page = await control.letters(nodes, query.topic, query.wanted, after=query.edges)
         except ValueError as error:
-            self._complain(str(error))
+            show_notice(self._problem, str(error))
             return
         answers = {by_contact[contact]: answer for contact, answer in groups.answers.items()}
         self._groups, others = merge_groups(answers)
@@ -264,15 +256,11 @@ class DeadLetters:
             lost.append(f"{several(others, 'letter')} of further groups are not counted below")
         if not nodes:
             lost.append(f"No nsqd that answers has dead letters in {query.topic}.")
-        self._complain("; ".join(dict.fromkeys(lost)))
+        show_notice(self._problem, "; ".join(dict.fromkeys(lost)))
         self._group_table.show([group_row(str(number), each) for number, each in enumerate(self._groups)])
         self._table.show([letter_row(letter, query.wanted.text) for letter in page.letters])
         self._next.set_visibility(not page.complete)
         set_attributes(self._next, href=replace(query, edges=page.edges, letter="").href(self._view.links))
-
-    def _complain(self, text: str) -> None:
-        set_text(self._problem, text)
-        self._problem.set_visibility(bool(text))
 
     def _pick_group(self, row: str) -> None:
         group = self._groups[int(row)]

@@ -83,9 +83,16 @@ def panel(title: str = "", note: str = "") -> Iterator[Element]:
 
 
 def notice(text: str, tone: str = "", *, role: str = "note") -> Element:
-    """Add a coloured paragraph; `tone` is `warning`, `error` or empty for plain information."""
+    """Add a coloured paragraph, hidden without a text; `tone` is `warning`, `error` or empty for plain information."""
     made = element("p", text, f"lw-notice {'lw-' + tone if tone else ''}".strip(), role=role)
+    made.set_visibility(bool(text))
     return made
+
+
+def show_notice(target: Element, text: str) -> None:
+    """Show another text in a notice, or hide it if the text is empty."""
+    set_text(target, text)
+    target.set_visibility(bool(text))
 
 
 def tile(term: str, title: str = "") -> Element:

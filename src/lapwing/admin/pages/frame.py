@@ -1,6 +1,6 @@
 """The frame of every page: navigation, search, warnings, and the updates with every new view of the cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +16,7 @@ from lapwing import __version__, names
 from lapwing.admin.access import Visitor
 from lapwing.admin.asgi import full_url
 from lapwing.admin.firewall import VISITOR
-from lapwing.admin.pages.elements import element, icon, notice, set_attributes, set_text
+from lapwing.admin.pages.elements import element, icon, notice, set_attributes, set_text, show_notice
 from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
 from lapwing.admin.services import Admin
@@ -71,6 +71,7 @@ class PageView:
     request: Request
     client: Client
     links: PageLinks
+    titles: Element  # around the title
     heading: Element
     buttons: Element  # beside the title
     _refreshes: list[Callable[[], object]]
@@ -115,7 +116,13 @@ class PageView:
 
     def refresh(self) -> None:
         """Draw the page again with the same view of the cluster."""
-        _run(self._refreshes)
+        for refresh in self._refreshes:
+            refresh()
+
+    def explain(self, text: str) -> None:
+        """Add a line below the title."""
+        with self.titles:
+            element("p", text, "lw-faint")
 
     def asked(self, name: str, default: str = "") -> str:
         """Return a parameter of the address."""
@@ -133,20 +140,26 @@ class PageView:
             ui.notify(text, type="negative" if bad else "positive", timeout=8000 if bad else 3500, multi_line=True)
 
 
+def add_page(admin: Admin, path: str, section: str, draw: Callable[..., Awaitable[None] | None]) -> None:
+    """Add a page to the site. `draw` gets its `PageView` and the variable parts of its path."""
+
+    @ui.page(path, response_timeout=PATIENCE)
+    async def page(request: Request) -> None:
+        await admin.poller.fresh()
+        with _frame(admin, request, f"/{path.split('/')[1]}", section) as view:
+            drawn = draw(view, **request.path_params)
+            if drawn is not None:
+                await drawn
+
+
 @contextmanager
-def frame(
-    admin: Admin,
-    request: Request,
-    title: str,
-    current: str,
-    *,
-    crumbs: tuple[tuple[str, str], ...] = (),
-    above: str = "",
-) -> Iterator[PageView]:
-    """Draw the frame around the elements created inside; `crumbs` are names and links of the pages above."""
+def _frame(admin: Admin, request: Request, current: str, section: str) -> Iterator[PageView]:
+    """Draw the frame around the elements created inside; `current` is the page of the section in the navigation."""
     client = ui.context.client
-    client.title = f"{title} · nsqadmin"
     links = PageLinks(admin.base)
+    *above, title = section, *request.path_params.values()
+    crumbs = zip(above, (links.page(current), links.topic(above[-1])), strict=False) if above else ()
+    client.title = f"{title} · nsqadmin"
     theme = request.cookies.get("lapwing_theme", "auto")
     theme = theme if theme in THEMES else "auto"
     ui.dark_mode(THEMES[theme])
@@ -162,17 +175,15 @@ def frame(
             with element("main", None, "lw-main", id="content", tabindex=-1):
                 warnings = notice("", "warning", role="alert")
                 with element("div", None, "lw-heading"):
-                    with element("div"):
-                        if crumbs:
+                    with element("div") as titles:
+                        if above:
                             with element("nav", None, "lw-crumbs", aria_label="Where this is"):
                                 for name, href in crumbs:
                                     element("a", name, href=href)
                                 element("span", title)
                         heading = element("h1", title)
-                        if above:
-                            element("p", above, "lw-faint")
                     buttons = element("div", None, "lw-buttons")
-                view = PageView(admin, request, client, links, heading, buttons, refreshes, watcher)
+                view = PageView(admin, request, client, links, titles, heading, buttons, refreshes, watcher)
                 _shell(view, shell, theme)
                 _warn(view, warnings, badge)
                 yield view
@@ -190,11 +201,6 @@ def _pulse(view: PageView) -> None:
         asked = view.request.url
         back = quote(f"{asked.path}?{asked.query}" if asked.query else asked.path, safe="")
         view.go(f"{view.links.base}/login?next={back}")
-
-
-def _run(refreshes: list[Callable[[], object]]) -> None:
-    for refresh in refreshes:
-        refresh()
 
 
 def _navigation(admin: Admin, links: PageLinks, current: str) -> Element:
@@ -282,8 +288,7 @@ def _warn(view: PageView, warnings: Element, badge: Element) -> None:
     def refresh() -> None:
         trouble = view.cluster_view.trouble
         text = "Some figures are missing: " + "; ".join(trouble) + "." if trouble else ""
-        set_text(warnings, text)
-        warnings.set_visibility(bool(text))
+        show_notice(warnings, text)
         serious = [alarm.severity for alarm in view.admin.poller.alarms if alarm.severity != "info"]
         set_text(badge, str(len(serious)))
         badge.classes(add=f"lw-{serious[0]}" if serious else "", remove="lw-error" if "error" not in serious else "")

@@ -1,14 +1,11 @@
 """The page of discovery: the nsqlookupds, and topics that no nsqd has."""
 
-from fastapi import Request
 from nicegui import ui
-from nicegui.element import Element
 
 from lapwing.admin.pages.dialogs import ask_act, ask_create
-from lapwing.admin.pages.elements import Table, button, element, notice, panel, set_attributes
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.elements import Table, button, element, notice, panel, set_attributes, show_notice
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Row, TableColumn
-from lapwing.admin.services import Admin
 from lapwing.client.cluster_client import UpstreamFailed
 
 HOSTS = (TableColumn("host", "nsqlookupd host", "text", wide=True), TableColumn("state", "State", "labels"))
@@ -19,27 +16,24 @@ INACTIVE = (
 )
 
 
-def install(admin: Admin) -> None:
-    """`/lookup`"""
+def draw(view: PageView) -> None:
+    """Draw `/lookup`."""
+    if view.cluster_view.direct:
+        notice("nsqadmin asks the nsqds themselves (--nsqd-http-address): there is no nsqlookupd to show.")
+        return
+    with panel("nsqlookupd hosts"):
+        hosts = Table("hosts", "nsqlookupd hosts", HOSTS, plain=True)
 
-    @ui.page("/lookup", response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        with frame(admin, request, "Lookup", "/lookup") as view:
-            if view.cluster_view.direct:
-                notice("nsqadmin asks the nsqds themselves (--nsqd-http-address): there is no nsqlookupd to show.")
-                return
-            with panel("nsqlookupd hosts"):
-                hosts = Table("hosts", "nsqlookupd hosts", HOSTS, plain=True)
-            view.live(
-                lambda: hosts.show(
-                    [
-                        [address, address, [["does not answer", "bad", error] if error else ["answers", "good", ""]]]
-                        for address, error in view.cluster_view.lookupds
-                    ]
-                )
-            )
-            _inactive(view)
+    def refresh() -> None:
+        hosts.show(
+            [
+                [address, address, [["does not answer", "bad", error] if error else ["answers", "good", ""]]]
+                for address, error in view.cluster_view.lookupds
+            ]
+        )
+
+    view.live(refresh)
+    _inactive(view)
 
 
 def _inactive(view: PageView) -> None:
@@ -52,20 +46,17 @@ def _inactive(view: PageView) -> None:
             if view.visitor.may_change:
                 button("Create topic or channel", lambda: ask_create(view), tone="main", sign="add")
             button("Refresh", lambda: load(), sign="refresh")
-        failure: Element = notice("", "error")
-        failure.set_visibility(False)
+        failure = notice("", "error")
         table = Table("inactive", "Inactive topics", INACTIVE, order="topic", empty="Loading …", on_act=change)
 
     async def load() -> None:
         try:
             found = await view.admin.cluster_client.inactive_topics()
         except UpstreamFailed as error:
-            failure._text = str(error)
-            failure.set_visibility(True)
-            failure.update()
+            show_notice(failure, str(error))
             set_attributes(table, empty="Not known.")
             return
-        failure.set_visibility(False)
+        show_notice(failure, "")
         set_attributes(table, empty="Every topic has a producer.")
         rows: list[Row] = []
         delete = [["delete", "Delete …", "danger"]] if view.visitor.may_change else []

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from fastapi import Request
-from nicegui import background_tasks, ui
+from nicegui import background_tasks
 
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import (
@@ -22,12 +21,11 @@ from lapwing.admin.pages.elements import (
     panel,
     set_attributes,
 )
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.live_tail import KEPT, LiveTail
 from lapwing.admin.pages.message_rows import MESSAGE_COLUMNS, message_row, parse_edges, shortened
 from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.admin.pages.table_rows import PageLinks
-from lapwing.admin.services import Admin
 from lapwing.client.format import count, size, utc_time
 from lapwing.client.format import messages as messages_word
 from lapwing.client.http import CallFailed
@@ -72,24 +70,19 @@ class MessageQuery:
         )
 
 
-def install(admin: Admin) -> None:
-    """`/messages`"""
-
-    @ui.page("/messages", response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        with frame(admin, request, "Messages", "/messages") as view:
-            query = MessageQuery.of(view)
-            if view.visitor.may_change:
-                with view.buttons:
-                    draft = Draft(query.topic, query.node)
-                    button("Publish a message", lambda: ask_publish(view, draft), tone="main", sign="send")
-            if not view.cluster_view.lapwing:
-                notice("These nsqds keep no log that can be read: messages can be published here, but not shown.")
-                return
-            _form(view, query)
-            if query.topic:
-                await _browse(view, query)
+async def draw(view: PageView) -> None:
+    """Draw `/messages`."""
+    query = MessageQuery.of(view)
+    if view.visitor.may_change:
+        with view.buttons:
+            draft = Draft(query.topic, query.node)
+            button("Publish a message", lambda: ask_publish(view, draft), tone="main", sign="send")
+    if not view.cluster_view.lapwing:
+        notice("These nsqds keep no log that can be read: messages can be published here, but not shown.")
+        return
+    _form(view, query)
+    if query.topic:
+        await _browse(view, query)
 
 
 def _form(view: PageView, query: MessageQuery) -> None:

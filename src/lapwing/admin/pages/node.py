@@ -2,17 +2,15 @@
 
 from typing import Final
 
-from fastapi import Request
-from nicegui import ui
+from nicegui.element import Element
 
-from lapwing.admin.pages.clients import Finishing, client_table_rows
+from lapwing.admin.pages.clients import ClientTable
 from lapwing.admin.pages.dialogs import ask_act
-from lapwing.admin.pages.elements import Table, element, notice, panel, set_text, tile
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.elements import Table, element, notice, panel, set_text, show_notice, tile
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.own_topics import OwnTopics
-from lapwing.admin.pages.table_rows import PAUSED, PageLinks, Row, TableColumn, client_columns, state_labels
+from lapwing.admin.pages.table_rows import PAUSED, PageLinks, Row, TableColumn, state_labels
 from lapwing.admin.pages.topic import node_actions
-from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, duration, rate, size, utc_time
 
@@ -44,30 +42,25 @@ OPTION_COLUMNS: Final = (
 SET: Final = ["set", "info", "Differs from the default"]
 
 
-def install(admin: Admin) -> None:
-    """`/nodes/<node>`"""
+def draw(view: PageView, name: str) -> None:
+    """Draw `/nodes/<node>`."""
+    own = OwnTopics(view)
+    lost = _state(view, name)
+    with element("div", None, "lw-stack") as known:
+        _resources(view, name)
+        _topics(view, name, own)
+        _channels(view, name, own)
+        _clients(view, name)
+        _options(view, name)
 
-    @ui.page("/nodes/{name}", response_timeout=PATIENCE)
-    async def page(request: Request, name: str) -> None:
-        await admin.poller.fresh()
-        with frame(admin, request, name, "/nodes", crumbs=(("Nodes", f"{admin.base}/nodes"),)) as view:
-            own = OwnTopics(view)
-            lost = _state(view, name)
-            with element("div", None, "lw-stack") as known:
-                _resources(view, name)
-                _topics(view, name, own)
-                _channels(view, name, own)
-                _clients(view, name)
-                _options(view, name)
+    def refresh() -> None:
+        state = view.cluster_view.node(name)
+        answers = state is not None and state.reachable
+        known.set_visibility(answers or name in view.cluster_view.lost_topics)
+        for part in (known, lost):
+            part.classes(remove="lw-lost") if answers else part.classes(add="lw-lost")
 
-            def refresh() -> None:
-                state = view.cluster_view.node(name)
-                answers = state is not None and state.reachable
-                known.set_visibility(answers or name in view.cluster_view.lost_topics)
-                for part in (known, lost):
-                    part.classes(remove="lw-lost") if answers else part.classes(add="lw-lost")
-
-            view.live(refresh)
+    view.live(refresh)
 
 
 def parts_of(view: PageView, own: OwnTopics | None, node: str) -> list[Json]:
@@ -79,7 +72,7 @@ def parts_of(view: PageView, own: OwnTopics | None, node: str) -> list[Json]:
     return [part for topic in topics.values() for part in topic["nodes"] if part["node"] == node]
 
 
-def _state(view: PageView, name: str) -> ui.element:
+def _state(view: PageView, name: str) -> Element:
     absent = notice("No nsqd of this name is known.", "warning")
     trouble = notice("", "error")
     with element("dl", None, "lw-tiles") as tiles:
@@ -105,8 +98,7 @@ def _state(view: PageView, name: str) -> ui.element:
             )
         elif state is not None and state.health != "OK":
             wrong = state.health
-        set_text(trouble, wrong)
-        trouble.set_visibility(bool(wrong))
+        show_notice(trouble, wrong)
         if state is None:
             return
         set_text(health, state_labels(state, view.cluster_view.at)[0][0])
@@ -242,22 +234,9 @@ def _channels(view: PageView, name: str, own: OwnTopics) -> None:
 
 def _clients(view: PageView, name: str) -> None:
     with panel("Client connections"):
-        table = Table(
-            "clients",
-            f"Connections to {name}",
-            client_columns(where=True, node=False),
-            order="host",
-            empty="No client is connected.",
-        )
-    finishing = Finishing()
+        table = ClientTable(view, f"Connections to {name}", node=False)
 
     def refresh() -> None:
-        clients = [
-            (client, channel["topic_name"], channel["channel_name"])
-            for part in parts_of(view, None, name)
-            for channel in part["channels"]
-            for client in channel["clients"] or ()
-        ]
-        table.show(client_table_rows(clients, finishing, view.links, view.cluster_view.at, where=True, node=False))
+        table.show(channel for part in parts_of(view, None, name) for channel in part["channels"])
 
     view.live(refresh, clients=name)

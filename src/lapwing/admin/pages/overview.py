@@ -2,17 +2,12 @@
 
 from typing import Final
 
-from fastapi import Request
-from nicegui import ui
-from nicegui.element import Element
-
 from lapwing.admin.alarms import Alarm, spoken_age
 from lapwing.admin.history import Age
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import channel_columns, channel_rows
-from lapwing.admin.services import Admin
 from lapwing.client.format import count, rate, several
 
 CHARTS: Final = (
@@ -31,24 +26,18 @@ CHARTS: Final = (
     Lines("Oldest message", "duration", (("oldest", "waits for", "c3"),)),
     Lines("Lag of the slowest channel", "count", (("lag", "unfinished", "c4"),)),
 )
-SIGNS: Final = {"error": "error", "warning": "warning", "info": "info"}
 FEW_ALARMS: Final = 5  # more on request, so that the charts stay in sight
 MOST_ALARMS: Final = 100
 BUSIEST: Final = 8
 
 
-def install(admin: Admin) -> None:
-    """`/`"""
-
-    @ui.page("/", response_timeout=PATIENCE)
-    async def overview(request: Request) -> None:
-        await admin.poller.fresh()
-        with frame(admin, request, "Overview", "/") as view:
-            _health(view)
-            _tiles(view)
-            _alarms(view)
-            charts(view, lambda: admin.poller.history.cluster, CHARTS)
-            _busiest(view)
+def draw(view: PageView) -> None:
+    """Draw `/`."""
+    _health(view)
+    _tiles(view)
+    _alarms(view)
+    charts(view, lambda: view.admin.poller.history.cluster, CHARTS)
+    _busiest(view)
 
 
 def _health(view: PageView) -> None:
@@ -146,21 +135,20 @@ def _alarms(view: PageView) -> None:
     view.live(refresh)
 
 
-def _alarm(view: PageView, alarm: Alarm) -> Element:
-    with element("li", None, f"lw-{alarm.severity}") as item:
-        icon(SIGNS[alarm.severity])
+def _alarm(view: PageView, alarm: Alarm) -> None:
+    with element("li", None, f"lw-{alarm.severity}"):
+        icon(alarm.severity)
         with element("div"):
             element("span", f"{alarm.severity}: ", "lw-hidden")
             element("a", alarm.text, "lw-what", href=view.links.page(alarm.link))
             element("p", alarm.advice)
-    return item
 
 
 def _busiest(view: PageView) -> None:
     history = view.admin.poller.history
     with panel("Deepest channels", "with the most waiting messages"):
-        columns = channel_columns([], with_topic=False)
-        table = Table("deepest", "Deepest channels", columns, plain=True, empty="No channel has a message waiting.")
+        empty = "No channel has a message waiting."
+        table = Table("deepest", "Deepest channels", channel_columns([]), plain=True, empty=empty)
 
     def refresh() -> None:
         cluster_view = view.cluster_view

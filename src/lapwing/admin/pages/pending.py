@@ -9,7 +9,17 @@ from nicegui import background_tasks
 from lapwing.admin.actions import Action
 from lapwing.admin.error_texts import error_text, failure_reason
 from lapwing.admin.pages.dead_rows import seconds_of
-from lapwing.admin.pages.elements import MessageView, Table, button, element, notice, panel, set_attributes, set_text
+from lapwing.admin.pages.elements import (
+    MessageView,
+    Table,
+    button,
+    element,
+    notice,
+    panel,
+    set_attributes,
+    set_text,
+    show_notice,
+)
 from lapwing.admin.pages.forms import FormDialog, form_dialog, submit
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import shortened
@@ -159,7 +169,6 @@ class PendingPanel:
                 on_act=self._act,
                 on_pick=self._pick,
             )
-        self._problem.set_visibility(False)
         self._choose(self._state)
         view.live(self._refresh)
 
@@ -239,8 +248,7 @@ class PendingPanel:
         }
         self._first.set_visibility(bool(edges))
         self._next.set_visibility(any(answer["next"] is not None for answer in answers.values()))
-        set_text(self._problem, f"Not all can be read: {'; '.join(failed)}." if failed else "")
-        self._problem.set_visibility(bool(failed))
+        show_notice(self._problem, f"Not all can be read: {'; '.join(failed)}." if failed else "")
 
     def _find(self, row: str) -> tuple[Node, int] | None:
         node, _, sequence = row.rpartition("|")

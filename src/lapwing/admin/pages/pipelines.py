@@ -2,14 +2,10 @@
 
 from typing import Any
 
-from fastapi import Request
-from nicegui import ui
-
 from lapwing.admin.alarms import AlarmLimits, pipeline_age, stale
 from lapwing.admin.pages.elements import Table, element, notice, panel, set_attributes, set_text
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Label, PageLinks, Row, TableColumn
-from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.pipeline_status import problem
@@ -32,23 +28,14 @@ COLUMNS = (
 )
 
 
-def install(admin: Admin) -> None:
-    """`/pipelines`"""
-
-    @ui.page("/pipelines", response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        above = (
-            "Each running Spark query reports to nsqd how far it is; its channel shows the same from the broker's side."
-        )
-        with frame(admin, request, "Pipelines", "/pipelines", above=above) as view:
-            absent = notice("No nsqd here keeps account of pipelines.")
-            _list(view)
-
-            def refresh() -> None:
-                absent.set_visibility(view.cluster_view.pipelines is None)
-
-            view.live(refresh)
+def draw(view: PageView) -> None:
+    """Draw `/pipelines`."""
+    view.explain(
+        "Each running Spark query reports to nsqd how far it is; its channel shows the same from the broker's side."
+    )
+    absent = notice("No nsqd here keeps account of pipelines.")
+    _list(view)
+    view.live(lambda: absent.set_visibility(view.cluster_view.pipelines is None))
 
 
 def _list(view: PageView) -> None:

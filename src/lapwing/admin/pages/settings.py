@@ -5,16 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from fastapi import Request
-from nicegui import ui
-
 from lapwing.admin.actions import Action
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Field, Table, button, element, notice, panel
 from lapwing.admin.pages.forms import form_dialog, submit
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Label, Row, TableColumn
-from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_changes import NodeResult
 from lapwing.errors import LapwingError
@@ -43,25 +39,20 @@ def lapwing_nodes(view: PageView) -> list[Node]:
     return [state.node for state in view.cluster_view.nodes if state.lapwing and state.reachable]
 
 
-def install(admin: Admin) -> None:
-    """`/settings`"""
-
-    @ui.page("/settings", response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        above = "A channel that sets nothing behaves as in NSQ. Settings are kept on each nsqd across restarts."
-        with frame(admin, request, "Settings", "/settings", above=above) as view:
-            if not lapwing_nodes(view):
-                notice("These nsqds have no settings of topics and channels: they are plain NSQ, or do not answer.")
-                return
-            topic, channel = view.asked("topic"), view.asked("channel")
-            _form(view, topic, channel)
-            try:
-                if topic:
-                    await _settings(view, topic, channel)
-                await _policies(view)
-            except LapwingError as error:
-                notice(error_text(error), "error", role="alert")
+async def draw(view: PageView) -> None:
+    """Draw `/settings`."""
+    view.explain("A channel that sets nothing behaves as in NSQ. Settings are kept on each nsqd across restarts.")
+    if not lapwing_nodes(view):
+        notice("These nsqds have no settings of topics and channels: they are plain NSQ, or do not answer.")
+        return
+    topic, channel = view.asked("topic"), view.asked("channel")
+    _form(view, topic, channel)
+    try:
+        if topic:
+            await _settings(view, topic, channel)
+        await _policies(view)
+    except LapwingError as error:
+        notice(error_text(error), "error", role="alert")
 
 
 def href(view: PageView, topic: str, channel: str = "") -> str:

@@ -26,20 +26,34 @@ from lapwing.admin.pages import (
     topic,
     topics,
 )
+from lapwing.admin.pages.frame import add_page
 from lapwing.admin.services import Admin
 from lapwing.admin.static import PACKAGED
 
-INSTALLED: Final = (
-    *(overview, topics, topic, channel, nodes, node, counter, lookup),
-    *(messages, dead, clients, pipelines, settings, audit),
+# path, name of the section, and the function that draws the page
+PAGES: Final = (
+    ("/", "Overview", overview.draw),
+    ("/topics", "Topics", topics.draw),
+    ("/topics/{topic}", "Topics", topic.draw),
+    ("/topics/{topic}/{channel}", "Topics", channel.draw),
+    ("/clients", "Clients", clients.draw),
+    ("/counter", "Counter", counter.draw),
+    ("/messages", "Messages", messages.draw),
+    ("/dead", "Dead letters", dead.draw),
+    ("/pipelines", "Pipelines", pipelines.draw),
+    ("/nodes", "Nodes", nodes.draw),
+    ("/nodes/{name}", "Nodes", node.draw),
+    ("/lookup", "Lookup", lookup.draw),
+    ("/settings", "Settings", settings.draw),
+    ("/audit", "Audit", audit.draw),
 )
 
 
 def mount(admin: Admin) -> AsgiApp:
     """Return the pages. Call it once per process: NiceGUI keeps its routes in a global."""
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    for page in INSTALLED:
-        page.install(admin)
+    for path, section, draw in PAGES:
+        add_page(admin, path, section, draw)
     mark = hashlib.sha256((PACKAGED / "lapwing.css").read_bytes()).hexdigest()[:12]  # a new release is a new address
     base = escape(admin.base)
     Client.shared_head_html += (

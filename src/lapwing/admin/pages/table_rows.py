@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lapwing.admin.history import History
-from lapwing.client.cluster import Json, locality
+from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.format import duration, quantile, utc_time
 from lapwing.names import own
@@ -236,10 +236,9 @@ def _queue(channel: Json) -> Row:
     ]
 
 
-def channel_columns(points: Sequence[float], *, with_topic: bool = False) -> list[TableColumn]:
-    """Return the columns of channels, with their topic if `with_topic`."""
+def channel_columns(points: Sequence[float]) -> list[TableColumn]:
+    """Return the columns of channels."""
     return [
-        *([TableColumn("topic", "Topic", "link")] if with_topic else []),
         TableColumn("channel", "Channel", "link", wide=True),
         *_QUEUE,
         TableColumn("rate", "Rate", "rate", "Messages finished a second"),
@@ -324,65 +323,15 @@ def _share(part: Json) -> Row | None:
     return [[name, round(100 * number / whole, 1)] for name, number in counts]
 
 
-# ---- clients ----
+# ---- consumers ----
 
-
-def client_columns(*, where: bool, node: bool = True) -> list[TableColumn]:
-    """Return the columns of connections: with the channel if `where`, with the nsqd if `node`."""
-    return [
-        TableColumn("host", "Client host", "link", wide=True),
-        *([TableColumn("channel", "Channel", "link")] if where else []),
-        TableColumn("agent", "User agent", "text"),
-        TableColumn("attributes", "Attributes", "labels"),
-        *([TableColumn("node", "NSQd host", "link")] if node else []),
-        TableColumn("in_flight", "In flight"),
-        TableColumn("ready", "Ready count", title="RDY: how many more it will take"),
-        TableColumn("finished", "Finished"),
-        TableColumn("requeued", "Requeued"),
-        TableColumn("messages", "Messages"),
-        TableColumn("rate", "Rate", "rate", "Messages finished a second since the last look"),
-        TableColumn("connected", "Connected", "dur"),
-    ]
-
-
-def client_key(client: Json, topic: str, channel: str) -> str:
-    """Return a unique name of a connection."""
-    return f"{client['node']} {client['remote_address']} {topic} {channel}"
-
-
-def client_row(
-    client: Json, topic: str, channel: str, links: PageLinks, *, where: bool, node: bool, rate: float, slow: bool
-) -> Row:
-    """Return the row of a connection."""
-    hostname, ident = client["hostname"], client["client_id"]
-    port = client["remote_address"].rpartition(":")[2]
-    below = ident if ident not in (hostname, hostname.partition(".")[0]) else ""
-    return [
-        client_key(client, topic, channel),
-        [f"{hostname}:{port}", "", below, [["slow", "warn", SLOW]] if slow else [], client["remote_address"]],
-        *([[f"{topic}/{channel}", links.topic(topic, channel), "", []]] if where else []),
-        client["user_agent"],
-        client_attributes(client),
-        *([[client["node"], links.node(client["node"]), "", []]] if node else []),
-        client["in_flight_count"],
-        client["ready_count"],
-        client["finish_count"],
-        client["requeue_count"],
-        client["message_count"],
-        round(rate, 2),
-        client["connected"] // 1_000_000_000,
-    ]
-
-
-def consumer_columns() -> list[TableColumn]:
-    """Return the columns of consumers that have a name, connected or not."""
-    return [
-        TableColumn("name", "Consumer", "text", wide=True),
-        TableColumn("node", "NSQd host", "link"),
-        TableColumn("pending", "Pending", title="Messages that it holds"),
-        TableColumn("oldest", "Oldest", "dur", "Time since the oldest of them was delivered"),
-        TableColumn("idle", "Idle", "dur", "Time since its last request"),
-    ]
+CONSUMERS = (
+    TableColumn("name", "Consumer", "text", wide=True),
+    TableColumn("node", "NSQd host", "link"),
+    TableColumn("pending", "Pending", title="Messages that it holds"),
+    TableColumn("oldest", "Oldest", "dur", "Time since the oldest of them was delivered"),
+    TableColumn("idle", "Idle", "dur", "Time since its last request"),
+)  # that have a name, connected or not
 
 
 def consumer_row(consumer: Json, links: PageLinks) -> Row:
@@ -395,32 +344,6 @@ def consumer_row(consumer: Json, links: PageLinks) -> Row:
         int(consumer["oldest_seconds"]),
         int(consumer["idle_seconds"]),
     ]
-
-
-SLOW = "Holds all that it asked for and finishes less than one message a second, or nothing"
-
-
-def client_attributes(client: Json) -> list[Label]:
-    """Return the labels of a connection: sampling, TLS, compression, identity, place."""
-    labels: list[Label] = []
-    if client["sample_rate"]:
-        labels.append([f"Sampled {client['sample_rate']}%", "info", "Gets only this share of the messages"])
-    if client["tls"]:
-        details = (client["tls_version"], client["tls_cipher_suite"], client["tls_negotiated_protocol"])
-        labels.append(["TLS", "good", " ".join(text for text in details if text)])
-    labels += [[name, "", ""] for name, key in (("Deflate", "deflate"), ("Snappy", "snappy")) if client[key]]
-    if client["authed"]:
-        identity = client["auth_identity"] or "authenticated"
-        labels.append([identity, "info", client["auth_identity_url"] or "Authenticated"])
-    labels += [
-        [client[key], "", title]
-        for key, title in (("topology_region", "Region"), ("topology_zone", "Zone"))
-        if client.get(key)
-    ]
-    near = locality(client)
-    if near:
-        labels.append([f"{near}Local", "good", f"In the {near} of its nsqd"])
-    return labels
 
 
 # ---- nodes ----

@@ -3,14 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from fastapi import Request
-from nicegui import ui
-
 from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.dialogs import ask_act, ask_create
-from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, set_text
-from lapwing.admin.pages.frame import PATIENCE, PageView, frame
+from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, show_notice
+from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.admin.pages.settings import href as settings_href
 from lapwing.admin.pages.table_rows import (
@@ -23,7 +20,6 @@ from lapwing.admin.pages.table_rows import (
     topic_node_rows,
     topic_total,
 )
-from lapwing.admin.services import Admin
 from lapwing.client.cluster import Json, sum_topic
 
 CHARTS: Final = (
@@ -42,20 +38,15 @@ PAST: Final = (
 )
 
 
-def install(admin: Admin) -> None:
-    """`/topics/<topic>`"""
-
-    @ui.page("/topics/{topic}", response_timeout=PATIENCE)
-    async def page(request: Request, topic: str) -> None:
-        await admin.poller.fresh()
-        with frame(admin, request, topic, "/topics", crumbs=(("Topics", f"{admin.base}/topics"),)) as view:
-            _buttons(view, topic)
-            _absent(view, topic)
-            _nodes(view, topic)
-            _channels(view, topic)
-            with element("div", None, "lw-stack") as drawn:
-                charts(view, lambda: admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo(topic, "", PAST))
-            view.live(lambda: drawn.set_visibility(is_known(view, topic)))
+def draw(view: PageView, topic: str) -> None:
+    """Draw `/topics/<topic>`."""
+    _buttons(view, topic)
+    _absent(view, topic)
+    _nodes(view, topic)
+    _channels(view, topic)
+    with element("div", None, "lw-stack") as drawn:
+        charts(view, lambda: view.admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo(topic, "", PAST))
+    view.live(lambda: drawn.set_visibility(is_known(view, topic)))
 
 
 def is_known(view: PageView, topic: str) -> bool:
@@ -78,7 +69,7 @@ def _buttons(view: PageView, topic: str) -> None:
         view.live(lambda: buttons.set_visibility(is_known(view, topic)))
         if not view.visitor.may_change:
             return
-        nodes = [state.node.name for state in view.cluster_view.nodes if state.reachable]
+        nodes = [state.node.name for state in view.cluster_view.reachable]
         button("Publish", lambda: ask_publish(view, Draft(topic, _any_holder(view, topic))), sign="send")
         button("New channel", lambda: ask_create(view, topic=topic, nodes=nodes), sign="add")
         pause = button("Pause topic", lambda: ask_act(view, "pause", topic), sign="pause")
@@ -114,8 +105,7 @@ def _absent(view: PageView, topic: str) -> None:
 
     def refresh() -> None:
         found = view.cluster_view.topics.get(topic)
-        set_text(words, _nowhere(view, topic))
-        words.set_visibility(found is None)
+        show_notice(words, _nowhere(view, topic) if found is None else "")
         lonely.set_visibility(found is not None and not found["channels"])
 
     view.live(refresh)
