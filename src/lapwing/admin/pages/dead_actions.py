@@ -2,19 +2,19 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
+
+from nicegui import background_tasks
 
 from lapwing.admin.actions import Action
 from lapwing.admin.dead_letters import LetterFilter, Results
-from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.dead_rows import LETTER_COLUMNS, letter_row
-from lapwing.admin.pages.elements import Table, element, set_attributes, set_text
-from lapwing.admin.pages.forms import form_dialog, submit
+from lapwing.admin.pages.elements import Table, element, set_text
+from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import body_of, editable, fixed_body, keep_line_ends
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import count, several
-from lapwing.errors import LapwingError
 
 TARGETS: Final = (
     ("channel", "the channel that gave them up"),
@@ -53,8 +53,6 @@ def _described(wanted: LetterFilter) -> str:
 def ask_redrive(view: PageView, topic: str, nodes: Sequence[Node], wanted: LetterFilter) -> None:
     """Ask how many letters to redrive, where to and how fast; a preview comes first."""
     control = view.admin.dead
-    previewed: list[Json | None] = [None]
-
     with form_dialog(view, f"Redrive dead letters of {topic}", wide=True) as form:
         element("p", f"Which: {_described(wanted)}. Letters that die later are not part of it.")
         to = form.field("To", kind="select", options=TARGETS, value="channel", on_change=lambda _: forget())
@@ -67,51 +65,30 @@ def ask_redrive(view: PageView, topic: str, nodes: Sequence[Node], wanted: Lette
         table = Table("sample", "Sample of the letters", LETTER_COLUMNS, plain=True)
         table.set_visibility(False)
 
-        def forget() -> None:
-            previewed[0] = None
-            set_attributes(redrive_button, disabled=True)
-
-        async def preview() -> None:
-            form.complain("")
-            try:
-                document: Json = {
-                    "filter": wanted.to_document(),
-                    "to": to.value,
-                    "rate": rate.value.strip(),
-                    "limit": parse_limit(limit.value),
-                }
-                results = await control.redrive(nodes, topic, {**document, "dry_run": True})
-            except ValueError as error:
-                form.complain(str(error))
-                return
-            except LapwingError as error:
-                form.complain(error_text(error))
-                return
+        async def preview() -> Json | None:
+            document: Json = {
+                "filter": wanted.to_document(),
+                "to": to.value,
+                "rate": rate.value.strip(),
+                "limit": parse_limit(limit.value),
+            }
+            results = await control.redrive(nodes, topic, {**document, "dry_run": True})
             form.complain("; ".join(dict.fromkeys(result.error for result in results if not result.done)))
             found = counted(results)
             set_text(verdict, f"{several(found, 'letter')} would be redriven." if found else "No letter matches.")
             table.show([letter_row(letter) for letter in sampled(results)])
             table.set_visibility(found > 0)
-            previewed[0] = document if found else None
-            set_attributes(redrive_button, disabled=not found)
+            return document if found else None
 
-        async def redrive() -> None:
-            document = previewed[0]
-            if document is None:
-                await preview()
-                return
-            await submit(
-                view,
-                form,
+        async def redrive(document: Json) -> None:
+            await form.submit(
                 Action("redrive_dead_letters", topic),
                 json.dumps({key: value for key, value in document.items() if value}),
                 lambda: control.redrive(nodes, topic, document),
                 f"Redriving dead letters of {topic}",
             )
 
-        form.on_enter = preview
-        _, redrive_button = form.buttons(("Preview", preview, ""), ("Redrive", redrive, "main"))
-        set_attributes(redrive_button, disabled=True)
+        forget: Callable[[], None] = form.preview_buttons(preview, "Redrive", redrive, "main")
 
 
 def ask_redrive_one(
@@ -139,13 +116,10 @@ def ask_redrive_one(
             changed = wanted != text
             if changed:
                 if not wanted:
-                    form.complain("A message needs a body.")
-                    return
+                    raise ValueError("A message needs a body.")
                 document["body"] = wanted
             done = f"Redriving the letter to {place if to.value == 'channel' else letter['topic']}"
-            await submit(
-                view,
-                form,
+            await form.submit(
                 Action("redrive_dead_letters", topic, node=node.name),
                 f"letter {letter['sequence']} to {to.value}" + (", body edited" if changed else ""),
                 lambda: view.admin.dead.redrive([node], topic, document),
@@ -166,47 +140,28 @@ def ask_purge(
         if letter is None:
             element("p", f"Which: {_described(wanted)}.")
         verdict = element("p", "The letter is lost for good." if letter is not None else "Counting …", role="status")
-        typed = None
         if letter is None:
-            typed = form.field(f"Type the name to confirm: {topic}", focus=True, on_change=lambda _: check())
-
-        def check() -> None:
-            set_attributes(purge_button, disabled=typed is not None and typed.value != topic)
+            form.ask_name(topic)
 
         async def purge() -> None:
-            if typed is not None and typed.value != topic:
-                form.complain(f"Type {topic} to confirm.")
-                return
-            try:
-                meant = {"sequences": [letter["sequence"]]} if letter is not None else wanted.to_document()
-            except ValueError as error:
-                form.complain(str(error))
-                return
+            meant = {"sequences": [letter["sequence"]]} if letter is not None else wanted.to_document()
             node = nodes[0].name if letter is not None else ""
-            await submit(
-                view,
-                form,
+            await form.submit(
                 Action("purge_dead_letters", topic, node=node),
                 json.dumps(meant),
                 lambda: control.purge(nodes, topic, {"filter": meant}),
                 f"Purging dead letters of {topic}",
             )
 
-        (purge_button,) = form.buttons(("Purge", purge, "kill"))
-        check()
+        form.buttons(("Purge", purge, "kill"))
 
     async def look() -> None:
-        try:
-            results: list[Any] = await control.purge(nodes, topic, {"filter": wanted.to_document(), "dry_run": True})
-        except ValueError as error:
-            form.complain(str(error))
-            return
-        refused = "; ".join(dict.fromkeys(result.error for result in results if not result.done))
-        form.complain(refused)
+        results = await control.purge(nodes, topic, {"filter": wanted.to_document(), "dry_run": True})
+        form.complain("; ".join(dict.fromkeys(result.error for result in results if not result.done)))
         set_text(verdict, f"{several(counted(results), 'letter')} would be lost for good.")
 
     if letter is None:
-        form.later(look())
+        background_tasks.create(form.attempt(look))
 
 
 def ask_cancel(view: PageView, topic: str) -> None:
@@ -219,9 +174,7 @@ def ask_cancel(view: PageView, topic: str) -> None:
         element("p", f"{count(left)} letters that it has not looked at stay dead letters. Nothing is lost.")
 
         async def cancel() -> None:
-            await submit(
-                view,
-                form,
+            await form.submit(
                 Action("cancel_redrive", topic),
                 "",
                 lambda: view.admin.dead.cancel(nodes, topic),

@@ -20,7 +20,7 @@ from lapwing.admin.pages.elements import (
     set_text,
     show_notice,
 )
-from lapwing.admin.pages.forms import FormDialog, form_dialog, submit
+from lapwing.admin.pages.forms import FormDialog, form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import shortened
 from lapwing.admin.pages.table_rows import Row, TableColumn
@@ -28,9 +28,9 @@ from lapwing.admin.pending import DEFERRED, IN_FLIGHT, READY, Results
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import count, messages, parse_span, utc_time
 from lapwing.client.http import CallFailed
-from lapwing.errors import ConfigError
 
 PAGE: Final = 100  # messages of each node
+MILLISECOND: Final = 1_000_000  # ns
 MOST: Final = 10_000  # messages that one claim may take on each node
 TABS: Final = ((IN_FLIGHT, "In flight"), (READY, "To be delivered again"), (DEFERRED, "Deferred"))
 COLUMNS: Final = (
@@ -326,11 +326,7 @@ class PendingPanel:
 
             async def claim() -> None:
                 action = next(each for each in ACTIONS if each.name == kind.value)
-                try:
-                    document = claim_document(state, holder.value, idle.value, limit.value)
-                except ValueError as error:
-                    form.complain(str(error))
-                    return
+                document = claim_document(state, holder.value, idle.value, limit.value)
                 await self._submit(form, self._nodes(), action, document, extra)
 
             form.buttons(("Claim", claim, "kill"))
@@ -338,15 +334,9 @@ class PendingPanel:
     async def _submit(
         self, form: FormDialog, nodes: Sequence[Node], action: ClaimAction, document: Json, extra: "_ExtraFields"
     ) -> None:
-        try:
-            wanted = {**document, "action": action.name, **extra.document(action.name)}
-        except ValueError as error:
-            form.complain(str(error))
-            return
+        wanted = {**document, "action": action.name, **extra.document(action.name)}
         node = nodes[0].name if len(nodes) == 1 else ""
-        await submit(
-            self._view,
-            form,
+        await form.submit(
             Action("claim_messages", self._topic, self._channel, node),
             ", ".join(f"{key} {value}" for key, value in wanted.items()),
             lambda: self._view.admin.pending.claim(nodes, self._topic, self._channel, wanted),
@@ -371,31 +361,23 @@ class _ExtraFields:
         self._reason.set_visibility(action == "reject")
 
     def document(self, action: str) -> Json:
-        """Return the members of the claim. Raises `ValueError` with a sentence for the user."""
+        """Return the members of the claim. Raises `ConfigError` with a sentence for the user."""
         if action == "ready" and self._to.value.strip():
             return {"to": self._to.value.strip()}
         if action == "defer":
-            return {"delay": milliseconds(self._delay.value, "delay")}
+            return {"delay": parse_span(self._delay.value, "delay") // MILLISECOND}
         if action == "reject" and self._reason.value.strip():
             return {"reason": self._reason.value.strip()}
         return {}
 
 
-def milliseconds(text: str, what: str) -> int:
-    """Parse a duration such as 90s or 10m. Raises `ValueError` with a sentence for the user."""
-    try:
-        return parse_span(text, what) // 1_000_000
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-
-
 def claim_document(state: str, holder: str, idle: str, limit: str) -> Json:
-    """Return which messages a claim means. Raises `ValueError` with a sentence for the user."""
+    """Return which messages a claim means. Raises `ValueError` or `ConfigError` with a sentence for the user."""
     if not limit.strip().isdecimal() or not 1 <= int(limit) <= MOST:
         raise ValueError(f"A claim takes 1 to {count(MOST)} messages at a time.")
     document: Json = {"state": state, "limit": int(limit)}
     if holder.strip():
         document["holder"] = holder.strip()
-    if idle.strip() and (least := milliseconds(idle, "idle time")):
+    if idle.strip() and (least := parse_span(idle, "idle time") // MILLISECOND):
         document["min_idle"] = least
     return document

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from lapwing.admin.error_texts import error_text
-from lapwing.admin.pages.elements import Dialog, Field, button, element, set_text
+from lapwing.admin.pages.elements import element
+from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import editable, fixed_body, keep_line_ends
 from lapwing.client.headers import encode
-from lapwing.errors import LapwingError
 from lapwing.names import valid
 
-_PLAIN: Final = re.compile("(?!\")[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")  # no line break, and not the beginning of JSON
+_PLAIN: Final = re.compile('(?!")[^\x00-\x1f\x7f-\x9f\u2028\u2029]*')  # no line break, and not the beginning of JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,63 +75,36 @@ def parse_delay(text: str) -> int:
 
 def ask_publish(view: PageView, draft: Draft) -> None:
     """Open the dialog. A body that is not text cannot be edited: it is published as it is."""
-    again = bool(draft.body)
-    title = "Publish the message again" if again else "Publish a message"
-    nodes = [
-        (state.node.name, f"{state.node.hostname} ({state.node.name})")
-        for state in view.cluster_view.nodes
-        if state.reachable
-    ]
+    title = "Publish the message again" if draft.body else "Publish a message"
+    nodes = [(state.node.name, f"{state.node.hostname} ({state.node.name})") for state in view.cluster_view.reachable]
     chosen = draft.node if any(name == draft.node for name, _ in nodes) else nodes[0][0] if nodes else ""
     text = editable(draft.body)
-    with view.client.content:
-        dialog = Dialog(title)
-    with dialog, element("div", None, "lw-dialog lw-wide-dialog"):
-        element("h2", title)
+    with form_dialog(view, title, wide=True) as form:
         with element("div", None, "lw-form"):
-            topic = Field("Topic", value=draft.topic, focus=not draft.topic, on_enter=lambda: go(), width="100%")
-            node = Field("Node", kind="select", options=nodes, value=chosen, on_enter=lambda: go())
-            delay = Field("Delay in seconds", kind="number", placeholder="0", on_enter=lambda: go())
+            topic = form.field("Topic", value=draft.topic, focus=not draft.topic, width="100%")
+            node = form.field("Node", kind="select", options=nodes, value=chosen)
+            delay = form.field("Delay in seconds", kind="number", placeholder="0")
         if text is None:
             element("p", f"{fixed_body(draft.body)} and is published as it is.")
-        body = Field(
-            "Body", kind="textarea", value=text or "", focus=bool(draft.topic), hint="Ctrl+Enter publishes",
-            on_enter=lambda: go(),
-        )  # fmt: skip
+        focus, hint = bool(draft.topic), "Ctrl+Enter publishes"
+        body = form.field("Body", kind="textarea", value=text or "", focus=focus, hint=hint)
         body.set_visibility(text is not None)
-        headers = Field(
-            "Headers, one name: value a line",
-            kind="textarea",
-            value=show_headers(draft.headers),
-            on_enter=lambda: go(),
-        )
+        lines = show_headers(draft.headers)
+        headers = form.field("Headers, one name: value a line", kind="textarea", value=lines)
         headers.set_visibility(view.cluster_view.lapwing)
-        problem = element("p", "", role="alert")
-        with element("div", None, "lw-buttons"):
-            button("Cancel", dialog.close)
-            button("Publish", lambda: go(), tone="main", sign="send")
 
-    async def go() -> None:
-        try:
+        async def publish() -> None:
             if not valid(topic.value):
                 raise ValueError("A topic has 1 to 64 letters, digits, dots, dashes or underscores.")
             content = draft.body if text is None else keep_line_ends(text, body.value).encode()
             if not content:
                 raise ValueError("A message needs a body.")
             defer, given = parse_delay(delay.value), parse_headers(headers.value)
-        except ValueError as error:
-            set_text(problem, str(error))
-            return
-        try:
             outcome = await view.admin.actions.publish(
                 view.visitor, topic.value, content, node=node.value, headers=given, defer=defer
             )
-        except LapwingError as error:  # the dialog stays open: the message can be changed and sent again
-            set_text(problem, error_text(error))
-            return
-        dialog.close()
-        view.notify(outcome.message or f"Published to {topic.value}", bad=bool(outcome.message))
-        view.admin.poller.soon()
+            form.close()
+            view.notify(outcome.message or f"Published to {topic.value}", bad=bool(outcome.message))
+            view.admin.poller.soon()
 
-    dialog.on("hide", lambda: dialog.delete(), args=[])
-    dialog.open()
+        form.buttons(("Publish", publish, "main"), sign="send")

@@ -1,16 +1,16 @@
 """The dialog that moves the cursor of a channel: it shows first how many messages would come again or be skipped."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from lapwing.admin.actions import Action
-from lapwing.admin.error_texts import error_text
-from lapwing.admin.pages.elements import Table, element, set_attributes, set_text
-from lapwing.admin.pages.forms import form_dialog, submit
+from lapwing.admin.delivery_control import failures
+from lapwing.admin.pages.elements import Table, element, set_text
+from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import TableColumn
 from lapwing.client.cluster_changes import NodeResult
 from lapwing.client.format import count, messages
-from lapwing.errors import LapwingError
 
 TARGETS: Final = (
     ("earliest", "the first message that the log holds"),
@@ -58,62 +58,38 @@ def consequences(results: list[NodeResult[Any]]) -> str:
 def ask_seek(view: PageView, topic: str, channel: str) -> None:
     """Open the dialog."""
     control = view.admin.control
-    previewed: list[Any] = [None]
-
     with form_dialog(view, f"Seek {topic}/{channel}", wide=True) as form:
         element("p", "The cursor moves on every node. Messages before it count as finished, all others are delivered.")
-        kind = form.field("To", kind="select", options=TARGETS, value="back", on_change=lambda _: forget())
+        kind = form.field("To", kind="select", options=TARGETS, value="back", on_change=lambda _: adapt())
         at = form.field("Duration, time or sequence", placeholder="2h", on_change=lambda _: forget())
         verdict = element("p", "", role="status")
         table = Table("preview", "Preview of the seek", COLUMNS, plain=True)
         table.set_visibility(False)
 
-        def forget() -> None:
-            previewed[0] = None
-            set_attributes(seek_button, disabled=True)
-            set_attributes(at, label="Duration, time or sequence" if kind.value in ("back", "time", "sequence") else "")
+        def adapt() -> None:
+            forget()
             at.set_visibility(kind.value in ("back", "time", "sequence"))
 
-        async def preview() -> None:
-            form.complain("")
-            try:
-                target = target_of(kind.value, at.value)
-                results = await control.seek(topic, channel, target, dry_run=True)
-            except ValueError as error:
-                form.complain(str(error))
-                return
-            except LapwingError as error:
-                form.complain(error_text(error))
-                return
-            refused = [f"{result.node}: {result.error}" for result in results if not result.done]
-            if refused:
-                form.complain("; ".join(refused))
-            done = [(result.node, result.answer) for result in results if result.answer is not None]
+        async def preview() -> Any:
+            target = target_of(kind.value, at.value)
+            results = await control.seek(topic, channel, target, dry_run=True)
+            form.complain("; ".join(failures(results)))
             set_text(verdict, consequences(results))
-            table.show(
-                [
-                    [node, node, count(each["cursor"]), count(each["sequence"]), each["again"], each["skipped"]]
-                    for node, each in done
-                ]
-            )
-            table.set_visibility(bool(done))
-            previewed[0] = target if done else None
-            set_attributes(seek_button, disabled=not done)
+            rows = [
+                [node, node, count(each["cursor"]), count(each["sequence"]), each["again"], each["skipped"]]
+                for node, each in ((result.node, result.answer) for result in results)
+                if each is not None
+            ]
+            table.show(rows)
+            table.set_visibility(bool(rows))
+            return target if rows else None
 
-        async def seek() -> None:
-            target = previewed[0]
-            if target is None:
-                await preview()
-                return
-            await submit(
-                view,
-                form,
+        async def seek(target: Any) -> None:
+            await form.submit(
                 Action("seek_channel", topic, channel),
                 f"to {target}",
                 lambda: control.seek(topic, channel, target, dry_run=False),
                 f"Moved the cursor of {topic}/{channel}",
             )
 
-        form.on_enter = preview
-        _, seek_button = form.buttons(("Preview", preview, ""), ("Seek", seek, "kill"))
-        set_attributes(seek_button, disabled=True)
+        forget: Callable[[], None] = form.preview_buttons(preview, "Seek", seek, "kill")

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from lapwing.admin.actions import Action
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Field, Table, button, element, notice, panel
-from lapwing.admin.pages.forms import form_dialog, submit
+from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Label, Row, TableColumn
 from lapwing.client.cluster import Json, Node
@@ -176,9 +176,7 @@ def _ask_setting(view: PageView, topic: str, channel: str, held: Held, about: Js
 
         async def change(new: Any) -> None:
             changes = {held.name: new}
-            await submit(
-                view,
-                form,
+            await form.submit(
                 Action("change_settings", topic, channel),
                 f"{held.name}={json.dumps(new)}",
                 lambda: view.admin.control.change_settings(topic, channel, changes),
@@ -287,24 +285,14 @@ def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> N
         settings = form.field("Settings, one setting=value a line", kind="textarea", value=lines)
 
         async def save() -> None:
-            try:
-                given = parse_pairs(settings.value)
-                document: Json = {"topics": topics.value, "priority": parse_priority(priority.value), "settings": given}
-            except ValueError as error:
-                form.complain(str(error))
-                return
+            given = parse_pairs(settings.value)
+            document: Json = {"topics": topics.value, "priority": parse_priority(priority.value), "settings": given}
             if channels.value:
                 document["channels"] = channels.value
             wanted = name or name_field.value.strip()
-            if not wanted:
-                form.complain("A policy needs a name.")
-                return
             if not valid_policy(wanted):
-                form.complain(POLICY)
-                return
-            await submit(
-                view,
-                form,
+                raise ValueError(POLICY if wanted else "A policy needs a name.")
+            await form.submit(
                 Action("put_policy", ""),
                 f"{wanted} {json.dumps(document)}",
                 lambda: view.admin.control.put_policy(nodes, wanted, document),
@@ -320,9 +308,7 @@ def _ask_remove_policy(view: PageView, name: str, nodes: list[Node]) -> None:
         element("p", "Topics and channels that it holds for go back to other policies, or to their defaults.")
 
         async def remove() -> None:
-            await submit(
-                view,
-                form,
+            await form.submit(
                 Action("remove_policy", ""),
                 name,
                 lambda: view.admin.control.remove_policy(nodes, name),
