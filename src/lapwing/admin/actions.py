@@ -5,7 +5,7 @@ The API and the pages change the cluster only through this module.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TypeVar
 
 from lapwing.admin.access import Visitor
 from lapwing.admin.audit import Audit
@@ -15,22 +15,7 @@ from lapwing.client.cluster_client import UpstreamFailed
 from lapwing.client.format import duration, size
 from lapwing.errors import LapwingError
 
-ANNOUNCED: Final = frozenset(
-    {
-        "create_topic",
-        "create_channel",
-        "delete_topic",
-        "delete_channel",
-        "empty_topic",
-        "empty_channel",
-        "pause_topic",
-        "pause_channel",
-        "unpause_topic",
-        "unpause_channel",
-        "tombstone_topic_producer",
-    }
-)  # the actions that NSQ's nsqadmin announces
-_REFUSED: Final = "refused: may not change anything"
+T = TypeVar("T")
 
 
 class Forbidden(LapwingError):
@@ -47,11 +32,7 @@ class Action:
     node: str = ""
 
 
-class Announce(Protocol):
-    """Announce an action to the endpoint for notifications."""
-
-    def __call__(self, action: Action, visitor: Visitor, url: str) -> None:
-        """Return at once and raise nothing."""
+Announce = Callable[[Action, Visitor, str], None]  # to the endpoint for notifications; the text is the URL
 
 
 class Actions:
@@ -69,109 +50,110 @@ class Actions:
         actions = [Action("create_topic", topic, "", node)]
         if channel:
             actions.append(Action("create_channel", topic, channel, node))
-        return await self._perform(visitor, actions, lambda: self._changes.create(topic, channel, node=node), url)
+        return await self._announced(visitor, actions, url, lambda: self._changes.create(topic, channel, node=node))
 
     async def act(
         self, visitor: Visitor, verb: str, topic: str, channel: str = "", *, node: str = "", url: str = ""
     ) -> Outcome:
         """Pause, unpause or empty a topic or channel."""
-        action = Action(f"{verb}_{'channel' if channel else 'topic'}", topic, channel, node)
-        return await self._perform(
-            visitor, [action], lambda: self._changes.act(verb, topic, channel, node=node), url, even_if_failed=True
+        actions = [Action(f"{verb}_{'channel' if channel else 'topic'}", topic, channel, node)]
+        return await self._announced(
+            visitor, actions, url, lambda: self._changes.act(verb, topic, channel, node=node), even_if_failed=True
         )
 
     async def delete(
         self, visitor: Visitor, topic: str, channel: str = "", *, node: str = "", url: str = ""
     ) -> Outcome:
         """Delete a topic or a channel."""
-        action = Action("delete_channel" if channel else "delete_topic", topic, channel, node)
-        return await self._perform(visitor, [action], lambda: self._changes.delete(topic, channel, node=node), url)
+        actions = [Action("delete_channel" if channel else "delete_topic", topic, channel, node)]
+        return await self._announced(visitor, actions, url, lambda: self._changes.delete(topic, channel, node=node))
 
     async def tombstone(self, visitor: Visitor, topic: str, node: str, *, url: str = "") -> Outcome:
         """Hide the topic of one node from discovery, and delete it there."""
-        action = Action("tombstone_topic_producer", topic, "", node)
-        return await self._perform(visitor, [action], lambda: self._changes.tombstone(topic, node), url)
+        actions = [Action("tombstone_topic_producer", topic, "", node)]
+        return await self._announced(visitor, actions, url, lambda: self._changes.tombstone(topic, node))
 
     async def publish(
         self, visitor: Visitor, topic: str, body: bytes, *, node: str, headers: dict[str, str], defer: int = 0
     ) -> Outcome:
         """Publish one message to one node; `defer` in milliseconds."""
-        action = Action("publish_message", topic, "", node)
         detail = f"{size(len(body))}" + (f", deferred {duration(defer / 1000)}" if defer else "")
-        return await self._perform(
+        return await self._audited(
             visitor,
-            [action],
+            [Action("publish_message", topic, "", node)],
+            detail,
             lambda: self._changes.publish(topic, body, node=node, headers=headers, defer=defer),
-            "",
-            detail=detail,
+            lambda outcome: outcome.message,
         )
 
     async def apply(
         self, visitor: Visitor, action: Action, detail: str, change: Callable[[], Awaitable[Results]]
     ) -> Results:
         """Carry out a change of lapwing's own on several nodes, and return the result of each."""
-        if not visitor.may_change:
-            self._write(visitor, action, _REFUSED, detail)
-            raise Forbidden
-        try:
-            results = await change()
-        except LapwingError as error:
-            self._write(visitor, action, str(error) or type(error).__name__, detail)
-            raise
-        refused = failures(results)
-        partly = "WARNING: " if len(refused) < len(results) else ""
-        outcome = partly + "; ".join(refused) if refused else "" if results else "no nsqd has it"
-        self._write(visitor, action, outcome, detail)
-        return results
+        return await self._audited(visitor, [action], detail, change, _outcome)
 
     def set_option(self, visitor: Visitor, key: str, text: str, change: Callable[[str, str], object]) -> None:
         """Change an option of this nsqadmin with `change`, which raises for an unknown key or a bad value."""
-        action, detail = Action("set_option", ""), f"{key}={text[:200]}"
-        if not visitor.may_change:
-            self._write(visitor, action, _REFUSED, detail)
-            raise Forbidden
+        actions, detail = [Action("set_option", "")], f"{key}={text[:200]}"
+        self._check(visitor, actions, detail)
         change(key, text)
-        self._write(visitor, action, "", detail)
+        self._write(visitor, actions, "", detail)
 
-    async def _perform(
+    async def _announced(
         self,
         visitor: Visitor,
         actions: list[Action],
-        change: Callable[[], Awaitable[Outcome]],
         url: str,
+        change: Callable[[], Awaitable[Outcome]],
         *,
         even_if_failed: bool = False,
-        detail: str = "",
     ) -> Outcome:
-        if not visitor.may_change:
-            for action in actions:
-                self._write(visitor, action, _REFUSED, detail)
-            raise Forbidden
+        """Carry out a change that NSQ's nsqadmin announces."""
         try:
-            outcome = await change()
-        except LapwingError as error:
-            for action in actions:
-                self._write(visitor, action, str(error) or type(error).__name__, detail)
-                if even_if_failed and isinstance(error, UpstreamFailed):
-                    self._announce_change(action, visitor, url)
+            outcome = await self._audited(visitor, actions, "", change, lambda outcome: outcome.message)
+        except UpstreamFailed:
+            if even_if_failed:
+                self._announce_all(actions, visitor, url)
             raise
-        for action in actions:
-            self._write(visitor, action, outcome.message, detail)
-            self._announce_change(action, visitor, url)
+        self._announce_all(actions, visitor, url)
         return outcome
 
-    def _write(self, visitor: Visitor, action: Action, outcome: str, detail: str = "") -> None:
-        self.audit.write(
-            visitor.user,
-            visitor.address,
-            action.kind,
-            topic=action.topic,
-            channel=action.channel,
-            node=action.node,
-            outcome=outcome,
-            detail=detail,
-        )
+    def _announce_all(self, actions: list[Action], visitor: Visitor, url: str) -> None:
+        if self._announce is not None:
+            for action in actions:
+                self._announce(action, visitor, url)
 
-    def _announce_change(self, action: Action, visitor: Visitor, url: str) -> None:
-        if self._announce is not None and action.kind in ANNOUNCED:
-            self._announce(action, visitor, url)
+    def _check(self, visitor: Visitor, actions: list[Action], detail: str) -> None:
+        if not visitor.may_change:
+            self._write(visitor, actions, "refused: may not change anything", detail)
+            raise Forbidden
+
+    async def _audited(
+        self,
+        visitor: Visitor,
+        actions: list[Action],
+        detail: str,
+        change: Callable[[], Awaitable[T]],
+        outcome_of: Callable[[T], str],
+    ) -> T:
+        self._check(visitor, actions, detail)
+        try:
+            result = await change()
+        except LapwingError as error:
+            self._write(visitor, actions, str(error) or type(error).__name__, detail)
+            raise
+        self._write(visitor, actions, outcome_of(result), detail)
+        return result
+
+    def _write(self, visitor: Visitor, actions: list[Action], outcome: str, detail: str) -> None:
+        for action in actions:
+            about = {"topic": action.topic, "channel": action.channel, "node": action.node}
+            self.audit.write(visitor.user, visitor.address, action.kind, **about, outcome=outcome, detail=detail)
+
+
+def _outcome(results: Results) -> str:
+    """Return the outcome of a change on several nodes, for the audit."""
+    refused = failures(results)
+    if refused:
+        return ("WARNING: " if len(refused) < len(results) else "") + "; ".join(refused)
+    return "" if results else "no nsqd has it"

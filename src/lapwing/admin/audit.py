@@ -45,20 +45,9 @@ class Audit:
             except OSError as error:
                 raise ConfigError(f"cannot open the audit file {path}: {error.strerror}") from error
 
-    def write(
-        self,
-        user: str,
-        address: str,
-        action: str,
-        *,
-        topic: str = "",
-        channel: str = "",
-        node: str = "",
-        outcome: str = "",
-        detail: str = "",
-    ) -> AuditEntry:
-        """Add a change that was just made, or refused."""
-        entry = AuditEntry(time.time(), user, address, action, topic, channel, node, outcome, detail)
+    def write(self, user: str, address: str, action: str, **about: str) -> None:
+        """Add a change that was just made, or refused; `about` are the other fields of its entry."""
+        entry = AuditEntry(time.time(), user, address, action, **about)
         self._entries.appendleft(entry)
         if self._path is not None:
             try:
@@ -67,7 +56,6 @@ class Audit:
                 self.trouble = ""
             except OSError as error:
                 self.trouble = f"the audit file {self._path} cannot be written: {error.strerror}"
-        return entry
 
     def entries(self) -> list[AuditEntry]:
         """Return the kept entries, newest first."""

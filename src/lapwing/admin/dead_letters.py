@@ -2,18 +2,17 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from lapwing.admin.delivery_control import Results, ask_nodes
 from lapwing.client.cluster import Json, Node
-from lapwing.client.cluster_changes import NodeResult, on_each
+from lapwing.client.cluster_changes import on_each
 from lapwing.client.http import Asked, DaemonHttp
 
 DEAD_CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds the letters
 REASONS: Final = ("attempts", "rejected", "expired", "overflow")
 PAGE: Final = 50  # letters of one page
-
-Results = list[NodeResult[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +115,9 @@ def merge_groups(answers: Mapping[str, Json]) -> tuple[list[Json], int]:
 class LetterPage:
     """Some letters of several nodes, the oldest first, each with its `in` node; and where the next page starts."""
 
-    letters: list[Json] = field(default_factory=list)
-    edges: dict[str, int] = field(default_factory=dict)  # by node: the last letter shown
-    complete: bool = True
-    errors: list[str] = field(default_factory=list)
+    letters: list[Json]
+    edges: dict[str, int]  # by node: the last letter shown
+    complete: bool
 
 
 def merge_letters(answers: Mapping[str, Json], *, after: Mapping[str, int], limit: int) -> LetterPage:
@@ -141,27 +139,16 @@ class DeadLetterControl:
         self._http = http
 
     async def groups(self, nodes: Iterable[Node], topic: str, wanted: LetterFilter) -> Asked[Any]:
-        """Count the letters of a topic by origin, reason and error, by contact of the node."""
-        return await self._ask(nodes, "/dead/groups", {"topic": topic, **wanted.to_query()})
+        """Count the letters of a topic by origin, reason and error, by node name."""
+        return await ask_nodes(self._http, nodes, "/dead/groups", {"topic": topic, **wanted.to_query()})
 
     async def letters(
         self, nodes: Iterable[Node], topic: str, wanted: LetterFilter, *, after: Mapping[str, int], limit: int = PAGE
     ) -> LetterPage:
         """Read one page of letters that match; `after` has the last letter of the page before, by node."""
-        by_contact = {node.contact: node.name for node in nodes}
         query = {"topic": topic, "limit": str(limit), **wanted.to_query()}
-
-        async def read(contact: str) -> Any:
-            edge = after.get(by_contact[contact])
-            return await self._http.get(
-                contact, "/dead/letters", query if edge is None else {**query, "after": str(edge)}
-            )
-
-        asked: Asked[Any] = await self._http.ask_all(by_contact, read)
-        found = {by_contact[contact]: answer for contact, answer in asked.answers.items()}
-        page = merge_letters(found, after=after, limit=limit)
-        page.errors.extend(asked.named_errors)
-        return page
+        asked = await ask_nodes(self._http, nodes, "/dead/letters", query, after=after)
+        return merge_letters(asked.answers, after=after, limit=limit)
 
     async def letter(self, node: Node, topic: str, sequence: int) -> Json | None:
         """Read one letter; None when it has been dealt with. Raises `CallFailed`."""
@@ -180,10 +167,6 @@ class DeadLetterControl:
     async def cancel(self, nodes: Iterable[Node], topic: str) -> Results:
         """End the redrives of these nodes."""
         return await self._post(nodes, "/dead/cancel", topic, {})
-
-    async def _ask(self, nodes: Iterable[Node], path: str, query: dict[str, str]) -> Asked[Any]:
-        contacts = [node.contact for node in nodes]
-        return await self._http.ask_all(contacts, lambda contact: self._http.get(contact, path, query))
 
     async def _post(self, nodes: Iterable[Node], path: str, topic: str, document: Json) -> Results:
         query = {"topic": topic}  # by which permissions are checked

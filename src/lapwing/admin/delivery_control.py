@@ -1,12 +1,13 @@
-"""Settings, policies and cursors of channels, on every nsqd concerned."""
+"""Settings, policies, cursors and pending messages of channels, on every nsqd concerned."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_changes import NodeResult, on_each
 from lapwing.client.cluster_client import ClusterClient
+from lapwing.client.http import Asked, DaemonHttp
 
 Results = list[NodeResult[Any]]
 
@@ -68,12 +69,49 @@ class DeliveryControl:
 
     async def seek(self, topic: str, channel: str, to: Any, *, dry_run: bool) -> Results:
         """Move the cursor of a channel, or with `dry_run` only read what that would do."""
-        names = {"topic": topic, "channel": channel}  # in the query, by which permissions are checked
         document = {"to": to, "dry_run": dry_run}
-        return await on_each(
-            await self.holders(topic),
-            lambda node: self._http.call("POST", node.contact, "/channel/seek", names, document=document),
-        )
+        return await self._post(await self.holders(topic), "/channel/seek", topic, channel, document)
+
+    # ---- pending messages ----
+
+    async def pending(
+        self, nodes: Iterable[Node], topic: str, channel: str, state: str, *, after: Mapping[str, int], limit: int
+    ) -> Asked[Any]:
+        """List pending messages in one state, by node name; `after` has the last one shown, by node name."""
+        query = {"topic": topic, "channel": channel, "state": state, "limit": str(limit)}
+        return await ask_nodes(self._http, nodes, "/channel/pending", query, after=after)
+
+    async def pending_message(self, node: Node, topic: str, channel: str, sequence: int) -> Json | None:
+        """Read one pending message with its body; None when it is not pending any more. Raises `CallFailed`."""
+        query = {"topic": topic, "channel": channel, "limit": "1", "body": "true"}
+        if sequence > 0:
+            query["after"] = str(sequence - 1)
+        found = (await self._http.get(node.contact, "/channel/pending", query))["entries"]
+        return {**found[0], "in": node.name} if found and found[0]["sequence"] == sequence else None
+
+    async def claim(self, nodes: Iterable[Node], topic: str, channel: str, document: Json) -> Results:
+        """Take messages from their holders: make them ready, finish, reject or defer them."""
+        return await self._post(nodes, "/channel/claim", topic, channel, document)
+
+    async def _post(self, nodes: Iterable[Node], path: str, topic: str, channel: str, document: Json) -> Results:
+        names = {"topic": topic, "channel": channel}  # in the query, by which permissions are checked
+        return await on_each(nodes, lambda node: self._http.call("POST", node.contact, path, names, document=document))
+
+
+async def ask_nodes(
+    http: DaemonHttp, nodes: Iterable[Node], path: str, query: dict[str, str], *, after: Mapping[str, int] | None = None
+) -> Asked[Any]:
+    """Read from all nodes at the same time, and return the answers by node name.
+
+    `after` has the last entry of the page before, by node name.
+    """
+    contacts = {node.name: node.contact for node in nodes}
+
+    async def read(name: str) -> Any:
+        edge = (after or {}).get(name)
+        return await http.get(contacts[name], path, query if edge is None else {**query, "after": str(edge)})
+
+    return await http.ask_all(contacts, read)
 
 
 def _settings_of(topic: str, channel: str) -> tuple[str, dict[str, str]]:

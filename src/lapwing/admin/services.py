@@ -16,7 +16,6 @@ from lapwing.admin.flow_history import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.notifications import Notifier
 from lapwing.admin.options import AdminOptions
-from lapwing.admin.pending import PendingControl
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.client.cluster_changes import ClusterChanges
@@ -46,7 +45,6 @@ class Admin:
     running_options: RunningOptions
     control: DeliveryControl
     dead: DeadLetterControl
-    pending: PendingControl
     notifier: Notifier | None
 
     @property
@@ -109,7 +107,6 @@ def build(options: AdminOptions, log: Log) -> Admin:
         RunningOptions(options, cluster_client, on_level=set_level),
         DeliveryControl(cluster_client),
         DeadLetterControl(http),
-        PendingControl(http),
         notifier,
     )
 

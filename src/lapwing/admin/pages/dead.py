@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 from nicegui import background_tasks
 
-from lapwing.admin.dead_letters import REASONS, LetterFilter, LetterPage, merge_groups
+from lapwing.admin.dead_letters import REASONS, LetterFilter, merge_groups
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.dead_actions import ask_cancel, ask_purge, ask_redrive, ask_redrive_one
 from lapwing.admin.pages.dead_rows import (
@@ -169,7 +169,6 @@ class DeadLetters:
     def __init__(self, view: PageView, query: LetterQuery) -> None:
         self._view = view
         self._query = query
-        self._page = LetterPage()
         self._groups: list[Json] = []
         self._chosen: Json | None = None
         self._seen: tuple[object, ...] = ()
@@ -241,16 +240,13 @@ class DeadLetters:
     async def _load(self) -> None:
         query, control = self._query, self._view.admin.dead
         nodes = self._nodes()
-        by_contact = {node.contact: node.name for node in nodes}
         try:
             groups = await control.groups(nodes, query.topic, query.wanted)
             page = await control.letters(nodes, query.topic, query.wanted, after=query.edges)
         except ValueError as error:
             show_notice(self._problem, str(error))
             return
-        answers = {by_contact[contact]: answer for contact, answer in groups.answers.items()}
-        self._groups, others = merge_groups(answers)
-        self._page = page
+        self._groups, others = merge_groups(groups.answers)
         lost = [failure.code or failure.reason for failure in groups.failures.values()]
         if others:
             lost.append(f"{several(others, 'letter')} of further groups are not counted below")

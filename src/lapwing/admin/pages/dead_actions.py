@@ -7,7 +7,8 @@ from typing import Final
 from nicegui import background_tasks
 
 from lapwing.admin.actions import Action
-from lapwing.admin.dead_letters import LetterFilter, Results
+from lapwing.admin.dead_letters import LetterFilter
+from lapwing.admin.delivery_control import Results
 from lapwing.admin.pages.dead_rows import LETTER_COLUMNS, letter_row
 from lapwing.admin.pages.elements import Table, element, set_text
 from lapwing.admin.pages.forms import form_dialog

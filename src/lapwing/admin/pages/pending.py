@@ -7,6 +7,7 @@ from typing import Any, Final
 from nicegui import background_tasks
 
 from lapwing.admin.actions import Action
+from lapwing.admin.delivery_control import Results
 from lapwing.admin.error_texts import error_text, failure_reason
 from lapwing.admin.pages.dead_rows import seconds_of
 from lapwing.admin.pages.elements import (
@@ -24,11 +25,13 @@ from lapwing.admin.pages.forms import FormDialog, form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import shortened
 from lapwing.admin.pages.table_rows import Row, TableColumn
-from lapwing.admin.pending import DEFERRED, IN_FLIGHT, READY, Results
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import count, messages, parse_span, utc_time
 from lapwing.client.http import CallFailed
 
+IN_FLIGHT: Final = "in_flight"
+READY: Final = "ready"
+DEFERRED: Final = "deferred"
 PAGE: Final = 100  # messages of each node
 MILLISECOND: Final = 1_000_000  # ns
 MOST: Final = 10_000  # messages that one claim may take on each node
@@ -218,18 +221,14 @@ class PendingPanel:
         self._busy = True
         try:
             state, nodes, edges = self._state, self._nodes(), dict(self._edges)
-            asked = await self._view.admin.pending.entries(
+            asked = await self._view.admin.control.pending(
                 nodes, self._topic, self._channel, state, after=edges, limit=PAGE
             )
         finally:
             self._busy = False
         if state == self._state and edges == self._edges:
-            by_contact = {node.contact: node.name for node in nodes}
-            answers = {by_contact[contact]: answer for contact, answer in asked.answers.items()}
-            failed = [
-                f"{by_contact[contact]}: {failure_reason(failure)}" for contact, failure in asked.failures.items()
-            ]
-            self._show(answers, edges, failed)
+            failed = [f"{node}: {failure_reason(failure)}" for node, failure in asked.failures.items()]
+            self._show(asked.answers, edges, failed)
 
     def _show(self, answers: dict[str, Json], edges: dict[str, int], failed: list[str]) -> None:
         may_change = self._view.visitor.may_change
@@ -263,7 +262,7 @@ class PendingPanel:
         node, sequence = found
         state = self._state
         try:
-            entry = await self._view.admin.pending.entry(node, self._topic, self._channel, sequence)
+            entry = await self._view.admin.control.pending_message(node, self._topic, self._channel, sequence)
         except CallFailed as error:
             self._view.notify(error_text(error), bad=True)
             return
@@ -339,7 +338,7 @@ class PendingPanel:
         await form.submit(
             Action("claim_messages", self._topic, self._channel, node),
             ", ".join(f"{key} {value}" for key, value in wanted.items()),
-            lambda: self._view.admin.pending.claim(nodes, self._topic, self._channel, wanted),
+            lambda: self._view.admin.control.claim(nodes, self._topic, self._channel, wanted),
             lambda results: claimed(results, action.past),
             then=self._refresh,
         )
