@@ -17,7 +17,7 @@ from lapwing.admin.metrics import exposition
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.client.cluster_changes import ACTIONS
-from lapwing.client.cluster_client import ClusterClient, NoSuchNode, NothingThere, UpstreamFailed
+from lapwing.client.cluster_client import ClusterClient, Found, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.answers import Answer, failure, plain, text, value
 from lapwing.net.prometheus import CONTENT_TYPE
 
@@ -100,10 +100,8 @@ class Api:
         return plain("OK")
 
     async def topics(self, request: WebRequest) -> Answer:
-        if request.query.get("inactive") == "true":
-            inactive = await self.cluster_client.inactive_topics()
-            return value({"topics": inactive.value, "message": inactive.message})
-        found = await self.cluster_client.topics()
+        inactive, client = request.query.get("inactive") == "true", self.cluster_client
+        found: Found[Any] = await client.inactive_topics() if inactive else await client.topics()
         return value({"topics": found.value, "message": found.message})
 
     async def topic(self, request: WebRequest) -> Answer:
@@ -172,7 +170,7 @@ class Api:
         return value({"rate": await self.graphite.rate(target)})
 
     async def render(self, request: WebRequest) -> Answer:
-        status, content_type, body = await self.graphite.render(request.raw_query, client=request.peer)
+        status, content_type, body = await self.graphite.render(request.raw_query, client=request.visitor.peer)
         return Answer(status, body, content_type, nsq=False)
 
     # ---- changing ----
@@ -235,7 +233,7 @@ class Api:
     # ---- /config ----
 
     def _config_allowed(self, request: WebRequest) -> None:
-        if self.config_from is not None and not inside(self.config_from, request.peer):
+        if self.config_from is not None and not inside(self.config_from, request.visitor.peer):
             raise Forbidden
 
     async def read_config(self, request: WebRequest) -> Answer:

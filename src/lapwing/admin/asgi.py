@@ -31,8 +31,6 @@ class WebRequest:
     path: str  # below the base path
     raw_query: str
     headers: dict[str, str]
-    peer: str
-    port: int
     scheme: str
     receive: Receive
     visitor: Visitor
@@ -186,9 +184,7 @@ def compressed(body: bytes, accepted: str) -> tuple[bytes, str]:
     return body, ""
 
 
-async def send_answer(
-    send: Send, answer: Answer, *, accepted: str = "", extra: Iterable[tuple[str, str]] = (), bodiless: bool = False
-) -> None:
+async def send_answer(send: Send, answer: Answer, *, accepted: str = "", extra: Iterable[tuple[str, str]] = ()) -> None:
     """Send a whole answer."""
     body, coding = compressed(answer.body, accepted) if answer.body else (answer.body, "")
     headers = [*answer.headers, *extra, ("Content-Length", str(len(body)))]
@@ -198,13 +194,10 @@ async def send_answer(
         headers.append(("X-NSQ-Content-Type", "nsq; version=1.0"))
     if coding:
         headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
-    await send(
-        {
-            "type": "http.response.start",
-            "status": answer.status,
-            "headers": [
-                (name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": b"" if bodiless else body})
+    await send({"type": "http.response.start", "status": answer.status, "headers": encoded_headers(headers)})
+    await send({"type": "http.response.body", "body": body})
+
+
+def encoded_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI sends them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]

@@ -24,6 +24,7 @@ from lapwing.admin.asgi import (
     WebRequest,
     WebRoutes,
     cookies_of,
+    encoded_headers,
     headers_of,
     send_answer,
 )
@@ -71,7 +72,7 @@ def host_allowed(host: str, allowed: Iterable[str], own: Iterable[str]) -> bool:
     if "*" in names or name in names or host.lower() in names or name in {each.lower() for each in own}:
         return True
     if "." not in name.rstrip("."):
-        return ":" in name or bool(name)
+        return bool(name)
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -172,7 +173,7 @@ class Firewall:
             return
         assert path is not None
         if path.startswith(("/_nicegui/", "/_nicegui_ws/", "/favicon.ico")):
-            await self._pass_on(scope, receive, send, visitor, headers)
+            await self._pass_on(scope, receive, send, visitor)
             return
         found = self._routes.resolve(scope["method"], path or "/", query)
         if isinstance(found, Answer):
@@ -185,13 +186,10 @@ class Firewall:
             await self._answer(send, headers, Answer(301, headers=(("Location", self._base),), nsq=False))
             return
         if route.respond is None:
-            await self._pass_on(scope, receive, send, visitor, headers)
+            await self._pass_on(scope, receive, send, visitor)
             return
-        peer, port = _peer(scope)
         scheme: str = headers.get("x-forwarded-proto") or scope.get("scheme", "http")
-        request = WebRequest(
-            scope["method"], self._base + path, query, headers, peer, port, scheme, receive, visitor, names
-        )
+        request = WebRequest(scope["method"], self._base + path, query, headers, scheme, receive, visitor, names)
         began = time.monotonic()
         try:
             answer = await route.respond(request)
@@ -200,7 +198,8 @@ class Firewall:
             answer = failure(500, "INTERNAL_ERROR")
         await self._answer(send, headers, answer)
         uri = f"{scope['method']} {request.path}{f'?{query}' if query else ''}"
-        log.info("%d %s (%s:%d) %s", answer.status, uri, peer, port, duration(time.monotonic() - began))
+        took = duration(time.monotonic() - began)
+        log.info("%d %s (%s:%d) %s", answer.status, uri, visitor.peer, visitor.port, took)
 
     def _refusal(
         self, method: str, path: str | None, query: str, headers: Mapping[str, str], hosts: list[str], visitor: Visitor
@@ -236,12 +235,10 @@ class Firewall:
         return answer
 
     async def _answer(self, send: Send, headers: Mapping[str, str], answer: Answer) -> None:
-        extra = (*HARDENING, NO_SCRIPTS)
-        await send_answer(send, answer, accepted=headers.get("accept-encoding", ""), extra=extra)
+        accepted = headers.get("accept-encoding", "")
+        await send_answer(send, answer, accepted=accepted, extra=(*HARDENING, NO_SCRIPTS))
 
-    async def _pass_on(
-        self, scope: Scope, receive: Receive, send: Send, visitor: Visitor, headers: Mapping[str, str]
-    ) -> None:
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, visitor: Visitor) -> None:
         """Have the pages answer, and mark every script and style of the answer with a nonce."""
         scope[VISITOR] = visitor
         if scope["path"] == self._base:
@@ -280,7 +277,7 @@ class _Marked:
             if b"x-nicegui-content" in names:
                 self._page = dict(message)
                 return
-            message["headers"] = [*message["headers"], *_encoded(HARDENING)]
+            message["headers"] = [*message["headers"], *encoded_headers(HARDENING)]
             await self._send(message)
         elif self._page is None:
             await self._send(message)
@@ -295,12 +292,6 @@ class _Marked:
         # all text of a page is escaped, so a literal "<script" is a tag of the page itself
         body = _TAG.sub(rb'<\1 nonce="' + nonce.encode() + b'"', bytes(self._body))
         kept = [(name, value) for name, value in self._page["headers"] if name.lower() != b"content-length"]  # type: ignore[attr-defined]
-        extra = _encoded(
-            (*HARDENING, ("Content-Security-Policy", page_policy(nonce)), ("Content-Length", str(len(body))))
-        )
-        await self._send({**self._page, "headers": [*kept, *extra]})
+        added = (*HARDENING, ("Content-Security-Policy", page_policy(nonce)), ("Content-Length", str(len(body))))
+        await self._send({**self._page, "headers": [*kept, *encoded_headers(added)]})
         await self._send({"type": "http.response.body", "body": body})
-
-
-def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]

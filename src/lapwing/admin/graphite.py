@@ -67,33 +67,27 @@ class Graphite:
         query = urlencode(
             {"target": target, "from": f"-{2 * interval}sec", "until": f"-{interval}sec", "format": "json"}
         )
-        _, _, body = await self._get(query)
+        _, _, body = await self.render(query, client="127.0.0.1")
         try:
-            point = body[0]["datapoints"][0][0]
-            per_second = float(point) / self.interval
+            answer = json.loads(body)
+        except ValueError as error:
+            raise GraphiteFailed("not JSON") from error
+        try:
+            per_second = float(answer[0]["datapoints"][0][0]) / self.interval
         except (LookupError, TypeError, ValueError) as error:
             raise GraphiteFailed("no data point") from error
         return "N/A" if per_second < 0 or math.isnan(per_second) else f"{per_second:.2f}"
 
     async def render(self, raw_query: str, *, client: str) -> tuple[int, str, bytes]:
         """Return status, content type and body of Graphite's own `/render`."""
+        parts = urlsplit(self.url)
+        url = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + "/render", raw_query, ""))
         async with HttpClient(connect_timeout=20.0, request_timeout=20.0) as http:
             try:
-                answer = await http.request("GET", self._target(raw_query), headers={"X-Forwarded-For": client})
+                answer = await http.request("GET", url, headers={"X-Forwarded-For": client})
             except HttpFailed as error:
                 raise GraphiteFailed(str(error)) from error
         return answer.status, answer.headers.get("content-type", "application/octet-stream"), answer.body
-
-    async def _get(self, raw_query: str) -> tuple[int, str, list[dict[str, list[list[float]]]]]:
-        status, content_type, body = await self.render(raw_query, client="127.0.0.1")
-        try:
-            return status, content_type, json.loads(body)
-        except ValueError as error:
-            raise GraphiteFailed("not JSON") from error
-
-    def _target(self, raw_query: str) -> str:
-        parts = urlsplit(self.url)
-        return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + "/render", raw_query, ""))
 
 
 def statsd_name(name: str) -> str:

@@ -14,71 +14,54 @@ from lapwing.client.pipeline_status import problem
 from lapwing.net import prometheus
 
 Sample = tuple[dict[str, str], float]  # labels and a number
+Figure = Callable[[Json, float], float | None]  # the number of a pipeline's status at a time in Unix seconds
 
 
 def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _seconds(ms: Any) -> float | None:
-    """Return the seconds of a number of ms; None where it is none."""
-    number = _number(ms)
+def _of(field: str) -> Figure:
+    """Return the figure of a field as it is."""
+    return lambda status, _: _number(status.get(field))
+
+
+def _living(field: str) -> Figure:
+    """Return the figure of a field of a living pipeline: what a silent one last reported is not known to hold."""
+    return lambda status, _: None if status.get("state") == "silent" else _number(status.get(field))
+
+
+def _age(field: str) -> Figure:
+    """Return the seconds since a time in ms; None where it is not known."""
+
+    def age(status: Json, now: float) -> float | None:
+        number = _number(status.get(field))
+        return max(now - number / 1000, 0.0) if number else None
+
+    return age
+
+
+def _batch_seconds(status: Json, now: float) -> float | None:
+    number = _number(status.get("batch_ms"))
     return None if number is None else max(number, 0) / 1000
 
 
-def _age(ms: Any, now: float) -> float | None:
-    """Return the seconds since a time in ms; None where it is not known."""
-    number = _number(ms)
-    return max(now - number / 1000, 0.0) if number else None
-
-
-def _silent(status: Json, value: Any) -> float | None:
-    """Return a figure of a living pipeline: what a silent one last reported is not known to hold."""
-    return None if status.get("state") == "silent" else _number(value)
+def _failed(status: Json, now: float) -> float:
+    return float(bool(problem(status, now=now)))
 
 
 # name, type, help, and the number of a status; a status that does not have it has no sample
-PIPELINE: Final[tuple[tuple[str, str, str, Callable[[Json, float], float | None]], ...]] = (
-    (
-        "rows_in_total",
-        "counter",
-        "Messages read since the run began.",
-        lambda status, _: _number(status.get("rows_in")),
-    ),
-    (
-        "rows_out_total",
-        "counter",
-        "Rows written since the run began.",
-        lambda status, _: _number(status.get("rows_out")),
-    ),
-    (
-        "rejected_total",
-        "counter",
-        "Messages rejected since the run began.",
-        lambda status, _: _number(status.get("rejected")),
-    ),
-    ("late_total", "counter", "Rows that came after the watermark.", lambda status, _: _number(status.get("late"))),
-    ("lag", "gauge", "Messages that are published and not read.", lambda status, _: _silent(status, status.get("lag"))),
-    ("input_rate", "gauge", "Messages read per second.", lambda status, _: _silent(status, status.get("input_rate"))),
-    ("batch_seconds", "gauge", "Duration of the last batch.", lambda status, _: _seconds(status.get("batch_ms"))),
-    (
-        "batch_age_seconds",
-        "gauge",
-        "Time since the last batch.",
-        lambda status, now: _age(status.get("batch_at_ms"), now),
-    ),
-    (
-        "report_age_seconds",
-        "gauge",
-        "Time since the last report.",
-        lambda status, now: _age(status.get("updated_ms"), now),
-    ),
-    (
-        "failed",
-        "gauge",
-        "1 if it has failed or fallen silent.",
-        lambda status, now: float(bool(problem(status, now=now))),
-    ),
+PIPELINE: Final[tuple[tuple[str, str, str, Figure], ...]] = (
+    ("rows_in_total", "counter", "Messages read since the run began.", _of("rows_in")),
+    ("rows_out_total", "counter", "Rows written since the run began.", _of("rows_out")),
+    ("rejected_total", "counter", "Messages rejected since the run began.", _of("rejected")),
+    ("late_total", "counter", "Rows that came after the watermark.", _of("late")),
+    ("lag", "gauge", "Messages that are published and not read.", _living("lag")),
+    ("input_rate", "gauge", "Messages read per second.", _living("input_rate")),
+    ("batch_seconds", "gauge", "Duration of the last batch.", _batch_seconds),
+    ("batch_age_seconds", "gauge", "Time since the last batch.", _age("batch_at_ms")),
+    ("report_age_seconds", "gauge", "Time since the last report.", _age("updated_ms")),
+    ("failed", "gauge", "1 if it has failed or fallen silent.", _failed),
 )
 
 
