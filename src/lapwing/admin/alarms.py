@@ -108,39 +108,23 @@ def _of_daemons(cluster_view: ClusterView) -> Iterator[Alarm]:
 def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
     name, link = state.node.name, node_link(state.node.name)
     if state.gone_since:
-        yield Alarm(
-            "error",
-            name,
-            f"nsqd {name} left nsqlookupd {duration(now - state.gone_since)} ago"
-            + (f"; before that it did not answer: {state.error}" if state.error else "."),
-            "If it was not stopped on purpose, look at its log: its messages wait on its disk until it is back.",
-            link,
-        )
+        text = f"nsqd {name} left nsqlookupd {duration(now - state.gone_since)} ago"
+        text += f"; before that it did not answer: {state.error}" if state.error else "."
+        advice = "If it was not stopped on purpose, look at its log: its messages wait on its disk until it is back."
+        yield Alarm("error", name, text, advice, link)
     elif state.error:
-        yield Alarm(
-            "error",
-            name,
-            f"nsqd {name} does not answer{_lasting(state, now)}: {state.error}",
-            "Its figures are missing from all sums. Check that the process runs and its HTTP port can be reached.",
-            link,
-        )
+        text = f"nsqd {name} does not answer{_lasting(state, now)}: {state.error}"
+        advice = "Its figures are missing from all sums. Check that the process runs and its HTTP port can be reached."
+        yield Alarm("error", name, text, advice, link)
     elif state.health != "OK":
-        yield Alarm(
-            "error",
-            name,
-            f"nsqd {name} is unhealthy: {state.health}",
+        advice = (
             "A write to its disk failed, so publishers get errors. Free space or repair the disk; "
-            "it heals by itself with the next good write.",
-            link,
+            "it heals by itself with the next good write."
         )
+        yield Alarm("error", name, f"nsqd {name} is unhealthy: {state.health}", advice, link)
     if state.node.out_of_date:
-        yield Alarm(
-            "info",
-            name,
-            f"nsqd {name} runs version {state.node.version}, older than others.",
-            "Update it when convenient.",
-            link,
-        )
+        text = f"nsqd {name} runs version {state.node.version}, older than others."
+        yield Alarm("info", name, text, "Update it when convenient.", link)
 
 
 def _lasting(state: NodeState, now: float) -> str:
@@ -171,7 +155,7 @@ def _of_topic(topic: Json) -> Iterator[Alarm]:
 def _of_channel(
     channel: Json, cluster_view: ClusterView, history: History, limits: AlarmLimits, fed: set[tuple[str, str]]
 ) -> Iterator[Alarm]:
-    depth, clients = channel["depth"], channel["client_count"]
+    depth = channel["depth"]
     if not (depth or channel["in_flight_count"] or channel["paused"]):
         return  # most channels of a large cluster
     key = (channel["topic_name"], channel["channel_name"])
@@ -183,48 +167,46 @@ def _of_channel(
         )
         return
     yield from _of_consumers(channel, name, link, limits)
-    clients += sum(each["idle_seconds"] < limits.stuck for each in channel.get("consumers", ()))
-    if depth > 0 and clients == 0 and key not in fed and not history.moving(key, cluster_view.at, over=limits.stuck):
-        if history.watched(key, cluster_view.at) < limits.settling:
-            return  # consumers connect after a start of the cluster
-        yield Alarm(
-            "warning",
-            name,
+    problem = _channel_problem(channel, key, cluster_view.at, history, limits, fed=key in fed)
+    if problem is not None:
+        yield Alarm("warning", name, *problem, link)
+
+
+def _channel_problem(
+    channel: Json, key: tuple[str, str], now: float, history: History, limits: AlarmLimits, *, fed: bool
+) -> tuple[str, str] | None:
+    """Return the worst problem of a channel, and an advice; `fed`: a pipeline moves it."""
+    name, depth = "/".join(key), channel["depth"]
+    clients = channel["client_count"] + sum(
+        each["idle_seconds"] < limits.stuck for each in channel.get("consumers", ())
+    )
+    if depth > 0 and clients == 0 and not fed and not history.moving(key, now, over=limits.stuck):
+        if history.watched(key, now) < limits.settling:
+            return None  # consumers connect after a start of the cluster
+        return (
             f"Channel {name} has no consumers: {messages_are(depth)} waiting.",
             "Start its consumers. If nobody needs the channel any more, delete it: it keeps its messages on disk.",
-            link,
         )
-        return
-    if _stuck(channel, history, key, cluster_view.at, limits):
-        yield Alarm(
-            "warning",
-            name,
-            f"Consumers of {name} hold {messages(channel['in_flight_count'])} and have finished "
-            f"none for {duration(limits.stuck)}.",
+    held = channel["in_flight_count"]
+    if held > 0 and channel["client_count"] > 0 and history.quiet(key, now, over=limits.stuck):
+        return (
+            f"Consumers of {name} hold {messages(held)} and have finished none for {duration(limits.stuck)}.",
             "Look at its connections: a consumer may hang, or wait for something that is down.",
-            link,
         )
-        return
-    age = history.age(channel, cluster_view.at)
-    growth = history.growth(key, cluster_view.at, over=limits.growing) if depth >= limits.depth else None
+    age = history.age(channel, now)
+    growth = history.growth(key, now, over=limits.growing) if depth >= limits.depth else None
     if growth and age is not None and (age.at_least or age.seconds >= limits.keeping_up):
-        yield Alarm(
-            "warning",
-            name,
+        return (
             f"Channel {name} grows: {count(growth)} more than {duration(limits.growing)} ago, "
             f"{messages(depth)} waiting.",
             "Consumers are slower than publishers. Add consumers, raise max-in-flight, or look for errors in them.",
-            link,
         )
-        return
     if depth > 0 and age is not None and age.seconds >= limits.age:
-        yield Alarm(
-            "warning",
-            name,
+        return (
             f"The oldest message of {name} has waited {spoken_age(age)}.",
             "Consumers do not keep up, or one message fails again and again. Look at requeues and time-outs.",
-            link,
         )
+    return None
 
 
 def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> Iterator[Alarm]:
@@ -274,10 +256,6 @@ def _of_dead_letters(topic: DeadTopic, *, late: bool) -> Iterator[Alarm]:
 def spoken_age(age: Age) -> str:
     """Return `5m 3s`, or `more than 5m 3s` if the message is older than the history."""
     return f"more than {duration(age.seconds)}" if age.at_least else duration(age.seconds)
-
-
-def _stuck(channel: Json, history: History, key: tuple[str, str], now: float, limits: AlarmLimits) -> bool:
-    return channel["in_flight_count"] > 0 and channel["client_count"] > 0 and history.quiet(key, now, over=limits.stuck)
 
 
 # ---- pipelines ----

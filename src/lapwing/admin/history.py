@@ -7,7 +7,7 @@ minutes for a day, in arrays of doubles, so that a thousand channels cost some 2
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,43 +31,34 @@ CHANNEL_FIELDS: Final = ("in", "out", "depth", "in_flight", "arrived", "floor")
 class Ring:
     """The last samples that are at least `step` seconds apart. Of the field `lowest` the lowest value counts."""
 
-    __slots__ = ("_capacity", "_columns", "_lowest", "_passed", "_step", "_times")
+    __slots__ = ("_capacity", "_lowest", "_passed", "_step", "columns", "times")
 
     def __init__(self, fields: int, step: float, capacity: int, *, lowest: int | None = None) -> None:
         self._step = step
         self._capacity = capacity
-        self._times = array("d")
-        self._columns = [array("d") for _ in range(fields)]
+        self.times = array("d")  # of the samples, oldest first
+        self.columns = [array("d") for _ in range(fields)]  # the values of each field, oldest first
         self._lowest = lowest
         self._passed = math.inf  # lowest value since the last sample that was kept
 
     def add(self, at: float, values: Sequence[float]) -> None:
         """Keep this sample, unless the last one is too recent."""
-        if self._times and at - self._times[-1] < self._step * 0.9:
+        if self.times and at - self.times[-1] < self._step * 0.9:
             if self._lowest is not None and values[self._lowest] < self._passed:
                 self._passed = values[self._lowest]
             return
-        self._times.append(at)
-        for column, value in zip(self._columns, values, strict=True):
+        self.times.append(at)
+        for column, value in zip(self.columns, values, strict=True):
             column.append(value)
         if self._lowest is not None:
             if self._passed < values[self._lowest]:
-                self._columns[self._lowest][-1] = self._passed
+                self.columns[self._lowest][-1] = self._passed
             self._passed = math.inf
-        if len(self._times) > self._capacity * 5 // 4:  # in bulk: a shift per sample would cost more
-            surplus = len(self._times) - self._capacity
-            del self._times[:surplus]
-            for column in self._columns:
+        if len(self.times) > self._capacity * 5 // 4:  # in bulk: a shift per sample would cost more
+            surplus = len(self.times) - self._capacity
+            del self.times[:surplus]
+            for column in self.columns:
                 del column[:surplus]
-
-    @property
-    def times(self) -> "array[float]":
-        """The times of the samples, oldest first."""
-        return self._times
-
-    def column(self, index: int) -> "array[float]":
-        """Return the values of one field, oldest first."""
-        return self._columns[index]
 
 
 class Track:
@@ -89,21 +80,21 @@ class Track:
         """Return (time, value) from `since` on: fine steps as far as they reach back, coarse steps before."""
         index = self.fields.index(field)
         fine, coarse = self._rings
-        begin = fine.times[0] if fine.times else float("inf")
-        old = [(at, coarse.column(index)[i]) for i, at in enumerate(coarse.times) if since <= at < begin]
+        begin = fine.times[0] if fine.times else math.inf
+        old = [(at, coarse.columns[index][i]) for i, at in enumerate(coarse.times) if since <= at < begin]
         first = bisect_left(fine.times, since)
-        return old + list(zip(fine.times[first:], fine.column(index)[first:], strict=True))
+        return old + list(zip(fine.times[first:], fine.columns[index][first:], strict=True))
 
     def last(self, field: str) -> float:
         """Return the newest value, 0 without any."""
-        column = self._rings[0].column(self.fields.index(field))
+        column = self._rings[0].columns[self.fields.index(field)]
         return column[-1] if column else 0.0
 
     def reached(self, field: str, value: float) -> float | None:
         """Return when a field that only grows reached `value`; None if that was before the first sample."""
         index = self.fields.index(field)
         for ring in self._rings:
-            column = ring.column(index)
+            column = ring.columns[index]
             if column and column[0] <= value:
                 return ring.times[min(bisect_left(column, value), len(column) - 1)]
         return None
@@ -122,7 +113,7 @@ class Track:
         """Return the value at or before `at` from the fine steps; None if they do not reach so far back."""
         ring = self._rings[0]
         index = bisect_right(ring.times, at) - 1
-        return ring.column(self.fields.index(field))[index] if index >= 0 else None
+        return ring.columns[self.fields.index(field)][index] if index >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +137,8 @@ class History:
 
     def __init__(self) -> None:
         self.cluster = Track(CLUSTER_FIELDS, FINE_AND_COARSE)
-        self.topics: dict[str, Track] = {}
-        self.channels: dict[tuple[str, str], Track] = {}
+        self.topics: dict[str, Track] = defaultdict(lambda: Track(TOPIC_FIELDS))
+        self.channels: dict[tuple[str, str], Track] = defaultdict(lambda: Track(CHANNEL_FIELDS))
         self.topic_flow: dict[str, FlowRates] = {}
         self.channel_flow: dict[tuple[str, str], FlowRates] = {}
         self.node_flow: dict[str, float] = {}
@@ -181,7 +172,7 @@ class History:
                 out += self._sample_channel(at, channel, counts, rated=rated)
             self.topic_flow[name] = FlowRates(into)
             if rated:
-                self._track(self.topics, name, TOPIC_FIELDS).add(at, (into, topic["depth"], backlog))
+                self.topics[name].add(at, (into, topic["depth"], backlog))
             if own:
                 continue
             flow_in += into
@@ -217,9 +208,7 @@ class History:
         total = self._arrived[topic_and_name] = self._arrived.get(topic_and_name, 0.0) + arrived
         self.channel_flow[topic_and_name] = FlowRates(into, out)
         depth = channel["depth"]
-        self._track(self.channels, topic_and_name, CHANNEL_FIELDS).add(
-            at, (into, out, depth, channel["in_flight_count"], total, depth)
-        )
+        self.channels[topic_and_name].add(at, (into, out, depth, channel["in_flight_count"], total, depth))
         return out
 
     def _arrived_since_last(self, key: tuple[str, ...], count: float) -> float:
@@ -237,13 +226,6 @@ class History:
                 arrived = count - before[0]
                 return arrived / (at - since), max(0.0, arrived - (held - before[1])) / (at - since)
         return 0.0, 0.0
-
-    @staticmethod
-    def _track(tracks: dict, key: object, fields: tuple[str, ...]) -> Track:  # type: ignore[type-arg]
-        track: Track | None = tracks.get(key)
-        if track is None:
-            track = tracks[key] = Track(fields)
-        return track
 
     def _forget(self, at: float, topics: Mapping[str, Json]) -> None:
         """Drop deleted topics and channels. Their past stays for an hour, as a node may only be unreachable."""

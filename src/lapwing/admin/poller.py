@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.cluster_view import ClusterView, NodeState
-from lapwing.client.http import Asked, CallFailed
+from lapwing.client.http import Asked, Params
 
 log = logging.getLogger("nsqadmin")
 
@@ -74,7 +75,7 @@ class Poller:
     _nodes: dict[str, Node] = field(default_factory=dict)  # by contact
     _gone: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by contact: since when
     _lost: dict[str, float] = field(default_factory=dict)  # by contact: since when it does not answer
-    _known: dict[str, _Known] = field(default_factory=dict)
+    _known: dict[str, _Known] = field(default_factory=lambda: defaultdict(_Known))  # by contact
     _lookupds: tuple[tuple[str, str], ...] = ()
     _idle: tuple[str, ...] = ()
     _pipelines: dict[str, Json] = field(default_factory=dict)
@@ -187,10 +188,7 @@ class Poller:
             return await self._describe_configured()
         if not self._is_due("discovery", DISCOVERY):
             return ""
-        http = self.cluster_client.http
-        asked: Asked[Any] = await http.ask_all(
-            self.cluster_client.lookupds, lambda address: http.get(address, "/nodes")
-        )
+        asked = await self._ask(self.cluster_client.lookupds, "/nodes")
         self._lookupds = tuple((address, _error(asked, address)) for address in self.cluster_client.lookupds)
         good = asked.answers
         if asked.nobody:
@@ -198,7 +196,7 @@ class Poller:
             return "" if self._nodes else "no nsqlookupd answers"
         self._replace_nodes({node.contact: node for node in cluster.nodes_of_lookup(good)}, now)
         if self._is_due("topics", SLOWLY):
-            topics: Asked[Any] = await http.ask_all(good, lambda address: http.get(address, "/topics"))
+            topics = await self._ask(good, "/topics")
             self._idle = tuple(
                 sorted({name for answer in topics.answers.values() for name in answer.get("topics") or ()})
             )
@@ -221,8 +219,7 @@ class Poller:
         asking = [
             address for address in self.cluster_client.nsqds if again or not self._nodes.get(address, _UNKNOWN).version
         ]
-        http = self.cluster_client.http
-        asked: Asked[Any] = await http.ask_all(asking, lambda address: http.get(address, "/info"))
+        asked = await self._ask(asking, "/info")
         for address, info in asked.answers.items():
             self._nodes[address] = cluster.node_of_info(address, info)
         for address in asked.failures:
@@ -276,7 +273,7 @@ class Poller:
             clients=sum(channel.get("client_count", 0) for channel in channels),
             depth=sum(topic.get("depth", 0) for topic in raw) + sum(channel.get("depth", 0) for channel in channels),
             messages=sum(topic.get("message_count", 0) for topic in raw),
-            lapwing=self._known.get(contact, _Known()).lapwing,
+            lapwing=self._known[contact].lapwing,
         )
 
     def _lost_topics(self, states: list[NodeState]) -> dict[str, tuple[Json, ...]]:
@@ -309,20 +306,21 @@ class Poller:
         keepers = {
             contact: node.name
             for contact, node in self._nodes.items()
-            if node.name in keeping and self._known.get(contact, _Known()).lapwing
+            if node.name in keeping and self._known[contact].lapwing
         }
-        http = self.cluster_client.http
-        asked: Asked[Any] = await http.ask_all(keepers, lambda contact: http.get(contact, "/dead"))
+        asked = await self._ask(keepers, "/dead")
         self.dead = dead_topics({keepers[contact]: answer for contact, answer in asked.answers.items()})
 
     async def _ask_resources(self) -> None:
         """Ask the nodes that pages show for their memory, disk and options. Those that do not answer keep the last."""
         wanted = {watcher.resources for watcher in self._watchers if watcher.resources}
         self.resources = {name: found for name, found in self.resources.items() if name in wanted}
-        contacts = {node.name: contact for contact, node in self._nodes.items() if node.name in wanted}
-        lapwing = {name: contact for name, contact in contacts.items() if self._known.get(contact, _Known()).lapwing}
-        http = self.cluster_client.http
-        asked: Asked[Any] = await http.ask_all(lapwing.values(), lambda contact: http.get(contact, "/node"))
+        lapwing = {
+            node.name: contact
+            for contact, node in self._nodes.items()
+            if node.name in wanted and self._known[contact].lapwing
+        }
+        asked = await self._ask(lapwing.values(), "/node")
         for name, contact in lapwing.items():
             if contact in asked.answers:
                 self.resources[name] = asked.answers[contact]
@@ -330,27 +328,19 @@ class Poller:
     async def _explore_new(self, answers: dict[str, Json]) -> None:
         """Ask new and restarted nodes which of lapwing's endpoints they have."""
         for contact, answer in answers.items():
-            known = self._known.setdefault(contact, _Known())
+            known = self._known[contact]
             if known.started != answer.get("start_time", 0):
-                await self._explore(contact, known)
+                # hardly any topic has this name, so the answer is short
+                known.lapwing = await self._has(contact, "/log/offsets", {"topic": "."})
+                known.pipelines = known.lapwing and await self._has(contact, "/pipelines")
                 known.started = answer.get("start_time", 0)
 
-    async def _explore(self, contact: str, known: _Known) -> None:
-        # hardly any topic has this name, so the answer is short
-        known.lapwing = await self._has(contact, "/log/offsets", {"topic": "."})
-        known.pipelines = known.lapwing and await self._has(contact, "/pipelines")
-
-    async def _has(self, contact: str, path: str, params: dict[str, str] | None = None) -> bool:
-        try:
-            await self.cluster_client.http.get(contact, path, params or {})
-        except CallFailed:
-            return False
-        return True
+    async def _has(self, contact: str, path: str, params: Params = ()) -> bool:
+        return not (await self._ask([contact], path, params)).nobody
 
     async def _ask_pipelines(self, answers: dict[str, Json], now: float) -> None:
         keepers = [contact for contact in answers if self._known[contact].pipelines]
-        http = self.cluster_client.http
-        asked: Asked[Any] = await http.ask_all(keepers, lambda contact: http.get(contact, "/pipelines"))
+        asked = await self._ask(keepers, "/pipelines")
         for answer in asked.answers.values():
             for pipeline in answer.get("pipelines") or ():
                 known = self._pipelines.get(pipeline["name"])
@@ -370,15 +360,17 @@ class Poller:
         holders = {part["node"] for part in (topics.get(topic) or {}).get("nodes") or ()}
         contacts = [contact for contact in answers if self._nodes[contact].name in holders]
         params = {"format": "json", "topic": topic, "channel": channel, "include_mem": "false"}
-        asked: Asked[Any] = await self.cluster_client.http.ask_all(
-            contacts, lambda contact: self.cluster_client.http.get(contact, "/stats", params)
-        )
+        asked = await self._ask(contacts, "/stats", params)
         found = cluster.topics_of_stats(
             ((self._nodes[contact], answer) for contact, answer in asked.answers.items()), now=now
         )
         return next(
             (each for each in (found.get(topic) or {}).get("channels") or () if each["channel_name"] == channel), None
         )
+
+    async def _ask(self, addresses: Iterable[str], path: str, params: Params = ()) -> Asked[Any]:
+        http = self.cluster_client.http
+        return await http.ask_all(addresses, lambda address: http.get(address, path, params))
 
     def _is_due(self, what: str, every: float) -> bool:
         now = time.monotonic()
