@@ -3,21 +3,19 @@
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lapwing import names
-from lapwing.admin.access import Network, inside
-from lapwing.admin.actions import Actions, Forbidden
+from lapwing.admin.access import inside, parse_networks
+from lapwing.admin.actions import Forbidden
 from lapwing.admin.asgi import BodyTooBig, WebRequest, WebRoute, json_body
-from lapwing.admin.flow_history import FlowHistory, hint
+from lapwing.admin.flow_history import hint
 from lapwing.admin.flow_windows import RANGES
-from lapwing.admin.graphite import Graphite, GraphiteFailed
+from lapwing.admin.graphite import GraphiteFailed
 from lapwing.admin.metrics import exposition
-from lapwing.admin.poller import Poller
-from lapwing.admin.running_options import RunningOptions
+from lapwing.admin.services import Admin
 from lapwing.client.cluster_changes import ACTIONS
-from lapwing.client.cluster_client import ClusterClient, Found, NoSuchNode, NothingThere, UpstreamFailed
+from lapwing.client.cluster_client import Found, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.answers import Answer, failure, plain, text, value
 from lapwing.net.prometheus import CONTENT_TYPE
 
@@ -54,17 +52,13 @@ def translated(respond: Callable[[WebRequest], Awaitable[Answer]]) -> Callable[[
     return answer
 
 
-@dataclass(slots=True)
 class Api:
     """The routes below `/api`, and `/ping`, `/config`, `/render`."""
 
-    cluster_client: ClusterClient
-    actions: Actions
-    poller: Poller
-    flow: FlowHistory
-    graphite: Graphite
-    running_options: RunningOptions
-    config_from: tuple[Network, ...] | None  # None: from everywhere
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        cidr = admin.options.allow_config_from_cidr
+        self._config_from = parse_networks([cidr]) if cidr else None  # None: from everywhere
 
     def routes(self) -> list[WebRoute]:
         """Return all routes."""
@@ -90,7 +84,7 @@ class Api:
             ("GET", "/config/<option>", self.read_config),
             ("PUT", "/config/<option>", self.write_config),
         ]
-        if self.graphite.proxying:
+        if self._admin.graphite.proxying:
             table.append(("GET", "/render", self.render))
         return [WebRoute(method, path, translated(respond)) for method, path, respond in table]
 
@@ -100,43 +94,43 @@ class Api:
         return plain("OK")
 
     async def topics(self, request: WebRequest) -> Answer:
-        inactive, client = request.query.get("inactive") == "true", self.cluster_client
+        inactive, client = request.query.get("inactive") == "true", self._admin.cluster_client
         found: Found[Any] = await client.inactive_topics() if inactive else await client.topics()
         return value({"topics": found.value, "message": found.message})
 
     async def topic(self, request: WebRequest) -> Answer:
-        found = await self.cluster_client.topic(request.names["topic"])
+        found = await self._admin.cluster_client.topic(request.names["topic"])
         return value({**found.value, "message": found.message})
 
     async def channel(self, request: WebRequest) -> Answer:
-        found = await self.cluster_client.channel(request.names["topic"], request.names["channel"])
+        found = await self._admin.cluster_client.channel(request.names["topic"], request.names["channel"])
         return value({**found.value, "message": found.message})
 
     async def nodes(self, request: WebRequest) -> Answer:
-        found = await self.cluster_client.nodes()
+        found = await self._admin.cluster_client.nodes()
         return value({"nodes": [node.to_json() for node in found.value], "message": found.message})
 
     async def node(self, request: WebRequest) -> Answer:
-        found = await self.cluster_client.node(request.names["node"])
+        found = await self._admin.cluster_client.node(request.names["node"])
         return value({**found.value, "message": found.message})
 
     async def counter(self, request: WebRequest) -> Answer:
-        found = await self.cluster_client.counter()
+        found = await self._admin.cluster_client.counter()
         return value({"stats": found.value, "message": found.message})
 
     async def alarms(self, request: WebRequest) -> Answer:
         """Answer with the alarms of the overview, for scripts (not in NSQ)."""
-        await self.poller.fresh()
+        await self._admin.poller.fresh()
         shown = [
             {"severity": alarm.severity, "about": alarm.about, "text": alarm.text, "advice": alarm.advice}
-            for alarm in self.poller.alarms
+            for alarm in self._admin.poller.alarms
         ]
         return value({"alarms": shown, "message": ""})
 
     async def metrics(self, request: WebRequest) -> Answer:
         """Answer with the metrics of pipelines, alarms and daemons (not in NSQ)."""
-        cluster_view = await self.poller.fresh()
-        shown = exposition(cluster_view, self.poller.alarms, now=self.cluster_client.clock())
+        cluster_view = await self._admin.poller.fresh()
+        shown = exposition(cluster_view, self._admin.poller.alarms, now=self._admin.cluster_client.clock())
         return Answer(200, shown.encode(), CONTENT_TYPE, nsq=False)
 
     async def past(self, request: WebRequest) -> Answer:
@@ -146,10 +140,10 @@ class Api:
         if scale is None:
             raise Invalid("INVALID_ARG_RANGE")
         topic, channel = request.names["topic"], request.names.get("channel", "")
-        cluster_view = await self.poller.fresh()
-        past = await self.flow.fresh(scale, patience=PATIENCE)
+        cluster_view = await self._admin.poller.fresh()
+        past = await self._admin.flow.fresh(scale, patience=PATIENCE)
         points = past.windows.points(topic, channel, now=cluster_view.at)
-        shown_hint = hint(past, cluster_view, self.poller.limits, self.cluster_client)
+        shown_hint = hint(past, cluster_view, self._admin.poller.limits, self._admin.cluster_client)
         return value(
             {
                 "topic": topic,
@@ -167,10 +161,10 @@ class Api:
             raise Invalid("INVALID_ARG_METRIC")
         if not (target := request.query.get("target")):
             raise Invalid("INVALID_ARG_TARGET")
-        return value({"rate": await self.graphite.rate(target)})
+        return value({"rate": await self._admin.graphite.rate(target)})
 
     async def render(self, request: WebRequest) -> Answer:
-        status, content_type, body = await self.graphite.render(request.raw_query, client=request.visitor.peer)
+        status, content_type, body = await self._admin.graphite.render(request.raw_query, client=request.visitor.peer)
         return Answer(status, body, content_type, nsq=False)
 
     # ---- changing ----
@@ -182,7 +176,9 @@ class Api:
             raise Invalid("INVALID_TOPIC")
         if channel and not names.valid(channel):
             raise Invalid("INVALID_CHANNEL")
-        outcome = await self.actions.create(request.visitor, topic, channel, node=_text(asked, "node"), url=request.url)
+        outcome = await self._admin.actions.create(
+            request.visitor, topic, channel, node=_text(asked, "node"), url=request.url
+        )
         return self._done(outcome.message)
 
     async def act(self, request: WebRequest) -> Answer:
@@ -190,7 +186,7 @@ class Api:
         action = _text(asked, "action")
         if action not in ACTIONS:
             raise Invalid("INVALID_ACTION")
-        outcome = await self.actions.act(
+        outcome = await self._admin.actions.act(
             request.visitor,
             action,
             request.names["topic"],
@@ -202,7 +198,7 @@ class Api:
 
     async def delete(self, request: WebRequest) -> Answer:
         self._may_change(request)
-        outcome = await self.actions.delete(
+        outcome = await self._admin.actions.delete(
             request.visitor, request.names["topic"], request.names.get("channel", ""), url=request.url
         )
         return self._done(outcome.message)
@@ -212,7 +208,7 @@ class Api:
         topic = _text(asked, "topic")
         if not names.valid(topic):
             raise Invalid("INVALID_TOPIC")
-        outcome = await self.actions.tombstone(request.visitor, topic, request.names["node"], url=request.url)
+        outcome = await self._admin.actions.tombstone(request.visitor, topic, request.names["node"], url=request.url)
         return self._done(outcome.message)
 
     def _may_change(self, request: WebRequest) -> None:
@@ -227,19 +223,19 @@ class Api:
             raise Invalid(str(error) if words == "decoder" else words) from error
 
     def _done(self, message: str) -> Answer:
-        self.poller.soon()
+        self._admin.poller.soon()
         return value({"message": message})
 
     # ---- /config ----
 
     def _config_allowed(self, request: WebRequest) -> None:
-        if self.config_from is not None and not inside(self.config_from, request.visitor.peer):
+        if self._config_from is not None and not inside(self._config_from, request.visitor.peer):
             raise Forbidden
 
     async def read_config(self, request: WebRequest) -> Answer:
         self._config_allowed(request)
         try:
-            return _shown(self.running_options.get(request.names["option"]))
+            return _shown(self._admin.running_options.get(request.names["option"]))
         except KeyError as error:
             raise Invalid("INVALID_OPTION") from error
 
@@ -253,8 +249,8 @@ class Api:
             return failure(413, "INVALID_VALUE")
         key, text = request.names["option"], body.decode("utf-8", "replace")
         try:
-            self.actions.set_option(request.visitor, key, text, self.running_options.put)
-            return _shown(self.running_options.get(key))
+            self._admin.actions.set_option(request.visitor, key, text, self._admin.running_options.put)
+            return _shown(self._admin.running_options.get(key))
         except KeyError as error:
             raise Invalid("INVALID_OPTION") from error
         except ValueError as error:

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Final
 
-from lapwing.admin.access import parse_networks
 from lapwing.admin.api import Api
 from lapwing.admin.asgi import AsgiApp, WebRoute, WebRoutes
 from lapwing.admin.firewall import Firewall
@@ -47,18 +46,8 @@ PAGES: Final = (
 def application(admin: Admin, pages: AsgiApp) -> Firewall:
     """Return the ASGI application: API, login, static files, and the pages of `pages`."""
     options = admin.options
-    config_from = parse_networks([options.allow_config_from_cidr]) if options.allow_config_from_cidr else None
-    api = Api(
-        admin.cluster_client,
-        admin.actions,
-        admin.poller,
-        admin.flow,
-        admin.graphite,
-        admin.running_options,
-        config_from,
-    )
     routes = [
-        *api.routes(),
+        *Api(admin).routes(),
         *login_routes(admin.access, admin.base),
         *static_routes(options.dev_static_dir),
         *(WebRoute("GET", path) for path in PAGES),
@@ -78,15 +67,12 @@ class _Bridge(logging.Handler):
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        write = (
-            self._log.error
-            if record.levelno >= logging.ERROR
-            else self._log.warn
-            if record.levelno >= logging.WARNING
-            else self._log.info
-            if record.levelno >= logging.INFO
-            else self._log.debug
-        )
+        if record.levelno >= logging.ERROR:
+            write = self._log.error
+        elif record.levelno >= logging.WARNING:
+            write = self._log.warn
+        else:
+            write = self._log.info if record.levelno >= logging.INFO else self._log.debug
         write(self.format(record))
 
 

@@ -7,7 +7,7 @@ checks without them. They are imported in a thread, beside these answers.
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
@@ -27,7 +27,7 @@ class LazyPages:
         self._wait = wait
         self._lock = asyncio.Lock()
         self._site: AsgiApp | None = None
-        self._lifespan: _Lifespan | None = None
+        self._running = AsyncExitStack()  # ends the pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request for a page, or the start and end of the server."""
@@ -50,12 +50,11 @@ class LazyPages:
     async def load(self) -> AsgiApp:
         """Return the pages, started."""
         await asyncio.to_thread(_import_pages)
-        from lapwing.admin.pages.site import mount
+        from lapwing.admin.pages.site import mount, while_signed_in
 
         site = mount(self._admin)
-        self._lifespan = _Lifespan(site)
-        await self._lifespan.start()
-        return site
+        await self._running.enter_async_context(site.router.lifespan_context(site))
+        return while_signed_in(site, self._admin.access)
 
     async def _follow_server(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -64,39 +63,8 @@ class LazyPages:
         await receive()
         soon.cancel()
         await asyncio.gather(soon, return_exceptions=True)
-        if self._lifespan is not None:
-            await self._lifespan.stop()
+        await self._running.aclose()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-class _Lifespan:
-    """The start and end of an ASGI application, as its server would announce them."""
-
-    def __init__(self, site: AsgiApp) -> None:
-        self._site = site
-        self._events: asyncio.Queue[Scope] = asyncio.Queue()
-        self._answers: asyncio.Queue[Scope] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-        self._task = asyncio.create_task(self._run(scope))
-        await self._announce("lifespan.startup")
-
-    async def stop(self) -> None:
-        await self._announce("lifespan.shutdown")
-
-    async def _announce(self, event: str) -> None:
-        self._events.put_nowait({"type": event})
-        answer = await self._answers.get()
-        if answer["type"] != f"{event}.complete":
-            raise RuntimeError(f"the pages could not be started or stopped: {answer.get('message', answer['type'])}")
-
-    async def _run(self, scope: Scope) -> None:
-        try:
-            await self._site(scope, self._events.get, self._answers.put)
-        except Exception as error:
-            self._answers.put_nowait({"type": "failed", "message": repr(error)})
 
 
 def _import_pages() -> None:

@@ -7,7 +7,6 @@ from typing import Final
 from nicegui.element import Element
 
 from lapwing.admin.flow_history import FlowPast, Hint, hint, range_of
-from lapwing.admin.flow_windows import FlowPoint
 from lapwing.admin.history import Track
 from lapwing.admin.pages.elements import Chart, element, set_attributes, set_text
 from lapwing.admin.pages.frame import PageView
@@ -52,20 +51,16 @@ class ChartGroup:
     def __init__(self, drawn: Sequence[Lines]) -> None:
         self._drawn = drawn
         self._made: list[tuple[Chart, Lines]] = []
-        self._box = element("div", None, "lw-charts")
+        self.box = element("div", None, "lw-charts")
 
     def make(self, span: int) -> None:
         """Create the charts, unless they exist."""
         if self._made:
             return
-        with self._box:
+        with self.box:
             for lines in self._drawn:
                 series = [(name, colour) for _, name, colour in lines.fields]
                 self._made.append((Chart(lines.title, lines.unit, series, span=span, stack=lines.stack), lines))
-
-    def set_visibility(self, visible: bool) -> None:
-        """Show or hide the charts."""
-        self._box.set_visibility(visible)
 
     def show(
         self, points: Callable[[str], Sequence[tuple[float, float | None]]], *, span: int, whole: bool = True
@@ -101,39 +96,22 @@ def charts(
             tab.on("click", lambda seconds=seconds: choose(seconds), args=[])
             tabs.append((seconds, tab))
     past = _Past(view, ago) if ago is not None else None
-    own = _Own(view, track, ChartGroup(drawn))
+    own = ChartGroup(drawn)
 
     def show(*, whole: bool) -> None:
         long = past is not None and past.show(span[0], anew=whole)
-        if own.hidden != long:
-            own.hide(long)
-            whole = True
-        if not long:
-            own.show(span[0], whole=whole)
+        whole = whole or own.box.visible == long
+        own.box.set_visibility(not long)
+        if long:
+            return
+        own.make(span[0])
+        known = track()
+        if known is not None:
+            since = view.cluster_view.at - span[0]
+            own.show(lambda field: known_points(known, field, since=since), span=span[0], whole=whole)
 
     show(whole=True)
     view.live(lambda: show(whole=False) if view.client.has_socket_connection else None)
-
-
-class _Own:
-    """The charts of nsqadmin's own history."""
-
-    def __init__(self, view: PageView, track: Callable[[], Track | None], group: ChartGroup) -> None:
-        self._view = view
-        self._track = track
-        self._group = group
-        self.hidden = False
-
-    def hide(self, hidden: bool) -> None:
-        self.hidden = hidden
-        self._group.set_visibility(not hidden)
-
-    def show(self, span: int, *, whole: bool) -> None:
-        self._group.make(span)
-        found = self._track()
-        if found is not None:
-            since = self._view.cluster_view.at - span
-            self._group.show(lambda field: known_points(found, field, since=since), span=span, whole=whole)
 
 
 def known_points(track: Track, field: str, *, since: float) -> list[tuple[float, float | None]]:
@@ -153,46 +131,30 @@ class _Past:
         self._group = ChartGroup(ago.drawn)
         self._sampled = element("p", SAMPLED, "lw-faint")
         self._latency = _remark("lw-faint")
-        self.hide()
-
-    def hide(self) -> None:
-        """Hide everything."""
-        self._drawn = None
-        self._group.set_visibility(False)
-        for each in (self._words[0], self._sampled, self._latency[0]):
-            each.set_visibility(False)
 
     def show(self, span: int, *, anew: bool) -> bool:
         """Show that span if it is a long one and there are windows; return whether it is shown."""
-        scale = range_of(span)
-        if scale is None:
-            self.hide()
-            return False
-        admin = self._view.admin
-        past = admin.flow.look(scale)
-        _set_remark(self._words, hint(past, self._view.cluster_view, admin.poller.limits, admin.cluster_client))
-        if not past.windows.seen:
-            self._group.set_visibility(False)
-            self._sampled.set_visibility(False)
-            self._latency[0].set_visibility(False)
+        admin, scale = self._view.admin, range_of(span)
+        past = admin.flow.look(scale) if scale is not None else None
+        limits, client = admin.poller.limits, admin.cluster_client
+        _set_remark(self._words, hint(past, self._view.cluster_view, limits, client) if past is not None else Hint())
+        if past is None or not past.windows.seen:
+            self._drawn = None
+            for each in (self._group.box, self._sampled, self._latency[0]):
+                each.set_visibility(False)
             return False
         if anew or self._drawn != (span, past.version):
             self._draw(past, span)
-        self._group.set_visibility(True)
+        self._group.box.set_visibility(True)
         return True
 
     def _draw(self, past: FlowPast, span: int) -> None:
         points = past.windows.points(self._ago.topic, self._ago.channel, now=self._view.cluster_view.at)
-        self._group.show(lambda field: [(point.at, _value(point, field)) for point in points], span=span)
+        self._group.show(lambda field: [(point.at, getattr(point, field)) for point in points], span=span)
         self._drawn = (span, past.version)
         self._sampled.set_visibility(bool(past.windows.sampled))
         measured = any(point.p50 is not None for point in points) or not any(point.out for point in points)
         _set_remark(self._latency, Hint() if measured else Hint(UNMEASURED, MEASURE))
-
-
-def _value(point: FlowPoint, field: str) -> float | None:
-    value: float | None = getattr(point, field)
-    return value
 
 
 def _remark(classes: str) -> tuple[Element, Element, Element]:

@@ -49,7 +49,7 @@ PAGES: Final = (
 )
 
 
-def mount(admin: Admin) -> AsgiApp:
+def mount(admin: Admin) -> FastAPI:
     """Return the pages. Call it once per process: NiceGUI keeps its routes in a global."""
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for path, section, draw in PAGES:
@@ -73,11 +73,13 @@ def mount(admin: Admin) -> AsgiApp:
         reconnect_timeout=10.0,
         message_history_length=50,
     )
-    return site if admin.access.logins is None else while_signed_in(site, admin.access)
+    return site
 
 
 def while_signed_in(site: AsgiApp, access: AccessRules) -> AsgiApp:
     """Return the pages without the messages of ended sessions: an open page that still sends one goes to the login."""
+    if access.logins is None:
+        return site
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
