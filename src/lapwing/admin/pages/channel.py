@@ -19,7 +19,7 @@ from lapwing.admin.pages.table_rows import (
     is_placed,
     quantiles,
 )
-from lapwing.admin.pages.topic import lost_rows, node_actions
+from lapwing.admin.pages.topic import mark_lost, node_actions
 from lapwing.client.cluster import Json
 from lapwing.client.pipeline_status import ENDED, problem
 
@@ -143,16 +143,13 @@ def _nodes(view: PageView, topic: str, channel: str) -> None:
         found = view.cluster_view.channel(topic, channel)
         parts = lost_parts(view, topic, channel)
         box.set_visibility(found is not None or bool(parts))
-        lost = lost_rows(view, parts, lambda parts: [
-            channel_node_row(part, 0.0, view.links, quantiles([found] if found else parts), [], delivery=False)
-            for part in parts
-        ])  # fmt: skip
+        points = quantiles([found] if found else parts)
+        lost = mark_lost(view, [channel_node_row(part, 0.0, view.links, points, [], delivery=False) for part in parts])
         tint = {row[0]: "lost" for row in lost}
         if found is None:
-            table.set_columns(channel_node_columns(quantiles(parts), delivery=False))
+            table.set_columns(channel_node_columns(points, delivery=False))
             table.show(lost, tint=tint)
             return
-        points = quantiles([found])
         delivery = "delivery_msg_count" in found and is_placed(view.cluster_view)
         table.set_columns(channel_node_columns(points, delivery=delivery))
         history = view.admin.poller.history

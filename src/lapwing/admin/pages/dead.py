@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
-from urllib.parse import quote, urlencode
 
 from nicegui import background_tasks
 
@@ -34,7 +33,7 @@ from lapwing.admin.pages.elements import (
     show_notice,
 )
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.message_rows import parse_edges
+from lapwing.admin.pages.message_rows import parse_edges, show_edges
 from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import several
@@ -61,13 +60,8 @@ class LetterQuery:
 
     def href(self, links: PageLinks) -> str:
         """Return the link to exactly this view."""
-        given = {"topic": self.topic, **self.wanted.given()}
-        if self.edges:
-            given["edges"] = ",".join(f"{node}={sequence}" for node, sequence in sorted(self.edges.items()))
-        if self.letter:
-            given["letter"] = self.letter
-        asked = urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
-        return links.page(f"/dead?{asked}" if asked else "/dead")
+        edges = show_edges(self.edges)
+        return links.page("/dead", topic=self.topic, **self.wanted.given(), edges=edges, letter=self.letter)
 
 
 def href(links: PageLinks, topic: str) -> str:

@@ -278,9 +278,8 @@ def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[s
     for state in cluster_view.nodes:
         consider(f"{state.node.hostname} {state.node.name}", "node", links.node(state.node.name))
     for pipeline in cluster_view.pipelines or ():
-        consider(
-            str(pipeline["name"]), "pipeline", links.page(f"/pipelines?name={quote(str(pipeline['name']), safe='')}")
-        )
+        name = str(pipeline["name"])
+        consider(name, "pipeline", links.page("/pipelines", name=name))
     return [[name, kind, href] for _, name, kind, href in sorted(fits)[:FOUND_AT_MOST]]
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Final
 
 from lapwing import kernel
@@ -30,6 +31,11 @@ def parse_edges(text: str) -> dict[str, int]:
     """Parse `node=sequence,...`; malformed parts are left out."""
     pairs = (part.rpartition("=") for part in text.split(","))
     return {node: int(sequence) for node, _, sequence in pairs if node and sequence.isdecimal()}
+
+
+def show_edges(edges: Mapping[str, int]) -> str:
+    """Return what `parse_edges` parses."""
+    return ",".join(f"{node}={sequence}" for node, sequence in sorted(edges.items()))
 
 
 def preview(body: str, text: str) -> str:

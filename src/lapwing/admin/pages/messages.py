@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import quote, urlencode
 
 from nicegui import background_tasks
 
@@ -23,7 +22,7 @@ from lapwing.admin.pages.elements import (
 )
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.live_tail import KEPT, LiveTail
-from lapwing.admin.pages.message_rows import MESSAGE_COLUMNS, message_row, parse_edges, shortened
+from lapwing.admin.pages.message_rows import MESSAGE_COLUMNS, message_row, parse_edges, shortened, show_edges
 from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.client.format import count, size, utc_time
@@ -56,17 +55,15 @@ class MessageQuery:
 
     def href(self, links: PageLinks) -> str:
         """Return the link to exactly this view."""
-        given = {
-            "topic": self.topic,
-            "node": self.node,
-            "start": self.start if self.start != "newest" else "",
-            "at": self.at,
-            "text": self.text,
-            "edges": ",".join(f"{node}={sequence}" for node, sequence in sorted(self.edges.items())),
-            "message": self.message,
-        }
         return links.page(
-            "/messages?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
+            "/messages",
+            topic=self.topic,
+            node=self.node,
+            start=self.start if self.start != "newest" else "",
+            at=self.at,
+            text=self.text,
+            edges=show_edges(self.edges),
+            message=self.message,
         )
 
 

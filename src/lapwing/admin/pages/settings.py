@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 from lapwing.admin.actions import Action
 from lapwing.admin.error_texts import error_text
@@ -57,8 +56,7 @@ async def draw(view: PageView) -> None:
 
 def href(view: PageView, topic: str, channel: str = "") -> str:
     """Return the link to the settings of a topic or channel."""
-    asked = f"topic={quote(topic, safe='')}" + (f"&channel={quote(channel, safe='')}" if channel else "")
-    return view.links.page(f"/settings?{asked}")
+    return view.links.page("/settings", topic=topic, channel=channel)
 
 
 def _form(view: PageView, topic: str, channel: str) -> None:

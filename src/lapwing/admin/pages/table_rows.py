@@ -10,13 +10,14 @@ A row is a list: its key, then one value per column. The kinds, and what a value
     actions            [[action, label, tone], ...]
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
+from lapwing.admin.alarms import node_link, topic_link
 from lapwing.admin.history import History
-from lapwing.client.cluster import Json
+from lapwing.client.cluster import SUM, Json
 from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.format import duration, quantile, utc_time
 from lapwing.names import own
@@ -48,20 +49,21 @@ class PageLinks:
 
     def topic(self, topic: str, channel: str = "") -> str:
         """Return the page of a topic or channel."""
-        path = f"{self.base}/topics/{quote(topic, safe='')}"
-        return f"{path}/{quote(channel, safe='')}" if channel else path
+        return self.base + topic_link(topic, channel)
 
     def node(self, name: str) -> str:
         """Return the page of a node."""
-        return f"{self.base}/nodes/{quote(name, safe='[]:')}"
+        return self.base + node_link(name)
 
     def messages(self, topic: str) -> str:
         """Return the page with the messages of a topic."""
-        return f"{self.base}/messages?topic={quote(topic, safe='')}"
+        return self.page("/messages", topic=topic)
 
-    def page(self, path: str) -> str:
-        """Return any page."""
-        return self.base + path if path != "/" else self.base or "/"
+    def page(self, path: str, **asked: str) -> str:
+        """Return any page, with those parameters that are not empty."""
+        query = urlencode({name: value for name, value in asked.items() if value}, quote_via=quote)
+        path = self.base + path if path != "/" else self.base or "/"
+        return f"{path}?{query}" if query else path
 
 
 PAUSED: Label = ["paused", "warn", "Nothing is delivered until it is unpaused"]
@@ -93,11 +95,13 @@ def latencies(each: Json, points: Sequence[float]) -> Row:
     return [[known[q]["average"], known[q]["min"], known[q]["max"]] if q in known else None for q in points]
 
 
-def host_cell(part: Json, links: PageLinks, labels: list[Label]) -> Row:
-    """Return `hostname:port` with a link to the node, and the broadcast address if it is another."""
+def host_cell(part: Json, links: PageLinks) -> Row:
+    """Return `hostname:port` with a link to the node, and the broadcast address if it is another; or `Total`."""
+    if part["node"] == SUM:
+        return ["Total", "", "", []]
     host, _, port = part["node"].rpartition(":")
     below = part["node"] if host.strip("[]") != part["hostname"] else ""
-    return [f"{part['hostname']}:{port}", links.node(part["node"]), below, labels]
+    return [f"{part['hostname']}:{port}", links.node(part["node"]), below, [PAUSED] if part["paused"] else []]
 
 
 # ---- topics ----
@@ -172,42 +176,18 @@ def topic_node_columns(points: Sequence[float]) -> list[TableColumn]:
     ]
 
 
-def topic_node_rows(
-    topic: Json,
-    rates: Mapping[tuple[str, ...], float],
-    links: PageLinks,
-    points: Sequence[float],
-    actions: Callable[[Json], Row],
-) -> list[Row]:
-    """Return one row per nsqd that has the topic."""
+def topic_node_row(part: Json, rate: float, links: PageLinks, points: Sequence[float], actions: Row) -> Row:
+    """Return the row of a topic on one nsqd, or of the total."""
     return [
-        [
-            part["node"],
-            host_cell(part, links, [PAUSED] if part["paused"] else []),
-            part["depth"],
-            [part["memory_depth"], part["backend_depth"]],
-            part["message_count"],
-            round(rates.get((part["topic_name"], part["node"]), 0.0), 2),
-            len(part["channels"]),
-            *latencies(part, points),
-            actions(part),
-        ]
-        for part in topic["nodes"]
-    ]
-
-
-def topic_total(topic: Json, rate: float, points: Sequence[float]) -> Row:
-    """Return the row of totals."""
-    return [
-        "total",
-        ["Total", "", "", []],
-        topic["depth"],
-        [topic["memory_depth"], topic["backend_depth"]],
-        topic["message_count"],
+        part["node"],
+        host_cell(part, links),
+        part["depth"],
+        [part["memory_depth"], part["backend_depth"]],
+        part["message_count"],
         round(rate, 2),
-        len(topic["channels"]),
-        *latencies(topic, points),
-        [],
+        len(part["channels"]),
+        *latencies(part, points),
+        actions,
     ]
 
 
@@ -300,11 +280,9 @@ def channel_node_row(
     part: Json, rate: float, links: PageLinks, points: Sequence[float], actions: Row, *, delivery: bool
 ) -> Row:
     """Return the row of a channel on one nsqd, or of the total."""
-    total = part["node"] == "*"
-    host = ["Total", "", "", []] if total else host_cell(part, links, [PAUSED] if part["paused"] else [])
     return [
         part["node"],
-        host,
+        host_cell(part, links),
         *_queue(part),
         round(rate, 2),
         part["client_count"],

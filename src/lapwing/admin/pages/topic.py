@@ -1,6 +1,5 @@
 """The page of one topic: its figures on each node, its channels, its charts."""
 
-from collections.abc import Callable
 from typing import Final
 
 from lapwing.admin.graphite import statsd_name
@@ -17,8 +16,7 @@ from lapwing.admin.pages.table_rows import (
     lost_label,
     quantiles,
     topic_node_columns,
-    topic_node_rows,
-    topic_total,
+    topic_node_row,
 )
 from lapwing.client.cluster import Json, sum_topic
 
@@ -145,27 +143,29 @@ def _nodes(view: PageView, topic: str) -> None:
         found: Json = view.cluster_view.topics.get(topic) or sum_topic(topic, [])
         points = quantiles([found])
         table.set_columns(topic_node_columns(points))
-        flow = view.admin.poller.history.topic_flow.get(topic)
-        rows = topic_node_rows(
-            found,
-            view.admin.poller.history.part_flow,
-            view.links,
-            points,
-            lambda part: node_actions(view, topic, paused=part["paused"]),
-        )
-        total = topic_total(found, flow.into if flow else 0.0, points)
-        lost = lost_rows(view, view.cluster_view.lost_parts(topic), lambda parts: topic_node_rows(
-            sum_topic(topic, parts), {}, view.links, points, lambda part: []
-        ))  # fmt: skip
+        history = view.admin.poller.history
+        rows = [
+            topic_node_row(
+                part,
+                history.part_flow.get((topic, part["node"]), 0.0),
+                view.links,
+                points,
+                node_actions(view, topic, paused=part["paused"]),
+            )
+            for part in found["nodes"]
+        ]
+        flow = history.topic_flow.get(topic)
+        total = topic_node_row(found, flow.into if flow else 0.0, view.links, points, [])
+        parts = view.cluster_view.lost_parts(topic)
+        lost = mark_lost(view, [topic_node_row(part, 0.0, view.links, points, []) for part in parts])
         table.show(rows + lost, total=total if rows else None, tint={row[0]: "lost" for row in lost})
         box.set_visibility(is_known(view, topic))
 
     view.live(refresh)
 
 
-def lost_rows(view: PageView, parts: list[Json], rows_of: Callable[[list[Json]], list[Row]]) -> list[Row]:
+def mark_lost(view: PageView, rows: list[Row]) -> list[Row]:
     """Return the rows of nsqds that do not answer, with a label that shows since when."""
-    rows = rows_of(parts)
     for row in rows:
         row[1][3] = [lost_label(view.cluster_view.node(row[0]))]
     return rows
