@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from nicegui import background_tasks
+from nicegui.element import Element
 
 from lapwing.admin.dead_letters import REASONS, LetterFilter, merge_groups
 from lapwing.admin.error_texts import error_text
@@ -22,7 +23,7 @@ from lapwing.admin.pages.dead_rows import (
 )
 from lapwing.admin.pages.elements import (
     Field,
-    MessageView,
+    MessageSheet,
     Table,
     button,
     element,
@@ -182,11 +183,8 @@ class DeadLetters:
                         link_button("Oldest", replace(query, edges={}, letter="").href(view.links), sign="first_page")
                     self._next = link_button("Newer", "#", sign="chevron_right")
                     self._next.set_visibility(False)
-            with panel("Letter") as self._side:
-                self._side.classes("lw-sticky lw-sheet")
-                self._letter_buttons()
-                self._whole = MessageView()
-                set_attributes(self._whole, mark=query.wanted.text, empty="Choose a letter to see all of it.")
+            empty = "Choose a letter to see all of it."
+            self._sheet = MessageSheet("Letter", self._table, self._sheet_buttons, mark=query.wanted.text, empty=empty)
         view.live(self._refresh, dead=True)
         if query.letter:
             background_tasks.create(self.pick(query.letter))
@@ -199,21 +197,14 @@ class DeadLetters:
             button(f"Redrive {which} …", lambda: self._ask_many(ask_redrive), tone="main", sign="replay")
             button(f"Purge {which} …", lambda: self._ask_many(ask_purge), tone="danger", sign="delete_sweep")
 
-    def _letter_buttons(self) -> None:
-        with element("div", None, "lw-buttons lw-sheet-buttons"):
-            if self._view.visitor.may_change:
-                made = [
-                    button("Redrive …", lambda: self._ask_one(edit=False), sign="replay"),
-                    button("Edit and redrive …", lambda: self._ask_one(edit=True), sign="edit"),
-                    button("Purge …", self._ask_purge_one, tone="danger", sign="delete_outline"),
-                ]
-            else:
-                made = []
-            self._link = link_button("Link", "#", sign="link")
-            self._chosen_only = [*made, self._link]
-            for shown in self._chosen_only:
-                shown.set_visibility(False)
-            button("Close", self._close, sign="close").classes("lw-sheet-close")
+    def _sheet_buttons(self) -> list[Element]:
+        if not self._view.visitor.may_change:
+            return []
+        return [
+            button("Redrive …", lambda: self._ask_one(edit=False), sign="replay"),
+            button("Edit and redrive …", lambda: self._ask_one(edit=True), sign="edit"),
+            button("Purge …", self._ask_purge_one, tone="danger", sign="delete_outline"),
+        ]
 
     # ---- reading ----
 
@@ -266,29 +257,20 @@ class DeadLetters:
     async def pick(self, row: str) -> None:
         """Show the letter of a row."""
         self._table.choose(row)
-        node, _, sequence = row.rpartition("|")
-        known = self._view.cluster_view.node(node)
-        letter = None
-        if known is not None and sequence.isdecimal():
+        named, letter = self._view.message_of(row), None
+        if named is not None:
+            node, sequence = named
             try:
-                letter = await self._view.admin.dead.letter(known.node, self._query.topic, int(sequence))
+                letter = await self._view.admin.dead.letter(node, self._query.topic, sequence)
             except CallFailed as error:
                 self._view.notify(error_text(error), bad=True)
                 return
         self._chosen = letter
-        for shown in self._chosen_only:
-            shown.set_visibility(letter is not None)
         if letter is None:
-            self._whole.show(None)
+            self._sheet.show(None)
             self._view.notify("This letter has been dealt with.", bad=True)
-            return
-        self._whole.show(letter_message(letter))
-        self._side.classes(add="lw-open")
-        set_attributes(self._link, href=replace(self._query, letter=row).href(self._view.links))
-
-    def _close(self) -> None:
-        self._side.classes(remove="lw-open")
-        self._table.choose("")
+        else:
+            self._sheet.show(letter_message(letter), replace(self._query, letter=row).href(self._view.links))
 
     # ---- dealing with them ----
 
@@ -303,7 +285,7 @@ class DeadLetters:
         letter = self._chosen
         node = self._view.cluster_view.node(letter["in"]) if letter is not None else None
         if letter is not None and node is not None:
-            ask_redrive_one(self._view, self._query.topic, node.node, letter, edit=edit, then=self._close)
+            ask_redrive_one(self._view, self._query.topic, node.node, letter, edit=edit, then=self._sheet.close)
 
     def _ask_purge_one(self) -> None:
         letter = self._chosen

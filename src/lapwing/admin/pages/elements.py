@@ -210,11 +210,6 @@ class Field(Element, component=PACKAGED / "lw_field.js"):
         self.value = str(event.args)
         return self._on_change(self.value) if self._on_change is not None else None
 
-    def set(self, value: str) -> None:
-        """Set the content of the field."""
-        self.value = value
-        set_attributes(self, value=value)
-
 
 class Counter(Element, component=PACKAGED / "lw_counter.js"):
     """A number that counts up between polls."""
@@ -230,6 +225,39 @@ class MessageView(Element, component=PACKAGED / "lw_message.js"):
     def show(self, message: dict[str, Any] | None) -> None:
         """Show this message, or none."""
         set_attributes(self, message=message)
+
+
+class MessageSheet:
+    """The message of the chosen row, beside its table, with its buttons. On a phone it opens over the table."""
+
+    def __init__(
+        self, title: str, table: Table, buttons: Callable[[], list[Element]], *, mark: str, empty: str = ""
+    ) -> None:
+        """`buttons` adds those of the page, which are shown with a message."""
+        self._table = table
+        with panel(title) as self._side:
+            self._side.classes("lw-sticky lw-sheet")
+            with element("div", None, "lw-buttons lw-sheet-buttons"):
+                self._buttons = buttons()
+                self._link = link_button("Link", "#", sign="link")
+                button("Close", self.close, sign="close").classes("lw-sheet-close")
+            self._whole = MessageView()
+        set_attributes(self._whole, mark=mark, empty=empty)
+        self.show(None)
+
+    def show(self, message: dict[str, Any] | None, link: str = "#") -> None:
+        """Show this message, with a link to it, or none."""
+        self._whole.show(message)
+        for each in (*self._buttons, self._link):
+            each.set_visibility(message is not None)
+        set_attributes(self._link, href=link)
+        if message is not None:
+            self._side.classes(add="lw-open")
+
+    def close(self) -> None:
+        """Close the sheet on a phone, and choose no row."""
+        self._side.classes(remove="lw-open")
+        self._table.choose("")
 
 
 class Dialog(ValueElement[bool]):

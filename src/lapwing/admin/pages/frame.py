@@ -21,6 +21,7 @@ from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
 from lapwing.admin.services import Admin
 from lapwing.admin.static import PACKAGED
+from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView
 from lapwing.names import NSQ_VERSION
 
@@ -127,6 +128,12 @@ class PageView:
     def asked(self, name: str, default: str = "") -> str:
         """Return a parameter of the address."""
         return self.request.query_params.get(name, default)
+
+    def message_of(self, row: str) -> tuple[Node, int] | None:
+        """Return the node and sequence that the key of a row names, `node|sequence`; None if the node is not known."""
+        name, _, sequence = row.rpartition("|")
+        known = self.cluster_view.node(name)
+        return (known.node, int(sequence)) if known is not None and sequence.isdecimal() else None
 
     def go(self, href: str) -> None:
         """Open another page of nsqadmin in the browser."""

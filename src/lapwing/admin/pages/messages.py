@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from nicegui import background_tasks
+from nicegui.element import Element
 
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import (
     Field,
-    MessageView,
+    MessageSheet,
     Table,
     button,
     element,
@@ -204,16 +205,7 @@ class MessageList:
                     empty="No message contains this text." if query.text else "No messages here.",
                 )
                 set_attributes(self._table, mark=query.text)
-            with panel("Message") as self._side:
-                self._side.classes("lw-sticky lw-sheet")
-                with element("div", None, "lw-buttons lw-sheet-buttons"):
-                    self._again = button("Publish again", self._publish_again, sign="send")
-                    self._link = link_button("Link", "#", sign="link")
-                    button("Close", self._close, sign="close").classes("lw-sheet-close")
-                self._whole = MessageView()
-                set_attributes(self._whole, mark=query.text)
-                for shown in (self._again, self._link):
-                    shown.set_visibility(False)
+            self._sheet = MessageSheet("Message", self._table, self._sheet_buttons, mark=query.text)
         self._show()
         if query.message:
             background_tasks.create(self.pick(query.message))
@@ -253,26 +245,21 @@ class MessageList:
             self._view.notify("The log no longer holds this message.", bad=True)
             return
         node, _, sequence = row.rpartition("|")
-        self._whole.show(shortened(self._chosen.as_json(self._query.topic)))
-        self._side.classes(add="lw-open")
         link = MessageQuery(self._query.topic, node, "sequence", sequence, "", row)
-        set_attributes(self._link, href=link.href(self._view.links))
-        self._link.set_visibility(True)
-        self._again.set_visibility(self._view.visitor.may_change)
+        self._sheet.show(shortened(self._chosen.as_json(self._query.topic)), link.href(self._view.links))
 
     async def _fetch(self, row: str) -> LogMessage | None:
-        node, _, sequence = row.rpartition("|")
-        known = self._view.cluster_view.node(node)
-        if known is None or not sequence.isdigit():
+        named = self._view.message_of(row)
+        if named is None:
             return None
+        node, sequence = named
         with contextlib.suppress(CallFailed):
-            found = await self._logs.page(known.node, int(sequence), int(sequence) + 1, limit=1)
+            found = await self._logs.page(node, sequence, sequence + 1, limit=1)
             return found.messages[0] if found.messages else None
         return None
 
-    def _close(self) -> None:
-        self._side.classes(remove="lw-open")
-        self._table.choose("")
+    def _sheet_buttons(self) -> list[Element]:
+        return [button("Publish again", self._publish_again, sign="send")] if self._view.visitor.may_change else []
 
     def _publish_again(self) -> None:
         if self._chosen is not None:

@@ -9,7 +9,7 @@ from lapwing.admin.pages.dialogs import ask_act
 from lapwing.admin.pages.elements import Table, element, notice, panel, set_text, show_notice, tile
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.own_topics import OwnTopics
-from lapwing.admin.pages.table_rows import PAUSED, PageLinks, Row, TableColumn, state_labels
+from lapwing.admin.pages.table_rows import PAUSED, QUEUE, PageLinks, Row, TableColumn, queue_cells, state_labels
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, duration, rate, size, utc_time
@@ -25,13 +25,7 @@ TOPIC_COLUMNS: Final = (
 CHANNEL_COLUMNS: Final = (
     TableColumn("channel", "Channel", "link", wide=True),
     TableColumn("topic", "Topic", "link"),
-    TableColumn("depth", "Depth"),
-    TableColumn("queue", "Memory + disk", "mem"),
-    TableColumn("in_flight", "In flight"),
-    TableColumn("deferred", "Deferred"),
-    TableColumn("requeued", "Requeued"),
-    TableColumn("timed_out", "Timed out"),
-    TableColumn("messages", "Messages"),
+    *QUEUE,
     TableColumn("clients", "Connections"),
 )
 OPTION_COLUMNS: Final = (
@@ -170,10 +164,6 @@ def _options(view: PageView, name: str) -> None:
     view.live(refresh)
 
 
-def _queue_cells(each: Json) -> Row:
-    return [each["depth"], [each["memory_depth"], each["backend_depth"]]]
-
-
 def _topics(view: PageView, name: str, own: OwnTopics) -> None:
     with panel("Topics"):
         table = Table(
@@ -192,7 +182,8 @@ def _topics(view: PageView, name: str, own: OwnTopics) -> None:
                 [
                     part["topic_name"],
                     [part["topic_name"], view.links.topic(part["topic_name"]), "", [PAUSED] if part["paused"] else []],
-                    *_queue_cells(part),
+                    part["depth"],
+                    [part["memory_depth"], part["backend_depth"]],
                     part["message_count"],
                     len(part["channels"]),
                     [] if lost else node_actions(view, part["topic_name"], paused=part["paused"]),
@@ -210,12 +201,7 @@ def _channel_row(channel: Json, links: PageLinks) -> Row:
         f"{topic}/{name}",
         [name, links.topic(topic, name), "", [PAUSED] if channel["paused"] else []],
         [topic, links.topic(topic), "", []],
-        *_queue_cells(channel),
-        channel["in_flight_count"],
-        channel["deferred_count"],
-        channel["requeue_count"],
-        channel["timeout_count"],
-        channel["message_count"],
+        *queue_cells(channel),
         channel["client_count"],
     ]
 

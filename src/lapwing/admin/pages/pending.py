@@ -249,14 +249,9 @@ class PendingPanel:
         self._next.set_visibility(any(answer["next"] is not None for answer in answers.values()))
         show_notice(self._problem, f"Not all can be read: {'; '.join(failed)}." if failed else "")
 
-    def _find(self, row: str) -> tuple[Node, int] | None:
-        node, _, sequence = row.rpartition("|")
-        known = self._view.cluster_view.node(node)
-        return (known.node, int(sequence)) if known is not None and sequence.isdecimal() else None
-
     async def _pick(self, row: str) -> None:
         """Show one message whole in a dialog."""
-        found = self._find(row)
+        found = self._view.message_of(row)
         if found is None:
             return
         node, sequence = found
@@ -286,7 +281,7 @@ class PendingPanel:
     # ---- claiming ----
 
     def _act(self, name: str, row: str) -> None:
-        found = self._find(row)
+        found = self._view.message_of(row)
         action = next(each for each in ACTIONS if each.name == name)
         if found is not None:
             self._ask([found[0]], action, self._state, found[1])

@@ -193,7 +193,7 @@ def topic_node_row(part: Json, rate: float, links: PageLinks, points: Sequence[f
 
 # ---- channels ----
 
-_QUEUE = (
+QUEUE = (
     TableColumn("depth", "Depth", title="Waiting; not in flight, not deferred"),
     TableColumn("queue", "Memory + disk", "mem"),
     TableColumn("in_flight", "In flight", title="Delivered and not yet finished"),
@@ -204,7 +204,8 @@ _QUEUE = (
 )
 
 
-def _queue(channel: Json) -> Row:
+def queue_cells(channel: Json) -> Row:
+    """Return the cells of `QUEUE`."""
     return [
         channel["depth"],
         [channel["memory_depth"], channel["backend_depth"]],
@@ -220,7 +221,7 @@ def channel_columns(points: Sequence[float]) -> list[TableColumn]:
     """Return the columns of channels."""
     return [
         TableColumn("channel", "Channel", "link", wide=True),
-        *_QUEUE,
+        *QUEUE,
         TableColumn("rate", "Rate", "rate", "Messages finished a second"),
         TableColumn("age", "Oldest", "dur", "How long the oldest unfinished message has waited, as far as we watched"),
         TableColumn("clients", "Connections"),
@@ -249,7 +250,7 @@ def channel_rows(
             [
                 name,
                 [name, links.topic(topic, name), "", labels],
-                *_queue(channel),
+                *queue_cells(channel),
                 round(flow.out, 2) if flow else 0,
                 round(age.seconds) if age else 0,
                 channel["client_count"],
@@ -263,7 +264,7 @@ def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[Tab
     """Return the columns of a channel on each node."""
     return [
         TableColumn("host", "NSQd host", "link", wide=True),
-        *_QUEUE,
+        *QUEUE,
         TableColumn("rate", "Rate", "rate", "Messages finished a second"),
         TableColumn("clients", "Connections"),
         *(
@@ -283,7 +284,7 @@ def channel_node_row(
     return [
         part["node"],
         host_cell(part, links),
-        *_queue(part),
+        *queue_cells(part),
         round(rate, 2),
         part["client_count"],
         *([_share(part)] if delivery else []),

@@ -1,8 +1,11 @@
-// Shared by the components: formats of numbers and times, saving of files, parameters of the address.
+// Shared by the components: elements, formats of numbers and times, saving of files, parameters of the address.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const two = new Intl.NumberFormat("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+export const h = (...args) => Vue.h(...args);
+export const icon = (name) => h("i", { class: "material-icons", "aria-hidden": "true" }, name);
 
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 
@@ -90,7 +93,7 @@ export function marked(text, wanted) {
   const low = text.toLowerCase(), sought = wanted.toLowerCase(), pieces = [];
   let at = 0;
   for (let hit = low.indexOf(sought); hit >= 0 && pieces.length < 400; hit = low.indexOf(sought, at)) {
-    pieces.push(text.slice(at, hit), Vue.h("mark", text.slice(hit, hit + sought.length)));
+    pieces.push(text.slice(at, hit), h("mark", text.slice(hit, hit + sought.length)));
     at = hit + sought.length;
   }
   return [...pieces, text.slice(at)];

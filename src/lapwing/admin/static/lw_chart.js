@@ -1,6 +1,6 @@
 // Live lines over time. The page sends all points once, then the newest few, of which the new ones are added.
 import { echarts } from "nicegui-echart";
-import { bytes, colour, count, duration, moment, percent, rate, short } from "lapwing-ui";
+import { bytes, colour, count, duration, h, moment, percent, rate, short } from "lapwing-ui";
 
 const flow = (v) => bytes(v) + "/s";
 const SAY = { rate: (v) => rate(v) + "/s", count, duration, bytes, flow, share: percent };
@@ -16,13 +16,13 @@ export default {
   props: { title: String, unit: String, series: Array, points: Object, span: Number, stack: Boolean },
   render() {
     const now = this.series.map((s, i) => `${s.name} ${this.said[i] ?? ""}`).join(", ");
-    return Vue.h("figure", { class: "lw-chart", role: "group", "aria-label": `${this.title}: ${now}` }, [
-      Vue.h("figcaption", [
-        Vue.h("h3", this.title),
-        Vue.h("span", { class: "lw-legend" }, this.series.map((s, i) => Vue.h("span", [
-          Vue.h("i", { class: "lw-dot", style: { background: `var(--${s.colour})` } }), s.name + " ", Vue.h("b", this.said[i] ?? "")]))),
+    return h("figure", { class: "lw-chart", role: "group", "aria-label": `${this.title}: ${now}` }, [
+      h("figcaption", [
+        h("h3", this.title),
+        h("span", { class: "lw-legend" }, this.series.map((s, i) => h("span", [
+          h("i", { class: "lw-dot", style: { background: `var(--${s.colour})` } }), s.name + " ", h("b", this.said[i] ?? "")]))),
       ]),
-      Vue.h("div", { ref: "plot", class: "lw-plot", "aria-hidden": "true" }),
+      h("div", { ref: "plot", class: "lw-plot", "aria-hidden": "true" }),
     ]);
   },
   data: () => ({ said: [] }),

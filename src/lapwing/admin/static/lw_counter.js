@@ -1,5 +1,5 @@
 // One number that counts up smoothly: it reaches the value of the last poll by the time of the next one.
-import { count } from "lapwing-ui";
+import { count, h } from "lapwing-ui";
 
 const SECONDS = 2;
 
@@ -7,7 +7,7 @@ export default {
   props: { value: Number },
   data: () => ({ shown: 0 }),
   render() {
-    return Vue.h("div", { class: "lw-counter", role: "img", "aria-label": `${count(this.value)} messages processed` }, count(Math.floor(this.shown)));
+    return h("div", { class: "lw-counter", role: "img", "aria-label": `${count(this.value)} messages processed` }, count(Math.floor(this.shown)));
   },
   created() {
     this.shown = this.from = this.value ?? 0;

@@ -1,4 +1,6 @@
-// One labelled field: text, number, date and time, many lines, or a choice.
+// One labelled field: text, number, many lines, or a choice.
+import { h } from "lapwing-ui";
+
 export default {
   props: { label: String, kind: String, value: String, options: Array, placeholder: String, width: String, focus: Boolean, hint: String },
   emits: ["change", "enter"],
@@ -25,12 +27,11 @@ export default {
     },
   },
   render() {
-    const h = Vue.h;
     const common = { value: this.held, placeholder: this.placeholder, onInput: this.changed, autocomplete: "off", spellcheck: "false" };
     const field = this.kind === "select"
       ? h("select", { onChange: this.changed, onKeydown: this.key }, this.options.map(([value, text]) => h("option", { value, selected: value === this.held }, text)))
       : this.kind === "textarea" ? h("textarea", { ...common, onKeydown: this.key })
-      : h("input", { type: this.kind || "text", step: this.kind === "datetime-local" ? "1" : undefined, ...common, onKeydown: this.key });
+      : h("input", { type: this.kind || "text", ...common, onKeydown: this.key });
     return h("label", { class: "lw-field", style: this.width ? { width: this.width } : undefined },
       [h("span", this.label), field, this.hint ? h("span", this.hint) : null]);
   },

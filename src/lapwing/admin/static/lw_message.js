@@ -1,7 +1,6 @@
 // One message with its headers and its body as text, as a JSON tree, as hex, or as the fields of a Redis entry. Everything becomes text nodes.
-import { bytes, marked, moment } from "lapwing-ui";
+import { bytes, h, marked, moment } from "lapwing-ui";
 
-const h = (...args) => Vue.h(...args);
 const WAYS = [["fields", "Fields"], ["text", "Text"], ["json", "JSON"], ["hex", "Hex"]];
 const MOST = 200;
 const DEEPEST = 100; // levels of a JSON tree; beyond, the browser's stack could overflow

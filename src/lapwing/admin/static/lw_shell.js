@@ -1,14 +1,12 @@
 // Shared by all pages: search, keys, the theme, the menu on a phone, choices kept in the address.
-import { moment, toAddress } from "lapwing-ui";
+import { h, icon, moment, toAddress } from "lapwing-ui";
 
-const h = (...args) => Vue.h(...args);
-const icon = (name) => h("i", { class: "material-icons", "aria-hidden": "true" }, name);
 const THEMES = { auto: ["brightness_auto", "as the system"], light: ["light_mode", "light"], dark: ["dark_mode", "dark"] };
 
 export default {
   props: { base: String, found: Array, sought: String, theme: String, pages: Array, user: String, logout: Boolean },
   emits: ["search", "theme", "seen"],
-  data: () => ({ text: "", open: false, at: 0, help: false, going: false, entered: false, mode: "auto", lost: 0 }),
+  data: () => ({ text: "", open: false, at: 0, going: false, entered: false, mode: "auto", lost: 0 }),
   created() {
     this.mode = this.theme;
   },

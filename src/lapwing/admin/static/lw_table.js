@@ -1,9 +1,8 @@
 // A table of live rows: sorted, filtered and paged in the browser, saved as CSV or JSON, a list of cards on a phone.
 // Every cell becomes a text node or an attribute: nothing that comes from the cluster is ever read as markup.
-import { bytes, clock, count, csvCell, duration, fromAddress, marked, moment, rate, save, toAddress } from "lapwing-ui";
+import { bytes, clock, count, csvCell, duration, fromAddress, h, icon, marked, moment, rate, save, toAddress } from "lapwing-ui";
 
 const PAGE = 100;
-const h = (...args) => Vue.h(...args);
 
 const labels = (list) =>
   (list || []).map(([text, tone, title]) => h("span", { class: ["lw-label", tone && "lw-" + tone], title }, text));
@@ -134,7 +133,7 @@ export default {
       return h("div", { class: "lw-menu", onFocusout: this.close, onKeydown: this.menuKey }, [
         h("button", { type: "button", class: "lw-icon-button", "aria-haspopup": "menu", "aria-expanded": String(open),
           "aria-label": "Actions for " + this.nameOf(row), onClick: (e) => this.openMenu(e, open ? null : row[0]) },
-        h("i", { class: "material-icons", "aria-hidden": "true" }, "more_vert")),
+        icon("more_vert")),
         open ? h("div", { role: "menu", class: "lw-popup", style: this.place }, list.map(([action, label, tone]) =>
           h("button", { type: "button", role: "menuitem", class: tone && "lw-" + tone,
             onClick: () => { this.menu = null; this.$emit("act", { action, row: row[0] }); } }, label))) : null,
@@ -192,8 +191,8 @@ export default {
     foot() {
       if (this.pages < 2) return null;
       const page = Math.min(this.page, this.pages - 1);
-      const turn = (to, label, icon, off) => h("button", { type: "button", class: "lw-icon-button", disabled: off, "aria-label": label,
-        onClick: () => (this.page = to) }, h("i", { class: "material-icons", "aria-hidden": "true" }, icon));
+      const turn = (to, label, sign, off) => h("button", { type: "button", class: "lw-icon-button", disabled: off, "aria-label": label,
+        onClick: () => (this.page = to) }, icon(sign));
       return h("nav", { class: "lw-pages", "aria-label": `Pages of ${this.caption}` }, [
         turn(page - 1, "Previous page", "chevron_left", page === 0), h("span", `${page + 1} / ${this.pages}`),
         turn(page + 1, "Next page", "chevron_right", page >= this.pages - 1)]);
