@@ -2,13 +2,12 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lapwing import names
 from lapwing.admin.access import inside, parse_networks
 from lapwing.admin.actions import Forbidden
-from lapwing.admin.asgi import BodyTooBig, WebRequest, WebRoute, json_body
+from lapwing.admin.asgi import BodyTooBig, Respond, WebRequest, WebRoute, json_body
 from lapwing.admin.flow_history import hint
 from lapwing.admin.flow_windows import RANGES
 from lapwing.admin.graphite import GraphiteFailed
@@ -35,7 +34,7 @@ class Invalid(Exception):
     """The request is invalid; the text is the answer's message."""
 
 
-def translated(respond: Callable[[WebRequest], Awaitable[Answer]]) -> Callable[[WebRequest], Awaitable[Answer]]:
+def translated(respond: Respond) -> Respond:
     """Return the route with domain errors turned into answers; no other place does that."""
 
     async def answer(request: WebRequest) -> Answer:
@@ -62,7 +61,7 @@ class Api:
 
     def routes(self) -> list[WebRoute]:
         """Return all routes."""
-        table: list[tuple[str, str, Callable[[WebRequest], Awaitable[Answer]]]] = [
+        table: list[tuple[str, str, Respond]] = [
             ("GET", "/ping", self.ping),
             ("GET", "/api/topics", self.topics),
             ("POST", "/api/topics", self.create),

@@ -1,23 +1,25 @@
 """Errors of the cluster as a user of nsqadmin reads them: what happened, and what to do."""
 
+from typing import Final
+
 from lapwing.admin.actions import Forbidden
 from lapwing.client.cluster_client import NoSuchNode, UpstreamFailed
 from lapwing.client.http import CallFailed
 from lapwing.errors import LapwingError
 
+_REASONS: Final = {
+    "AUTH_REQUIRED": "it requires a secret: start nsqadmin with --auth-secret-file",
+    "AUTH_FAILED": "it does not accept nsqadmin's secret (--auth-secret-file)",
+    "AUTH_UNAVAILABLE": "its auth server gives no usable answer",
+}
+
 
 def failure_reason(error: CallFailed) -> str:
     """Return why a daemon did not do what it was asked for, without the request."""
-    if error.code == "AUTH_REQUIRED":
-        return "it requires a secret: start nsqadmin with --auth-secret-file"
-    if error.code == "AUTH_FAILED":
-        return "it does not accept nsqadmin's secret (--auth-secret-file)"
     if error.code == "UNAUTHORIZED" and isinstance(error.answer, dict):
         needed = error.answer.get("permission") or "a permission"
         return f"nsqadmin's secret lacks {needed} for it: the auth server has to grant it for the pattern .*"
-    if error.code == "AUTH_UNAVAILABLE":
-        return "its auth server gives no usable answer"
-    return error.reason
+    return _REASONS.get(error.code, error.reason)
 
 
 def error_text(error: LapwingError) -> str:

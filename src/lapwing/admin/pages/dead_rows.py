@@ -124,21 +124,27 @@ def letter_message(letter: Json) -> Json:
         ["Reason", letter["reason"] or "unknown"],
         ["Failures", letter["failures"]],
         ["Deliveries", letter["deliveries"]],
-        ["Given up", _time(letter["at"])],
-        ["First failed", _time(letter["first_failed"])],
-        ["Published", _time(letter["published"])],
+        ["Given up", shown_time(letter["at"])],
+        ["First failed", shown_time(letter["first_failed"])],
+        ["Published", shown_time(letter["published"])],
         ["Last held by", letter["consumer"]],
         ["Died here", several(died, "time") if died > 1 else None],
         ["Id", letter["id"]],
         ["Sequence", letter["sequence"]],
         ["Node", letter["in"]],
     ]
-    shown = {key: letter[key] for key in ("body", "body_base64", "headers") if letter.get(key) is not None}
+    return with_facts(letter, facts)
+
+
+def with_facts(message: Json, facts: list[list[Any]]) -> Json:
+    """Return a message for the message view, with those facts that are known."""
+    shown = {key: message[key] for key in ("body", "body_base64", "headers") if message.get(key) is not None}
     shown["facts"] = [[name, str(value)] for name, value in facts if value not in (None, "")]
-    shown["error"] = letter["error"] or ""
+    shown["error"] = message["error"] or ""
     return shortened(shown)
 
 
-def _time(text: Any) -> str | None:
+def shown_time(text: Any) -> str | None:
+    """Return an RFC 3339 time as the pages show it; None when there is none."""
     seconds = seconds_of(text)
     return f"{utc_time(seconds)} UTC" if seconds else None

@@ -129,6 +129,10 @@ class PageView:
         """Return a parameter of the address."""
         return self.request.query_params.get(name, default)
 
+    def lapwing_nodes(self) -> list[Node]:
+        """Return the nsqds of lapwing that answer."""
+        return [state.node for state in self.cluster_view.reachable if state.lapwing]
+
     def message_of(self, row: str) -> tuple[Node, int] | None:
         """Return the node and sequence that the key of a row names, `node|sequence`; None if the node is not known."""
         name, _, sequence = row.rpartition("|")

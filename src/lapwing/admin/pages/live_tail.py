@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nicegui import background_tasks
-from nicegui.element import Element
 
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import button, element, set_text
@@ -64,7 +63,7 @@ class LiveTail:
 
     def _pause(self) -> None:
         self._paused = not self._paused
-        sign, word = _children(self._pause_button)
+        sign, word = self._pause_button.default_slot.children
         set_text(sign, "play_arrow" if self._paused else "pause")
         set_text(word, "Resume" if self._paused else "Pause")
         set_text(self._status, "paused" if self._paused else "following")
@@ -112,8 +111,3 @@ class LiveTail:
             self._show(sorted(fresh, reverse=True))
             if not self._paused:
                 set_text(self._status, f"following, {count(self._shown)} new")
-
-
-def _children(made: Element) -> tuple[Element, Element]:
-    sign, word = made.default_slot.children
-    return sign, word

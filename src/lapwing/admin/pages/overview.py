@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from lapwing.admin.alarms import Alarm, spoken_age
-from lapwing.admin.history import Age
+from lapwing.admin.alarms import Alarm
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import channel_columns, channel_rows
-from lapwing.client.format import count, rate, several
+from lapwing.client.format import count, duration, rate, several
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "published", "c1"), ("out", "finished", "c2"))),
@@ -76,6 +75,7 @@ def _health(view: PageView) -> None:
 
 
 def _tiles(view: PageView) -> None:
+    last = view.admin.poller.history.cluster.last
     with element("dl", None, "lw-tiles"):
         into = tile("Published", "Messages published a second, all topics")
         out = tile("Finished", "Messages finished a second, all channels")
@@ -86,13 +86,12 @@ def _tiles(view: PageView) -> None:
         clients = tile("Consumers", "Connections that are subscribed")
 
     def refresh() -> None:
-        track = view.admin.poller.history.cluster
-        set_text(into, f"{rate(track.last('in'))}/s")
-        set_text(out, f"{rate(track.last('out'))}/s")
-        set_text(waiting, count(track.last("waiting") + track.last("ready")))
-        set_text(in_flight, count(track.last("in_flight")))
-        set_text(deferred, count(track.last("deferred")))
-        set_text(oldest, spoken_age(Age(round(track.last("oldest")))) if track.last("oldest") else "-")
+        set_text(into, f"{rate(last('in'))}/s")
+        set_text(out, f"{rate(last('out'))}/s")
+        set_text(waiting, count(last("waiting") + last("ready")))
+        set_text(in_flight, count(last("in_flight")))
+        set_text(deferred, count(last("deferred")))
+        set_text(oldest, duration(round(last("oldest"))) if last("oldest") else "-")
         set_text(clients, count(sum(channel["client_count"] for channel in view.cluster_view.users_channels())))
 
     view.live(refresh)

@@ -9,7 +9,7 @@ from nicegui import background_tasks
 from lapwing.admin.actions import Action
 from lapwing.admin.delivery_control import Results
 from lapwing.admin.error_texts import error_text, failure_reason
-from lapwing.admin.pages.dead_rows import seconds_of
+from lapwing.admin.pages.dead_rows import seconds_of, shown_time, with_facts
 from lapwing.admin.pages.elements import (
     MessageView,
     Table,
@@ -23,10 +23,9 @@ from lapwing.admin.pages.elements import (
 )
 from lapwing.admin.pages.forms import FormDialog, form_dialog
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.message_rows import shortened
 from lapwing.admin.pages.table_rows import Row, TableColumn
 from lapwing.client.cluster import Json, Node
-from lapwing.client.format import count, messages, parse_span, utc_time
+from lapwing.client.format import count, messages, parse_span
 from lapwing.client.http import CallFailed
 
 IN_FLIGHT: Final = "in_flight"
@@ -127,7 +126,6 @@ def claimed(results: Results, past: str) -> str:
 
 def entry_message(entry: Json, state_words: str) -> Json:
     """Return a pending message for the message view."""
-    deadline = seconds_of(entry["deadline"])
     facts = [
         ["Sequence", entry["sequence"]],
         ["Id", entry["id"]],
@@ -135,13 +133,10 @@ def entry_message(entry: Json, state_words: str) -> Json:
         ["Holder", entry["holder"]],
         ["Deliveries", entry["deliveries"]],
         ["Failures", entry["failures"]],
-        ["Deadline", f"{utc_time(deadline)} UTC" if deadline else None],
+        ["Deadline", shown_time(entry["deadline"])],
         ["Node", entry["in"]],
     ]
-    shown = {key: entry[key] for key in ("body", "body_base64") if entry.get(key) is not None}
-    shown["facts"] = [[name, str(value)] for name, value in facts if value not in (None, "")]
-    shown["error"] = entry["error"] or ""
-    return shortened(shown)
+    return with_facts(entry, facts)
 
 
 class PendingPanel:
@@ -205,11 +200,7 @@ class PendingPanel:
     def _nodes(self) -> list[Node]:
         found = self._view.cluster_view.channel(self._topic, self._channel)
         names = {part["node"] for part in found["nodes"]} if found is not None else set()
-        return [
-            state.node
-            for state in self._view.cluster_view.nodes
-            if state.lapwing and state.reachable and state.node.name in names
-        ]
+        return [node for node in self._view.lapwing_nodes() if node.name in names]
 
     def _refresh(self) -> None:
         shown = bool(self._nodes())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lapwing.admin.actions import Action
+from lapwing.admin.delivery_control import failures
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Field, Table, button, element, notice, panel
 from lapwing.admin.pages.forms import form_dialog
@@ -33,15 +34,10 @@ POLICY_COLUMNS: Final = (
 )
 
 
-def lapwing_nodes(view: PageView) -> list[Node]:
-    """Return the nsqds that have settings: those of lapwing that answer."""
-    return [state.node for state in view.cluster_view.nodes if state.lapwing and state.reachable]
-
-
 async def draw(view: PageView) -> None:
     """Draw `/settings`."""
     view.explain("A channel that sets nothing behaves as in NSQ. Settings are kept on each nsqd across restarts.")
-    if not lapwing_nodes(view):
+    if not view.lapwing_nodes():
         notice("These nsqds have no settings of topics and channels: they are plain NSQ, or do not answer.")
         return
     topic, channel = view.asked("topic"), view.asked("channel")
@@ -138,10 +134,10 @@ async def _settings(view: PageView, topic: str, channel: str) -> None:
     control = view.admin.control
     results = await control.settings(topic, channel)
     if not any(result.done for result in results):
-        reasons = "; ".join(f"{result.node}: {result.error}" for result in results) or "no nsqd has it"
+        reasons = "; ".join(failures(results)) or "no nsqd has it"
         notice(f"The settings of {topic} cannot be read: {reasons}.", "warning", role="alert")
         return
-    described = await control.describe_settings(lapwing_nodes(view))
+    described = await control.describe_settings(view.lapwing_nodes())
     about = {each["name"]: each for each in described.get("channel" if channel else "topic") or ()}
     place = f"{topic}/{channel}" if channel else topic
     held = {each.name: each for each in merged(results)}
@@ -222,14 +218,12 @@ def _document(policy: Json) -> Json:
 
 
 async def _policies(view: PageView) -> None:
-    nodes = lapwing_nodes(view)
+    nodes = view.lapwing_nodes()
     found: dict[str, dict[str, Json]] = {}
-    refused: list[str] = []
-    for result in await view.admin.control.policies(nodes):
-        if result.answer is None:
-            refused.append(f"{result.node}: {result.error}")
-            continue
-        for policy in result.answer["policies"]:
+    results = await view.admin.control.policies(nodes)
+    refused = failures(results)
+    for result in results:
+        for policy in result.answer["policies"] if result.answer is not None else ():
             found.setdefault(policy["name"], {})[result.node] = policy
     may_change = view.visitor.may_change
 
