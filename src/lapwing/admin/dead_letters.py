@@ -1,18 +1,14 @@
-"""Dead letters on several nsqds: list them, group them, redrive and purge them on the nodes concerned."""
+"""Dead letters of several nsqds: which are meant, and the answers of all nodes as one list: pure."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
-from lapwing.admin.delivery_control import Results, ask_nodes
-from lapwing.client.cluster import Json, Node
-from lapwing.client.cluster_changes import on_each
-from lapwing.client.http import Asked, DaemonHttp
+from lapwing.client.cluster import Json
 
 DEAD_CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds the letters
 REASONS: Final = ("attempts", "rejected", "expired", "overflow")
-PAGE: Final = 50  # letters of one page
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,44 +126,3 @@ def merge_letters(answers: Mapping[str, Json], *, after: Mapping[str, int], limi
         edges[letter["in"]] = max(letter["sequence"], edges.get(letter["in"], -1))
     more = len(letters) > limit or any(answer.get("next") is not None for answer in answers.values())
     return LetterPage(shown, edges, complete=not more)
-
-
-class DeadLetterControl:
-    """Calls about dead letters. A change returns one result per node; a refusal is a result too."""
-
-    def __init__(self, http: DaemonHttp) -> None:
-        self._http = http
-
-    async def groups(self, nodes: Iterable[Node], topic: str, wanted: LetterFilter) -> Asked[Any]:
-        """Count the letters of a topic by origin, reason and error, by node name."""
-        return await ask_nodes(self._http, nodes, "/dead/groups", {"topic": topic, **wanted.to_query()})
-
-    async def letters(
-        self, nodes: Iterable[Node], topic: str, wanted: LetterFilter, *, after: Mapping[str, int], limit: int = PAGE
-    ) -> LetterPage:
-        """Read one page of letters that match; `after` has the last letter of the page before, by node."""
-        query = {"topic": topic, "limit": str(limit), **wanted.to_query()}
-        asked = await ask_nodes(self._http, nodes, "/dead/letters", query, after=after)
-        return merge_letters(asked.answers, after=after, limit=limit)
-
-    async def letter(self, node: Node, topic: str, sequence: int) -> Json | None:
-        """Read one letter; None when it has been dealt with. Raises `CallFailed`."""
-        query = {"topic": topic, "sequences": f"[{sequence}]", "limit": "1"}
-        found = (await self._http.get(node.contact, "/dead/letters", query))["letters"]
-        return {**found[0], "in": node.name} if found else None
-
-    async def redrive(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
-        """Start a redrive on these nodes, or with `dry_run` only read what it would take."""
-        return await self._post(nodes, "/dead/redrive", topic, document)
-
-    async def purge(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
-        """Drop letters on these nodes for good, or with `dry_run` only read how many."""
-        return await self._post(nodes, "/dead/purge", topic, document)
-
-    async def cancel(self, nodes: Iterable[Node], topic: str) -> Results:
-        """End the redrives of these nodes."""
-        return await self._post(nodes, "/dead/cancel", topic, {})
-
-    async def _post(self, nodes: Iterable[Node], path: str, topic: str, document: Json) -> Results:
-        query = {"topic": topic}  # by which permissions are checked
-        return await on_each(nodes, lambda node: self._http.call("POST", node.contact, path, query, document=document))

@@ -1,14 +1,17 @@
-"""Settings, policies, cursors and pending messages of channels, on every nsqd concerned."""
+"""Settings, policies, cursors, pending messages and dead letters of channels, on every nsqd concerned."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
+from lapwing.admin.dead_letters import LetterFilter, LetterPage, merge_letters
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_changes import NodeResult, on_each
 from lapwing.client.cluster_client import ClusterClient
-from lapwing.client.http import Asked, DaemonHttp
+from lapwing.client.http import Asked
 
+LETTERS: Final = 50  # of one page
+_NO_EDGES: Final[Mapping[str, int]] = {}
 Results = list[NodeResult[Any]]
 
 
@@ -79,7 +82,7 @@ class DeliveryControl:
     ) -> Asked[Any]:
         """List pending messages in one state, by node name; `after` has the last one shown, by node name."""
         query = {"topic": topic, "channel": channel, "state": state, "limit": str(limit)}
-        return await ask_nodes(self._http, nodes, "/channel/pending", query, after=after)
+        return await self._ask(nodes, "/channel/pending", query, after=after)
 
     async def pending_message(self, node: Node, topic: str, channel: str, sequence: int) -> Json | None:
         """Read one pending message with its body; None when it is not pending any more. Raises `CallFailed`."""
@@ -93,31 +96,63 @@ class DeliveryControl:
         """Take messages from their holders: make them ready, finish, reject or defer them."""
         return await self._post(nodes, "/channel/claim", topic, channel, document)
 
+    # ---- dead letters ----
+
+    async def dead_groups(self, nodes: Iterable[Node], topic: str, wanted: LetterFilter) -> Asked[Any]:
+        """Count the letters of a topic by origin, reason and error, by node name."""
+        return await self._ask(nodes, "/dead/groups", {"topic": topic, **wanted.to_query()})
+
+    async def dead_letters(
+        self, nodes: Iterable[Node], topic: str, wanted: LetterFilter, *, after: Mapping[str, int]
+    ) -> LetterPage:
+        """Read one page of letters that match; `after` has the last letter of the page before, by node name."""
+        query = {"topic": topic, "limit": str(LETTERS), **wanted.to_query()}
+        asked = await self._ask(nodes, "/dead/letters", query, after=after)
+        return merge_letters(asked.answers, after=after, limit=LETTERS)
+
+    async def dead_letter(self, node: Node, topic: str, sequence: int) -> Json | None:
+        """Read one letter; None when it has been dealt with. Raises `CallFailed`."""
+        query = {"topic": topic, "sequences": f"[{sequence}]", "limit": "1"}
+        found = (await self._http.get(node.contact, "/dead/letters", query))["letters"]
+        return {**found[0], "in": node.name} if found else None
+
+    async def redrive(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
+        """Start a redrive on these nodes, or with `dry_run` only read what it would take."""
+        return await self._post(nodes, "/dead/redrive", topic, "", document)
+
+    async def purge(self, nodes: Iterable[Node], topic: str, document: Json) -> Results:
+        """Drop letters on these nodes for good, or with `dry_run` only read how many."""
+        return await self._post(nodes, "/dead/purge", topic, "", document)
+
+    async def cancel_redrive(self, nodes: Iterable[Node], topic: str) -> Results:
+        """End the redrives of these nodes."""
+        return await self._post(nodes, "/dead/cancel", topic, "", {})
+
+    # ---- calls ----
+
+    async def _ask(
+        self, nodes: Iterable[Node], path: str, query: dict[str, str], *, after: Mapping[str, int] = _NO_EDGES
+    ) -> Asked[Any]:
+        """Read from all nodes at the same time, by node name; `after` has the last entry of the page before."""
+        contacts = {node.name: node.contact for node in nodes}
+
+        async def read(name: str) -> Any:
+            asked = {**query, "after": str(after[name])} if name in after else query
+            return await self._http.get(contacts[name], path, asked)
+
+        return await self._http.ask_all(contacts, read)
+
     async def _post(self, nodes: Iterable[Node], path: str, topic: str, channel: str, document: Json) -> Results:
-        names = {"topic": topic, "channel": channel}  # in the query, by which permissions are checked
+        names = _names(topic, channel)  # in the query, by which permissions are checked
         return await on_each(nodes, lambda node: self._http.call("POST", node.contact, path, names, document=document))
 
 
-async def ask_nodes(
-    http: DaemonHttp, nodes: Iterable[Node], path: str, query: dict[str, str], *, after: Mapping[str, int] | None = None
-) -> Asked[Any]:
-    """Read from all nodes at the same time, and return the answers by node name.
-
-    `after` has the last entry of the page before, by node name.
-    """
-    contacts = {node.name: node.contact for node in nodes}
-
-    async def read(name: str) -> Any:
-        edge = (after or {}).get(name)
-        return await http.get(contacts[name], path, query if edge is None else {**query, "after": str(edge)})
-
-    return await http.ask_all(contacts, read)
+def _names(topic: str, channel: str) -> dict[str, str]:
+    return {"topic": topic, "channel": channel} if channel else {"topic": topic}
 
 
 def _settings_of(topic: str, channel: str) -> tuple[str, dict[str, str]]:
-    if channel:
-        return "/channel/settings", {"topic": topic, "channel": channel}
-    return "/topic/settings", {"topic": topic}
+    return f"/{'channel' if channel else 'topic'}/settings", _names(topic, channel)
 
 
 def failures(results: Results) -> list[str]:

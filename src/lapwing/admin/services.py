@@ -10,7 +10,6 @@ from lapwing.admin.access import AccessRules, Logins, parse_networks, read_passw
 from lapwing.admin.actions import Actions
 from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.audit import Audit
-from lapwing.admin.dead_letters import DeadLetterControl
 from lapwing.admin.delivery_control import DeliveryControl
 from lapwing.admin.flow_history import FlowHistory
 from lapwing.admin.graphite import Graphite
@@ -44,7 +43,6 @@ class Admin:
     graphite: Graphite
     running_options: RunningOptions
     control: DeliveryControl
-    dead: DeadLetterControl
     notifier: Notifier | None
 
     @property
@@ -106,7 +104,6 @@ def build(options: AdminOptions, log: Log) -> Admin:
         graphite,
         RunningOptions(options, cluster_client, on_level=set_level),
         DeliveryControl(cluster_client),
-        DeadLetterControl(http),
         notifier,
     )
 

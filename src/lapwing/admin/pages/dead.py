@@ -223,11 +223,11 @@ class DeadLetters:
         return [state.node for state in self._view.cluster_view.nodes if state.reachable and state.node.name in names]
 
     async def _load(self) -> None:
-        query, control = self._query, self._view.admin.dead
+        query, control = self._query, self._view.admin.control
         nodes = self._nodes()
         try:
-            groups = await control.groups(nodes, query.topic, query.wanted)
-            page = await control.letters(nodes, query.topic, query.wanted, after=query.edges)
+            groups = await control.dead_groups(nodes, query.topic, query.wanted)
+            page = await control.dead_letters(nodes, query.topic, query.wanted, after=query.edges)
         except ValueError as error:
             show_notice(self._problem, str(error))
             return
@@ -261,7 +261,7 @@ class DeadLetters:
         if named is not None:
             node, sequence = named
             try:
-                letter = await self._view.admin.dead.letter(node, self._query.topic, sequence)
+                letter = await self._view.admin.control.dead_letter(node, self._query.topic, sequence)
             except CallFailed as error:
                 self._view.notify(error_text(error), bad=True)
                 return

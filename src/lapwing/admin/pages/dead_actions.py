@@ -53,7 +53,7 @@ def _described(wanted: LetterFilter) -> str:
 
 def ask_redrive(view: PageView, topic: str, nodes: Sequence[Node], wanted: LetterFilter) -> None:
     """Ask how many letters to redrive, where to and how fast; a preview comes first."""
-    control = view.admin.dead
+    control = view.admin.control
     with form_dialog(view, f"Redrive dead letters of {topic}", wide=True) as form:
         element("p", f"Which: {_described(wanted)}. Letters that die later are not part of it.")
         to = form.field("To", kind="select", options=TARGETS, value="channel", on_change=lambda _: forget())
@@ -123,7 +123,7 @@ def ask_redrive_one(
             await form.submit(
                 Action("redrive_dead_letters", topic, node=node.name),
                 f"letter {letter['sequence']} to {to.value}" + (", body edited" if changed else ""),
-                lambda: view.admin.dead.redrive([node], topic, document),
+                lambda: view.admin.control.redrive([node], topic, document),
                 done,
                 then=then,
             )
@@ -135,7 +135,7 @@ def ask_purge(
     view: PageView, topic: str, nodes: Sequence[Node], wanted: LetterFilter, *, letter: Json | None = None
 ) -> None:
     """Ask before letters are dropped for good: those that match, or the one given."""
-    control = view.admin.dead
+    control = view.admin.control
     title = f"Purge the letter {letter['sequence']}?" if letter is not None else f"Purge dead letters of {topic}?"
     with form_dialog(view, title) as form:
         if letter is None:
@@ -178,7 +178,7 @@ def ask_cancel(view: PageView, topic: str) -> None:
             await form.submit(
                 Action("cancel_redrive", topic),
                 "",
-                lambda: view.admin.dead.cancel(nodes, topic),
+                lambda: view.admin.control.cancel_redrive(nodes, topic),
                 f"Cancelled the redrive of {topic}",
             )
 

@@ -156,8 +156,8 @@ class PendingPanel:
                     self._tabs = {state: self._tab(state, text) for state, text in TABS}
                 if view.visitor.may_change:
                     button("Claim …", self._ask_many, sign="pan_tool", title="Take many messages from their holders")
-                self._first = button("First", self._turn_to_first, sign="first_page")
-                self._next = button("Next", self._turn, sign="chevron_right")
+                self._first = button("First", lambda: self._turn({}), sign="first_page")
+                self._next = button("Next", lambda: self._turn(self._following), sign="chevron_right")
             self._problem = notice("", "warning", role="alert")
             self._table = Table(
                 "pending",
@@ -177,7 +177,6 @@ class PendingPanel:
 
     def _choose(self, state: str) -> None:
         self._state = state
-        self._edges = {}
         for name, tab in self._tabs.items():
             set_attributes(tab, aria_selected="true" if name == state else "false")
         self._table.set_columns(_COLUMNS[state])
@@ -185,14 +184,10 @@ class PendingPanel:
         set_attributes(self._table, empty="Reading …")
         self._first.set_visibility(False)
         self._next.set_visibility(False)
-        background_tasks.create(self._load())
+        self._turn({})
 
-    def _turn(self) -> None:
-        self._edges = dict(self._following)
-        background_tasks.create(self._load())
-
-    def _turn_to_first(self) -> None:
-        self._edges = {}
+    def _turn(self, edges: dict[str, int]) -> None:
+        self._edges = edges
         background_tasks.create(self._load())
 
     # ---- reading ----
