@@ -5,12 +5,11 @@ from typing import Final
 from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.clients import ClientTable
-from lapwing.admin.pages.dialogs import ask_act
+from lapwing.admin.pages.dialogs import act_buttons, ask_act
 from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, show_notice
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.pending import PendingPanel
 from lapwing.admin.pages.seek import ask_seek
-from lapwing.admin.pages.settings import href as settings_href
 from lapwing.admin.pages.table_rows import (
     CONSUMERS,
     channel_node_columns,
@@ -67,21 +66,12 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
     with view.buttons, element("div", None, "lw-buttons") as buttons:
         link_button("Messages of the topic", view.links.messages(topic), sign="mail_outline")
         graphite_links(view, f"topic.{statsd_name(topic)}.channel.{statsd_name(channel)}")
-        pause = unpause = None
         if view.cluster_view.lapwing:
-            link_button("Settings", settings_href(view, topic, channel), sign="tune")
+            link_button("Settings", view.links.settings(topic, channel), sign="tune")
         if view.visitor.may_change:
             if view.cluster_view.lapwing:
                 button("Seek", lambda: ask_seek(view, topic, channel), sign="fast_rewind")
-            pause = button("Pause channel", lambda: ask_act(view, "pause", topic, channel), sign="pause")
-            unpause = button("Unpause channel", lambda: ask_act(view, "unpause", topic, channel), sign="play_arrow")
-            button("Empty queue", lambda: ask_act(view, "empty", topic, channel), tone="danger", sign="delete_sweep")
-            button(
-                "Delete channel",
-                lambda: ask_act(view, "delete", topic, channel, then=lambda: view.go(view.links.topic(topic))),
-                tone="danger",
-                sign="delete_outline",
-            )
+            act_buttons(view, topic, channel, back=view.links.topic(topic))
 
     def refresh() -> None:
         found = view.cluster_view.channel(topic, channel)
@@ -93,9 +83,6 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
             if each.get("channel") == channel and topic in (each.get("topics") or ())
         ]
         show_notice(spark, " ".join(moving))
-        if pause is not None and unpause is not None:
-            pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
-            unpause.set_visibility(found is not None and found["paused"])
 
     view.live(refresh)
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from lapwing.admin.error_texts import error_text
-from lapwing.admin.pages.elements import element, set_attributes
+from lapwing.admin.pages.elements import button, element, set_attributes
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.client.cluster_changes import Outcome
@@ -98,6 +98,28 @@ def ask_act(
 
     type_name = "" if action in ("pause", "unpause") else channel or topic
     ask(view, title, text, doing, yes=action.capitalize(), done=done, type_name=type_name, then=then)
+
+
+def act_buttons(view: PageView, topic: str, channel: str = "", *, back: str) -> None:
+    """Add the buttons that pause, unpause, empty and delete a topic or channel; a deletion leads to the page `back`."""
+    kind = "channel" if channel else "topic"
+    pause = button(f"Pause {kind}", lambda: ask_act(view, "pause", topic, channel), sign="pause")
+    unpause = button(f"Unpause {kind}", lambda: ask_act(view, "unpause", topic, channel), sign="play_arrow")
+    button("Empty queue", lambda: ask_act(view, "empty", topic, channel), tone="danger", sign="delete_sweep")
+    button(
+        f"Delete {kind}",
+        lambda: ask_act(view, "delete", topic, channel, then=lambda: view.go(back)),
+        tone="danger",
+        sign="delete_outline",
+    )
+
+    def refresh() -> None:
+        cluster_view = view.cluster_view
+        found = cluster_view.channel(topic, channel) if channel else cluster_view.topics.get(topic)
+        pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
+        unpause.set_visibility(found is not None and found["paused"])
+
+    view.live(refresh)
 
 
 def ask_create(view: PageView, *, topic: str = "", nodes: Sequence[str] = ()) -> None:

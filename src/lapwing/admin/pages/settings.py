@@ -50,11 +50,6 @@ async def draw(view: PageView) -> None:
         notice(error_text(error), "error", role="alert")
 
 
-def href(view: PageView, topic: str, channel: str = "") -> str:
-    """Return the link to the settings of a topic or channel."""
-    return view.links.page("/settings", topic=topic, channel=channel)
-
-
 def _form(view: PageView, topic: str, channel: str) -> None:
     topics = [name for name in view.cluster_view.topics if name == topic or not own(name)]
     found = view.cluster_view.topics.get(topic)
@@ -65,14 +60,14 @@ def _form(view: PageView, topic: str, channel: str) -> None:
             kind="select",
             options=[("", "choose a topic"), *((name, name) for name in topics)],
             value=topic,
-            on_change=lambda name: view.go(href(view, name)),
+            on_change=lambda name: view.go(view.links.settings(name)),
         )
         Field(
             "Channel",
             kind="select",
             options=[("", "the topic itself"), *((name, name) for name in channels)],
             value=channel,
-            on_change=lambda name: view.go(href(view, topic, name)),
+            on_change=lambda name: view.go(view.links.settings(topic, name)),
         )
 
 
@@ -175,7 +170,7 @@ def _ask_setting(view: PageView, topic: str, channel: str, held: Held, about: Js
                 f"{held.name}={json.dumps(new)}",
                 lambda: view.admin.control.change_settings(topic, channel, changes),
                 f"Set {held.name} of {place}" if new is not None else f"Removed {held.name} of {place}",
-                then=lambda: view.go(href(view, topic, channel)),
+                then=lambda: view.go(view.links.settings(topic, channel)),
             )
 
         form.buttons(

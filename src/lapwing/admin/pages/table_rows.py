@@ -59,6 +59,10 @@ class PageLinks:
         """Return the page with the messages of a topic."""
         return self.page("/messages", topic=topic)
 
+    def settings(self, topic: str, channel: str = "") -> str:
+        """Return the page with the settings of a topic or channel."""
+        return self.page("/settings", topic=topic, channel=channel)
+
     def page(self, path: str, **asked: str) -> str:
         """Return any page, with those parameters that are not empty."""
         query = urlencode({name: value for name, value in asked.items() if value}, quote_via=quote)

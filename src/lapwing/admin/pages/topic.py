@@ -4,11 +4,10 @@ from typing import Final
 
 from lapwing.admin.graphite import statsd_name
 from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
-from lapwing.admin.pages.dialogs import ask_act, ask_create
+from lapwing.admin.pages.dialogs import act_buttons, ask_act, ask_create
 from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, show_notice
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.publish import Draft, ask_publish
-from lapwing.admin.pages.settings import href as settings_href
 from lapwing.admin.pages.table_rows import (
     Row,
     channel_columns,
@@ -62,7 +61,7 @@ def _buttons(view: PageView, topic: str) -> None:
     with view.buttons, element("div", None, "lw-buttons") as buttons:
         link_button("Messages", view.links.messages(topic), sign="mail_outline")
         if view.cluster_view.lapwing:
-            link_button("Settings", settings_href(view, topic), sign="tune")
+            link_button("Settings", view.links.settings(topic), sign="tune")
         graphite_links(view, f"topic.{statsd_name(topic)}")
         view.live(lambda: buttons.set_visibility(is_known(view, topic)))
         if not view.visitor.may_change:
@@ -70,22 +69,7 @@ def _buttons(view: PageView, topic: str) -> None:
         nodes = [state.node.name for state in view.cluster_view.reachable]
         button("Publish", lambda: ask_publish(view, Draft(topic, _any_holder(view, topic))), sign="send")
         button("New channel", lambda: ask_create(view, topic=topic, nodes=nodes), sign="add")
-        pause = button("Pause topic", lambda: ask_act(view, "pause", topic), sign="pause")
-        unpause = button("Unpause topic", lambda: ask_act(view, "unpause", topic), sign="play_arrow")
-        button("Empty queue", lambda: ask_act(view, "empty", topic), tone="danger", sign="delete_sweep")
-        button(
-            "Delete topic",
-            lambda: ask_act(view, "delete", topic, then=lambda: view.go(view.links.page("/topics"))),
-            tone="danger",
-            sign="delete_outline",
-        )
-
-    def refresh() -> None:
-        found = view.cluster_view.topics.get(topic)
-        pause.set_visibility(found is None or not all(part["paused"] for part in found["nodes"]))
-        unpause.set_visibility(found is not None and found["paused"])
-
-    view.live(refresh)
+        act_buttons(view, topic, back=view.links.page("/topics"))
 
 
 def _any_holder(view: PageView, topic: str) -> str:
