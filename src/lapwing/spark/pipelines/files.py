@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.errors import ConfigError
 
@@ -18,57 +18,8 @@ _HERE: Final = -100  # AT_FDCWD
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE
 
 
-class Files(Protocol):
-    """A directory; all paths are relative to it, with slashes."""
-
-    root: str
-
-    def read(self, path: str) -> bytes:
-        """Return all of a file; raises `FileNotFoundError`."""
-        ...
-
-    def write(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """Make a file, whole or not at all; with `new` raises `FileExistsError` when there is one."""
-        ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def names(self, path: str) -> list[str]:
-        """Return what lies in a directory; nothing when there is none."""
-        ...
-
-    def walk(self, path: str) -> Iterator[tuple[str, int]]:
-        """Return every file below a directory with its size."""
-        ...
-
-    def move(self, path: str, target: str) -> None: ...
-
-    def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
-        """Put files (name: where it is now) in the place of others of a folder in one step; False: not possible here.
-
-        `draft` is a free path to prepare the new folder at; the old one, with all its files, is left behind there.
-        """
-        ...
-
-    def delete(self, path: str) -> None:
-        """Remove a file or a directory with all that is in it, if there is one."""
-        ...
-
-    def sync(self, path: str) -> None:
-        """Return once the file would survive a loss of power, as far as this is known here."""
-        ...
-
-    def hold(self) -> None:
-        """Keep others from writing here as long as this process lives, as far as this can be done here."""
-        ...
-
-    def release(self) -> None:
-        """Let others write here."""
-        ...
-
-
 class LocalFiles:
-    """A directory of this machine."""
+    """A directory of this machine; all paths are relative to it, with slashes."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = str(Path(root).absolute())
@@ -78,9 +29,11 @@ class LocalFiles:
         return Path(self.root, path)
 
     def read(self, path: str) -> bytes:
+        """Return all of a file; raises `FileNotFoundError`."""
         return self._at(path).read_bytes()
 
     def write(self, path: str, data: bytes, *, new: bool = False) -> None:
+        """Make a file, whole or not at all; with `new` raises `FileExistsError` when there is one."""
         place = self._at(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = place.with_name(f".{place.name}.{os.getpid()}.new")
@@ -101,12 +54,14 @@ class LocalFiles:
         return self._at(path).exists()
 
     def names(self, path: str) -> list[str]:
+        """Return what lies in a directory; nothing when there is none."""
         try:
             return sorted(os.listdir(self._at(path)))
         except FileNotFoundError:
             return []
 
     def walk(self, path: str) -> Iterator[tuple[str, int]]:
+        """Yield every file below a directory with its size."""
         for folder, _, names in os.walk(self._at(path)):
             for name in names:
                 found = Path(folder, name)
@@ -119,6 +74,10 @@ class LocalFiles:
         os.replace(self._at(path), place)
 
     def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
+        """Put files (name: where it is now) in the place of others of a folder in one step; False: not possible here.
+
+        `draft` is a free path to prepare the new folder at; the old one, with all its files, is left behind there.
+        """
         if not folder:
             return False
         live, new = self._at(folder), self._at(draft)
@@ -143,6 +102,7 @@ class LocalFiles:
         return True
 
     def delete(self, path: str) -> None:
+        """Remove a file or a directory with all that is in it, if there is one."""
         place = self._at(path)
         if place.is_dir():
             shutil.rmtree(place)
@@ -150,9 +110,11 @@ class LocalFiles:
             place.unlink(missing_ok=True)
 
     def sync(self, path: str) -> None:
+        """Return once the file would survive a loss of power, as far as this is known here."""
         sync(self._at(path))
 
     def hold(self) -> None:
+        """Keep others from writing here as long as this process lives."""
         self._at("_manifest").mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._at("_manifest/lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -170,7 +132,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """A directory on any file system that Spark knows, by its URL."""
+    """The same on any file system that Spark knows, by its URL."""
 
     def __init__(self, root: str, spark: "SparkSession") -> None:
         self.root = root.rstrip("/")
@@ -243,12 +205,15 @@ class HadoopFiles:
         """Do nothing."""
 
 
+Files = LocalFiles | HadoopFiles
+
+
 def is_local(place: str) -> bool:
     """Return whether a place is a path on this machine's disk."""
     return "://" not in place
 
 
-def open_files(place: str, spark: "SparkSession | None" = None) -> LocalFiles | HadoopFiles:
+def open_files(place: str, spark: "SparkSession | None" = None) -> Files:
     """Return the directory at a path or URL."""
     if is_local(place):
         return LocalFiles(place)
