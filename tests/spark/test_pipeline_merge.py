@@ -16,7 +16,7 @@ from lapwing.spark.pipelines import merge as merging
 from lapwing.spark.pipelines import verify as v
 from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
+from lapwing.spark.pipelines.manifest_table import ManifestTable
 from lapwing.spark.pipelines.merge import merge
 from lapwing.spark.pipelines.report import proof_text
 
@@ -49,7 +49,7 @@ def until(sequence):
 
 
 def opened(path):
-    made = ManifestTable(LocalFiles(path), count_rows(None))
+    made = ManifestTable(LocalFiles(path))
     made.open()
     return made
 
@@ -62,7 +62,7 @@ def filled(path, batches):
 
 
 def settings(after=2):
-    return MergeSettings(after, 1 << 20, ORDER, lambda frame: frame.write)
+    return MergeSettings(after, 1 << 20, ORDER)
 
 
 class Killed(OSError):

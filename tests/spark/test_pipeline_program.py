@@ -19,7 +19,7 @@ import pytest
 
 from daemons import until
 from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
+from lapwing.spark.pipelines.manifest_table import ManifestTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -331,7 +331,7 @@ def test_verify_says_what_an_archive_lacks_with_exit_status_1(tmp_path):
         parquet.write_table(rows, f"{place}/topic=orders/0.parquet")
 
     files = LocalFiles(tmp_path / "archive")
-    table = ManifestTable(files, count_rows(None))
+    table = ManifestTable(files)
     table.open()
     table.add("q", 0, {"orders": {"1": {"log_id": "x", "sequence": 3}}}, write)
     files.release()

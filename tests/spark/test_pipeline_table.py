@@ -13,7 +13,7 @@ from lapwing.spark.pipelines import verify as v
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.compact import choose, over
 from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.manifest_table import ManifestTable, TableDamaged, count_rows
+from lapwing.spark.pipelines.manifest_table import ManifestTable, TableDamaged
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings, RollupSettings
 from lapwing.spark.pipelines.progress import PipelineProgress, from_spark
@@ -51,14 +51,14 @@ def until(sequence, log_id="log"):
 
 @pytest.fixture
 def table(tmp_path):
-    made = ManifestTable(LocalFiles(tmp_path / "archive"), count_rows(None))
+    made = ManifestTable(LocalFiles(tmp_path / "archive"))
     made.open()
     return made
 
 
 def reopened(table):
     table._files.release()
-    again = ManifestTable(LocalFiles(table.root), count_rows(None))
+    again = ManifestTable(LocalFiles(table.root))
     again.open()
     return again
 
@@ -134,7 +134,7 @@ def test_many_entries_fold_into_a_snapshot(table):
 
 def test_only_one_pipeline_writes_to_a_table(table):
     with pytest.raises(ConfigError, match="another pipeline is writing here"):
-        ManifestTable(LocalFiles(table.root), count_rows(None)).open()
+        ManifestTable(LocalFiles(table.root)).open()
 
 
 def test_a_proof_names_what_is_missing_what_is_there_twice_and_what_is_strange(table, tmp_path):

@@ -2,18 +2,16 @@
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from lapwing.errors import ConfigError
 from lapwing.spark.options import source_options
-from lapwing.spark.pipelines.checkpoint import Checkpoint
-from lapwing.spark.pipelines.compact import MergeSettings, compact
+from lapwing.spark.pipelines.batch_table import BatchTable
+from lapwing.spark.pipelines.compact import MergeSettings
 from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.manifest_table import ManifestTable, TableDamaged, count_rows, settled
+from lapwing.spark.pipelines.manifest_table import TableDamaged, settled
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
@@ -57,29 +55,29 @@ def read(spark: "SparkSession", place: str) -> "DataFrame":
 
 def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
     """Return the query that archives."""
-    files = open_files(context.paths.out, context.spark)
-    table = ManifestTable(files, count_rows(context.spark))
-    table.open()
-    if not context.checkpoint.new and table.contents.query not in ("", context.checkpoint.query()):
-        files.release()
-        raise ConfigError(
-            f"{table.root} was last written from another checkpoint than {context.checkpoint.root}; from this one "
-            "messages could be archived twice. Delete it: the archive itself knows where to continue"
-        )
-    if not context.checkpoint.new:
-        remedy = f"`lapwing pipeline reset {settings.name}`: the archive then continues where its files end"
-        table.check_has(context.checkpoint.query(), context.checkpoint.finished, remedy)
-    if context.checkpoint.new and table.contents.until:
+    checkpoint = context.checkpoint
+    scope = {"topics": settings.topics, "pattern": settings.pattern}
+    table = BatchTable(context.paths.out, context, _merging(settings), *PARTITIONS, scope=scope)
+    another = (
+        f"{table.root} was last written from another checkpoint than {checkpoint.root}; from this one "
+        "messages could be archived twice. Delete it: the archive itself knows where to continue"
+    )
+    remedy = f"`lapwing pipeline reset {settings.name}`: the archive then continues where its files end"
+    table.open(foreign="" if checkpoint.new else another, remedy=remedy)
+    if checkpoint.new and table.contents.until:
         # the checkpoint is lost or new, and the archive itself knows how far it has come
         logger.warning("%s: no checkpoint; the archive continues where it ends", table.root)
         settings = replace(settings, start=json.dumps(_going_on(table.contents.until, settings)))
-    write = batch_writer(settings, table, context.checkpoint, context.count_out)
-    return PreparedQuery(
-        messages(context.spark, settings).writeStream.foreachBatch(write),
-        settings.trigger,
-        finish=lambda: compact(context.spark, table, _merging(settings), all_due=True),
-        close=files.release,
-    )
+
+    def write(batch: "DataFrame", number: int) -> None:
+        query, until = checkpoint.query(), checkpoint.offsets(number)
+        if table.has(query, number):
+            logger.warning("%s: batch %s was archived before; it is not archived twice", table.root, number)
+        else:
+            context.count_out(table.add_rows(_shaped(batch, until), query, number, until))
+
+    stream = messages(context.spark, settings).writeStream
+    return PreparedQuery(stream.foreachBatch(write), settings.trigger, finish=table.finish, close=table.close)
 
 
 def _going_on(until: dict[str, Any], settings: ArchiveSettings) -> dict[str, Any]:
@@ -100,31 +98,6 @@ def messages(spark: "SparkSession", settings: ArchiveSettings) -> "DataFrame":
     return read_stream(spark, options)
 
 
-def batch_writer(
-    settings: ArchiveSettings, table: ManifestTable, checkpoint: Checkpoint, count: Callable[[int], None]
-) -> Callable[["DataFrame", int], None]:
-    """Return the function that adds a micro-batch to the table; `count` is called with the number of its rows."""
-
-    merging = _merging(settings)
-    writer = merging.writer
-
-    def write(batch: "DataFrame", number: int) -> None:
-        query = checkpoint.query()
-        if table.has(query, number):
-            logger.warning("%s: batch %s was archived before; it is not archived twice", table.root, number)
-            return
-        until = checkpoint.offsets(number)
-        frame = _shaped(batch, until)
-
-        def save(place: str) -> None:
-            writer(frame).partitionBy(*PARTITIONS).parquet(place)
-
-        count(table.add(query, number, until, save, scope={"topics": settings.topics, "pattern": settings.pattern}))
-        compact(batch.sparkSession, table, merging)
-
-    return write
-
-
 def _merging(settings: ArchiveSettings) -> MergeSettings:
     """Return how the archive's files are written and merged."""
 
@@ -135,7 +108,7 @@ def _merging(settings: ArchiveSettings) -> MergeSettings:
         return found
 
     order = ("node", "log_id", "sequence")
-    return MergeSettings(settings.compact_after, settings.file_bytes, order, writer, settings.compression)
+    return MergeSettings(settings.compact_after, settings.file_bytes, order, settings.compression, writer)
 
 
 def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":

@@ -24,9 +24,9 @@ class MergeSettings:
 
     after: int  # small files in one folder
     file_bytes: int  # size up to which files are merged
-    order: tuple[str, ...]  # columns that the rows of a merged file are sorted by
-    writer: "Callable[[DataFrame], DataFrameWriter]"  # how the table's files are written
+    order: tuple[str, ...] = ()  # columns that the rows of a merged file are sorted by
     compression: str = "snappy"
+    writer: "Callable[[DataFrame], DataFrameWriter]" = lambda rows: rows.write  # how the table's files are written
 
 
 def compact(

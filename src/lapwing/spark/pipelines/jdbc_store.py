@@ -22,6 +22,7 @@ from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.failures import complaint
 from lapwing.spark.pipelines.pipeline_settings import TableSettings
 from lapwing.spark.pipelines.run_context import RunContext
+from lapwing.spark.pipelines.stores import TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,12 +44,11 @@ _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 Result = TypeVar("Result")
 
 
-class JdbcStore:
+class JdbcStore(TableStore):
     """A table of a database, by JDBC."""
 
     def __init__(self, settings: TableSettings, context: RunContext) -> None:
-        self._settings = settings
-        self._context = context
+        super().__init__(settings, context)
         self._jvm: Any = context.spark._jvm
         self._driver = settings.store_options.get("driver") or _driver_of(settings.url)
         self._staging = identifier(settings.table, settings.name, "staging")
@@ -185,12 +185,6 @@ class JdbcStore:
                 run(f"insert into {BATCHES} (query, batch, pipeline) values ({values})")
             run(f"drop table {staging}")
         return added
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing: each step has its own connection."""
 
     # --- the database ------------------------------------------------------------------------------------------
 

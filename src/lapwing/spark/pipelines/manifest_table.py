@@ -100,7 +100,6 @@ class TableContents:
 
 
 Log = tuple[str, int, str]  # topic, node, identity of the log
-Count = Callable[[Files, list[str]], dict[str, int]]
 
 
 def topic_of(path: str) -> str:
@@ -119,11 +118,11 @@ def reached(until: dict[str, Any]) -> dict[Log, int]:
 
 
 class ManifestTable:
-    """Such a directory. `count` finds how many rows each of some files has."""
+    """Such a directory; one that is not on this machine's disk needs Spark."""
 
-    def __init__(self, files: Files, count: Count) -> None:
+    def __init__(self, files: Files, spark: "SparkSession | None" = None) -> None:
         self._files = files
-        self._count = count
+        self._spark = spark
         self.contents = TableContents()
 
     @property
@@ -138,6 +137,10 @@ class ManifestTable:
             self._settle(last)
         self.tidy()
 
+    def close(self) -> None:
+        """Let others write here."""
+        self._files.release()
+
     def has(self, query: str, batch: int) -> bool:
         """Return whether this batch of this query has been added."""
         return self.contents.query == query and batch <= self.contents.batch
@@ -146,7 +149,7 @@ class ManifestTable:
         """Raise `ConfigError` where batches that a query has finished are not here; lets others in before."""
         there = self.contents.batch if self.contents.query in ("", query) else batch
         if there < batch:
-            self._files.release()
+            self.close()
             raise ConfigError(
                 f"{self.root} has no batch after {there}, and its checkpoint has finished batch {batch}: messages in "
                 f"between would be missing. Is the disk mounted, or were files moved? Bring them back, or {remedy}"
@@ -182,7 +185,7 @@ class ManifestTable:
         self._files.delete(staging)
         write(f"{self._files.root}/{staging}")
         found = sorted((path, size) for path, size in self._files.walk(staging) if path.endswith(".parquet"))
-        counted = self._count(self._files, [path for path, _ in found])
+        counted = _count_rows(self._files, [path for path, _ in found], self._spark)
         for index, (path, size) in enumerate(found):
             inside = path.removeprefix(f"{staging}/").rpartition("/")[0] or folder
             name = f"{entry.number:08d}-{index}.parquet"
@@ -239,14 +242,12 @@ class ManifestTable:
 
 def load(files: Files) -> tuple[TableContents, ManifestEntry | None]:
     """Return the contents by the manifest, and its last entry (None when that went into a snapshot)."""
-    contents, last = _read(files, settled=False)
-    return contents, last
+    return _read(files, settled=False)
 
 
 def settled(files: Files) -> TableContents:
     """Return the same for readers: what is there, without an entry whose files are not in their places yet."""
-    contents, _ = _read(files, settled=True)
-    return contents
+    return _read(files, settled=True)[0]
 
 
 def _read(files: Files, *, settled: bool) -> tuple[TableContents, ManifestEntry | None]:
@@ -286,23 +287,19 @@ def _is_moving(files: Files, entry: ManifestEntry) -> bool:
     return any(not files.exists(part.path) and files.exists(staged) for staged, part in entry.added)
 
 
-def count_rows(spark: "SparkSession | None") -> Count:
-    """Counts rows by the footers of files on this machine's disk, and with Spark elsewhere."""
+def _count_rows(files: Files, paths: list[str], spark: "SparkSession | None") -> dict[str, int]:
+    """Count rows by the footers of files on this machine's disk, and with Spark elsewhere."""
+    if isinstance(files, LocalFiles):
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-    def count(files: Files, paths: list[str]) -> dict[str, int]:
-        if isinstance(files, LocalFiles):
-            import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-
-            return {path: parquet.read_metadata(f"{files.root}/{path}").num_rows for path in paths}
-        if not paths:
-            return {}
-        assert spark is not None
-        rows = spark.read.parquet(*(f"{files.root}/{path}" for path in paths))
-        counted = rows.selectExpr("_metadata.file_path as path").groupBy("path").count().collect()
-        found = {unquote(row["path"]): row["count"] for row in counted}
-        return {path: sum(n for full, n in found.items() if full.endswith(f"/{path}")) for path in paths}
-
-    return count
+        return {path: parquet.read_metadata(f"{files.root}/{path}").num_rows for path in paths}
+    if not paths:
+        return {}
+    assert spark is not None
+    rows = spark.read.parquet(*(f"{files.root}/{path}" for path in paths))
+    counted = rows.selectExpr("_metadata.file_path as path").groupBy("path").count().collect()
+    found = {unquote(row["path"]): row["count"] for row in counted}
+    return {path: sum(n for full, n in found.items() if full.endswith(f"/{path}")) for path in paths}
 
 
 def strays(files: Files, contents: TableContents) -> list[str]:

@@ -10,9 +10,8 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.compact import MergeSettings, compact
-from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
+from lapwing.spark.pipelines.batch_table import BatchTable
+from lapwing.spark.pipelines.compact import MergeSettings
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, TIME, divided, parse, with_time
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RollupSettings
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
 _DISTINCT: Final = re.compile(r"distinct\((.+)\)", re.DOTALL)
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)\((.+)\)", re.DOTALL)
-_FILE_BYTES: Final = 64 << 20
-_FILES: Final = 64
+_MERGING: Final = MergeSettings(after=64, file_bytes=64 << 20, order=("window_start",))
 
 
 def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
@@ -111,19 +109,14 @@ def write(
             f"{settings.name}: date is the column that the files are divided by; choose another name, such as "
             "values: {day: ...}, or leave the files out with out: none"
         )
-    files = open_files(place, context.spark) if place else None
-    table = ManifestTable(files, count_rows(context.spark)) if files is not None else None
-    if files is not None and table is not None:
-        table.open()
-        began = "" if context.checkpoint.new else context.checkpoint.query()
-        if isinstance(settings, RollupSettings) and table.contents.query not in ("", began):
-            files.release()
-            raise ConfigError(
-                f"{settings.name}: {place} holds windows that were computed from another checkpoint, and would hold "
-                "them twice. Delete it or choose another out to compute it again, or bring the old checkpoint back"
-            )
+    table = BatchTable(place, context, _MERGING, "date") if place else None
+    if table is not None:
+        another = (
+            f"{settings.name}: {place} holds windows that were computed from another checkpoint, and would hold them "
+            "twice. Delete it or choose another out to compute it again, or bring the old checkpoint back"
+        )
+        table.open(foreign=another if isinstance(settings, RollupSettings) else "")
     sink = publish.options(settings, context) if to or rejects else {}
-    merging = MergeSettings(_FILES, _FILE_BYTES, ("window_start",), lambda rows: rows.write)
 
     def save(batch: "DataFrame", number: int) -> None:
         batch = batch.persist()
@@ -142,18 +135,15 @@ def write(
         query = context.checkpoint.query()
         if table is not None and there > bad and not table.has(query, number):
             dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
-            until = context.checkpoint.offsets(number)
-            added = table.add(query, number, until, lambda path: dated.write.partitionBy("date").parquet(path))
-            context.count_out(added)
-            compact(batch.sparkSession, table, merging)
+            context.count_out(table.add_rows(dated, query, number, context.checkpoint.offsets(number)))
         if to or rejects:
             rows = _outgoing(batch.coalesce(1), to, rejects, settings.name)
             once = {**sink, "sinkId": f"rollup-{query}", "batchId": str(number)}
             rows.write.format("lapwing").options(**once).mode("append").save()
             published()
 
-    close: Callable[[], None] = files.release if files is not None else nothing
-    return PreparedQuery(frame.writeStream.foreachBatch(save).outputMode("append"), trigger, close=close)
+    writer = frame.writeStream.foreachBatch(save).outputMode("append")
+    return PreparedQuery(writer, trigger, close=nothing if table is None else table.close)
 
 
 def _outgoing(rows: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":

@@ -1,15 +1,14 @@
 """The stores of a `table` pipeline: they take each batch once, whatever dies in between."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import complaint
-from lapwing.spark.pipelines.compact import MergeSettings, compact
-from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.manifest_table import ManifestTable, count_rows
+from lapwing.spark.pipelines.batch_table import BatchTable
+from lapwing.spark.pipelines.compact import MergeSettings
 from lapwing.spark.pipelines.pipeline_settings import TableSettings
 from lapwing.spark.pipelines.run_context import RunContext
 
@@ -19,98 +18,70 @@ if TYPE_CHECKING:
 PARTITIONS: dict[str, tuple[str, ...]] = {"hour": ("date", "hour"), "day": ("date",), "month": ("month",), "none": ()}
 
 
-class TableStore(Protocol):
+class TableStore:
     """A table that takes batches of rows."""
-
-    def open(self) -> None:
-        """Check that rows can be written; raises `ConfigError`."""
-        ...
-
-    def has(self, query: str, batch: int) -> bool:
-        """Return whether this batch of this query was added before."""
-        ...
-
-    def add(self, rows: "DataFrame", query: str, batch: int) -> int:
-        """Add a batch and return how many rows it had; added again it changes nothing."""
-        ...
-
-    def finish(self) -> None:
-        """Tidy up after a run that ended well."""
-        ...
-
-    def close(self) -> None:
-        """Let others write here."""
-        ...
-
-
-def store_of(settings: TableSettings, context: RunContext) -> TableStore:
-    """Return the store that the settings name."""
-    if settings.store == "jdbc":
-        from lapwing.spark.pipelines.jdbc_store import JdbcStore
-
-        return JdbcStore(settings, context)
-    kinds: dict[str, type[ParquetStore] | type[DeltaStore] | type[IcebergStore]] = {
-        "parquet": ParquetStore, "delta": DeltaStore, "iceberg": IcebergStore,
-    }  # fmt: skip
-    return kinds[settings.store](settings, context)
-
-
-class ParquetStore:
-    """Parquet files with a manifest, like an archive."""
 
     def __init__(self, settings: TableSettings, context: RunContext) -> None:
         self._settings = settings
         self._context = context
-        self._files = open_files(context.paths.out, context.spark)
-        self._table = ManifestTable(self._files, count_rows(context.spark))
-        self._partitions = PARTITIONS[settings.partition]
+
+    def open(self) -> None:
+        """Check that rows can be written; raises `ConfigError`."""
+        raise NotImplementedError
+
+    def has(self, query: str, batch: int) -> bool:
+        """Return whether this batch of this query was added before."""
+        raise NotImplementedError
+
+    def add(self, rows: "DataFrame", query: str, batch: int) -> int:
+        """Add a batch and return how many rows it had; added again it changes nothing."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Tidy up after a run that ended well."""
+
+    def close(self) -> None:
+        """Let others write here."""
+
+
+class ParquetStore(TableStore):
+    """Parquet files with a manifest, like an archive."""
+
+    def __init__(self, settings: TableSettings, context: RunContext) -> None:
+        super().__init__(settings, context)
+
+        def writer(rows: "DataFrame") -> "DataFrameWriter":
+            return rows.write.options(compression=settings.compression, **settings.store_options)
+
+        merging = MergeSettings(settings.compact_after, settings.file_bytes, (), settings.compression, writer)
+        scope = {"topics": settings.topics, "pattern": settings.pattern}
+        columns = PARTITIONS[settings.partition]
+        self._table = BatchTable(context.paths.out, context, merging, *columns, scope=scope)
 
     def open(self) -> None:
         """Take the directory; refuse rows of another checkpoint, which could be there twice."""
-        self._table.open()
-        began = "" if self._context.checkpoint.new else self._context.checkpoint.query()
-        if self._table.contents.query not in ("", began):
-            self._files.release()
-            raise ConfigError(
-                f"{self._settings.name}: {self._table.root} holds rows that were written from another checkpoint, and "
-                "would hold them twice. `lapwing pipeline reset` with --with-output starts over, or choose another out"
-            )
-        if began:
-            remedy = f"`lapwing pipeline reset {self._settings.name} --with-output` starts over"
-            self._table.check_has(began, self._context.checkpoint.finished, remedy)
+        name = self._settings.name
+        self._table.open(
+            foreign=f"{name}: {self._table.root} holds rows that were written from another checkpoint, and would hold "
+            "them twice. `lapwing pipeline reset` with --with-output starts over, or choose another out",
+            remedy=f"`lapwing pipeline reset {name} --with-output` starts over",
+        )
 
     def has(self, query: str, batch: int) -> bool:
         return self._table.has(query, batch)
 
     def add(self, rows: "DataFrame", query: str, batch: int) -> int:
-        def save(place: str) -> None:
-            self._writer(rows).partitionBy(*self._partitions).parquet(place)
-
-        scope = {"topics": self._settings.topics, "pattern": self._settings.pattern}
-        added = self._table.add(query, batch, self._context.checkpoint.offsets(batch), save, scope=scope)
-        compact(rows.sparkSession, self._table, self._merging())
-        return added
-
-    def _writer(self, rows: "DataFrame") -> "DataFrameWriter":
-        return rows.write.options(compression=self._settings.compression, **self._settings.store_options)
-
-    def _merging(self) -> MergeSettings:
-        settings = self._settings
-        return MergeSettings(settings.compact_after, settings.file_bytes, (), self._writer, settings.compression)
+        return self._table.add_rows(rows, query, batch, self._context.checkpoint.offsets(batch))
 
     def finish(self) -> None:
-        compact(self._context.spark, self._table, self._merging(), all_due=True)
+        self._table.finish()
 
     def close(self) -> None:
-        self._files.release()
+        self._table.close()
 
 
-class DeltaStore:
+class DeltaStore(TableStore):
     """A Delta table; Delta itself remembers the last batch of each query."""
-
-    def __init__(self, settings: TableSettings, context: RunContext) -> None:
-        self._settings = settings
-        self._context = context
 
     def open(self) -> None:
         """Fail early where the package is missing."""
@@ -125,19 +96,9 @@ class DeltaStore:
         writer.partitionBy(*PARTITIONS[self._settings.partition]).save(self._context.paths.out)
         return rows.count()
 
-    def finish(self) -> None:
-        """Do nothing."""
 
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class IcebergStore:
+class IcebergStore(TableStore):
     """An Iceberg table; the query and the batch are kept with each snapshot."""
-
-    def __init__(self, settings: TableSettings, context: RunContext) -> None:
-        self._settings = settings
-        self._context = context
 
     def open(self) -> None:
         """Create the catalog's view of the table, or fail early where the package is missing."""
@@ -163,12 +124,6 @@ class IcebergStore:
             columns = [rows[name] for name in PARTITIONS[self._settings.partition]]
             (writer.using("iceberg").partitionedBy(*columns) if columns else writer.using("iceberg")).create()
         return rows.count()
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _check_format(context: RunContext, name: str, where: str, package: str) -> None:

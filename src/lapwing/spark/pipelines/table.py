@@ -9,16 +9,20 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis
 from lapwing.spark.pipelines import publish
+from lapwing.spark.pipelines.jdbc_store import JdbcStore
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import OURS, REJECTED, TIME, divided, parse, rejecting, with_time
 from lapwing.spark.pipelines.pipeline_settings import TableSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
-from lapwing.spark.pipelines.stores import PARTITIONS, TableStore, store_of
+from lapwing.spark.pipelines.stores import PARTITIONS, DeltaStore, IcebergStore, ParquetStore, TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _ABOUT = ("_topic", "_node", "_sequence", "_timestamp")
+_STORES: dict[str, type[TableStore]] = {
+    "parquet": ParquetStore, "delta": DeltaStore, "iceberg": IcebergStore, "jdbc": JdbcStore,
+}  # fmt: skip
 _TAKEN = frozenset({REJECTED, "_order_timestamp", "_order_sequence", "_order_rank"})  # beside the columns for a while
 
 
@@ -28,7 +32,7 @@ def build(settings: TableSettings, context: RunContext) -> PreparedQuery:
     rows = shaped(frame, settings, context)
     rejects = publish.rejects_topic(settings)
     sink = publish.options(settings, context) if rejects else {}
-    store = store_of(settings, context)
+    store = _STORES[settings.store](settings, context)
     store.open()
     try:
         write = _batch_writer(settings, context, store, rejects, sink)

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from lapwing.errors import ConfigError, LapwingError
+from lapwing.errors import ConfigError
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.options import BrokerAccess
 from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import LocalFiles, is_local
-from lapwing.spark.pipelines.manifest_table import MANIFEST, ManifestTable, count_rows
+from lapwing.spark.pipelines.manifest_table import MANIFEST, ManifestTable
 from lapwing.spark.pipelines.messages import access
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, StreamSettings
@@ -112,20 +112,16 @@ def compact_now(place: str) -> int:
     files = LocalFiles(place)
     if not files.names(MANIFEST):
         raise ConfigError(f"{place} has no manifest, so it is no archive and no table of a pipeline")
-    table = ManifestTable(files, count_rows(None))
+    table = ManifestTable(files)
     table.open()
     try:
-        settings = MergeSettings(2, _FILE_BYTES, _ORDER, _no_writer, _compression(table))
+        settings = MergeSettings(2, _FILE_BYTES, _ORDER, _compression(table))
         merged = 0
         while more := compact(None, table, settings, all_due=True):
             merged += more
         return merged
     finally:
-        files.release()
-
-
-def _no_writer(rows: Any) -> Any:
-    raise LapwingError("files of this machine are merged without Spark")
+        table.close()
 
 
 def _compression(table: ManifestTable) -> str:
