@@ -2,7 +2,11 @@
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from lapwing.errors import ConfigError
 
 _DOMAIN: Final = re.compile(r"^lapwing\.[\w.]+: (.+)$")
 _TRACE: Final = "Traceback (most recent call last):"
@@ -62,6 +66,21 @@ def analysis(error: BaseException, hint: str = "") -> str:
     first = _SEARCHED.sub("", _tidy(lines[0])).rstrip(".; ") if lines else type(error).__name__
     where = _PLACE.search(str(error))
     return f"{first}{hint} (line {where[1]}, column {int(where[2]) + 1})" if where else first + hint
+
+
+@contextmanager
+def compiling(where: str, views: str = "") -> Iterator[None]:
+    """Raise an error of Spark's SQL compiler as a `ConfigError` that begins with `where`.
+
+    `views` is added to the complaint about a view that is not there.
+    """
+    from pyspark.errors import PySparkException  # settings are read without Spark
+
+    try:
+        yield
+    except PySparkException as error:
+        hint = views if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND" else ""
+        raise ConfigError(f"{where}: {analysis(error, hint)}") from error
 
 
 def raised_in(error: BaseException, path: str) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lapwing.errors import ConfigError
-from lapwing.spark.failures import analysis, complaint
+from lapwing.spark.failures import compiling, complaint
 from lapwing.spark.pipelines.archive import read
 from lapwing.spark.pipelines.files import open_files
 from lapwing.spark.pipelines.manifest_table import settled
@@ -42,12 +42,9 @@ def select(spark: "SparkSession", place: str, sql: str) -> "DataFrame":
     for topic in found:
         if topic in sql:
             view(rows.where(F.col("topic") == topic)).createOrReplaceTempView(f"`{topic}`")
-    try:
+    there = ", ".join(name if name.isidentifier() else f"`{name}`" for name in found) or "none yet"
+    with compiling("sql", views=f"; the topics are: {there}"):
         return spark.sql(sql)
-    except PySparkException as error:
-        there = ", ".join(name if name.isidentifier() else f"`{name}`" for name in found) or "none yet"
-        hint = f"; the topics are: {there}" if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND" else ""
-        raise ConfigError(f"sql: {analysis(error, hint)}") from error
 
 
 def query(spark: "SparkSession", place: str, sql: str, count: int) -> tuple[list[str], list[dict[str, Any]]]:

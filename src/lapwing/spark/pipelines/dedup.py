@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError
-from lapwing.spark.failures import analysis
+from lapwing.spark.failures import compiling
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import schema_of
@@ -23,10 +22,8 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 def build(settings: DedupSettings, context: RunContext) -> PreparedQuery:
     """Return the query that lets the first of equal messages through."""
     frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
-    try:
+    with compiling(f"{settings.name}: by"):
         keyed = _keyed(frame, settings, context)
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: by: {analysis(error)}") from error
     # a message without a key equals no other
     itself = F.concat_ws("\0", "topic", "node", "sequence")
     keyed = keyed.withColumn("_key", F.coalesce("_key", itself))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from lapwing.errors import ConfigError
-from lapwing.spark.failures import analysis
+from lapwing.spark.failures import analysis, compiling
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.messages import access, stream_options
@@ -112,10 +112,8 @@ def _parse_csv(frame: "DataFrame", settings: ParsedSettings, about: "list[Column
     ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in columns)
     text = F.col("body").cast("string")
     options = {**settings.parse_options, "columnNameOfCorruptRecord": _CORRUPT}
-    try:
+    with compiling(f"{settings.name}: parse_options"):
         marked = _with_parsed(frame, F.from_csv(text, ddl, options))
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: parse_options: {analysis(error)}") from error
     value = F.col("_parsed")
     wrong = value.isNull() | value.getField(_CORRUPT).isNotNull()
     reason = F.when(F.col("_barrier") < 0, F.lit("")).when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
@@ -199,11 +197,9 @@ def with_time(rows: "DataFrame", name: str, time: str) -> "DataFrame":
 
     Raises `ConfigError`, which names the pipeline, if it is no time.
     """
-    try:
+    with compiling(f"{name}: time"):
         divided(rows).good.select(F.expr(time))  # only what SQL may see
         timed = rows.withColumn(TIME, F.expr(time))
-    except PySparkException as error:
-        raise ConfigError(f"{name}: time: {analysis(error)}") from error
     kind = timed.schema[TIME].dataType
     if isinstance(kind, StringType):
         timed = timed.withColumn(TIME, F.try_to_timestamp(TIME))
@@ -274,10 +270,8 @@ def schema_of(settings: ParsedSettings, context: RunContext) -> StructType:
 
 
 def _declared(settings: ParsedSettings) -> StructType:
-    try:
+    with compiling(f"{settings.name}: schema"):
         found = StructType.fromDDL(settings.schema)
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: schema: {analysis(error)}") from error
     if not isinstance(found, StructType):
         raise ConfigError(f"{settings.name}: schema: name and type of each field expected, not {settings.schema}")
     return found

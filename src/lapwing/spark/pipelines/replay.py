@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError, LapwingError
-from lapwing.spark.failures import analysis, complaint
+from lapwing.spark.failures import compiling, complaint
 from lapwing.spark.pipelines import archive, publish
 from lapwing.spark.pipelines import progress as records
 from lapwing.spark.pipelines.files import LocalFiles, is_local
@@ -176,15 +176,11 @@ class ReplayJob:
 def shaped(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     """Return the messages that pass the filter, as they will be published; raises `ConfigError`."""
     rows = rows.withColumn("text", F.col("body").cast("string"))
-    try:
+    with compiling(f"{settings.name}: where"):
         wanted = rows.where(settings.where) if settings.where else rows
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: where: {analysis(error)}") from error
-    try:
+    with compiling(f"{settings.name}: select"):
         body = F.expr(settings.select or "body").cast("binary")
         found = wanted.select(body.alias("body"), "topic", "node", "sequence", "headers")
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: select: {analysis(error)}") from error
     headers = F.coalesce("headers", F.expr("cast(map() as map<string,string>)"))
     if settings.origin:
         origin = F.create_map(F.lit("origin"), F.concat_ws("/", "topic", "node", "sequence"))

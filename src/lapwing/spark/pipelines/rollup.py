@@ -4,11 +4,10 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError
-from lapwing.spark.failures import analysis
+from lapwing.spark.failures import compiling
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.batch_table import BatchTable
 from lapwing.spark.pipelines.compact import MergeSettings
@@ -73,18 +72,14 @@ def windows(
     span = F.window(TIME, f"{window:f} seconds", f"{slide:f} seconds")
     groups = []
     for column in by:
-        try:
+        with compiling(f"{name}: by"):
             alias = column if column in rows.columns else re.sub(r"\W+", "_", column).strip("_")
             late.select(F.expr(column))
             groups.append(F.expr(column).alias(alias))
-        except PySparkException as error:
-            raise ConfigError(f"{name}: by: {analysis(error)}") from error
     computed = []
     for column, given in values.items():
-        try:
+        with compiling(f"{name}: values: {column}"):
             late.groupBy(span).agg(F.expr(given))
-        except PySparkException as error:
-            raise ConfigError(f"{name}: values: {column}: {analysis(error)}") from error
         computed.append(F.expr(given).alias(column))
     grouped = late.groupBy(span, *groups).agg(*computed)
     rest = [column for column in grouped.columns if column != "window"]

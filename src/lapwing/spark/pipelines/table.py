@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError
-from lapwing.spark.failures import analysis
+from lapwing.spark.failures import compiling
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.jdbc_store import JdbcStore
 from lapwing.spark.pipelines.messages import read_stream, stream_options
@@ -59,10 +58,8 @@ def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> 
     if settings.key:
         columns += [F.col(f"_{name}").alias(f"_order_{name}") for name in ("timestamp", "sequence")]
     dated = [F.when(good, value).alias(name) for name, value in _partition_values().items() if name in partitions]
-    try:
+    with compiling(f"{settings.name}: columns"):
         return everything.select(*columns, *dated, REJECTED)
-    except PySparkException as error:
-        raise ConfigError(f"{settings.name}: columns: {analysis(error)}") from error
 
 
 def _columns(rows: "DataFrame", settings: TableSettings) -> "dict[str, Column]":
@@ -70,11 +67,9 @@ def _columns(rows: "DataFrame", settings: TableSettings) -> "dict[str, Column]":
     if settings.columns:
         found = {}
         for name, given in settings.columns.items():
-            try:
+            with compiling(f"{settings.name}: columns: {name}"):
                 rows.select(F.expr(given))
                 found[name] = F.expr(given)
-            except PySparkException as error:
-                raise ConfigError(f"{settings.name}: columns: {name}: {analysis(error)}") from error
         return found
     fields = [name for name in rows.columns if name not in OURS]
     return {name: F.col(f"`{name}`") for name in (*fields, *_ABOUT)}
