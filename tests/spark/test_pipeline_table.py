@@ -231,7 +231,7 @@ def test_a_checkpoint_says_what_cannot_be_changed_and_what_to_do(tmp_path):
 
 
 def test_brokers_to_publish_at_change_between_batches_and_are_added_while_one_is_unfinished(tmp_path):
-    context = RunContext(None, None, Checkpoint(LocalFiles(tmp_path)), ("a:1",), once=True)
+    context = RunContext(None, None, Checkpoint(LocalFiles(tmp_path)), ("a:1",))
 
     def sink(*brokers, **more):
         context.brokers = brokers

@@ -1,11 +1,10 @@
 """The source and the sink of a pipeline's messages: the options of the data source, made from its settings."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lapwing.errors import ConfigError
 from lapwing.spark.directory import ask_all, discover
-from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, RetryPauses, WrongPort, call
+from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, WrongPort, call, patiently
 from lapwing.spark.options import BrokerAccess, OptionError, sink_options, source_options
 from lapwing.spark.pipelines.pipeline_settings import ParsedSettings, PipelineSettings, StreamSettings
 from lapwing.spark.pipelines.settings import ACCESS_OPTIONS, SINK_OPTIONS
@@ -85,15 +84,10 @@ def brokers(settings: PipelineSettings) -> tuple[str, ...]:
     again for the time of the setting `retry`; then raises `ConfigError`.
     """
     found = access(settings)
-    pauses = RetryPauses(replace(found, retry_seconds=settings.retry))
-    while True:
-        try:
-            return _answering(settings, found)
-        except BrokerAway as error:
-            try:
-                pauses.wait(settings.name, error)
-            except BrokerAway:
-                raise ConfigError(str(error)) from error
+    try:
+        return patiently(settings.name, lambda: _answering(settings, found), found)
+    except BrokerAway as error:
+        raise ConfigError(str(error.__cause__)) from error  # what was tried last, and not for how long
 
 
 def _answering(settings: PipelineSettings, found: BrokerAccess) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def preview(spec: PipelineSpec, context: RunContext) -> Iterator[str]:
     elif isinstance(settings, TransformSettings):
         frame = _sample(settings, context)
         found = divided(parse(frame, settings, context, reject_unknown=settings.drift == "reject"))
-        good = transform.result_of(found.good, settings, spec.function, context)
+        good = transform.result_of(found.good, settings, context)
         bad = found.everything.where(F.col(REJECTED).isNotNull())
     else:
         raise ConfigError(f"{spec.name}: --dry-run is for table, transform and replay")

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lapwing.spark.pipelines import settings
 from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
+from lapwing.spark.pipelines.pipeline_settings import PipelineSettings
+from lapwing.spark.pipelines.settings import place
 from lapwing.spark.session import activate
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class RunContext:
     paths: PipelinePaths
     checkpoint: Checkpoint
     brokers: tuple[str, ...]
-    once: bool
+    function: Callable[[Any], Any] | None = None  # of a pipeline that is written in Python
     rows_out: int | None = None  # counted by pipelines that can
     rejected: int | None = None
     dry_run: bool = False  # nothing is noted for later runs
@@ -64,14 +65,16 @@ class PreparedQuery:
     close: Callable[[], Any] = nothing
 
 
-def paths_of(name: str, data: Path, *, checkpoint: str = "", out: str = "", files: bool = False) -> PipelinePaths:
-    """Return where the pipeline of this name keeps things: below `data`, unless another place is given.
+def paths_of(settings: PipelineSettings, data: Path, checkpoint: str = "") -> PipelinePaths:
+    """Return where a pipeline keeps things: below `data`, unless the settings or `checkpoint` name another place.
 
-    With `files` it also writes files; their default place is beside `data`, under the pipeline's name.
+    The default place of the files that it writes is beside `data`, under the pipeline's name.
     """
-    home = PipelineHome(data.absolute() / name)
-    if checkpoint:
-        checkpoint = settings.place(checkpoint)
-    if files and not out:
-        out = str(data.absolute().parent / name)
-    return PipelinePaths(home, checkpoint or str(home.checkpoint.absolute()), "" if out == "none" else out)
+    home = PipelineHome(data.absolute() / settings.name)
+    writes_files = getattr(settings, "store", "parquet") in ("parquet", "delta")
+    out = getattr(settings, "out", "none") if writes_files else "none"
+    return PipelinePaths(
+        home,
+        place(checkpoint) if checkpoint else str(home.checkpoint.absolute()),
+        "" if out == "none" else out or str(data.absolute().parent / settings.name),
+    )

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
@@ -20,24 +21,16 @@ from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.files import check_writable, is_local, open_files
 from lapwing.spark.pipelines.messages import access, brokers
 from lapwing.spark.pipelines.pipeline_home import PipelineLock
-from lapwing.spark.pipelines.pipeline_settings import (
-    ArchiveSettings,
-    DeadSettings,
-    DedupSettings,
-    FlowSettings,
-    ReplaySettings,
-    RollupSettings,
-    StreamSettings,
-    TableSettings,
-    TransformSettings,
-)
+from lapwing.spark.pipelines.pipeline_settings import ReplaySettings, StreamSettings
 from lapwing.spark.pipelines.progress import PipelineProgress, ProgressReporter
-from lapwing.spark.pipelines.run_context import PipelinePaths, PreparedQuery, RunContext, paths_of
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, paths_of
 from lapwing.spark.pipelines.spec import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from lapwing.spark.pipelines.replay import ReplayJob
 
 logger = logging.getLogger(__name__)
 
@@ -80,22 +73,8 @@ class RunRequest:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-Reporters = Mapping[str, ProgressReporter]  # by pipeline
 Show = Callable[[PipelineProgress], None]
-
-
-class Job(Protocol):
-    """One pipeline that runs."""
-
-    progress: PipelineProgress
-
-    def look(self) -> PipelineProgress:
-        """Return how it is doing now."""
-        ...
-
-    def stop(self, *, at_once: bool) -> None:
-        """End it, after its batch or at once."""
-        ...
+Job: TypeAlias = "StreamJob | ReplayJob"
 
 
 class StreamJob:
@@ -111,6 +90,7 @@ class StreamJob:
         self.progress = replace(progress, state="running")
 
     def look(self) -> PipelineProgress:
+        """Return how it is doing now."""
         if self.progress.ended:
             return self.progress
         active = self._query.isActive
@@ -146,6 +126,7 @@ class StreamJob:
         )
 
     def stop(self, *, at_once: bool) -> None:
+        """End it, after its batch or at once."""
         if self._stop_after is None and not self.progress.ended:
             self._stop_after = self.progress.batch_id
             self.progress = replace(self.progress, state="stopping")
@@ -192,7 +173,7 @@ class PipelineRun:
             raise ConfigError("--checkpoint is for one pipeline; run them one by one, or leave it out")
         self._specs = specs
         self._wanted = wanted
-        self._paths = {spec.name: _paths_of(spec, wanted) for spec in specs}
+        self._paths = {spec.name: paths_of(spec.settings, wanted.data, wanted.checkpoint) for spec in specs}
         self._brokers: dict[str, tuple[str, ...]] = {}
         self._locks: dict[str, PipelineLock] = {}
         self._held = ExitStack()  # released at the end
@@ -301,9 +282,8 @@ class PipelineRun:
         with self._held as stack:
             for spec in self._specs:
                 stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
-            reporters = {spec.name: self._reporter(spec) for spec in self._specs}
-            for reporter in reporters.values():
-                stack.callback(reporter.close)
+            for spec in self._specs:
+                stack.callback(self._reporter(spec).close)
             stack.callback(self._stop_all)
             with self._announced():
                 for spec in self._specs:
@@ -314,11 +294,11 @@ class PipelineRun:
                         self._locks[spec.name].write_status(failed.as_json())
                         raise
             try:
-                self._watch(spark, reporters, show)
+                self._watch(spark, show)
             except Py4JJavaError:
                 raise  # it has answered, so it is there
             except (Py4JError, ConnectionError):
-                self._lose(reporters, show)
+                self._lose(show)
         return all(job.progress.state != "failed" for job in self.jobs)
 
     def _stop_all(self) -> None:
@@ -327,7 +307,7 @@ class PipelineRun:
                 job.stop(at_once=True)
                 self._locks[job.progress.name].write_status(job.look().as_json())
 
-    def _lose(self, reporters: Reporters, show: Show) -> None:
+    def _lose(self, show: Show) -> None:
         """Record that Spark is gone: with us, where all processes were ended, or by itself. Its batch is done again."""
         end: dict[str, Any] = {"state": "stopped"}
         if not self._asked.is_set():
@@ -335,11 +315,11 @@ class PipelineRun:
         for job in self.jobs:
             if not job.progress.ended:
                 job.progress = replace(job.progress, **end, input_rate=0.0, processed_rate=0.0)
-                self._report(job.progress, reporters, show)
+                self._report(job.progress, show)
 
-    def _report(self, progress: PipelineProgress, reporters: Reporters, show: Show) -> None:
+    def _report(self, progress: PipelineProgress, show: Show) -> None:
         """Write the status file, and show the progress on the brokers and on the terminal."""
-        reporter = reporters[progress.name]
+        reporter = self._reporters[progress.name]
         if away := reporter.away:
             nobody = len(away) == len(self._brokers[progress.name])
             progress = replace(progress, away=away, lag=None if nobody else progress.lag)
@@ -359,7 +339,8 @@ class PipelineRun:
 
             return ReplayJob(settings, context, progress)
         try:
-            return self._started(_build(spec, context), context, spec, progress)
+            module = import_module(f"lapwing.spark.pipelines.{settings.kind}")  # each kind has one of its name
+            return self._started(module.build(settings, context), context, progress)
         except (AnalysisException, ParseException) as error:
             raise ConfigError(f"{spec.origin or spec.name}: {analysis(error)}") from error
         except ConfigError as error:
@@ -370,21 +351,18 @@ class PipelineRun:
         spark = spark.newSession()  # views and settings of its own
         for key, value in QUERY_CONF.items():
             spark.conf.set(key, value)
-        context = RunContext(
-            spark, paths, Checkpoint(open_files(paths.checkpoint, spark)), self._brokers[spec.name], self._wanted.once
-        )
+        checkpoint = Checkpoint(open_files(paths.checkpoint, spark))
+        context = RunContext(spark, paths, checkpoint, self._brokers[spec.name], spec.function)
         context.activate()
         return context
 
-    def _started(
-        self, prepared: PreparedQuery, context: RunContext, spec: PipelineSpec, progress: PipelineProgress
-    ) -> Job:
-        writer = prepared.writer.option("checkpointLocation", context.paths.checkpoint).queryName(spec.name)
+    def _started(self, prepared: PreparedQuery, context: RunContext, progress: PipelineProgress) -> Job:
+        writer = prepared.writer.option("checkpointLocation", context.paths.checkpoint).queryName(progress.name)
         if self._wanted.once:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{round(prepared.trigger * 1000)} milliseconds")
-        context.spark.sparkContext.setLocalProperty("spark.scheduler.pool", spec.name)
+        context.spark.sparkContext.setLocalProperty("spark.scheduler.pool", progress.name)
         try:
             query = writer.start()
         except BaseException:
@@ -392,7 +370,7 @@ class PipelineRun:
             raise
         return StreamJob(query, prepared, context, progress)
 
-    def _start_again(self, spark: "SparkSession", job: Job, starts: dict[str, int]) -> Job | None:
+    def _start_again(self, spark: "SparkSession", job: Job, starts: dict[str, int]) -> "Job | None":
         """Return a new job in the place of one whose workers did not start in time; None where that is no help."""
         name = job.progress.name
         starts[name] = starts.get(name, 1) + 1
@@ -405,7 +383,7 @@ class PipelineRun:
             again.replaces(job)
         return again
 
-    def _watch(self, spark: "SparkSession", reporters: Reporters, show: Show) -> None:
+    def _watch(self, spark: "SparkSession", show: Show) -> None:
         next_report = 0.0
         ended: set[str] = set()
         starts: dict[str, int] = {}
@@ -423,7 +401,7 @@ class PipelineRun:
                 if progress.ended and (again := self._start_again(spark, job, starts)) is not None:
                     self.jobs[index] = again
                     continue
-                self._report(progress, reporters, show)
+                self._report(progress, show)
                 if progress.ended:
                     ended.add(progress.name)
             if len(ended) < len(self.jobs):
@@ -472,12 +450,6 @@ def _let_go(file: Any) -> None:
         file.close()
 
 
-def _paths_of(spec: PipelineSpec, wanted: RunRequest) -> PipelinePaths:
-    out = getattr(spec.settings, "out", None)
-    files = isinstance(out, str) and getattr(spec.settings, "store", "parquet") in ("parquet", "delta")
-    return paths_of(spec.name, wanted.data, checkpoint=wanted.checkpoint, out=out or "", files=files)
-
-
 def _beginning(spec: PipelineSpec) -> PipelineProgress:
     settings = spec.settings
     channel = settings.channel or settings.name if isinstance(settings, StreamSettings) else ""
@@ -490,36 +462,3 @@ def _topics(spec: PipelineSpec) -> tuple[str, ...]:
         return (settings.pattern,)
     found: tuple[str, ...] = getattr(settings, "topics", ())
     return found
-
-
-def _build(spec: PipelineSpec, context: RunContext) -> PreparedQuery:
-    settings = spec.settings
-    if isinstance(settings, ArchiveSettings):
-        from lapwing.spark.pipelines import archive
-
-        return archive.build(settings, context)
-    if isinstance(settings, TableSettings):
-        from lapwing.spark.pipelines import table
-
-        return table.build(settings, context)
-    if isinstance(settings, TransformSettings):
-        from lapwing.spark.pipelines import transform
-
-        return transform.build(settings, spec.function, context)
-    if isinstance(settings, RollupSettings):
-        from lapwing.spark.pipelines import rollup
-
-        return rollup.build(settings, context)
-    if isinstance(settings, FlowSettings):
-        from lapwing.spark.pipelines import flow
-
-        return flow.build(settings, context)
-    if isinstance(settings, DeadSettings):
-        from lapwing.spark.pipelines import dead
-
-        return dead.build(settings, context)
-    if isinstance(settings, DedupSettings):
-        from lapwing.spark.pipelines import dedup
-
-        return dedup.build(settings, context)
-    raise ConfigError(f"{spec.name}: nothing runs a pipeline of kind {settings.kind}")

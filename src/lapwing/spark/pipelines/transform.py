@@ -1,12 +1,9 @@
 """SQL or Python over the messages of a topic, out to another topic; what does not parse goes to one of its own."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
-
-from pyspark.errors import PySparkException
+from typing import TYPE_CHECKING
 
 from lapwing.errors import ConfigError
-from lapwing.spark.failures import analysis, raised_in
+from lapwing.spark.failures import compiling, raised_in
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse
@@ -17,14 +14,12 @@ from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_NO_VIEW: Final = "TABLE_OR_VIEW_NOT_FOUND"
 
-
-def build(settings: TransformSettings, function: Callable[[Any], Any] | None, context: RunContext) -> PreparedQuery:
+def build(settings: TransformSettings, context: RunContext) -> PreparedQuery:
     """Return the query that transforms. Both outputs leave in one batch of one sink, so they are published once."""
     frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
     found = divided(parse(frame, settings, context, reject_unknown=settings.drift == "reject"))
-    result = result_of(found.good, settings, function, context)
+    result = result_of(found.good, settings, context)
     out = publish.messages(result, settings.to, settings.name)
     rejects = publish.rejects_topic(settings)
     if rejects and settings.format != "binary":
@@ -37,21 +32,17 @@ def build(settings: TransformSettings, function: Callable[[Any], Any] | None, co
     return PreparedQuery(writer, settings.trigger)
 
 
-def result_of(
-    good: "DataFrame", settings: TransformSettings, function: Callable[[Any], Any] | None, context: RunContext
-) -> "DataFrame":
+def result_of(good: "DataFrame", settings: TransformSettings, context: RunContext) -> "DataFrame":
     """Return the result of the SQL or the function over the parsed messages; raises `ConfigError`."""
     from pyspark.sql import DataFrame
 
+    function = context.function
     if function is None:
-        try:
+        with compiling(f"{settings.name}: sql", views="; the messages are the view `input`"):
             # a view of the query's own, so that several pipelines of one session do not see each other's
-            if _placeholder(settings.sql):
+            if "{input}" in settings.sql:  # as Spark's own parameters are written
                 return context.spark.sql(settings.sql, input=good)
             return _over_view(good, settings)
-        except PySparkException as error:
-            hint = "; the messages are the view `input`" if error.getCondition() == _NO_VIEW else ""
-            raise ConfigError(f"{settings.name}: sql: {analysis(error, hint)}") from error
     try:
         result = function(good)
     except Exception as error:
@@ -59,11 +50,6 @@ def result_of(
     if not isinstance(result, DataFrame) or result.isStreaming != good.isStreaming:
         raise ConfigError(f"{settings.name}: the function has to return a streaming DataFrame, not {result!r}")
     return result
-
-
-def _placeholder(sql: str) -> bool:
-    """Return whether the query names its input as `{input}`, as Spark's own parameters do."""
-    return "{input}" in sql
 
 
 def _over_view(good: "DataFrame", settings: TransformSettings) -> "DataFrame":

@@ -25,13 +25,13 @@ _ORDER: Final = ("node", "log_id", "sequence")
 def remove(data: Path, name: str, *, keep_channel: bool = False) -> list[str]:
     """Delete a pipeline's folder and its channel on the brokers; return what was done, in words. Files are kept."""
     home = _idle(data, name)
-    spec = _spec(data, name)
+    spec = remembered(data, name).specs()[0]
     done: list[str] = []
     if not keep_channel:
         done += _remove_from_brokers(spec)
     shutil.rmtree(home.path)
     done.append(f"deleted {home.path}")
-    if out := _output(data, spec):
+    if out := paths_of(spec.settings, data).out:
         done.append(f"kept the files in {out}")
     return done
 
@@ -81,13 +81,13 @@ def _ignoring_missing(step: Any) -> bool:
 def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
     """Delete a pipeline's checkpoint, so that it starts over; with `with_output` also the files it has written."""
     home = _idle(data, name)
-    spec = _spec(data, name)
     command = remembered(data, name)
-    paths = paths_of(name, data, checkpoint=command.checkpoint)
+    settings = command.specs()[0].settings
+    paths = paths_of(settings, data, command.checkpoint)
     if not is_local(paths.checkpoint):
         raise ConfigError(f"{paths.checkpoint} is not on this machine; delete it there")
     done = []
-    out = _output(data, spec)
+    out = paths.out
     if with_output and out:
         if not is_local(out):
             raise ConfigError(f"{out} is not on this machine; delete it there")
@@ -100,7 +100,7 @@ def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
     done.append(f"deleted the checkpoint {paths.checkpoint}; the next run of {home.name} starts over")
     if out and not with_output and Path(out, MANIFEST).is_dir():
         done.append(f"kept the files in {out}: an archive continues where they end, other kinds need --with-output")
-    if getattr(spec.settings, "store", "") == "jdbc" and not getattr(spec.settings, "key", ()):
+    if getattr(settings, "store", "") == "jdbc" and not getattr(settings, "key", ()):
         done.append("kept the rows in the database; the next run refuses to add them again, and names the statements")
     return done
 
@@ -142,16 +142,3 @@ def _idle(data: Path, name: str) -> PipelineHome:
     if (pid := home.running()) is not None:
         raise ConfigError(f"the pipeline {name} is running (process {pid}); `lapwing pipeline stop {name}` stops it")
     return home
-
-
-def _spec(data: Path, name: str) -> PipelineSpec:
-    return remembered(data, name).specs()[0]
-
-
-def _output(data: Path, spec: PipelineSpec) -> str:
-    """Return the directory that a pipeline writes to, or nothing."""
-    out = getattr(spec.settings, "out", None)
-    store = getattr(spec.settings, "store", "parquet")
-    if out is None or store not in ("parquet", "delta"):
-        return ""
-    return paths_of(spec.name, data, out=out, files=True).out
