@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -99,17 +99,12 @@ def from_spark(before: PipelineProgress, told: Mapping[str, Any]) -> PipelinePro
 
 
 def _read(sources: list[Mapping[str, Any]]) -> int:
-    """Messages that a batch read. Spark counts those twice that a plan reads twice; offsets do not."""
-    total = 0
-    for source in sources[:1]:
-        start, end = _offsets(source.get("startOffset")), _offsets(source.get("endOffset"))
-        for topic, nodes in end.items():
-            for node, place in nodes.items():
-                before = start.get(topic, {}).get(node)
-                if before is not None:
-                    same = before["log_id"] == place["log_id"]
-                    total += max(int(place["sequence"]) - (int(before["sequence"]) if same else 0), 0)
-    return total
+    """Return the messages that a batch read. Spark counts those twice that a plan reads twice; offsets do not."""
+    return sum(
+        _distance(before, place)
+        for before, place in _places(sources, "startOffset", "endOffset")
+        if before is not None  # a log that is new enters where it is, and is read from the next batch on
+    )
 
 
 def _late(told: Mapping[str, Any]) -> int:
@@ -124,17 +119,23 @@ def _topics(sources: list[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """Messages between where a query is and where its logs end."""
-    total, known = 0, False
+    """Return the messages between where a query is and where its logs end."""
+    behind = [_distance(here, end) for here, end in _places(sources, "endOffset", "latestOffset")]
+    return sum(behind) if behind else None
+
+
+def _places(sources: list[Mapping[str, Any]], since: str, until: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the place in each log of the later offsets, after that in the earlier ones (None where they lack it)."""
     for source in sources[:1]:
-        latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
-        for topic, nodes in latest.items():
+        earlier = _offsets(source.get(since))
+        for topic, nodes in _offsets(source.get(until)).items():
             for node, place in nodes.items():
-                known = True
-                here = end.get(topic, {}).get(node, {})
-                reached = here.get("sequence", 0) if here.get("log_id") == place["log_id"] else 0
-                total += max(int(place["sequence"]) - int(reached), 0)
-    return total if known else None
+                yield earlier.get(topic, {}).get(node), place
+
+
+def _distance(before: Any, place: Any) -> int:
+    same = before is not None and before["log_id"] == place["log_id"]
+    return max(int(place["sequence"]) - (int(before["sequence"]) if same else 0), 0)
 
 
 def _offsets(value: Any) -> dict[str, Any]:
@@ -178,19 +179,14 @@ class ProgressReporter:
         self._thread.join(3.0)
 
     def _run(self) -> None:
+        unsent: PipelineProgress | None = None
         while (progress := self._news.get()) is not None:
-            latest = {progress.name: progress}
-            closing = False
-            while not self._news.empty():
-                newer = self._news.get()
-                if newer is None:
-                    closing = True
-                    break
-                latest[newer.name] = newer
-            for each in latest.values():
-                self._send(each)
-            if closing:
-                return
+            unsent = progress
+            if self._news.empty():
+                self._send(progress)
+                unsent = None
+        if unsent is not None:
+            self._send(unsent)
 
     def _send(self, progress: PipelineProgress) -> None:
         body = json.dumps(progress.as_json()).encode()
