@@ -8,6 +8,7 @@ has ended: it gets a node number of its own in the offsets of a query, so that i
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -34,7 +35,6 @@ class Extent:
     path: str
     first: int
     last: int
-    rows: int
     bytes: int
 
 
@@ -58,10 +58,8 @@ class Archive:
     def logs(self, topic: str | None = None) -> dict[Log, ArchivedLog]:
         """Return every archived log (of a topic) at this moment; raises `LapwingError` where there is no archive."""
         for _ in range(_ATTEMPTS):
-            try:
+            with suppress(FileNotFoundError):  # files were merged meanwhile: the manifest names others now
                 return self._logs(topic)
-            except FileNotFoundError:  # files were merged meanwhile: the manifest names others now
-                continue
         raise LapwingError(f"{self._files.root}: files are merged faster than they can be read; try again later")
 
     def _logs(self, topic: str | None) -> dict[Log, ArchivedLog]:
@@ -100,22 +98,17 @@ class Archive:
                 found = _by_columns(parquet.read_table(place, columns=_KEYS, partitioning=None), place)
             topic = topic_of(path)
             self._footers[path] = [
-                ((topic, node, log_id), Extent(path, first, last, rows, size))
-                for (node, log_id), (first, last, rows, size) in found.items()
+                ((topic, node, log_id), Extent(path, first, last, size))
+                for (node, log_id), (first, last, size) in found.items()
             ]
         return self._footers[path]
 
     def rows(self, part: LogRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the archived messages of a range in order, each once; files may be merged meanwhile."""
+        """Return the archived messages of a range in order, each once; files may be merged meanwhile."""
         for _ in range(_ATTEMPTS):
-            try:
-                found = self._read(part, schema)
-                break
-            except FileNotFoundError:
-                continue
-        else:
-            raise LapwingError(f"{part}: its files are merged faster than they can be read; try again later")
-        yield from found.to_batches(max_chunksize=_ROWS)
+            with suppress(FileNotFoundError):
+                return iter(self._read(part, schema).to_batches(max_chunksize=_ROWS))
+        raise LapwingError(f"{part}: its files are merged faster than they can be read; try again later")
 
     def _read(self, part: LogRange, schema: pa.Schema) -> pa.Table:
         """Return all rows at once: a file that vanishes before the last one would else double the first ones."""
@@ -210,12 +203,12 @@ def add_archive(
     return merged
 
 
-def _by_statistics(footer: Any) -> dict[tuple[int, str], tuple[int, int, int, int]] | None:
-    """Return first, last, rows and bytes of each log by the statistics of row groups; None where they do not do."""
+def _by_statistics(footer: Any) -> dict[tuple[int, str], tuple[int, int, int]] | None:
+    """Return first, last and bytes of each log by the statistics of row groups; None where they do not do."""
     places = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
     if not all(name in places for name in _KEYS):
         return None
-    found: dict[tuple[int, str], tuple[int, int, int, int]] = {}
+    found: dict[tuple[int, str], tuple[int, int, int]] = {}
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         if group.num_rows == 0:
@@ -230,21 +223,19 @@ def _by_statistics(footer: Any) -> dict[tuple[int, str], tuple[int, int, int, in
         if nodes[0] != nodes[1] or logs[0] != logs[1]:
             return None
         log_id = logs[0].decode() if isinstance(logs[0], bytes) else logs[0]
-        first, last, rows, size = found.get((nodes[0], log_id), (sequences[0], sequences[1], 0, 0))
-        found[nodes[0], log_id] = (
-            min(first, sequences[0]), max(last, sequences[1]), rows + group.num_rows, size + group.total_byte_size,
-        )  # fmt: skip
+        first, last, size = found.get((nodes[0], log_id), (*sequences, 0))
+        size += group.total_byte_size
+        found[nodes[0], log_id] = min(first, sequences[0]), max(last, sequences[1]), size
     return found
 
 
-def _by_columns(rows: pa.Table, place: str) -> dict[tuple[int, str], tuple[int, int, int, int]]:
+def _by_columns(rows: pa.Table, place: str) -> dict[tuple[int, str], tuple[int, int, int]]:
     size = os.path.getsize(place)
     figures = [("sequence", name) for name in ("min", "max", "count")]
     found = rows.group_by(["node", "log_id"]).aggregate(figures)
     return {
         (row["node"], row["log_id"]): (
-            row["sequence_min"], row["sequence_max"], row["sequence_count"],
-            size * row["sequence_count"] // max(len(rows), 1),
+            row["sequence_min"], row["sequence_max"], size * row["sequence_count"] // max(len(rows), 1)
         )
         for row in found.to_pylist()
     }  # fmt: skip

@@ -52,7 +52,7 @@ def query(spark: "SparkSession", place: str, sql: str, count: int) -> tuple[list
 
     A merge of the pipeline that writes the archive takes files away: the query is then run again on the new ones.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
+    for _ in range(_ATTEMPTS):
         try:
             frame = select(spark, place, sql)
             return frame.columns, first_rows(frame, count)
@@ -60,12 +60,10 @@ def query(spark: "SparkSession", place: str, sql: str, count: int) -> tuple[list
             text = str(error)
             if not any(mark in text for mark in VANISHED):
                 raise ConfigError(f"sql: {complaint(error)}") from error
-            if attempt == _ATTEMPTS:
-                raise ConfigError(
-                    f"{place}: files were merged during each of {_ATTEMPTS} attempts, as the query takes longer than "
-                    "the time between two merges; stop the pipeline meanwhile"
-                ) from error
-    raise AssertionError("unreachable")
+    raise ConfigError(
+        f"{place}: files were merged during each of {_ATTEMPTS} attempts, as the query takes longer than the time "
+        "between two merges; stop the pipeline meanwhile"
+    )
 
 
 def first_rows(frame: "DataFrame", count: int) -> list[dict[str, Any]]:

@@ -251,15 +251,13 @@ def settled(files: Files) -> TableContents:
 
 
 def _read(files: Files, *, settled: bool) -> tuple[TableContents, ManifestEntry | None]:
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS - 1):
         try:
             return _read_once(files, settled=settled)
         except (FileNotFoundError, TableDamaged):
             # a snapshot may just have taken the place of the entries that were there a moment ago
-            if attempt == _ATTEMPTS - 1:
-                raise
             time.sleep(0.02 * attempt)
-    raise AssertionError("unreachable")
+    return _read_once(files, settled=settled)
 
 
 def _read_once(files: Files, *, settled: bool) -> tuple[TableContents, ManifestEntry | None]:

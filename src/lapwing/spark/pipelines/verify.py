@@ -6,6 +6,7 @@ archived, and with what the brokers have published if they are asked.
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -90,13 +91,10 @@ def verify(
     on this machine's disk nobody is needed.
     """
     files = open_files(place if spark is not None else place.removeprefix("file://"), spark)
-    for attempt in range(_ATTEMPTS):
-        try:
+    for _ in range(_ATTEMPTS):
+        with suppress(_Moved):
             return _verify(files, place, frozenset(topics), span, published or {}, spark)
-        except _Moved:
-            if attempt == _ATTEMPTS - 1:
-                raise LapwingError(f"{place}: files are merged faster than they can be read; try again later") from None
-    raise AssertionError("unreachable")
+    raise LapwingError(f"{place}: files are merged faster than they can be read; try again later")
 
 
 def _verify(
