@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lapwing.spark.pipelines import manifest_table as tables
@@ -44,7 +45,7 @@ def compact(
         if len(parts) < due or len(chosen) < 2:
             continue
         try:
-            table.merge(chosen, _save(spark, table.root, chosen, merging))
+            table.merge(chosen, partial(_save, spark, [f"{table.root}/{path}" for path in chosen], merging))
         except DifferentColumns as error:
             logger.info("%s: the files of %s are not merged: %s", table.root, folder, error)
             continue
@@ -69,19 +70,14 @@ def choose(parts: list[DataFile], limit: int) -> list[str]:
     return chosen
 
 
-def _save(spark: "SparkSession | None", root: str, paths: list[str], merging: MergeSettings) -> Callable[[str], None]:
-    sources = [f"{root}/{path}" for path in paths]
-
-    def save_here(place: str) -> None:
+def _save(spark: "SparkSession | None", sources: list[str], merging: MergeSettings, place: str) -> None:
+    if is_local(place):
         os.makedirs(place)
         merge(sources, f"{place}/0.parquet", merging.order, merging.compression)
-
-    def save(place: str) -> None:
-        assert spark is not None
-        rows = spark.read.parquet(*sources).coalesce(1)
-        merging.writer(rows.sortWithinPartitions(*merging.order) if merging.order else rows).parquet(place)
-
-    return save_here if is_local(root) else save
+        return
+    assert spark is not None
+    rows = spark.read.parquet(*sources).coalesce(1)
+    merging.writer(rows.sortWithinPartitions(*merging.order) if merging.order else rows).parquet(place)
 
 
 def over(folder: str, now: datetime) -> bool:
