@@ -17,9 +17,10 @@ MODULES = "java.base@{version}\njava.sql@{version}\n"
 def fake_java(home: Path, version: str, more: str = "") -> Path:
     """A `bin/java` that lists its modules and otherwise prints the arguments it was given, one a line."""
     modules = MODULES.format(version=version) + more
-    javas.write_script(
+    javas.write_text(
         home / "bin" / "java",
         f'#!/bin/sh\nif [ "$1" = --list-modules ]; then printf "{modules}"; exit; fi\nprintf "%s\\n" "$@"\n',
+        0o755,
     )
     return home
 

@@ -22,6 +22,7 @@ from lapwing.errors import ConfigError
 NEEDED: Final = "Spark 4 needs Java 17, 21 or 25"
 OLDEST: Final = 17
 AOT_SINCE: Final = 25  # the first version whose ahead-of-time cache also links classes; older ones archive them
+_EXECUTABLE: Final = 0o755
 
 _SHIM: Final = """\
 #!/bin/sh
@@ -146,7 +147,7 @@ def install(java: Java, cache: Path) -> Path:
     if not java.vector:
         dropped.append("--add-modules=jdk.incubator.vector")
     shim = _SHIM.format(java=java.binary, home=home, dropped=" | ".join(dropped) or "no-such-argument")
-    write_script(home / "bin" / "java", shim)
+    write_text(home / "bin" / "java", shim, _EXECUTABLE)
     write_text(conf / "log4j2.properties", _LOG4J)
     return home
 
@@ -155,7 +156,7 @@ def install_python(cache: Path, python: str = sys.executable) -> Path:
     """Write the script that runs `python` as a Spark worker; return it."""
     script = _WRAPPER.format(python=python)
     path = cache / f"python-{digest(script)}"
-    write_script(path, script)
+    write_text(path, script, _EXECUTABLE)
     return path
 
 
@@ -191,11 +192,6 @@ def write_text(path: Path, text: str, mode: int = 0o644) -> None:
     draft.write_text(text)
     draft.chmod(mode)
     draft.replace(path)
-
-
-def write_script(path: Path, text: str) -> None:
-    """Write an executable file in the same way."""
-    write_text(path, text, 0o755)
 
 
 def digest(*parts: str) -> str:

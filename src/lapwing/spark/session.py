@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -79,8 +80,8 @@ def prepare(settings: Mapping[str, str] | None = None) -> Setup:
     import pyspark
 
     java = _java()
-    cache = javas.cache_directory()
-    home = javas.install(java, cache)
+    files = javas.cache_directory()
+    home = javas.install(java, files)
     classes = javas.class_cache(java, home, Path(pyspark.__file__).parent / "jars")
     wanted = {**SETTINGS, **(settings or {})}
     options = f"-Dlog4j2.configurationFile={home / 'conf' / 'log4j2.properties'}"
@@ -90,7 +91,7 @@ def prepare(settings: Mapping[str, str] | None = None) -> Setup:
     # other settings, of this process or of another version of lapwing, do not change the file while Spark starts
     conf = home / f"conf-{javas.digest(*(f'{key}={value}' for key, value in sorted(wanted.items())))}"
     javas.write_text(conf / "spark-defaults.conf", "".join(f"{key} {value}\n" for key, value in sorted(wanted.items())))
-    return Setup(java, home, conf, javas.install_python(cache), classes, wanted)
+    return Setup(java, home, conf, javas.install_python(files), classes, wanted)
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -154,18 +155,13 @@ def activate(session: "SparkSession") -> None:
     session._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
 
 
+@cache
 def _java() -> javas.Java:
     """Return the Java to use; one probe a process, as it costs half a second."""
-    global _found
-    if _found is None:
-        given = dict(os.environ)
-        if (home := given.get("JAVA_HOME")) and Path(home).is_relative_to(javas.cache_directory()):
-            del given["JAVA_HOME"]  # our own, from an earlier call or a parent process
-        _found = javas.find_java(given)
-    return _found
-
-
-_found: javas.Java | None = None
+    given = dict(os.environ)
+    if (home := given.get("JAVA_HOME")) and Path(home).is_relative_to(javas.cache_directory()):
+        del given["JAVA_HOME"]  # our own, from an earlier call or a parent process
+    return javas.find_java(given)
 
 
 def _apply(*, local: bool) -> None:

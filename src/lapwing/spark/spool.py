@@ -9,6 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.fs as fs  # type: ignore[import-untyped]
 
 from lapwing.spark.blocks import arrow_schema
+from lapwing.spark.pipelines.files import sync
 
 _COLUMNS: Final = ["topic", "node", "sequence", "id", "timestamp", "attempts", "body"]
 _SUFFIX: Final = ".arrow"
@@ -30,10 +31,10 @@ def write_file(directory: str, name: str, topic: str, rows: list[tuple[int, int,
     with system.open_output_stream(draft) as sink, pa.ipc.new_file(sink, arrow_schema(_COLUMNS)) as writer:
         writer.write_batch(_batch(topic, rows))
     if isinstance(system, fs.LocalFileSystem):
-        _sync(draft)
+        sync(draft)
     system.move(draft, f"{path}/{name}")
     if isinstance(system, fs.LocalFileSystem):
-        _sync(path)
+        sync(path)
 
 
 def read_file(directory: str, name: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -71,11 +72,3 @@ def _batch(topic: str, rows: list[tuple[int, int, bytes, bytes]]) -> pa.RecordBa
         pa.array([row[3] for row in rows], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
