@@ -136,11 +136,6 @@ def arrow_schema(names: list[str]) -> pa.Schema:
     return pa.schema([(name, _FIELDS[name]) for name in names])
 
 
-def needs_positions(columns: list[str]) -> bool:
-    """Return whether the broker has to send where frames begin: the compiled kernel finds that out as it cuts them."""
-    return not kernel.COMPILED
-
-
 def to_batch(block: RangeBlock, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return one row for each message, in the columns of `schema`."""
     count = block.count
@@ -278,17 +273,13 @@ def _cut_by_arrow(block: RangeBlock) -> Columns:
     heads = pc.binary_slice(frames, 8, FRAME_HEAD)  # close together, so that the next two need not go far
     return {
         "id": lambda: pa.Array.from_buffers(pa.string(), count, pc.binary_slice(heads, 10, 26).buffers()),
-        "timestamp": lambda: _microseconds(_big_endian(heads)),
+        "timestamp": lambda: pc.divide(_big_endian(heads), 1000).view(_TIMESTAMP),
         "body": lambda: pc.binary_slice(frames, FRAME_HEAD, 2**31 - 1),
     }
 
 
 def _array(kind: pa.DataType, count: int, *buffers: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
-
-
-def _microseconds(stamps: pa.Array) -> pa.Array:
-    return pc.divide(stamps, 1000).view(_TIMESTAMP)
 
 
 def _same(value: str | int, count: int) -> pa.Array:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
+from lapwing import kernel
 from lapwing.errors import LapwingError
 from lapwing.spark import offsets as o
 from lapwing.spark.http import BrokerAway, BrokerExchange, BrokerRefused, RetryPauses, target
@@ -29,15 +30,8 @@ logger = logging.getLogger(__name__)
 TASK_BYTES: Final = 128 << 20  # a task larger than that is split even where nobody asked for more tasks
 PACKED_BYTES: Final = 8 << 20  # up to which small ranges share a task
 _JOINED_BYTES: Final = 1 << 20  # of rows that are handed to Spark at once, where ranges are small
+_POSITIONS: Final = not kernel.COMPILED  # of frames, sent by the broker; the compiled kernel finds them as it cuts
 _LOG_DELETED: Final = ("TOPIC_NOT_FOUND", "LOG_ID_MISMATCH")
-
-
-class ArchiveTask(InputPartition):
-    """The ranges of archived logs that one executor reads."""
-
-    def __init__(self, parts: tuple[LogRange, ...]) -> None:
-        super().__init__(parts)
-        self.parts = parts
 
 
 class RangeDeleted(Exception):
@@ -50,11 +44,12 @@ class RangeDeleted(Exception):
 
 
 class RangeTask(InputPartition):
-    """The ranges, of one broker, that one executor reads."""
+    """The ranges, of one broker or of the archive, that one executor reads."""
 
-    def __init__(self, parts: tuple[LogRange, ...]) -> None:
+    def __init__(self, parts: tuple[LogRange, ...], *, archived: bool = False) -> None:
         super().__init__(parts)
         self.parts = parts
+        self.archived = archived
 
 
 def tasks(ranges: list[LogRange], found: Survey, options: SourceOptions) -> list[InputPartition]:
@@ -64,7 +59,7 @@ def tasks(ranges: list[LogRange], found: Survey, options: SourceOptions) -> list
     live, archived, losses = o.divide(ranges, found.holdings)
     report(losses, options)
     return [
-        *(ArchiveTask(group) for group in _groups(archived, found, options)),
+        *(RangeTask(group, archived=True) for group in _groups(archived, found, options)),
         *(RangeTask(group) for group in _groups(live, found, options)),
     ]
 
@@ -86,21 +81,18 @@ def read_task(partition: InputPartition, options: SourceOptions, columns: list[s
 
 
 def _read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
-    if isinstance(partition, ArchiveTask):
-        from lapwing.spark.blocks import arrow_schema
+    if not isinstance(partition, RangeTask):  # Spark gives a reader without any tasks one with nothing in it
+        return
+    from lapwing.spark.blocks import arrow_schema
 
-        for part in partition.parts:
-            yield from _from_archive(part, options, arrow_schema(columns))
-    if isinstance(partition, RangeTask):  # Spark gives a reader without any tasks one with nothing in it
-        from lapwing.spark.blocks import arrow_schema, needs_positions
-
+    schema = arrow_schema(columns)
+    if not partition.archived:
         _freeze_imports()
-        if options.archive is not None:
-            for part in partition.parts:
-                yield from _with_archive(part, options, columns)
-            return
-        found = _stream_all(partition.parts, options, positions=needs_positions(columns))
-        yield from _batches(found, arrow_schema(columns))
+    if options.archive is None:
+        yield from _batches(_stream_all(partition.parts, options, positions=_POSITIONS), schema)
+        return
+    for part in partition.parts:
+        yield from (_from_archive if partition.archived else _with_archive)(part, options, schema)
 
 
 def _from_archive(part: LogRange, options: SourceOptions, schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
@@ -116,16 +108,13 @@ def _from_archive(part: LogRange, options: SourceOptions, schema: "pa.Schema") -
         report([Loss(lost)], options, accepted=options.accept_loss)
 
 
-def _with_archive(part: LogRange, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
+def _with_archive(part: LogRange, options: SourceOptions, schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a range; messages that retention has deleted since it was planned come from the archive."""
-    from lapwing.spark.blocks import arrow_schema, needs_positions
-
-    schema = arrow_schema(columns)
     deleted: list[RangeDeleted] = []
 
     def blocks(start: int) -> "Iterator[tuple[LogRange, RangeBlock]]":
         try:
-            for block in stream(replace(part, start=start), options, positions=needs_positions(columns)):
+            for block in stream(replace(part, start=start), options, positions=_POSITIONS):
                 yield part, block
         except RangeDeleted as gone:  # what was read before it is handed on first
             deleted.append(gone)
