@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing.spark import offsets as o
-from lapwing.spark.offsets import EARLIEST, LATEST, BatchLimit, HeldLog, LogPosition, LogRange, OffsetError
+from lapwing.spark.offsets import EARLIEST, LATEST, HeldLog, LogPosition, LogRange, OffsetError
 
 A, B = "a" * 16, "b" * 16
 
@@ -144,7 +144,7 @@ def test_a_limit_is_shared_in_proportion_to_the_backlog():
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**7))
 def test_a_limit_in_bytes_lets_through_at_least_one_message_and_no_more_than_fit(count, size, limit):
     holdings = {"t": {7: held(0, count, bytes=count * size)}}
-    end = o.advance({"t": {7: LogPosition(A, 0)}}, holdings, limit=BatchLimit(bytes=limit))
+    end = o.advance({"t": {7: LogPosition(A, 0)}}, holdings, max_bytes=limit)
 
     read = end["t"][7].sequence
     assert read == max(1, min(count, limit // size))
@@ -197,7 +197,7 @@ def test_messages_deleted_by_retention_are_a_loss_and_the_rest_is_read():
 
 
 def test_a_limit_counts_from_the_first_message_still_there():
-    assert o.advance({"t": {7: LogPosition(A, 1)}}, {"t": {7: held(100, 200)}}, limit=BatchLimit(messages=5)) == {
+    assert o.advance({"t": {7: LogPosition(A, 1)}}, {"t": {7: held(100, 200)}}, max_messages=5) == {
         "t": {7: LogPosition(A, 105)}
     }
 
@@ -293,7 +293,7 @@ def test_every_message_is_read_once_and_in_order_while_nothing_is_lost(history, 
     def batch():
         nonlocal position
         present = {"t": {node: logs[node] for node in here}}
-        end = o.advance(position, present, limit=BatchLimit(messages=limit))
+        end = o.advance(position, present, max_messages=limit)
         ranges, losses, away = o.plan(position, end, present)
         assert losses == []
         assert away == []

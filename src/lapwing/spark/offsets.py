@@ -68,23 +68,14 @@ class Loss:
     deleted: bool = False  # the whole log is gone: its topic was deleted, or created again
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimit:
-    """The limits of one micro-batch."""
-
-    messages: int | None = None
-    bytes: int | None = None
-
-
-UNLIMITED: Final = BatchLimit()
-
 Log = tuple[str, int]  # topic and node
 Offsets = dict[str, dict[int, LogPosition]]
+Positions = Mapping[str, Mapping[int, LogPosition]]  # the same, to be read only
 Holdings = Mapping[str, Mapping[int, HeldLog]]
 Requested = Mapping[str, Mapping[int, int | LogPosition]]
 
 
-def to_json(offsets: Mapping[str, Mapping[int, LogPosition]]) -> dict[str, dict[str, dict[str, Any]]]:
+def to_json(offsets: Positions) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the one JSON form of these offsets, keys in order."""
     return {
         topic: {str(node): _as_json(nodes[node]) for node in sorted(nodes)} for topic, nodes in sorted(offsets.items())
@@ -243,7 +234,7 @@ def _place(held: HeldLog, wanted: int) -> int:
     return {EARLIEST: held.first, LATEST: held.next}.get(wanted, wanted)
 
 
-def backlog(start: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings) -> dict[tuple[str, int], int]:
+def backlog(start: Positions, holdings: Holdings) -> dict[Log, int]:
     """Return how many messages each log holds that have not been read; logs without any are left out."""
     waiting = {}
     for topic, nodes in holdings.items():
@@ -260,11 +251,12 @@ def _resume(position: LogPosition, held: HeldLog) -> int:
 
 
 def advance(
-    start: Mapping[str, Mapping[int, LogPosition]],
+    start: Positions,
     holdings: Holdings,
     *,
-    limit: BatchLimit = UNLIMITED,
-    target: Mapping[str, Mapping[int, LogPosition]] | None = None,
+    max_messages: int | None = None,
+    max_bytes: int | None = None,
+    target: Positions | None = None,
 ) -> Offsets:
     """Return where the next micro-batch ends.
 
@@ -273,7 +265,7 @@ def advance(
     was created again, or has lost its tail, enters as it is now: `plan` sees that by the two ends and calls it a loss.
     """
     within = _within(holdings, target)
-    allowed = _share_out(backlog(start, within), within, limit)
+    allowed = _share_out(backlog(start, within), within, max_messages, max_bytes)
     end: Offsets = {topic: dict(nodes) for topic, nodes in start.items()}
     for topic, nodes in within.items():
         for node, held in nodes.items():
@@ -294,7 +286,7 @@ def advance(
     return end
 
 
-def _within(holdings: Holdings, target: Mapping[str, Mapping[int, LogPosition]] | None) -> Holdings:
+def _within(holdings: Holdings, target: Positions | None) -> Holdings:
     if target is None:
         return holdings
     within: dict[str, dict[int, HeldLog]] = {}
@@ -308,13 +300,15 @@ def _within(holdings: Holdings, target: Mapping[str, Mapping[int, LogPosition]] 
     return within
 
 
-def _share_out(waiting: Mapping[Log, int], holdings: Holdings, limit: BatchLimit) -> dict[Log, int]:
+def _share_out(
+    waiting: Mapping[Log, int], holdings: Holdings, max_messages: int | None, max_bytes: int | None
+) -> dict[Log, int]:
     allowed = dict(waiting)
-    if limit.messages is not None:
-        allowed = share(allowed, limit.messages)
-    if limit.bytes is not None:
+    if max_messages is not None:
+        allowed = share(allowed, max_messages)
+    if max_bytes is not None:
         sizes = {(topic, node): _mean_size(holdings[topic][node]) for topic, node in allowed}
-        shares = share({key: count * sizes[key] for key, count in allowed.items()}, limit.bytes)
+        shares = share({key: count * sizes[key] for key, count in allowed.items()}, max_bytes)
         counts = {key: min(allowed[key], given // sizes[key]) for key, given in shares.items()}
         if allowed and not any(counts.values()):
             largest = max(allowed, key=lambda key: (allowed[key], key))
@@ -328,7 +322,7 @@ def _mean_size(held: HeldLog) -> int:
     return max(1, held.bytes // count) if count > 0 else 1
 
 
-def share(waiting: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
+def share(waiting: Mapping[Log, int], limit: int) -> dict[Log, int]:
     """Split `limit` in proportion to what waits: never more than waits, and nothing of the limit is left unused.
 
     Where the limit allows it everybody gets at least one, so that a small backlog is not starved by a large one.
@@ -356,9 +350,7 @@ def share(waiting: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str,
     return shares
 
 
-def plan(
-    start: Mapping[str, Mapping[int, LogPosition]], end: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings
-) -> tuple[list[LogRange], list[Loss], list[LogRange]]:
+def plan(start: Positions, end: Positions, holdings: Holdings) -> tuple[list[LogRange], list[Loss], list[LogRange]]:
     """Return what lies between two offsets: ranges to read, losses, and ranges that are out of reach now."""
     ranges: list[LogRange] = []
     losses: list[Loss] = []
@@ -416,7 +408,7 @@ def divide(ranges: Sequence[LogRange], holdings: Holdings) -> tuple[list[LogRang
     return live, archived, losses
 
 
-def adopt(holdings: Holdings, position: Mapping[str, Mapping[int, LogPosition]]) -> dict[str, dict[int, HeldLog]]:
+def adopt(holdings: Holdings, position: Positions) -> dict[str, dict[int, HeldLog]]:
     """Return the holdings; a log that the query has read under another number begins where the query is in it.
 
     That is so when a topic is deleted: the rest of its log is in the archive, under a number of its own.
@@ -431,7 +423,7 @@ def adopt(holdings: Holdings, position: Mapping[str, Mapping[int, LogPosition]])
     return found
 
 
-def missing(position: Mapping[str, Mapping[int, LogPosition]], holdings: Holdings) -> frozenset[Log]:
+def missing(position: Positions, holdings: Holdings) -> frozenset[Log]:
     """Return the logs that a query has a place in and that no broker reports."""
     return frozenset(
         (topic, node) for topic, nodes in position.items() for node in nodes if node not in holdings.get(topic, {})
@@ -446,12 +438,7 @@ def give_up(offsets: Offsets, logs: Iterable[Log]) -> Offsets:
     return given_up
 
 
-def without(
-    offsets: Mapping[str, Mapping[int, LogPosition]],
-    dropped: Set[Log],
-    *,
-    over: Mapping[str, Mapping[int, LogPosition]] | None = None,
-) -> Offsets:
+def without(offsets: Positions, dropped: Set[Log], *, over: Positions | None = None) -> Offsets:
     """Return the offsets, with those of `over` for logs that they lack, and without the dropped logs."""
     under = over or {}
     merged = {
@@ -479,7 +466,7 @@ def _still_there(wanted: LogRange, held: HeldLog) -> tuple[LogRange, list[Loss]]
 
 def split(
     ranges: Sequence[LogRange],
-    sizes: Mapping[tuple[str, int], int],
+    sizes: Mapping[Log, int],
     *,
     min_partitions: int = 1,
     max_messages: int | None = None,
@@ -541,7 +528,7 @@ def pack(
     return groups + [tuple(filling[0]) for filling in open_groups.values()]
 
 
-def mean_sizes(holdings: Holdings) -> dict[tuple[str, int], int]:
+def mean_sizes(holdings: Holdings) -> dict[Log, int]:
     """Return the mean size of a message in bytes, per topic and node."""
     return {(topic, node): _mean_size(held) for topic, nodes in holdings.items() for node, held in nodes.items()}
 

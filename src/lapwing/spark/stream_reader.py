@@ -23,7 +23,7 @@ from lapwing.spark.channel_hold import QUERY, ChannelHold
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.losses import is_tolerated, report
-from lapwing.spark.offsets import LATEST, BatchLimit, Log, LogRange, Loss, Offsets
+from lapwing.spark.offsets import LATEST, Log, LogRange, Loss, Offsets
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.range_reader import read_task, tasks
 from lapwing.spark.survey import Survey, survey, wait_for_more, wanted
@@ -224,11 +224,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _advance(self, position: Offsets, found: Survey, deleted: frozenset[Log], limit: ReadLimit) -> Offsets:
-        allowed = BatchLimit(
-            messages=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
-            bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+        end = o.advance(
+            position,
+            found.holdings,
+            max_messages=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+            target=self._target,
         )
-        end = o.advance(position, found.holdings, limit=allowed, target=self._target)
         if self._target is None and not self._enough(position, found):
             return position
         if self._accepting:
