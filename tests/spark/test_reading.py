@@ -276,13 +276,13 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
         {"broadcast_address": "c", "http_port": 3, "topics": ["u"], "tombstoned": [], "active": True},
     ]
     script.steps = [says(200, producers=producers, departed=[], started_ms_ago=1)]
-    from lapwing.spark.directory import discover
+    from lapwing.spark.directory import Directory
 
     access = BrokerAccess(lookupd=(script.address, "127.0.0.1:1"))
-    assert discover(access, ["t"]) == ["a:1"]
-    assert discover(access, (), "[tu]") == ["a:1", "c:3"]
+    assert Directory(access).find(["t"]) == ["a:1"]
+    assert Directory(access).find((), "[tu]") == ["a:1", "c:3"]
     with pytest.raises(BrokerAway, match="nsqlookupd"):
-        discover(BrokerAccess(lookupd=("127.0.0.1:1",)), ["t"])
+        Directory(BrokerAccess(lookupd=("127.0.0.1:1",))).find(["t"])
 
 
 # --- several ranges in one task

@@ -110,7 +110,7 @@ class Directory:
                 self._plain.add(address)
         answer = call(address, access, "GET", "/nodes")
         return [
-            KnownBroker(_address(each), frozenset(_alive(each["topics"], each["tombstones"])), connected=True)
+            KnownBroker(_address(each), _alive(each["topics"], each["tombstones"]), connected=True)
             for each in answer["producers"]
         ], 0
 
@@ -139,19 +139,14 @@ def _address(producer: dict[str, Any]) -> str:
     return f"{producer['broadcast_address']}:{producer['http_port']}"
 
 
-def _alive(topics: Sequence[str], tombstones: Sequence[bool]) -> list[str]:
-    return [topic for topic, dead in zip(topics, tombstones, strict=True) if not dead]
+def _alive(topics: Sequence[str], tombstones: Sequence[bool]) -> frozenset[str]:
+    return frozenset(topic for topic, dead in zip(topics, tombstones, strict=True) if not dead)
 
 
 def _has(held: frozenset[str], topics: Sequence[str], pattern: str | None, *, any_topic: bool) -> bool:
     if pattern is not None:
         return any(re.fullmatch(pattern, topic) for topic in held)
     return any(topic in held for topic in topics) if topics else any_topic or bool(held)
-
-
-def discover(access: BrokerAccess, topics: Sequence[str] = (), pattern: str | None = None) -> list[str]:
-    """Return the HTTP addresses of brokers as they are known now, without those that left."""
-    return Directory(access).find(topics, pattern)
 
 
 def ask_all(addresses: Sequence[str], ask: Callable[[str], Answer]) -> list[tuple[str, Answer | Exception]]:

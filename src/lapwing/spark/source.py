@@ -57,15 +57,9 @@ DEAD_COLUMNS: Final = (
 
 def columns(raw: "Mapping[str, str]") -> StructType:
     """Return the columns that are read under these options; wrong options are refused later."""
-    wanted = {name.lower(): value.strip().lower() for name, value in raw.items()}
-    left_out = set()
-    if wanted.get("includeheaders", "false") != "true":
-        left_out.add("headers")
-    if wanted.get("includefields", "false") != "true":
-        left_out.add("fields")
-    if wanted.get("includebody", "true") != "true":
-        left_out.add("body")
-    more = DEAD_COLUMNS if wanted.get("dead", "false") == "true" else ()
+    wanted = {"includebody": "true"} | {name.lower(): value.strip().lower() for name, value in raw.items()}
+    left_out = {name for name in ("headers", "fields", "body") if wanted.get(f"include{name}") != "true"}
+    more = DEAD_COLUMNS if wanted.get("dead") == "true" else ()
     return StructType([*(field for field in COLUMNS if field.name not in left_out), *more])
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from lapwing.errors import LapwingError, ProtocolError
-from lapwing.spark.directory import ask_all, discover
+from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import CONNECT_SECONDS, BrokerAway, call, patiently, tls_context
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.stream_reader import FirstBatch
@@ -137,8 +137,7 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return f"topic {self._options.topics[0]}, channel {self._options.channel}"
 
     def _addresses(self) -> list[str]:
-        access = self._options.access
-        addresses = discover(access, self._options.topics)
+        addresses = Directory(self._options.access).find(self._options.topics)
         if not addresses:
             logger.warning("nsqlookupd knows of no broker with the topic %s", self._options.topics[0])
         return addresses
@@ -233,7 +232,9 @@ class SpoolSubscription:
         if access.tls and not granted.get("tls_v1"):
             raise NotWelcome(f"{where}: the broker does not offer TLS, and tls=true asks for it")
         if granted.get("tls_v1"):
-            self._start_tls(address.rpartition(":")[0], options)
+            host = address.rpartition(":")[0]
+            self._socket = tls_context(access).wrap_socket(self._socket, server_hostname=host)
+            self._answer()
         if granted.get("auth_required") and access.secret is None:
             raise NotWelcome(f"{where}: the broker wants AUTH; the option authSecret is missing")
         try:
@@ -244,10 +245,6 @@ class SpoolSubscription:
             if str(error).startswith(_FINAL):
                 raise NotWelcome(f"{where}: {error}") from error
             raise
-
-    def _start_tls(self, host: str, options: SourceOptions) -> None:
-        self._socket = tls_context(options.access).wrap_socket(self._socket, server_hostname=host)
-        self._answer()
 
     def _say(self, command: bytes) -> None:
         self._socket.sendall(command)

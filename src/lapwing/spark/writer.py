@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from lapwing.errors import LapwingError
-from lapwing.spark.directory import discover
+from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.options import SinkOptions
 from lapwing.spark.sink_home import sink_home
@@ -61,13 +61,6 @@ class StagedRows(WriterCommitMessage):
     parts: int
     count: int
     topics: set[str]
-
-
-@dataclass
-class SentRows(WriterCommitMessage):
-    """The count of rows that one task has published."""
-
-    count: int
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -245,21 +238,21 @@ def abort(messages: list[WriterCommitMessage | None], options: SinkOptions) -> N
             logger.warning("what was staged for batch %s stays until it is swept: %s", message.batch, error)
 
 
-def send(rows: "Iterator[pa.RecordBatch]", options: SinkOptions) -> SentRows:
+def send(rows: "Iterator[pa.RecordBatch]", options: SinkOptions) -> WriterCommitMessage:
     """Publish a task's rows at once, at the first broker that takes them: at least once."""
     from lapwing.spark.batches import batches
 
-    sent = SentRows(0)
-    addresses = patiently("finding brokers", lambda: discover(options.access), options.access)
+    sent = 0
+    addresses = patiently("finding brokers", lambda: Directory(options.access).find(), options.access)
     if not addresses:
         raise LapwingError("nsqlookupd knows of no broker")
     task = TaskContext.get()
     turn = task.partitionId() if task else 0
     for record_batch in rows:
         for part in batches(record_batch, options.topic, options.batch_bytes):
-            turn = _send_part(part, addresses, turn, options, sent.count)
-            sent.count += part.count
-    return sent
+            turn = _send_part(part, addresses, turn, options, sent)
+            sent += part.count
+    return WriterCommitMessage()
 
 
 def _send_part(part: "Batch", addresses: list[str], turn: int, options: SinkOptions, before: int) -> int:

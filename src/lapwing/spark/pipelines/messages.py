@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from lapwing.errors import ConfigError
-from lapwing.spark.directory import ask_all, discover
+from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, WrongPort, call, patiently
 from lapwing.spark.options import BrokerAccess, OptionError, sink_options, source_options
 from lapwing.spark.pipelines.pipeline_settings import ParsedSettings, PipelineSettings, StreamSettings
@@ -93,7 +93,7 @@ def brokers(settings: PipelineSettings) -> tuple[str, ...]:
 def _answering(settings: PipelineSettings, found: BrokerAccess) -> tuple[str, ...]:
     """Return the brokers; raises `BrokerAway` while none of them answers, `ConfigError` for what no time mends."""
     try:
-        addresses = list(settings.nsqd) or sorted(discover(found))
+        addresses = list(settings.nsqd) or sorted(Directory(found).find())
         if not addresses:
             at = ", ".join(settings.lookupd)
             raise BrokerAway(f"nsqlookupd at {at}", "knows of no nsqd; start one, or use --nsqd")
