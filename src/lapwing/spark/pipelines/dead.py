@@ -8,7 +8,7 @@ from lapwing.spark.pipelines.batch_table import BatchTable
 from lapwing.spark.pipelines.compact import MergeSettings
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.pipeline_settings import DeadSettings
-from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, persisted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,15 +29,12 @@ def build(settings: DeadSettings, context: RunContext) -> PreparedQuery:
 
     def write(batch: "DataFrame", number: int) -> None:
         query, until = context.checkpoint.query(), context.checkpoint.offsets(number)
-        dated = batch.withColumn("date", F.to_date(F.coalesce("dead_at", "timestamp"))).persist()
-        try:
+        with persisted(batch.withColumn("date", F.to_date(F.coalesce("dead_at", "timestamp")))) as dated:
             for name, rows in ((LETTERS, dated), (COUNTS, counted(dated))):
                 there = tables[name].has(query, number)
                 added = 0 if there else tables[name].add_rows(rows.coalesce(1), query, number, until)
                 if name == LETTERS:
                     context.count_out(added)
-        finally:
-            dated.unpersist()
 
     return PreparedQuery(frame.writeStream.foreachBatch(write), settings.trigger, close=release)
 

@@ -70,6 +70,12 @@ def rejected(everything: "DataFrame", rejects: str, name: str) -> "DataFrame":
     return bad.select(*(value.alias(column) for column, value in _reject(rejects, name).items()))
 
 
+def once(rows: "DataFrame", sink: dict[str, str], name: str, batch: int) -> None:
+    """Publish the messages as a batch of the sink of this name: brokers publish each batch of it once."""
+    batch_of = {"sinkId": name, "batchId": str(batch)}
+    rows.write.format("lapwing").options(**sink, **batch_of).mode("append").save()
+
+
 def _messages(frame: "DataFrame", columns: list[str], to: str, name: str, *more: str) -> "DataFrame":
     if "body" not in columns:
         frame = frame.select(F.to_json(F.struct(*(F.col(f"`{column}`") for column in columns))).alias("body"), *more)

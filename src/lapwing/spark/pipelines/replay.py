@@ -24,7 +24,7 @@ from lapwing.spark.pipelines.files import LocalFiles, is_local
 from lapwing.spark.pipelines.messages import read_options, sink_access
 from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
 from lapwing.spark.pipelines.progress import PipelineProgress
-from lapwing.spark.pipelines.run_context import RunContext
+from lapwing.spark.pipelines.run_context import RunContext, persisted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -155,18 +155,12 @@ class ReplayJob:
     def _publish(self, chunk: ReplayRange, number: int) -> int:
         """Publish one chunk, once; how many messages it had."""
         settings = self._settings
-        rows = publish.messages(
-            shaped(select(settings, self._context, chunk), settings), settings.to, settings.name
-        ).persist()
-        try:
-            count = rows.count()
-            sink = sink_access(settings, self._plan.brokers)
-            once = {**sink, "sinkId": f"replay-{self._plan.id}", "batchId": str(number)}
-            if count:
-                rows.write.format("lapwing").options(**once).mode("append").save()
+        chosen = shaped(select(settings, self._context, chunk), settings)
+        with persisted(publish.messages(chosen, settings.to, settings.name)) as rows:
+            if count := rows.count():
+                sink = sink_access(settings, self._plan.brokers)
+                publish.once(rows, sink, f"replay-{self._plan.id}", number)
             return count
-        finally:
-            rows.unpersist()
 
     def _tell(self, **news: Any) -> None:
         with self._lock:
@@ -312,19 +306,15 @@ def _lasting(settings: ReplaySettings) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in _FREE}
 
 
-def _plan_file(name: str) -> str:
-    return f"replay-{name}.json"
-
-
 def keep_plan(plan: ReplayPlan, context: RunContext) -> None:
     """Write the plan, and how far it has come, where the next run finds it."""
-    LocalFiles(context.paths.home.path).write(_plan_file(plan.id), json.dumps(asdict(plan)).encode())
+    LocalFiles(context.paths.home.path).write(f"replay-{plan.id}.json", json.dumps(asdict(plan)).encode())
 
 
 def load_plan(name: str, context: RunContext) -> ReplayPlan | None:
     """Return the plan that was kept under this id, if one was."""
     try:
-        found = json.loads(LocalFiles(context.paths.home.path).read(_plan_file(name)))
+        found = json.loads(LocalFiles(context.paths.home.path).read(f"replay-{name}.json"))
     except FileNotFoundError:
         return None
     stretches = tuple(ReplayRange(**each) for each in found.pop("stretches"))

@@ -14,7 +14,7 @@ from lapwing.spark.pipelines.compact import MergeSettings
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import REJECTED, TIME, divided, parse, with_time
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RollupSettings
-from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, nothing
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, nothing, persisted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,28 +114,21 @@ def write(
     sink = publish.options(settings, context) if to or rejects else {}
 
     def save(batch: "DataFrame", number: int) -> None:
-        batch = batch.persist()
-        try:
-            _save(batch, number)
-        finally:
-            batch.unpersist()
-
-    def _save(batch: "DataFrame", number: int) -> None:
-        done = batch.where(F.col(REJECTED).isNull()).drop(REJECTED) if rejects else batch
-        aside = F.count(REJECTED) if rejects else F.lit(0)
-        [[there, bad]] = batch.select(F.count("*"), aside).collect()
-        if not there:
-            return
-        context.count_rejected(bad)
-        query = context.checkpoint.query()
-        if table is not None and there > bad and not table.has(query, number):
-            dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
-            context.count_out(table.add_rows(dated, query, number, context.checkpoint.offsets(number)))
-        if to or rejects:
-            rows = _outgoing(batch.coalesce(1), to, rejects, settings.name)
-            once = {**sink, "sinkId": f"rollup-{query}", "batchId": str(number)}
-            rows.write.format("lapwing").options(**once).mode("append").save()
-            published()
+        with persisted(batch) as kept:
+            done = kept.where(F.col(REJECTED).isNull()).drop(REJECTED) if rejects else kept
+            aside = F.count(REJECTED) if rejects else F.lit(0)
+            [[there, bad]] = kept.select(F.count("*"), aside).collect()
+            if not there:
+                return
+            context.count_rejected(bad)
+            query = context.checkpoint.query()
+            if table is not None and there > bad and not table.has(query, number):
+                dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
+                context.count_out(table.add_rows(dated, query, number, context.checkpoint.offsets(number)))
+            if to or rejects:
+                rows = _outgoing(kept.coalesce(1), to, rejects, settings.name)
+                publish.once(rows, sink, f"rollup-{query}", number)
+                published()
 
     writer = frame.writeStream.foreachBatch(save).outputMode("append")
     return PreparedQuery(writer, trigger, close=nothing if table is None else table.close)

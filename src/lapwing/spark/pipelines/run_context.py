@@ -1,6 +1,7 @@
 """The base of a pipeline when it starts: its session, its checkpoint, its brokers, its place on disk."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from lapwing.spark.pipelines.settings import place
 from lapwing.spark.session import activate
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -49,6 +50,16 @@ class RunContext:
     def activate(self) -> None:
         """Make the session that of this thread, as it has to be for writes."""
         activate(self.spark)
+
+
+@contextmanager
+def persisted(rows: "DataFrame") -> Iterator["DataFrame"]:
+    """Give rows that Spark keeps while several steps read them, and does not compute again."""
+    kept = rows.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def nothing() -> None:

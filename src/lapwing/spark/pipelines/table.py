@@ -12,7 +12,7 @@ from lapwing.spark.pipelines.jdbc_store import JdbcStore
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.parse import OURS, REJECTED, TIME, divided, parse, rejecting, with_time
 from lapwing.spark.pipelines.pipeline_settings import TableSettings
-from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
+from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, persisted
 from lapwing.spark.pipelines.stores import PARTITIONS, DeltaStore, IcebergStore, ParquetStore, TableStore
 
 if TYPE_CHECKING:
@@ -111,23 +111,14 @@ def _batch_writer(
     """Return the function that adds a micro-batch: first its rows to the table, then its rejects to their topic."""
 
     def write(batch: "DataFrame", number: int) -> None:
-        batch = batch.persist()
-        try:
-            _write(batch, number)
-        finally:
-            batch.unpersist()
-
-    def _write(batch: "DataFrame", number: int) -> None:
         query = context.checkpoint.query()
-        rows = batch.where(F.col(REJECTED).isNull()).drop(REJECTED)
-        if not store.has(query, number):
-            context.count_out(store.add(rows, query, number))
-        bad = batch.where(F.col(REJECTED).isNotNull())
-        rejected = bad.count()
-        if rejected and rejects:
-            messages = publish.rejected(batch.coalesce(1), rejects, settings.name)
-            once = {**sink, "sinkId": f"table-{query}", "batchId": str(number)}
-            messages.write.format("lapwing").options(**once).mode("append").save()
-        context.count_rejected(rejected)
+        with persisted(batch) as kept:
+            rows = kept.where(F.col(REJECTED).isNull()).drop(REJECTED)
+            if not store.has(query, number):
+                context.count_out(store.add(rows, query, number))
+            rejected = kept.where(F.col(REJECTED).isNotNull()).count()
+            if rejected and rejects:
+                publish.once(publish.rejected(kept.coalesce(1), rejects, settings.name), sink, f"table-{query}", number)
+            context.count_rejected(rejected)
 
     return write
