@@ -16,11 +16,9 @@ from daemons import start_nsqlookupd, until
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import archive, spec
 from lapwing.spark.pipelines.archive_views import VANISHED
-from lapwing.spark.pipelines.published import published
-from lapwing.spark.pipelines.report import proof_text
 from lapwing.spark.pipelines.run_command import RunCommand, remembered
 from lapwing.spark.pipelines.running import PipelineRun, RunRequest
-from lapwing.spark.pipelines.verify import verify
+from lapwing.spark.pipelines.verify import proof_text, published, verify
 
 pytestmark = pytest.mark.spark
 

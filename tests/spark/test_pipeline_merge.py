@@ -18,7 +18,7 @@ from lapwing.spark.pipelines.compact import MergeSettings, compact
 from lapwing.spark.pipelines.files import LocalFiles
 from lapwing.spark.pipelines.manifest_table import ManifestTable
 from lapwing.spark.pipelines.merge import merge
-from lapwing.spark.pipelines.report import proof_text
+from lapwing.spark.pipelines.verify import proof_text
 
 FOLDER = "topic=orders/date=2999-11-15/hour=10"
 ORDER = ("node", "log_id", "sequence")

@@ -18,9 +18,9 @@ from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings, RollupSettings
 from lapwing.spark.pipelines.progress import PipelineProgress, from_spark
 from lapwing.spark.pipelines.publish import options
-from lapwing.spark.pipelines.report import proof_text
 from lapwing.spark.pipelines.run_context import RunContext
 from lapwing.spark.pipelines.stderr_filter import meaningful
+from lapwing.spark.pipelines.verify import proof_text
 
 FOLDER = "topic=orders/date=2026-11-15/hour=10"
 

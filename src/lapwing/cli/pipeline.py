@@ -315,10 +315,9 @@ def verify(
 ) -> None:
     """Prove that every message is in an archive exactly once: reads all sequences; exit status 1 if not so."""
     with spark_needed():
-        from lapwing.spark.pipelines.published import published
-        from lapwing.spark.pipelines.report import proof_json, proof_text
         from lapwing.spark.pipelines.settings import BadSetting
         from lapwing.spark.pipelines.settings import sequences as parse
+        from lapwing.spark.pipelines.verify import proof_json, proof_text, published
         from lapwing.spark.pipelines.verify import verify as prove
     try:
         span = parse(sequences) if sequences else None

@@ -1,13 +1,13 @@
 """Proof that an archive holds every message of a range of sequences exactly once.
 
 The sequences are read out of the files themselves, all of them, and compared with what by the manifest has been
-archived, and with what the brokers have published if they are asked.
+archived, and with what the brokers have published if they are asked. The result is shown in words or as JSON.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,10 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from lapwing.errors import LapwingError
+from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark.directory import Directory, ask_all
+from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.options import BrokerAccess
 from lapwing.spark.pipelines import manifest_table as tables
 from lapwing.spark.pipelines.files import Files, HadoopFiles, open_files
 from lapwing.spark.pipelines.manifest_table import Log, TableContents, topic_of
@@ -71,6 +74,23 @@ class Proof:
     @property
     def sound(self) -> bool:
         return not self.faults and all(log.sound for log in self.logs)
+
+
+def published(nsqd: tuple[str, ...], lookupd: tuple[str, ...] = ()) -> dict[Log, Run]:
+    """Return (first, next) of every log of these brokers, by topic, node and identity; all of them have to answer."""
+    access = BrokerAccess(nsqd=nsqd, lookupd=lookupd)
+    try:
+        addresses = Directory(access).find(departed=True)
+    except BrokerAway as error:
+        raise ConfigError(f"{error}; is nsqlookupd running?") from error
+    found = {}
+    for _, answer in ask_all(addresses, lambda address: call(address, access, "GET", "/log/offsets")):
+        if isinstance(answer, BrokerAway | BrokerRefused):
+            raise ConfigError(f"{answer}; is this nsqd running?")
+        assert isinstance(answer, dict)
+        for topic in answer["topics"]:
+            found[topic["topic"], int(answer["node_id"]), topic["log_id"]] = (topic["first"], topic["next"])
+    return found
 
 
 class _Moved(Exception):
@@ -248,3 +268,54 @@ def shown(ranges: list[Run]) -> str:
     parts = [f"{first:,}" if stop == first + 1 else f"{first:,} .. {stop - 1:,}" for first, stop in ranges]
     more = f" and {len(parts) - _MOST_SHOWN} more ranges" if len(parts) > _MOST_SHOWN else ""
     return f"{total:,} messages: {', '.join(parts[:_MOST_SHOWN])}{more}"
+
+
+def proof_json(proof: Proof) -> dict[str, Any]:
+    """Return the proof for programs."""
+    logs = [{**asdict(log), "waiting": log.waiting, "sound": log.sound} for log in proof.logs]
+    return {**asdict(proof), "logs": logs, "sound": proof.sound}
+
+
+def proof_text(proof: Proof) -> str:
+    """Return the proof for people."""
+    lines = [f"{proof.place}: {proof.rows:,} messages in {proof.files:,} files", ""]
+    asked = any(log.published is not None for log in proof.logs)
+    head = ["topic", "node", "log", "sequences", "messages", "missing", "twice", *(["waiting"] if asked else [])]
+    rows = [head, *([*_row(log), *([_waiting(log)] if asked else [])] for log in proof.logs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    for row in rows:
+        cells = [
+            text.ljust(width) if column in (0, 2) else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.append("")
+    for log in proof.logs:
+        where = f"topic {log.topic}, node {log.node}, log {log.log_id}"
+        if log.missing:
+            lines.append(f"MISSING  {where}: {shown(log.missing)}")
+        if log.twice:
+            lines.append(f"TWICE    {where}: {shown(log.twice)}")
+        if not log.archived:
+            lines.append(f"NOT ARCHIVED  {where}: {log.waiting or 0:,} messages; no batch has begun with this log")
+        if log.ended:
+            lost = f"; deleted before they were archived: {shown(log.lost)}" if log.lost else ""
+            lines.append(f"DELETED  {where}: the topic was deleted or created again{lost}")
+    lines += [f"FAULT    {fault}" for fault in proof.faults]
+    if proof.sound:
+        lines.append("complete: every message of these ranges is there exactly once")
+    else:
+        lines.append("NOT COMPLETE")
+    return "\n".join(lines)
+
+
+def _row(log: LogProof) -> list[str]:
+    return [
+        log.topic, str(log.node), log.log_id,
+        f"{log.first:,} .. {log.stop - 1:,}" if log.stop > log.first else "none",
+        f"{log.rows:,}", f"{sum(b - a for a, b in log.missing):,}", f"{sum(b - a for a, b in log.twice):,}",
+    ]  # fmt: skip
+
+
+def _waiting(log: LogProof) -> str:
+    return "gone" if log.waiting is None else f"{log.waiting:,}"
