@@ -8,7 +8,6 @@ next sample covers it.
 
 import json
 import logging
-import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from lapwing.spark.pipelines.parse import TIME
 from lapwing.spark.pipelines.pipeline_settings import OWN_TOPICS, FlowSettings
 from lapwing.spark.pipelines.rollup import windows, write
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
+from lapwing.wire.nsq.commands import batch
 
 logger = logging.getLogger(__name__)
 
@@ -226,8 +226,6 @@ class Sampler:
         counters = self._counters.setdefault(address, Counters())
         samples = list(counters.samples(stats, self._nodes[address], now=time.time()))
         if samples:
-            bodies = [json.dumps(sample, separators=(",", ":")).encode() for sample in samples]
-            framed = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
-            batch = struct.pack(">i", len(bodies)) + framed
-            call(address, self._access, "POST", "/mpub", {"topic": self._topic, "binary": "true"}, batch)
+            body = batch(json.dumps(sample, separators=(",", ":")).encode() for sample in samples)
+            call(address, self._access, "POST", "/mpub", {"topic": self._topic, "binary": "true"}, body)
         return len(samples)

@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -49,6 +49,12 @@ def setting(
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=facts)
     return field(default=default, metadata=facts)
+
+
+def meant(given: str, known: Collection[str], otherwise: str = "") -> str:
+    """Return the hint for an unknown word: the nearest known one, else `otherwise`, else all that are known."""
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(known)}"
 
 
 def text(value: Any) -> str:

@@ -4,7 +4,6 @@ Every complaint names the place (`file:line`), the fault, and what to do instead
 """
 
 import dataclasses
-import difflib
 import importlib.util
 import os
 import re
@@ -33,7 +32,7 @@ from lapwing.spark.pipelines.pipeline_settings import (
     TableSettings,
     TransformSettings,
 )
-from lapwing.spark.pipelines.settings import BadSetting, Parse
+from lapwing.spark.pipelines.settings import BadSetting, Parse, meant
 
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\}")
 _INSIDE: Final = re.compile(r" \(line (\d+), column \d+\)$")  # the place in an expression, as `analysis` writes it
@@ -99,8 +98,7 @@ def unused(overrides: Iterable[str], specs: Iterable[PipelineSpec]) -> list[str]
 def hint(override: str, specs: Iterable[PipelineSpec]) -> str:
     """Return what may have been meant by an override that no pipeline has taken."""
     known = sorted({key for spec in specs for key in keys(spec.settings.kind)})
-    near = difflib.get_close_matches(_split(override)[1], known, n=1)
-    return "has no such setting; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
+    return f"has no such setting; {meant(_split(override)[1], known)}"
 
 
 def keys(kind: str) -> list[str]:
@@ -120,8 +118,7 @@ def _read(what: str) -> list[_Given]:
         return [_Given("", {"kind": what, "name": what}, {"kind": "", "name": ""})]
     path = Path(what)
     if path.suffix not in (".yaml", ".yml", ".py"):
-        near = difflib.get_close_matches(what, KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}, and files ending in .yaml or .py"
+        hint = meant(what, KINDS, f"there are {', '.join(KINDS)}, and files ending in .yaml or .py")
         raise ConfigError(f"no pipeline is called {what}; {hint}")
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; `lapwing pipeline init` writes one to start from")
@@ -267,14 +264,11 @@ def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Pip
     if kind is None:
         raise ConfigError(f"{given.origin}: no kind; set kind: {', '.join(KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
-        near = difflib.get_close_matches(str(kind), KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
-        raise ConfigError(f"{_at(given, 'kind')}no kind of pipeline is called {kind}; {hint}")
+        raise ConfigError(f"{_at(given, 'kind')}no kind of pipeline is called {kind}; {meant(str(kind), KINDS)}")
     known = keys(kind)
     for key in given.values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"{kind} has: {', '.join(known)}"
+            hint = meant(key, known, f"{kind} has: {', '.join(known)}")
             raise ConfigError(f"{_at(given, key)}unknown key {key}; {hint}")
     for key, value in extra.items():
         if key in known:

@@ -1,12 +1,12 @@
 """A commented file for each kind of pipeline, made from what is known of its settings."""
 
-import difflib
 import textwrap
 from typing import Any, Final
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import spec
 from lapwing.spark.pipelines.pipeline_settings import DEFAULT_NSQD, KINDS
+from lapwing.spark.pipelines.settings import meant
 
 # settings that stand in the file as they are; all others are there as comments
 _SAID: Final[dict[str, dict[str, str]]] = {
@@ -42,9 +42,7 @@ _SAID: Final[dict[str, dict[str, str]]] = {
 def template(kind: str) -> str:
     """Return the text of a file that runs as it stands."""
     if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
-        raise ConfigError(f"no kind of pipeline is called {kind}; {hint}")
+        raise ConfigError(f"no kind of pipeline is called {kind}; {meant(kind, KINDS)}")
     about = (KINDS[kind].__doc__ or "").strip()
     lines = [f"# {about}", "# Run it: lapwing pipeline run THIS_FILE", "", f"kind: {kind}", ""]
     said = {"nsqd": f"[{', '.join(DEFAULT_NSQD)}]", **_SAID[kind]}
