@@ -19,24 +19,20 @@ def _moment(text: str) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def _same(text: str) -> str:
-    return text
-
-
 _TIME: Final = pa.timestamp("us", tz="UTC")
 # by column: the header, its type in Arrow, and its value
 _COLUMNS: Final[dict[str, tuple[str, pa.DataType, Callable[[str], Any]]]] = {
-    "reason": ("dead-reason", pa.string(), _same),
-    "error": ("dead-error", pa.string(), _same),
+    "reason": ("dead-reason", pa.string(), str),
+    "error": ("dead-error", pa.string(), str),
     "failures": ("dead-failures", pa.int32(), _whole),
     "deliveries": ("dead-deliveries", pa.int32(), _whole),
     "deaths": ("dead-count", pa.int32(), _whole),
-    "consumer": ("dead-consumer", pa.string(), _same),
-    "origin_topic": ("dead-topic", pa.string(), _same),
-    "origin_channel": ("dead-channel", pa.string(), _same),
-    "origin_node": ("dead-node", pa.string(), _same),
+    "consumer": ("dead-consumer", pa.string(), str),
+    "origin_topic": ("dead-topic", pa.string(), str),
+    "origin_channel": ("dead-channel", pa.string(), str),
+    "origin_node": ("dead-node", pa.string(), str),
     "origin_sequence": ("dead-sequence", pa.int64(), _whole),
-    "origin_id": ("dead-id", pa.string(), _same),
+    "origin_id": ("dead-id", pa.string(), str),
     "published_at": ("dead-published", _TIME, _moment),
     "first_failed_at": ("dead-first-failed", _TIME, _moment),
     "dead_at": ("dead-at", _TIME, _moment),

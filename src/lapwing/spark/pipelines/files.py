@@ -146,21 +146,15 @@ class HadoopFiles:
     def read(self, path: str) -> bytes:
         if not self.exists(path):
             raise FileNotFoundError(path)
-        stream = self._system.open(self._at(path))
-        try:
+        with contextlib.closing(self._system.open(self._at(path))) as stream:
             return bytes(stream.readAllBytes())
-        finally:
-            stream.close()
 
     def write(self, path: str, data: bytes, *, new: bool = False) -> None:
         if new and self.exists(path):
             raise FileExistsError(path)
         draft = self._at(f"{path}.{os.getpid()}.new")
-        stream = self._system.create(draft, True)
-        try:
+        with contextlib.closing(self._system.create(draft, True)) as stream:
             stream.write(bytearray(data))
-        finally:
-            stream.close()
         if not new:
             self._system.delete(self._at(path), False)
         if not self._system.rename(draft, self._at(path)):

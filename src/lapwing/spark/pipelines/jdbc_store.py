@@ -9,7 +9,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -95,12 +95,9 @@ class JdbcStore(TableStore):
 
     def _number(self, query: str) -> int:
         """Return the first number of the result, -1 if there is none."""
-        connection = self._connect()
-        try:
+        with closing(self._connect()) as connection:
             found = connection.createStatement().executeQuery(query)
             return int(found.getLong(1)) if found.next() else -1
-        finally:
-            connection.close()
 
     def add(self, rows: "DataFrame", query: str, batch: int) -> int:
         prepared = self._prepared(rows)
@@ -201,8 +198,7 @@ class JdbcStore(TableStore):
     @contextmanager
     def _transaction(self) -> Iterator[Callable[[str], int]]:
         """Give a function that runs a statement and returns how many rows it changed; all are committed, or none."""
-        connection = self._connect()
-        try:
+        with closing(self._connect()) as connection:
             connection.setAutoCommit(False)
             statement = connection.createStatement()
             try:
@@ -211,8 +207,6 @@ class JdbcStore(TableStore):
             except BaseException:
                 connection.rollback()
                 raise
-        finally:
-            connection.close()
 
     def _quote(self, name: str) -> str:
         dialects = self._jvm.org.apache.spark.sql.jdbc.JdbcDialects
