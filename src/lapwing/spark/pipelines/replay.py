@@ -25,6 +25,7 @@ from lapwing.spark.pipelines.messages import read_options, sink_access
 from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
 from lapwing.spark.pipelines.progress import PipelineProgress
 from lapwing.spark.pipelines.run_context import RunContext, persisted
+from lapwing.spark.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,7 +123,7 @@ class ReplayJob:
 
     def _run(self) -> None:
         try:
-            self._context.activate()
+            activate(self._context.spark)
             self._work()
         except Exception as error:
             text = str(error) if isinstance(error, LapwingError) else complaint(error)

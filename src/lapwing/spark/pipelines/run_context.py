@@ -10,7 +10,6 @@ from lapwing.spark.pipelines.checkpoint import Checkpoint
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings
 from lapwing.spark.pipelines.settings import place
-from lapwing.spark.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,10 +45,6 @@ class RunContext:
     def count_rejected(self, rows: int) -> None:
         """Count messages that were rejected."""
         self.rejected = (self.rejected or 0) + rows
-
-    def activate(self) -> None:
-        """Make the session that of this thread, as it has to be for writes."""
-        activate(self.spark)
 
 
 @contextmanager

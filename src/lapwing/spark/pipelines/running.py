@@ -25,6 +25,7 @@ from lapwing.spark.pipelines.pipeline_settings import ReplaySettings, StreamSett
 from lapwing.spark.pipelines.progress import PipelineProgress, ProgressReporter
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, paths_of
 from lapwing.spark.pipelines.spec import PipelineSpec
+from lapwing.spark.session import activate, local_session, session_builder, warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -352,9 +353,8 @@ class PipelineRun:
         for key, value in QUERY_CONF.items():
             spark.conf.set(key, value)
         checkpoint = Checkpoint(open_files(paths.checkpoint, spark))
-        context = RunContext(spark, paths, checkpoint, self._brokers[spec.name], spec.function)
-        context.activate()
-        return context
+        activate(spark)
+        return RunContext(spark, paths, checkpoint, self._brokers[spec.name], spec.function)
 
     def _started(self, prepared: PreparedQuery, context: RunContext, progress: PipelineProgress) -> Job:
         writer = prepared.writer.option("checkpointLocation", context.paths.checkpoint).queryName(progress.name)
@@ -411,8 +411,6 @@ class PipelineRun:
 def start_session(master: str, conf: Mapping[str, str], jars: Sequence[str] = ()) -> "SparkSession":
     """Return the session for pipelines, the one of this process if there is one; raises `LapwingError`."""
     from pyspark.errors import PySparkException
-
-    from lapwing.spark.session import local_session, session_builder, warehouse
 
     # no pipeline has tables, and Spark would make a folder for them in whatever directory this is
     conf = {**CONF, "spark.sql.warehouse.dir": str(warehouse()), **conf}
