@@ -76,7 +76,8 @@ def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
         else:
             context.count_out(table.add_rows(_shaped(batch, until), query, number, until))
 
-    stream = messages(context.spark, settings).writeStream
+    more = {"includeHeaders": str(settings.headers).lower(), "maxRecordsPerPartition": str(settings.rows_per_task)}
+    stream = read_stream(context.spark, settings, **more).writeStream
     return PreparedQuery(stream.foreachBatch(write), settings.trigger, finish=table.finish, close=table.close)
 
 
@@ -86,16 +87,6 @@ def _going_on(until: dict[str, Any], settings: ArchiveSettings) -> dict[str, Any
     return {topic: {} for topic in there.holdings} | {
         topic: places for topic, places in until.items() if settings.reads(topic)
     }
-
-
-def messages(spark: "SparkSession", settings: ArchiveSettings) -> "DataFrame":
-    """Return the stream that is archived."""
-    options = stream_options(
-        settings,
-        includeHeaders=str(settings.headers).lower(),
-        maxRecordsPerPartition=str(settings.rows_per_task),
-    )
-    return read_stream(spark, options)
 
 
 def _merging(settings: ArchiveSettings) -> MergeSettings:

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 
 from lapwing.spark.pipelines.batch_table import BatchTable
 from lapwing.spark.pipelines.compact import MergeSettings
-from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.pipeline_settings import DeadSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, persisted
 
@@ -20,7 +20,7 @@ _MERGING = MergeSettings(after=64, file_bytes=64 << 20)
 
 def build(settings: DeadSettings, context: RunContext) -> PreparedQuery:
     """Return the query that archives and counts dead letters."""
-    frame = read_stream(context.spark, stream_options(settings, dead="true", includeHeaders="true"))
+    frame = read_stream(context.spark, settings, dead="true", includeHeaders="true")
     tables = {name: _open(f"{context.paths.out}/{name}", settings, context) for name in (LETTERS, COUNTS)}
 
     def release() -> None:

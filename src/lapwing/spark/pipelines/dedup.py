@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import compiling
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import schema_of
 from lapwing.spark.pipelines.pipeline_settings import DedupSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
@@ -21,7 +21,7 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 
 def build(settings: DedupSettings, context: RunContext) -> PreparedQuery:
     """Return the query that lets the first of equal messages through."""
-    frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
+    frame = read_stream(context.spark, settings, includeHeaders="true")
     with compiling(f"{settings.name}: by"):
         keyed = _keyed(frame, settings, context)
     # a message without a key equals no other

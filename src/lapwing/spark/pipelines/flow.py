@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, call
 from lapwing.spark.options import BrokerAccess
-from lapwing.spark.pipelines.messages import access, read_stream, stream_options
+from lapwing.spark.pipelines.messages import access, read_stream
 from lapwing.spark.pipelines.parse import TIME
 from lapwing.spark.pipelines.pipeline_settings import OWN_TOPICS, FlowSettings
 from lapwing.spark.pipelines.rollup import windows, write
@@ -59,7 +59,7 @@ def build(settings: FlowSettings, context: RunContext) -> PreparedQuery:
     found = access(settings)
     sampler = Sampler(found, settings.topics[0], settings.every)
     sampler.sample()  # so that the topic is there when the query starts
-    frame = read_stream(context.spark, stream_options(settings))
+    frame = read_stream(context.spark, settings)
     rows = frame.select(F.from_json(F.col("body").cast("string"), SCHEMA).alias("_value")).select("_value.*")
     timed = rows.where("topic is not null").withColumn(TIME, F.timestamp_millis("at"))
     grouped = windows(

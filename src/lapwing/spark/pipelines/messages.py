@@ -31,6 +31,11 @@ def read_options(settings: PipelineSettings) -> dict[str, str]:
     return {**own, **access_options(settings), **({"archive": archive} if archive else {})}
 
 
+def topic_options(settings: StreamSettings) -> dict[str, str]:
+    """Return which topics are read."""
+    return {"topicPattern": settings.pattern} if settings.pattern else {"topic": ",".join(settings.topics)}
+
+
 def stream_options(settings: StreamSettings, **more: str) -> dict[str, str]:
     """Return the options of a stream over the topics; raises `ConfigError`."""
     raw = {
@@ -45,7 +50,7 @@ def stream_options(settings: StreamSettings, **more: str) -> dict[str, str]:
         raw |= {"startingTimestamp": settings.start[1:], "startingOffsetsByTimestampStrategy": "latest"}
     else:
         raw["startingOffsets"] = settings.start
-    raw.update({"topicPattern": settings.pattern} if settings.pattern else {"topic": ",".join(settings.topics)})
+    raw |= topic_options(settings)
     try:
         source_options(raw, streaming=True)
     except OptionError as error:
@@ -53,9 +58,9 @@ def stream_options(settings: StreamSettings, **more: str) -> dict[str, str]:
     return raw
 
 
-def read_stream(spark: "SparkSession", options: dict[str, str]) -> "DataFrame":
-    """Return the messages, as they come."""
-    return spark.readStream.format("lapwing").options(**options).load()
+def read_stream(spark: "SparkSession", settings: StreamSettings, **more: str) -> "DataFrame":
+    """Return the messages of the topics, as they come; raises `ConfigError`."""
+    return spark.readStream.format("lapwing").options(**stream_options(settings, **more)).load()
 
 
 def sink_access(settings: PipelineSettings, nsqd: tuple[str, ...], **more: str) -> dict[str, str]:

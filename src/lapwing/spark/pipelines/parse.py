@@ -16,7 +16,7 @@ from lapwing.spark.failures import analysis, compiling
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.messages import access, stream_options
-from lapwing.spark.pipelines.pipeline_settings import ParsedSettings
+from lapwing.spark.pipelines.pipeline_settings import ParsedSettings, RejectingSettings
 from lapwing.spark.pipelines.run_context import RunContext
 from lapwing.spark.survey import survey
 
@@ -56,9 +56,7 @@ class ParsedInput:
     everything: "DataFrame"
 
 
-def parse(
-    frame: "DataFrame", settings: ParsedSettings, context: RunContext, *, reject_unknown: bool = False
-) -> "DataFrame":
+def parse(frame: "DataFrame", settings: RejectingSettings, context: RunContext) -> "DataFrame":
     """Return the messages as columns, by the format of the settings; `frame` has those of the source, headers too.
 
     What cannot be parsed is among them, with a reason; `divided` separates them.
@@ -79,7 +77,8 @@ def parse(
     marked = _with_parsed(frame, parsed(text, schema))
     value = F.col("_parsed").getField(_VALUE)
     fields = [value.getField(field.name).alias(field.name) for field in schema.fields]
-    return marked.select(*fields, *about, _reason(schema, reject_unknown=reject_unknown).alias(_REASON))
+    reason = _reason(schema, reject_unknown=settings.drift == "reject")
+    return marked.select(*fields, *about, reason.alias(_REASON))
 
 
 def _with_parsed(frame: "DataFrame", parsed: "Column") -> "DataFrame":

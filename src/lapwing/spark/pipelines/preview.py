@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines import table, transform
-from lapwing.spark.pipelines.messages import read_options
+from lapwing.spark.pipelines.messages import read_options, topic_options
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse, said
 from lapwing.spark.pipelines.pipeline_settings import TableSettings, TransformSettings
 from lapwing.spark.pipelines.run_context import RunContext
@@ -31,7 +31,7 @@ def preview(spec: PipelineSpec, context: RunContext) -> Iterator[str]:
         good, bad = rows.where(F.col(REJECTED).isNull()).drop(REJECTED), rows.where(F.col(REJECTED).isNotNull())
     elif isinstance(settings, TransformSettings):
         frame = _sample(settings, context)
-        found = divided(parse(frame, settings, context, reject_unknown=settings.drift == "reject"))
+        found = divided(parse(frame, settings, context))
         good = transform.result_of(found.good, settings, context)
         bad = found.everything.where(F.col(REJECTED).isNotNull())
     else:
@@ -46,10 +46,7 @@ def preview(spec: PipelineSpec, context: RunContext) -> Iterator[str]:
 
 
 def _sample(settings: TableSettings | TransformSettings, context: RunContext) -> "DataFrame":
-    topics: dict[str, str] = {"topicPattern": settings.pattern}
-    if settings.topics:
-        topics = {"topic": ",".join(settings.topics)}
-    raw = {**read_options(settings), **topics}
+    raw = read_options(settings) | topic_options(settings)
     there = survey(source_options(raw, streaming=False))
     if not there.holdings:
         raise ConfigError(f"{settings.name}: no broker has such a topic")

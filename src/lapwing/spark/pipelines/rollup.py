@@ -11,7 +11,7 @@ from lapwing.spark.failures import compiling
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.batch_table import BatchTable
 from lapwing.spark.pipelines.compact import MergeSettings
-from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import REJECTED, TIME, divided, parse, with_time
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RollupSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, nothing, persisted
@@ -26,8 +26,8 @@ _MERGING: Final = MergeSettings(after=64, file_bytes=64 << 20, order=("window_st
 
 def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
     """Return the query that computes windows, and sets aside what has no place in one."""
-    frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
-    rows = parse(frame, settings, context, reject_unknown=settings.drift == "reject")
+    frame = read_stream(context.spark, settings, includeHeaders="true")
+    rows = parse(frame, settings, context)
     found = divided(with_time(rows, settings.name, settings.time))
     grouped = windows(
         found.good, {name: aggregate(given) for name, given in settings.values.items()},

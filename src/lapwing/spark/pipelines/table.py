@@ -9,7 +9,7 @@ from lapwing.errors import ConfigError
 from lapwing.spark.failures import compiling
 from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.jdbc_store import JdbcStore
-from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import OURS, REJECTED, TIME, divided, parse, rejecting, with_time
 from lapwing.spark.pipelines.pipeline_settings import TableSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, persisted
@@ -27,7 +27,7 @@ _TAKEN = frozenset({REJECTED, "_order_timestamp", "_order_sequence", "_order_ran
 
 def build(settings: TableSettings, context: RunContext) -> PreparedQuery:
     """Return the query that fills the table."""
-    frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
+    frame = read_stream(context.spark, settings, includeHeaders="true")
     rows = shaped(frame, settings, context)
     rejects = publish.rejects_topic(settings)
     sink = publish.options(settings, context) if rejects else {}
@@ -44,7 +44,7 @@ def build(settings: TableSettings, context: RunContext) -> PreparedQuery:
 
 def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> "DataFrame":
     """Return the messages as rows of the table, and with a column `_rejected` the messages that are none."""
-    parsed = parse(frame, settings, context, reject_unknown=settings.drift == "reject")
+    parsed = parse(frame, settings, context)
     partitions = PARTITIONS[settings.partition] if settings.store != "jdbc" else ()
     if partitions:
         parsed = with_time(parsed, settings.name, settings.time)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import compiling, raised_in
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.messages import read_stream, stream_options
+from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import REJECTED, divided, parse
 from lapwing.spark.pipelines.pipeline_settings import TransformSettings
 from lapwing.spark.pipelines.row_passthrough import carried
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def build(settings: TransformSettings, context: RunContext) -> PreparedQuery:
     """Return the query that transforms. Both outputs leave in one batch of one sink, so they are published once."""
-    frame = read_stream(context.spark, stream_options(settings, includeHeaders="true"))
-    found = divided(parse(frame, settings, context, reject_unknown=settings.drift == "reject"))
+    frame = read_stream(context.spark, settings, includeHeaders="true")
+    found = divided(parse(frame, settings, context))
     result = result_of(found.good, settings, context)
     out = publish.messages(result, settings.to, settings.name)
     rejects = publish.rejects_topic(settings)
