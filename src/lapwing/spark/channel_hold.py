@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from lapwing.errors import LapwingError
 from lapwing.spark.http import BrokerAway, BrokerRefused, Parameters, call
+from lapwing.spark.offsets import each_log
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.survey import Survey
 
@@ -56,10 +57,8 @@ class ChannelHold:
         A reader that is gone is remembered for a few seconds: that long it is waited for.
         """
         wanted: dict[str, set[str]] = {}
-        for topic, nodes in found.holdings.items():
-            for held in nodes.values():
-                if not held.address:  # only the archive has it
-                    continue
+        for topic, _, held in each_log(found.holdings):
+            if held.address:  # else only the archive has it
                 wanted.setdefault(held.address, set()).add(topic)
         news = {address: topics for address, topics in wanted.items() if self._held.get(address) != frozenset(topics)}
         deadline = time.monotonic() + _WAIT_SECONDS

@@ -6,10 +6,10 @@ offsets always give equal text.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 EARLIEST: Final = -2  # as in Kafka's JSON
 LATEST: Final = -1
@@ -73,6 +73,14 @@ Offsets = dict[str, dict[int, LogPosition]]
 Positions = Mapping[str, Mapping[int, LogPosition]]  # the same, to be read only
 Holdings = Mapping[str, Mapping[int, HeldLog]]
 Requested = Mapping[str, Mapping[int, int | LogPosition]]
+Value = TypeVar("Value")
+
+
+def each_log(found: Mapping[str, Mapping[int, Value]]) -> Iterator[tuple[str, int, Value]]:
+    """Yield topic, node and what is known of each log."""
+    for topic, nodes in found.items():
+        for node, value in nodes.items():
+            yield topic, node, value
 
 
 def to_json(offsets: Positions) -> dict[str, dict[str, dict[str, Any]]]:
@@ -141,37 +149,30 @@ def _position(given: object, where: str) -> int | LogPosition:
 
 def everywhere(holdings: Holdings, place: int) -> Offsets:
     """Return the earliest or the latest position of every log."""
-    return {
-        topic: {node: LogPosition(held.log_id, _place(held, place)) for node, held in nodes.items()}
-        for topic, nodes in holdings.items()
-    }
+    return _at(holdings, lambda held: _place(held, place))
 
 
 def at_cursors(holdings: Holdings) -> Offsets:
     """Return the places of the channel's cursors; the earliest message where there is no such channel."""
+    return _at(holdings, lambda held: held.first if held.cursor is None else held.cursor)
+
+
+def _at(holdings: Holdings, place: Callable[[HeldLog], int]) -> Offsets:
     return {
-        topic: {
-            node: LogPosition(held.log_id, held.first if held.cursor is None else held.cursor)
-            for node, held in nodes.items()
-        }
+        topic: {node: LogPosition(held.log_id, place(held)) for node, held in nodes.items()}
         for topic, nodes in holdings.items()
     }
 
 
 def at_times(holdings: Holdings, *, none_is_latest: bool) -> Offsets:
     """Return the first message at or after the time that was asked for; raises `OffsetError` where there is none."""
-    offsets: Offsets = {}
-    for topic, nodes in holdings.items():
-        offsets[topic] = {}
-        for node, held in nodes.items():
-            found = held.next if held.at is None else held.at
-            if found >= held.next and not none_is_latest:
-                raise OffsetError(
-                    f"topic {topic}, node {node}: no message at or after the starting timestamp "
-                    "(startingOffsetsByTimestampStrategy=latest would start at the end)"
-                )
-            offsets[topic][node] = LogPosition(held.log_id, found)
-    return offsets
+    for topic, node, held in each_log(holdings):
+        if (held.at is None or held.at >= held.next) and not none_is_latest:
+            raise OffsetError(
+                f"topic {topic}, node {node}: no message at or after the starting timestamp "
+                "(startingOffsetsByTimestampStrategy=latest would start at the end)"
+            )
+    return _at(holdings, lambda held: held.next if held.at is None else held.at)
 
 
 def as_requested(requested: Requested, holdings: Holdings, *, keep_absent: bool = False) -> Offsets:
@@ -237,11 +238,10 @@ def _place(held: HeldLog, wanted: int) -> int:
 def backlog(start: Positions, holdings: Holdings) -> dict[Log, int]:
     """Return how many messages each log holds that have not been read; logs without any are left out."""
     waiting = {}
-    for topic, nodes in holdings.items():
-        for node, held in nodes.items():
-            position = start.get(topic, {}).get(node)
-            if position is not None and (count := held.next - _resume(position, held)) > 0:
-                waiting[topic, node] = count
+    for topic, node, held in each_log(holdings):
+        position = start.get(topic, {}).get(node)
+        if position is not None and (count := held.next - _resume(position, held)) > 0:
+            waiting[topic, node] = count
     return waiting
 
 
@@ -267,22 +267,21 @@ def advance(
     within = _within(holdings, target)
     allowed = _share_out(backlog(start, within), within, max_messages, max_bytes)
     end: Offsets = {topic: dict(nodes) for topic, nodes in start.items()}
-    for topic, nodes in within.items():
-        for node, held in nodes.items():
-            position = start.get(topic, {}).get(node)
-            if position is None:
-                reached = held.first
-            elif position.log_id == held.log_id and position.sequence > held.next:
-                reached = held.next
-            elif count := allowed.get((topic, node), 0):
-                reached = _resume(position, held) + count
-            elif position.log_id == held.log_id:
-                if not position.given_up:
-                    continue
-                reached = position.sequence
-            else:
-                reached = held.first
-            end.setdefault(topic, {})[node] = LogPosition(held.log_id, reached)
+    for topic, node, held in each_log(within):
+        position = start.get(topic, {}).get(node)
+        if position is None:
+            reached = held.first
+        elif position.log_id == held.log_id and position.sequence > held.next:
+            reached = held.next
+        elif count := allowed.get((topic, node), 0):
+            reached = _resume(position, held) + count
+        elif position.log_id == held.log_id:
+            if not position.given_up:
+                continue
+            reached = position.sequence
+        else:
+            reached = held.first
+        end.setdefault(topic, {})[node] = LogPosition(held.log_id, reached)
     return end
 
 
@@ -290,11 +289,8 @@ def _within(holdings: Holdings, target: Positions | None) -> Holdings:
     if target is None:
         return holdings
     within: dict[str, dict[int, HeldLog]] = {}
-    for topic, nodes in holdings.items():
-        for node, held in nodes.items():
-            goal = target.get(topic, {}).get(node)
-            if goal is None:
-                continue
+    for topic, node, held in each_log(holdings):
+        if (goal := target.get(topic, {}).get(node)) is not None:
             last = goal.sequence if goal.log_id == held.log_id else held.first
             within.setdefault(topic, {})[node] = replace(held, next=max(min(last, held.next), held.first))
     return within
@@ -425,9 +421,7 @@ def adopt(holdings: Holdings, position: Positions) -> dict[str, dict[int, HeldLo
 
 def missing(position: Positions, holdings: Holdings) -> frozenset[Log]:
     """Return the logs that a query has a place in and that no broker reports."""
-    return frozenset(
-        (topic, node) for topic, nodes in position.items() for node in nodes if node not in holdings.get(topic, {})
-    )
+    return frozenset((topic, node) for topic, node, _ in each_log(position) if node not in holdings.get(topic, {}))
 
 
 def give_up(offsets: Offsets, logs: Iterable[Log]) -> Offsets:
@@ -530,7 +524,7 @@ def pack(
 
 def mean_sizes(holdings: Holdings) -> dict[Log, int]:
     """Return the mean size of a message in bytes, per topic and node."""
-    return {(topic, node): _mean_size(held) for topic, nodes in holdings.items() for node, held in nodes.items()}
+    return {(topic, node): _mean_size(held) for topic, node, held in each_log(holdings)}
 
 
 def merge(answers: Iterable[tuple[str, int, str, HeldLog]]) -> dict[str, dict[int, HeldLog]]:

@@ -283,13 +283,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.channel is None:
             return
         news: dict[str, dict[Log, o.LogPosition]] = {}  # by address
-        for topic, nodes in position.items():
-            for node, place in nodes.items():
-                held = found.holdings.get(topic, {}).get(node)
-                if held is not None and (not held.address or place.sequence < held.kept):
-                    continue  # the query is in the archive still
-                if held is not None and held.log_id == place.log_id and self._committed.get((topic, node)) != place:
-                    news.setdefault(held.address, {})[topic, node] = place
+        for topic, node, place in o.each_log(position):
+            held = found.holdings.get(topic, {}).get(node)
+            if held is None or not held.address or place.sequence < held.kept:
+                continue  # the log is away, or the query is in the archive still
+            if held.log_id == place.log_id and self._committed.get((topic, node)) != place:
+                news.setdefault(held.address, {})[topic, node] = place
         for address, places in news.items():
             try:
                 refused = move_channel(address, self._options, places, back=self._new_query)

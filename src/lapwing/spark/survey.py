@@ -9,7 +9,7 @@ from typing import Any, Final
 from lapwing.errors import LapwingError
 from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerRefused, target, wait_for_any
-from lapwing.spark.offsets import HeldLog, Holdings, Offsets, merge
+from lapwing.spark.offsets import HeldLog, Holdings, Offsets, each_log, merge
 from lapwing.spark.options import SourceOptions
 
 logger = logging.getLogger(__name__)
@@ -105,13 +105,12 @@ def _held(topic: dict[str, Any], channel: str | None) -> HeldLog:
 def wait_for_more(position: Offsets, holdings: Holdings, options: SourceOptions) -> None:
     """Return once a broker has more than `position` (or all it has, for logs that are new), or after `pollTimeout`."""
     after: dict[str, list[str]] = {}
-    for topic, nodes in holdings.items():
-        for node, held in nodes.items():
-            if not held.address:  # a log that only the archive has, which does not grow
-                continue
-            known = position.get(topic, {}).get(node)
-            reached = held.next if known is None or known.log_id != held.log_id else max(known.sequence, held.next)
-            after.setdefault(held.address, []).append(f"{topic}:{reached}")
+    for topic, node, held in each_log(holdings):
+        if not held.address:  # a log that only the archive has, which does not grow
+            continue
+        known = position.get(topic, {}).get(node)
+        reached = held.next if known is None or known.log_id != held.log_id else max(known.sequence, held.next)
+        after.setdefault(held.address, []).append(f"{topic}:{reached}")
     seconds = options.poll_seconds
     common = _question(options) | {"times": "false", "wait_ms": int(seconds * 1000)}
     questions = {

@@ -14,6 +14,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType, 
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import analysis, compiling
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
+from lapwing.spark.offsets import each_log
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines.messages import access, stream_options
 from lapwing.spark.pipelines.pipeline_settings import ParsedSettings, RejectingSettings
@@ -301,16 +302,14 @@ def _sample(settings: ParsedSettings) -> list[str]:
     there = survey(source_options(stream_options(settings), streaming=True))
     brokers = access(settings)
     bodies: list[str] = []
-    for topic, nodes in there.holdings.items():
-        for held in nodes.values():
-            starts = {held.first, max(held.first, held.next - _SAMPLE)}
-            for start in starts:
-                question: dict[str, Any] = {
-                    "topic": topic, "from": start, "to": held.next, "format": "json", "limit": _SAMPLE
-                }  # fmt: skip
-                try:
-                    answer = call(held.address, brokers, "GET", "/log/read", question)
-                except (BrokerAway, BrokerRefused) as error:
-                    raise ConfigError(f"{settings.name}: no messages to infer a schema from: {error}") from error
-                bodies += [message["body"] for message in answer["messages"] if message["body"] is not None]
+    for topic, _, held in each_log(there.holdings):
+        for start in {held.first, max(held.first, held.next - _SAMPLE)}:
+            question: dict[str, Any] = {
+                "topic": topic, "from": start, "to": held.next, "format": "json", "limit": _SAMPLE
+            }  # fmt: skip
+            try:
+                answer = call(held.address, brokers, "GET", "/log/read", question)
+            except (BrokerAway, BrokerRefused) as error:
+                raise ConfigError(f"{settings.name}: no messages to infer a schema from: {error}") from error
+            bodies += [message["body"] for message in answer["messages"] if message["body"] is not None]
     return bodies

@@ -18,6 +18,8 @@ from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.failures import compiling, complaint
+from lapwing.spark.offsets import each_log
+from lapwing.spark.options import source_options
 from lapwing.spark.pipelines import archive, publish
 from lapwing.spark.pipelines import progress as records
 from lapwing.spark.pipelines.files import LocalFiles, is_local
@@ -26,6 +28,7 @@ from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
 from lapwing.spark.pipelines.progress import PipelineProgress
 from lapwing.spark.pipelines.run_context import RunContext, persisted
 from lapwing.spark.session import activate
+from lapwing.spark.survey import survey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -233,11 +236,8 @@ def _from_log(settings: ReplaySettings, context: RunContext, part: ReplayRange |
 
 def _logs(settings: ReplaySettings) -> dict[tuple[str, int], str]:
     """Return the logs of the topics in question: their ids, by topic and node."""
-    from lapwing.spark.options import source_options
-    from lapwing.spark.survey import survey
-
     found = survey(source_options({**read_options(settings), "topic": ",".join(settings.topics)}, streaming=False))
-    return {(topic, node): held.log_id for topic, nodes in found.holdings.items() for node, held in nodes.items()}
+    return {(topic, node): held.log_id for topic, node, held in each_log(found.holdings)}
 
 
 def make_plan(settings: ReplaySettings, context: RunContext) -> ReplayPlan:
