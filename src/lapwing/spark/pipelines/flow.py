@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import functions as F
@@ -68,10 +69,8 @@ def build(settings: FlowSettings, context: RunContext) -> PreparedQuery:
     )  # fmt: skip
     rated = grouped.withColumn("rate", F.round(F.coalesce("delivered", "messages") / settings.window, 1))
     channel = settings.channel or settings.name
-    built = write(
-        rated, settings, settings.to, settings.trigger, context,
-        published=lambda: pass_over(settings.to, channel, context.brokers, found),
-    )  # fmt: skip
+    passed_over = partial(pass_over, settings.to, channel, context.brokers, found)
+    built = write(rated, settings, context, published=passed_over)
     close = built.close
     sampler.start()
 

@@ -13,7 +13,7 @@ from lapwing.spark.pipelines.batch_table import BatchTable
 from lapwing.spark.pipelines.compact import MergeSettings
 from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import REJECTED, TIME, divided, parse, with_time
-from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, RollupSettings
+from lapwing.spark.pipelines.pipeline_settings import FlowSettings, RollupSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, nothing, persisted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
     rejects = publish.rejects_topic(settings)
     if rejects:
         grouped = beside(grouped, found.everything)
-    return write(grouped, settings, settings.to, settings.trigger, context, rejects=rejects)
+    return write(grouped, settings, context, rejects=rejects)
 
 
 def beside(grouped: "DataFrame", everything: "DataFrame") -> "DataFrame":
@@ -90,7 +90,7 @@ def windows(
 
 
 def write(
-    frame: "DataFrame", settings: PipelineSettings, to: str, trigger: float, context: RunContext,
+    frame: "DataFrame", settings: RollupSettings | FlowSettings, context: RunContext,
     *, rejects: str = "", published: Callable[[], None] = nothing,
 ) -> PreparedQuery:  # fmt: skip
     """Return the query that writes finished windows to files and to the topic: both once per batch.
@@ -98,7 +98,7 @@ def write(
     With `rejects`, a topic, the rows that have a value in `_rejected` go there. `published` is called after windows
     went to the topic.
     """
-    place = context.paths.out
+    place, to = context.paths.out, settings.to
     if place and "date" in map(str.lower, frame.columns):
         raise ConfigError(
             f"{settings.name}: date is the column that the files are divided by; choose another name, such as "
@@ -131,7 +131,7 @@ def write(
                 published()
 
     writer = frame.writeStream.foreachBatch(save).outputMode("append")
-    return PreparedQuery(writer, trigger, close=nothing if table is None else table.close)
+    return PreparedQuery(writer, settings.trigger, close=nothing if table is None else table.close)
 
 
 def _outgoing(rows: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":

@@ -43,6 +43,19 @@ class TableStore:
     def close(self) -> None:
         """Let others write here."""
 
+    def _check_package(self, package: str) -> None:
+        """Raise `ConfigError` where the package of the store is missing."""
+        session: Any = self._context.spark
+        name = self._settings.store
+        lookup = session._jvm.org.apache.spark.sql.execution.datasources.DataSource
+        try:
+            lookup.lookupDataSource(name, session._jsparkSession.sessionState().conf())
+        except (Py4JJavaError, PySparkException) as error:
+            raise ConfigError(
+                f"{self._settings.name}: store: {name}: {complaint(error)}; "
+                f"bring the package, such as --conf spark.jars.packages={package}:VERSION"
+            ) from error
+
 
 class ParquetStore(TableStore):
     """Parquet files with a manifest, like an archive."""
@@ -85,7 +98,7 @@ class DeltaStore(TableStore):
 
     def open(self) -> None:
         """Fail early where the package is missing."""
-        _check_format(self._context, "delta", f"{self._settings.name}: store: delta", "io.delta:delta-spark_2.13")
+        self._check_package("io.delta:delta-spark_2.13")
 
     def has(self, query: str, batch: int) -> bool:
         return False  # Delta passes over a transaction that it has seen
@@ -102,8 +115,7 @@ class IcebergStore(TableStore):
 
     def open(self) -> None:
         """Create the catalog's view of the table, or fail early where the package is missing."""
-        package = "org.apache.iceberg:iceberg-spark-runtime"
-        _check_format(self._context, "iceberg", f"{self._settings.name}: store: iceberg", package)
+        self._check_package("org.apache.iceberg:iceberg-spark-runtime")
 
     def has(self, query: str, batch: int) -> bool:
         name = self._settings.table
@@ -124,14 +136,3 @@ class IcebergStore(TableStore):
             columns = [rows[name] for name in PARTITIONS[self._settings.partition]]
             (writer.using("iceberg").partitionedBy(*columns) if columns else writer.using("iceberg")).create()
         return rows.count()
-
-
-def _check_format(context: RunContext, name: str, where: str, package: str) -> None:
-    jvm: Any = context.spark._jvm
-    lookup = jvm.org.apache.spark.sql.execution.datasources.DataSource
-    try:
-        lookup.lookupDataSource(name, context.spark._jsparkSession.sessionState().conf())
-    except (Py4JJavaError, PySparkException) as error:
-        raise ConfigError(
-            f"{where}: {complaint(error)}; bring the package, such as --conf spark.jars.packages={package}:VERSION"
-        ) from error
