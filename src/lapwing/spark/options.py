@@ -58,8 +58,6 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     accept_loss: bool = False  # only what is lost already when the query starts
     headers: bool = False
-    fields: bool = False
-    body: bool = True
     local_files: bool = True
     spool: str | None = None
     poll_seconds: float = 1.0
@@ -274,6 +272,8 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     if since is not None and until is not None and until < since:
         raise OptionError("endingTimestamp lies before startingTimestamp")
     _check_order(starting, ending)
+    for name in ("includeFields", "includeBody"):
+        given.flag(name, True)  # checked; the source's schema follows from them
     return SourceOptions(
         access=_access(given),
         topics=topics,
@@ -295,8 +295,6 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         accept_loss=given.flag("acceptLoss", False),
         headers=given.flag("includeHeaders", False) or given.flag("dead", False),
         dead=given.flag("dead", False),
-        fields=given.flag("includeFields", False),
-        body=given.flag("includeBody", True),
         local_files=given.flag("localFiles", True),
         spool=spool,
         poll_seconds=given.seconds("pollTimeout", 1.0),

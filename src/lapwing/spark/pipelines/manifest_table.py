@@ -94,10 +94,6 @@ class TableContents:
             self.written_ms = entry.written_ms
             self.scope = entry.scope
 
-    @property
-    def rows(self) -> int:
-        return sum(part.rows for part in self.parts.values())
-
 
 Log = tuple[str, int, str]  # topic, node, identity of the log
 
