@@ -45,7 +45,7 @@ class Survey:
 def survey(options: SourceOptions, at: int | None = None, directory: Directory | None = None) -> Survey:
     """Ask every broker what it holds of the topics in question, and with `at` (ns) where that time begins.
 
-    Raises `NoLog` for a server that answers and does not know the question; being asked again it would not either.
+    Raises `ServerWithoutLog` for a server that answers and does not know the question; asked again it would not either.
     """
     directory = directory or Directory(options.access)
     addresses = directory.find(options.topics, options.pattern, departed=True)

@@ -86,8 +86,7 @@ def load(what: str, overrides: Iterable[str] = (), extra: Mapping[str, Any] | No
     `overrides` are `key=value` or `name.key=value` of the command line; `extra` holds the values of its other flags.
     A key that the pipeline does not have is passed over in both: another one of the same command may have it.
     """
-    found = _read(what)
-    return [_check(given, list(overrides), extra or {}) for given in found]
+    return [_check(given, list(overrides), extra or {}) for given in _read(what)]
 
 
 def unused(overrides: Iterable[str], specs: Iterable[PipelineSpec]) -> list[str]:

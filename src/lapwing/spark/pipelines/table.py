@@ -57,7 +57,8 @@ def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> 
     columns = [F.when(good, value).alias(name) for name, value in values.items()]
     if settings.key:
         columns += [F.col(f"_{name}").alias(f"_order_{name}") for name in ("timestamp", "sequence")]
-    dated = [F.when(good, value).alias(name) for name, value in _partition_values().items() if name in partitions]
+    parts = {"date": F.to_date(TIME), "hour": F.hour(TIME), "month": F.date_format(TIME, "yyyy-MM")}
+    dated = [F.when(good, parts[name]).alias(name) for name in partitions]
     with compiling(f"{settings.name}: columns"):
         return everything.select(*columns, *dated, REJECTED)
 
@@ -97,12 +98,6 @@ def _without_key(values: "dict[str, Column]", key: tuple[str, ...]) -> "Column":
     for name in key[1:]:
         lacking |= values[name].isNull()
     return F.when(lacking, F.lit(f"no key: {', '.join(key)}"))
-
-
-def _partition_values() -> "dict[str, Column]":
-    return {
-        "date": F.to_date(TIME), "hour": F.hour(TIME), "month": F.date_format(TIME, "yyyy-MM"),
-    }  # fmt: skip
 
 
 def _batch_writer(

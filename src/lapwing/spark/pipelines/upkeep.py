@@ -14,7 +14,7 @@ from lapwing.spark.pipelines.manifest_table import MANIFEST, ManifestTable
 from lapwing.spark.pipelines.messages import access
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, StreamSettings
-from lapwing.spark.pipelines.run_command import remembered
+from lapwing.spark.pipelines.run_command import RunCommand, remembered
 from lapwing.spark.pipelines.run_context import paths_of
 from lapwing.spark.pipelines.spec import PipelineSpec
 
@@ -24,13 +24,10 @@ _ORDER: Final = ("node", "log_id", "sequence")
 
 def remove(data: Path, name: str, *, keep_channel: bool = False) -> list[str]:
     """Delete a pipeline's folder and its channel on the brokers; return what was done, in words. Files are kept."""
-    home = _idle(data, name)
-    spec = remembered(data, name).specs()[0]
-    done: list[str] = []
-    if not keep_channel:
-        done += _remove_from_brokers(spec)
-    shutil.rmtree(home.path)
-    done.append(f"deleted {home.path}")
+    spec = _idle(data, name).specs()[0]
+    done = [] if keep_channel else _remove_from_brokers(spec)
+    shutil.rmtree(data / name)
+    done.append(f"deleted {data / name}")
     if out := paths_of(spec.settings, data).out:
         done.append(f"kept the files in {out}")
     return done
@@ -80,8 +77,7 @@ def _ignoring_missing(step: Any) -> bool:
 
 def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
     """Delete a pipeline's checkpoint, so that it starts over; with `with_output` also the files it has written."""
-    home = _idle(data, name)
-    command = remembered(data, name)
+    command = _idle(data, name)
     settings = command.specs()[0].settings
     paths = paths_of(settings, data, command.checkpoint)
     if not is_local(paths.checkpoint):
@@ -97,7 +93,7 @@ def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
             shutil.rmtree(out)
             done.append(f"deleted the files in {out}")
     shutil.rmtree(paths.checkpoint, ignore_errors=True)
-    done.append(f"deleted the checkpoint {paths.checkpoint}; the next run of {home.name} starts over")
+    done.append(f"deleted the checkpoint {paths.checkpoint}; the next run of {name} starts over")
     if out and not with_output and Path(out, MANIFEST).is_dir():
         done.append(f"kept the files in {out}: an archive continues where they end, other kinds need --with-output")
     if getattr(settings, "store", "") == "jdbc" and not getattr(settings, "key", ()):
@@ -135,10 +131,8 @@ def _compression(table: ManifestTable) -> str:
     return "snappy"
 
 
-def _idle(data: Path, name: str) -> PipelineHome:
-    home = PipelineHome(data / name)
-    if not home.path.is_dir():
-        raise ConfigError(f"no pipeline {name} has run with --data {data}")
-    if (pid := home.running()) is not None:
+def _idle(data: Path, name: str) -> RunCommand:
+    """Return the last command of a pipeline that does not run now; raises `ConfigError`."""
+    if (pid := PipelineHome(data / name).running()) is not None:
         raise ConfigError(f"the pipeline {name} is running (process {pid}); `lapwing pipeline stop {name}` stops it")
-    return home
+    return remembered(data, name)
