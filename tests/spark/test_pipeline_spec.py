@@ -1,6 +1,8 @@
 """Pipelines as they are written down: what is wrong is said with its place and the remedy, before anything starts."""
 
 import json
+from importlib import import_module
+from inspect import signature
 
 import pytest
 
@@ -191,6 +193,13 @@ def test_a_python_file_that_does_not_work_says_where(tmp_path, text, complaint):
         spec.load(written(tmp_path, text, "mine.py"))
 
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"replay"}))
+def test_every_kind_of_stream_has_a_module_of_its_name_that_builds_it(kind):
+    module = import_module(f"lapwing.spark.pipelines.{kind}")
+
+    assert list(signature(module.build).parameters) == ["settings", "context"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
