@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from lapwing.broker import dead_letters, times
 from lapwing.errors import SettingRefused
+from lapwing.records import dataclass
 
 LONGEST_TEXT: Final = 1024  # characters
 MOST_FIELDS: Final = 16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ from lapwing import kernel
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.skips import Run, each_gap, runs_of
 from lapwing.errors import CorruptChunk, OutOfRange
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.channel_core import ChannelCore

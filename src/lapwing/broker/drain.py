@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from heapq import nsmallest
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.holder import Holder

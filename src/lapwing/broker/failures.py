@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lapwing.broker.dead_letters import REASONS
 from lapwing.log.journal import FailureState
+from lapwing.records import dataclass
 
 _LOST_ONLY: Final = 1  # every failure was a lost connection
 _ONLY_ALONE: Final = 2  # it is only delivered alone from now on: the last chance of one that only lost connections

@@ -8,9 +8,11 @@ FIN looks in one place only, and can never finish a message of another holder.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
+
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.holder import Holder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Final
 
 from lapwing import ids
@@ -23,6 +22,7 @@ from lapwing.net.options import (
     Kind,
     option,
 )
+from lapwing.records import dataclass
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 
@@ -118,7 +118,7 @@ class Options:
     )
 
     data_path: str = option("", "store logs and metadata in this directory", shown="the current directory")
-    durability: Durability = option(  # noqa: RUF009 - a Literal makes ruff take it for a call like any other
+    durability: Durability = option(
         "os",
         "acknowledge a publish when it is in memory (like NSQ), written to its log (os), or synced to disk (fsync)",
         kind=DURABILITY,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from lapwing.broker.topic import Topic
 from lapwing.errors import LogError, ReadFailed, WriteFailed
 from lapwing.log.catalog import ChannelEntry, TopicEntry
 from lapwing.log.journal import ChannelState
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from lapwing import names
 from lapwing.broker import settings
 from lapwing.broker.settings import Own
 from lapwing.errors import SettingRefused
+from lapwing.records import dataclass
 
 MOST: Final = 1000  # policies of one node
 LONGEST_PATTERN: Final = 128  # characters

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from lapwing.errors import LogError, ReadFailed
+from lapwing.records import dataclass
 
 FIRST_WAIT: Final = 250_000_000  # ns between the first two retries; each wait is twice as long as the one before
 LONGEST_WAIT: Final = 5_000_000_000  # ns

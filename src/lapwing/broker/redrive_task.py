@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lapwing.broker import dead_filter, settings, times
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.settings import Rate
 from lapwing.errors import SettingRefused
+from lapwing.records import dataclass
 
 CHANNEL, TOPIC, NOWHERE = "channel", "topic", "nowhere"
 RUNNING, DONE, CANCELLED, FAILED = "running", "done", "cancelled", "failed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ from lapwing.broker import times
 from lapwing.errors import SettingRefused
 from lapwing.net import durations, options
 from lapwing.net.options import BOOLEAN, INTEGER, Kind, Setting, option
+from lapwing.records import dataclass
 
 _SECOND: Final = 1_000_000_000  # ns
 _PER: Final = {"s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}
@@ -178,7 +179,7 @@ class ChannelSettings:
         "1m", "requeue a message after this time without an answer, unless its consumer asked for another", kind=SPAN
     )
     max_in_flight: int = option(0, "deliver at most this many at a time to all consumers; 0: no limit", kind=COUNT)
-    rate: Rate = option(  # noqa: RUF009 - ruff takes it for a call like any other
+    rate: Rate = option(
         UNLIMITED, "deliver at most this often, such as 100/s or 5/m; empty: no limit", kind=RATE
     )
     burst: int = option(0, "deliver up to this many at once within the rate; 0: those of one second", kind=COUNT)

@@ -3,8 +3,9 @@
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+from lapwing.records import dataclass
 
 Run = tuple[int, int]  # [start, stop)
 

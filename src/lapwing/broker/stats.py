@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.failures import FailureCounts
 from lapwing.broker.holder import PARKED, Holder
 from lapwing.broker.latency import percentiles
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from lapwing import kernel
@@ -10,6 +9,7 @@ from lapwing.cli.streams import open_closed
 from lapwing.errors import ConfigError
 from lapwing.names import NSQ_VERSION
 from lapwing.net.options import Setting, by_key, settings
+from lapwing.records import dataclass
 
 Options = TypeVar("Options")
 

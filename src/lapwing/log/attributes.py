@@ -11,12 +11,13 @@ import json
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from lapwing import kernel
 from lapwing.log import records
 from lapwing.log.disk import File
+from lapwing.records import dataclass
 
 _LAST: Final = struct.Struct("<Q")
 _STEP: Final = 64 << 10  # bytes between two places remembered

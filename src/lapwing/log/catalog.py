@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from lapwing import kernel, names
 from lapwing.errors import LogError, WriteFailed
 from lapwing.log.disk import DISK, Disk
 from lapwing.names import NSQ_VERSION
+from lapwing.records import dataclass
 
 FILE: Final = "nsqd.dat"
 DAMAGED: Final = ".damaged"  # what a file is called, behind its name, that was set aside

@@ -10,7 +10,7 @@ A topic is built in a folder of its own and renamed when it is whole. Until then
 
 import os
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from lapwing import kernel, names
@@ -22,6 +22,7 @@ from lapwing.log.journal import Journal
 from lapwing.log.journal_state import joined_runs
 from lapwing.log.log import DiskLog
 from lapwing.log.nsq_queues import Damage, NsqMessage, NsqQueue
+from lapwing.records import dataclass
 
 IMPORTED: Final = "nsq-imported"  # folder of NSQ's data path for the files of queues that were imported
 _BUILDING: Final = "importing-"

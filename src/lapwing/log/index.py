@@ -15,11 +15,11 @@ Records of a segment that is appended to are written some time after their frame
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from lapwing import kernel
 from lapwing.log.disk import File
+from lapwing.records import dataclass
 
 RECORD: Final = 64  # bytes
 QUARANTINED: Final = 1  # flag: the bytes are known to be bad, and never served

@@ -7,8 +7,10 @@ doubt unless a later entry mentions them: they are unfinished, and may be deferr
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
+
+from lapwing.records import dataclass
 
 Run = tuple[int, int]  # sequences [start, stop)
 

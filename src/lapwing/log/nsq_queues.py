@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 from typing import BinaryIO, Final
 
 from lapwing.errors import LogError
+from lapwing.records import dataclass
 
 _META: Final = ".diskqueue.meta.dat"
 _RECORD: Final = Struct(">qH16s")  # of a message: timestamp, attempts, id; the body follows

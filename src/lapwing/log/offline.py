@@ -5,7 +5,7 @@ Each is a generator of what it found, so that the caller can show progress; only
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from lapwing.log.records import encode, stream
 from lapwing.log.salvage import node_of
 from lapwing.log.segment import Segment
 from lapwing.log.sidelog import SideLog
+from lapwing.records import dataclass
 
 QUARANTINE: Final = "quarantine"  # folder of the data path where bytes that were set aside are kept
 

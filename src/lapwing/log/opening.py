@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-from dataclasses import dataclass
 from typing import Final
 
 from lapwing import kernel
@@ -14,6 +13,7 @@ from lapwing.log.options import LogOptions
 from lapwing.log.salvage import node_of
 from lapwing.log.segment import DIGITS, Segment
 from lapwing.names import ephemeral
+from lapwing.records import dataclass
 
 GONE: Final = "gone-"  # first letters of a directory's name while it is removed
 NODES: Final = 1 << 10

@@ -1,9 +1,9 @@
 """Settings of a log: durability, sizes, and what all logs together may hold open."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from lapwing import kernel
+from lapwing.records import dataclass
 
 Durability = Literal["memory", "os", "fsync"]
 

@@ -1,13 +1,13 @@
 """A place in a log, and the block that was read there: what a channel's cursor stands on."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from lapwing import kernel
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.segment import Segment, time_of
+from lapwing.records import dataclass
 
 EVERYTHING: Final = 1 << 62
 

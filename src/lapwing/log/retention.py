@@ -1,7 +1,8 @@
 """Decide which segments may be deleted: by cursor, bytes, age and count, and when the disk fills."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from lapwing.records import dataclass
 
 from lapwing.log.segment import Segment
 

@@ -2,13 +2,13 @@
 
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from lapwing import kernel
 from lapwing.log.disk import File
 from lapwing.log.index import QUARANTINED, UNVERIFIED, Chunk, claim, with_crc
 from lapwing.log.segment import time_of
+from lapwing.records import dataclass
 
 _PIECE: Final = 1 << 20
 _MOST: Final = 1 << 32  # messages that one record has room for; a longer gap is seen by the names of the files alone

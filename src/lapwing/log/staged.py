@@ -17,13 +17,14 @@ import os
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, LogError
 from lapwing.log.datapath import folder, unfold
 from lapwing.log.disk import DISK, Disk, exists
+from lapwing.records import dataclass
 
 STAGING: Final = "staging"
 KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")

@@ -1,10 +1,10 @@
 """nsqds whose connection has ended: remembered for a while, so that readers of logs do not pass over their messages."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from lapwing import names
+from lapwing.records import dataclass
 
 MAX_NODES: Final = 256
 MAX_TOPICS: Final = 100_000  # of all nodes together

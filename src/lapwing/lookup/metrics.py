@@ -2,10 +2,10 @@
 
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from lapwing.lookup.registry import Registry
 from lapwing.net import prometheus
+from lapwing.records import dataclass
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """Every setting of nsqlookupd, typed and documented, with its default."""
 
 import os
-from dataclasses import dataclass
 
 from lapwing.net.options import DURATION, INTEGER, LEVEL, STRING, STRINGS, option
+from lapwing.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

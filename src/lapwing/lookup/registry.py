@@ -1,13 +1,14 @@
 """Producers by topic and channel, and their tombstones; it knows no sockets and reads no clock."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from lapwing import names
 from lapwing.errors import LapwingError
 from lapwing.lookup.departed import DepartedNodes
 from lapwing.net.answers import compact
+from lapwing.records import dataclass
 from lapwing.wire.nsq.lookup import PeerInfo
 
 NEVER: Final = -6795364578871345152  # ns; what NSQ shows for a tombstone that was never set

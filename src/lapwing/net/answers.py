@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Any, Final
 
 from lapwing.errors import LapwingError
+from lapwing.records import dataclass
 
 JSON: Final = "application/json; charset=utf-8"
 TEXT: Final = "text/plain; charset=utf-8"

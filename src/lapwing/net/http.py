@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from lapwing.net.answers import INTERNAL_ERROR, Answer, Refused
 from lapwing.net.conversation import HttpConnection
 from lapwing.net.requests import Head
 from lapwing.net.routes import RouteTable
+from lapwing.records import dataclass
 
 _KEPT_HEADS: Final = 512
 _LONGEST_TICK: Final = 2.0  # seconds between two ticks that count for deadlines

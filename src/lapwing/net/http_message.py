@@ -9,11 +9,12 @@ import base64
 import json
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from lapwing.errors import LapwingError
+from lapwing.records import dataclass
 
 MAX_ANSWER: Final = 64 << 20  # bytes of one answer's body
 MAX_HEAD: Final = 64 << 10  # bytes of status line and headers, and of the trailers of a chunked body

@@ -9,10 +9,11 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from lapwing.net.polled import PolledConnections
+from lapwing.records import dataclass
 
 _BACKLOG: Final = 1024
 _LOOPBACK: Final = ("127.0.0.1", "::1", "::ffff:127.0.0.1")

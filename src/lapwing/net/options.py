@@ -11,10 +11,10 @@ This module waits for nothing and opens nothing, so that any room may describe i
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lapwing.net import durations
+from lapwing.records import dataclass
 
 _INTEGER: Final = re.compile("[+-]?(?:0|[1-9](?:_?[0-9])*|0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+)")
 _USER: Final = re.compile(r"(://)[^/@\s]*@")

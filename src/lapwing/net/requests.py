@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from lapwing.net.answers import Refused
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.net.routes import Route

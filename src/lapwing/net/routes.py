@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from lapwing.net.answers import BODY_TOO_BIG, HTML, INVALID_REQUEST, JSON, Answer, Later, failure
 from lapwing.net.requests import Head, Request, escape
+from lapwing.records import dataclass
 
 Reply = Answer | Later | Awaitable[Answer]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import quote_plus
 
@@ -14,6 +13,7 @@ from lapwing.net.http_client import HttpClient
 from lapwing.net.http_message import HttpFailed
 from lapwing.net.options import without_secrets
 from lapwing.nsqd.outgoing_http import http_client
+from lapwing.records import dataclass
 
 PERMISSIONS: Final = ("subscribe", "publish")  # NSQ refuses an answer with any other one, and so do we
 ADMIN: Final = "admin"  # granted by a member of its own, which NSQ ignores: one auth server serves both

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.net.logs import Log
 from lapwing.nsqd.turn import Turn
+from lapwing.records import dataclass
 from lapwing.wire.nsq import identify
 from lapwing.wire.nsq.limits import Limits
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from lapwing.net.answers import Answer, Refused, value
@@ -11,6 +11,7 @@ from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 from lapwing.nsqd.permissions import USE_CHANNEL
 from lapwing.nsqd.publishing import named
+from lapwing.records import dataclass
 
 LIFETIME: Final = 6 * 1_000_000_000  # ns without a sign of life after which a reader is gone
 MAX_READERS: Final = 1000

@@ -6,7 +6,7 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from math import nan
 from typing import Any, Final, TypeVar
@@ -22,6 +22,7 @@ from lapwing.net.routes import OPEN, Route
 from lapwing.nsqd import memory
 from lapwing.nsqd.permissions import METRICS
 from lapwing.nsqd.pipelines import Pipelines
+from lapwing.records import dataclass
 
 T = TypeVar("T")
 _Rows = tuple[tuple[str, str, str, Callable[[T], int]], ...]  # name, type, help, and the number of a topic or channel

@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, cast
 
 from lapwing import kernel
@@ -19,6 +19,7 @@ from lapwing.net.tls import common_name
 from lapwing.nsqd import memory
 from lapwing.nsqd.stream import MOST_WAITING, NEW_TOPIC, Stream
 from lapwing.nsqd.turn import Turn
+from lapwing.records import dataclass
 from lapwing.sessions import redis_gathered, redis_server
 from lapwing.sessions.redis import RedisSession
 from lapwing.sessions.redis_context import RedisContext, ServerFacts

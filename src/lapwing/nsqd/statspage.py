@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.stats import ChannelStats, HolderStats, Latency, TopicStats
 from lapwing.net import durations
 from lapwing.net.answers import JSON, TEXT, compact
+from lapwing.records import dataclass
 
 _SECOND: Final = 1_000_000_000
 _MICROSECONDS: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))

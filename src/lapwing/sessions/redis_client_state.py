@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lapwing.records import dataclass
 from lapwing.sessions.redis_replies import Reply, Streamed, Transaction
 from lapwing.sessions.replies import Replies, Slot, nothing
 from lapwing.wire.resp import replies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -11,6 +10,7 @@ from lapwing import names
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, LogError
+from lapwing.records import dataclass
 from lapwing.sessions.redis_gathered import GatheredRuns
 from lapwing.sessions.redis_group import Group
 from lapwing.sessions.redis_idempotence import DURATION, MAX_SIZE, IdempotenceWindow

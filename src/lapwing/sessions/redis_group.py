@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
@@ -13,6 +12,7 @@ from lapwing.broker import entries as pending_entries
 from lapwing.broker.entries import Entry, State
 from lapwing.broker.holder import PARKED
 from lapwing.broker.subscription import Credit
+from lapwing.records import dataclass
 from lapwing.sessions.redis_stream import MS, Stream
 from lapwing.sessions.replies import nothing
 from lapwing.wire.resp import ids, keys

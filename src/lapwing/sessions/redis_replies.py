@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import LapwingError
+from lapwing.records import dataclass
 from lapwing.sessions.replies import Replies, Slot, nothing
 from lapwing.wire.resp import ids, replies
 from lapwing.wire.resp.ids import EntryId

@@ -2,10 +2,10 @@
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote_from_bytes
 
+from lapwing.records import dataclass
 from lapwing.wire.nsq.json import compact_json
 
 MAGIC: Final = b"  V2"

@@ -1,12 +1,12 @@
 """Both ends of a connection: bytes in, commands or frames out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import HangUp, ProtocolError
+from lapwing.records import dataclass
 from lapwing.wire.nsq import frames, parse_mpub
 from lapwing.wire.nsq.commands import MAGIC, WORDS, Command, Fins, Nop, Pub, Req, Reqs
 from lapwing.wire.nsq.limits import Limits

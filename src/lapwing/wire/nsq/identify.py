@@ -1,10 +1,11 @@
 """Feature negotiation: the wishes of a client in IDENTIFY, the settings it gets, and the answer."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from lapwing.errors import ProtocolError
+from lapwing.records import dataclass
 from lapwing.wire.nsq.json import JsonKind, MemberReader, compact_json
 
 _MILLISECOND: Final = 1_000_000  # ns

@@ -1,6 +1,6 @@
 """The limits of a client's commands."""
 
-from dataclasses import dataclass
+from lapwing.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ An nsqd sends the magic and then lines; nsqlookupd gives each exactly one answer
 
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Final
 
 from lapwing import names
 from lapwing.errors import ProtocolError
+from lapwing.records import dataclass
 from lapwing.wire.nsq.connection import HangUp
 from lapwing.wire.nsq.json import JsonKind, compact_json, read_members
 from lapwing.wire.nsq.quoting import raw

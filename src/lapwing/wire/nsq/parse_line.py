@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from lapwing import kernel, names
 from lapwing.errors import ProtocolError
 from lapwing.ids import LENGTH as ID_LENGTH
+from lapwing.records import dataclass
 from lapwing.wire.nsq.commands import (
     WORDS,
     Auth,

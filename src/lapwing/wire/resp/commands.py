@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from lapwing.records import dataclass
 from lapwing.wire.resp import errors
 from lapwing.wire.resp.errors import ErrorReply
 

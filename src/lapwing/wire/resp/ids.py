@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from lapwing.records import dataclass
 from lapwing.wire.resp.errors import ErrorReply, invalid_id
 
 EntryId = tuple[int, int]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from lapwing.records import dataclass
 from lapwing.wire.resp import errors
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.numbers import integer, maybe_integer

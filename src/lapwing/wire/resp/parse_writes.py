@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final
 
+from lapwing.records import dataclass
 from lapwing.wire.resp import errors, ids
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId, NewId

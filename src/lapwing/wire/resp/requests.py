@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import HangUp, ProtocolError
+from lapwing.records import dataclass
 from lapwing.wire.resp import inline
 
 LONGEST_LINE: Final = 64 * 1024  # bytes of an inline command, or of a line with a length
