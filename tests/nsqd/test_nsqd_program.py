@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,46 @@ def test_a_refused_command_is_logged_with_the_client(tmp_path: Path) -> None:
 
     assert f"ERROR: client({host}:{port}) - {refused}" in daemon.stderr
     assert daemon.stderr.count("ERROR") == 1
+
+
+RARELY_NEEDED = (  # loaded with the first use, or by the flag that needs it
+    "datetime", "ipaddress", "stringprep", "urllib.parse", "lapwing.net.http_client", "lapwing.nsqd.auth",
+    "lapwing.nsqd.http_dead", "lapwing.nsqd.http_log", "lapwing.nsqd.http_operators", "lapwing.nsqd.http_staging",
+    "lapwing.nsqd.metrics", "lapwing.nsqd.redis", "lapwing.nsqd.statsd",
+)  # fmt: skip
+
+START = """
+import asyncio, sys
+from lapwing.broker.options import Options
+from lapwing.net.logs import Level, Log
+from lapwing.nsqd.daemon import Daemon
+
+async def main(rarely_needed):
+    options = Options(data_path=sys.argv[1], tcp_address="127.0.0.1:0", http_address="127.0.0.1:0")
+    daemon = Daemon(options, Log("", Level.FATAL, 2))
+    await daemon.start()
+    print(*(name for name in rarely_needed if name in sys.modules))
+    await daemon.stop()
+
+asyncio.run(main(sys.argv[2:]))
+"""
+
+
+def loaded_by_a_start(data_path: Path, *names: str) -> list[str]:
+    """Which of these modules the start of a plain nsqd loads."""
+    told = subprocess.run(
+        [sys.executable, "-c", START, str(data_path), *names],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert told.stderr == ""
+    return told.stdout.split()
+
+
+def test_a_plain_start_loads_nothing_that_is_rarely_needed(tmp_path: Path) -> None:
+    assert loaded_by_a_start(tmp_path, "lapwing.nsqd.tcp", *RARELY_NEEDED) == ["lapwing.nsqd.tcp"]
+
+
+def test_a_start_with_staged_batches_loads_what_finishes_them(tmp_path: Path) -> None:
+    (tmp_path / "staging").mkdir()
+
+    assert loaded_by_a_start(tmp_path, "lapwing.nsqd.http_staging") == ["lapwing.nsqd.http_staging"]

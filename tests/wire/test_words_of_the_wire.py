@@ -1,5 +1,7 @@
 """The small things that commands and frames are made of: numbers, quoting, ids, frames."""
 
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from lapwing import ids
 from lapwing.errors import ProtocolError
 from lapwing.wire.nsq import commands, frames
 from lapwing.wire.nsq.parse_line import decimal, nanoseconds, signed
-from lapwing.wire.nsq.quoting import quoted
+from lapwing.wire.nsq.quoting import percent_decoded, percent_encoded, quoted
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,14 @@ def test_every_word_has_its_command():
     assert {word.decode().capitalize() for word in commands.WORDS} == {
         command.__name__ for command in commands.WORDS.values()
     }
+
+
+@given(st.binary())
+def test_words_are_percent_encoded_as_in_urls(text):
+    assert percent_encoded(text) == quote_from_bytes(text, safe="").encode()
+    assert percent_decoded(percent_encoded(text)) == text
+
+
+@given(st.binary() | st.text("%0aAfFg").map(str.encode))
+def test_words_are_percent_decoded_as_in_urls(word):
+    assert percent_decoded(word) == unquote_to_bytes(word)

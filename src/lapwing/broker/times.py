@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -40,6 +39,8 @@ def _span(text: str) -> int | None:
 
 
 def _rfc3339(text: str) -> int:
+    from datetime import datetime  # slow to load; the start of a broker does without
+
     whole, dot, rest = text.partition(".")
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
     try:
@@ -65,4 +66,6 @@ def show(nanoseconds: int) -> str:
 
 @lru_cache(16)
 def _second(seconds: int) -> str:
+    from datetime import UTC, datetime
+
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

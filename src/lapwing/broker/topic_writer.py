@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import ids, kernel, names
@@ -12,6 +11,7 @@ from lapwing.broker import dead_letters, dedup
 from lapwing.errors import Exiting, LapwingError, PublishRefused
 from lapwing.log.attributes import Rows, encode_headers
 from lapwing.log.log import Extra
+from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.admission import Admission

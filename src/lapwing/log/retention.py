@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from lapwing.records import dataclass
-
 from lapwing.log.segment import Segment
+from lapwing.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ daemon by any name.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
-from typing import Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
 from lapwing.net.answers import Answer, failure
 from lapwing.net.requests import Head
 from lapwing.net.routes import Route, RouteTable, always
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SIGNS: Final = (b"origin", b"sec-fetch-site", b"referer", b"accept-language")  # every browser sends the last one
@@ -46,7 +47,7 @@ class BrowserGuard:
             return None
         origin = head.header(b"origin")
         if origin is not None:
-            source = urlsplit(origin.decode("latin-1")).netloc
+            source = _split(origin.decode("latin-1")).netloc
             foreign = source.lower() != host.lower() and not (_name(source) in self._names or "*" in self._names)
         else:
             foreign = head.header(b"sec-fetch-site") not in _SAME_SITE
@@ -56,6 +57,8 @@ class BrowserGuard:
         """Return whether a name is one of ours. A foreign site can only point its own, dotted name at us."""
         if "." not in name or name in self._names or "*" in self._names or name.endswith(".localhost"):
             return True
+        import ipaddress  # with the first browser, as `urllib.parse` is
+
         try:
             ipaddress.ip_address(name)
         except ValueError:
@@ -63,9 +66,15 @@ class BrowserGuard:
         return True
 
 
+def _split(url: str) -> SplitResult:
+    from urllib.parse import urlsplit  # slow to load, and only needed for browsers
+
+    return urlsplit(url)
+
+
 def _name(host: str) -> str:
     """Return the host name in `host:port`, in lower case and without a dot at the end."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return (_split(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
         return host

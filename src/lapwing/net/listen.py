@@ -210,7 +210,8 @@ def _bind_tcp(host: str, port: int) -> socket.socket:
                 if error.errno == errno.EADDRINUSE:
                     raise
         return _open(socket.AF_INET, ("0.0.0.0", port))
-    found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+    name = host.encode() if host.isascii() else host  # of a text, Python loads its tables of foreign scripts first
+    found = socket.getaddrinfo(name, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
     # The first address only: a name with two of them, and port 0, would mean two ports.
     chosen = min(found, key=lambda info: info[0] != socket.AF_INET)
     return _open(chosen[0], chosen[4])

@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from lapwing import names
 from lapwing.broker.broker import Broker
@@ -16,13 +16,14 @@ from lapwing.broker.options import Options
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, ProtocolError
 from lapwing.names import NSQ_VERSION
-from lapwing.net.http_message import HttpFailed
 from lapwing.net.listen import join, split
 from lapwing.net.logs import Log
 from lapwing.net.requests import escape
-from lapwing.nsqd.outgoing_http import http_client
 from lapwing.wire.nsq import lookup
 from lapwing.wire.nsq.lookup import PeerInfo, Register, Unregister
+
+if TYPE_CHECKING:
+    from lapwing.net.http_client import HttpClient
 
 _PATIENCE: Final = 1.0  # seconds for a connection, and for each answer
 _PING: Final = 15.0  # seconds
@@ -225,7 +226,8 @@ class Peers:
         self._log = log
         self._addresses = tuple(dict.fromkeys(options.lookupd_tcp_addresses))
         self._largest = options.max_body_size
-        self._http = http_client(options, max_answer=options.max_body_size)
+        self._options = options
+        self._http: HttpClient | None = None  # made with the first peer
         self._about = PeerInfo(
             broadcast_address=options.broadcast_address,
             hostname=os.uname().nodename,
@@ -269,6 +271,10 @@ class Peers:
         for address in [address for address in self._peers if address not in self._addresses]:
             self._peers.pop(address)[1].cancel()
             self._log.info(f"LOOKUPD({address}): removing peer")
+        if self._addresses and self._http is None:
+            from lapwing.nsqd.outgoing_http import http_client  # slow to load, and many nodes have no nsqlookupd
+
+            self._http = http_client(self._options, max_answer=self._options.max_body_size)
         loop = asyncio.get_running_loop()
         for address in self._addresses:
             if address not in self._peers:
@@ -365,6 +371,9 @@ class Peers:
 
     async def _channels(self, topic: str, place: PeerInfo) -> list[str] | None:
         """Return the channels of a topic that one nsqlookupd knows, but ephemeral ones; None without an answer."""
+        from lapwing.net.http_message import HttpFailed  # there since the client is
+
+        assert self._http is not None
         url = f"http://{join(place.broadcast_address, place.http_port)}/channels?topic={escape(topic)}"
         try:
             answer = await self._http.ask(url)

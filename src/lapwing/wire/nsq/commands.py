@@ -3,10 +3,10 @@
 import struct
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import quote_from_bytes
 
 from lapwing.records import dataclass
 from lapwing.wire.nsq.json import compact_json
+from lapwing.wire.nsq.quoting import percent_encoded
 
 MAGIC: Final = b"  V2"
 
@@ -200,7 +200,7 @@ class Req:
         if self.free:
             line += b" free"
         elif self.error:
-            line += b" error=" + quote_from_bytes(shorten(self.error), safe="").encode()
+            line += b" error=" + percent_encoded(shorten(self.error))
         return line + b"\n"
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Container, Generator, Iterator, Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, Final
 
 
@@ -41,10 +42,6 @@ _COLON: Final = re.compile(rb"%b:%b" % (_SPACE, _SPACE))
 _QUOTED: Final = re.compile(_STRING)
 _INNER: Final = re.compile(rb"(?:%b++|%b)++" % (_SIGNS, _ESCAPED))
 _VALUE: Final = re.compile(_OTHER)
-_RUNS: Final = {
-    _ARRAY: re.compile(rb"(?:%b){1,4096}+" % _SIMPLE),
-    _OBJECT: re.compile(rb"(?:%b%b%b:%b){1,4096}+" % (_SPACE, _STRING, _SPACE, _SIMPLE)),
-}
 _INTEGER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)")
 _START: Final = {  # of a string, cut between two signs
     kind: re.compile(rb'"(?:[^"\\]|\\u....|\\.){0,%d}+' % most) for kind, most in _LONGEST.items()
@@ -53,6 +50,15 @@ _START: Final = {  # of a string, cut between two signs
 _HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 _ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
 _LONG_ESCAPES: Final = {"\\b": "\\u0008", "\\f": "\\u000c"}
+
+
+@cache
+def _runs() -> dict[int, re.Pattern[bytes]]:
+    """Return the patterns of runs by the container they are in; only large bodies need them, and compiling is slow."""
+    return {
+        _ARRAY: re.compile(rb"(?:%b){1,4096}+" % _SIMPLE),
+        _OBJECT: re.compile(rb"(?:%b%b%b:%b){1,4096}+" % (_SPACE, _STRING, _SPACE, _SIMPLE)),
+    }
 
 
 class MemberReader:
@@ -100,7 +106,7 @@ class MemberReader:
         one_by_one = _SMALL if len(body) <= _SMALL else 0
         while True:
             if inside:
-                run = _RUNS[inside[-1]].match(body, at, at + _BYTES) if at >= one_by_one else None
+                run = _runs()[inside[-1]].match(body, at, at + _BYTES) if at >= one_by_one else None
                 if run is not None and (len(inside) > 1 or not self._may_name(run[0])):
                     at = run.end()
                 elif run is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote_to_bytes
 
 from lapwing import kernel, names
 from lapwing.errors import ProtocolError
@@ -32,7 +31,7 @@ from lapwing.wire.nsq.commands import (
 )
 from lapwing.wire.nsq.json import JsonKind, read_members
 from lapwing.wire.nsq.limits import Limits
-from lapwing.wire.nsq.quoting import quoted, raw
+from lapwing.wire.nsq.quoting import percent_decoded, quoted, raw
 from lapwing.wire.nsq.state import LEGAL, State
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ def _req(on: BrokerConnection, words: list[bytes]) -> Command:
         if words[3] == b"free":
             return Req(message_id, delay, free=True)
         if words[3].startswith(b"error="):
-            error = unquote_to_bytes(words[3][len(b"error=") :])
+            error = percent_decoded(words[3][len(b"error=") :])
             return Req(message_id, delay, error=shorten(error.decode("utf-8", "replace")).decode())
     return Req(message_id, delay)
 

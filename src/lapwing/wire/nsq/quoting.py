@@ -1,5 +1,6 @@
-"""Quote the bytes of a peer inside an error."""
+"""Quote the bytes of a peer inside an error, and any text inside a command."""
 
+import re
 from typing import Final
 
 _SHORT: Final = {
@@ -29,3 +30,13 @@ def _shown(sign: str) -> str:
     if point < 0x20 or point == 0x7F:
         return f"\\x{point:02x}"
     return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def percent_encoded(text: bytes) -> bytes:
+    """Return the text as one word: all but letters, digits and `_.-~` as %XX, as in a URL."""
+    return re.sub(rb"[^A-Za-z0-9_.~-]", lambda sign: b"%%%02X" % sign[0][0], text)
+
+
+def percent_decoded(word: bytes) -> bytes:
+    """Return the text of a word in which signs are written %XX; any other % is left as it is."""
+    return re.sub(rb"%([0-9a-fA-F]{2})", lambda digits: bytes((int(digits[1], 16),)), word)
