@@ -459,8 +459,10 @@ def _raise_file_limit() -> None:
 
 
 def _settle_garbage() -> None:
-    """Exclude the objects of the start from garbage collection, and collect seldom: there are next to no cycles."""
-    gc.collect()
+    """Exclude the objects of the start from garbage collection, and collect seldom: there are next to no cycles.
+
+    A collection first would find 450 objects, however many topics there are, and look at all the others for that.
+    """
     gc.freeze()
     gc.set_threshold(50_000, 50, 1000)
     gc.enable()
