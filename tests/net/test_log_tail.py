@@ -156,6 +156,73 @@ def test_a_call_that_stays_takes_what_another_thread_sends_meanwhile(room: Room)
     assert most >= 2
 
 
+class WaitingOwner(Owner):
+    """A client whose next publish, if it is `eager`, is there before the broker waits for it.
+
+    `looked` has the numbers of the waits that began by looking for the next publish.
+    """
+
+    def __init__(self, room: "Room") -> None:
+        self.room = room
+        self.eager = False
+        self.looked: list[int] = []
+        super().__init__(room)
+
+    @property
+    def published(self) -> dict[str, int] | None:
+        """Nothing: asked for while a publish is answered, and so before the wait for the next one."""
+        self.note()
+        if self.eager:
+            self.far.send(pub(b"next"))
+        return None
+
+    @published.setter
+    def published(self, _: object) -> None: ...
+
+    def note(self) -> None:
+        tail = self.room.tail
+        if tail.looks > len(self.looked):
+            self.looked.append(tail.waits)
+        assert tail.looks == len(self.looked), "a wait was missed"
+
+    def publish_until(self, waits: int) -> None:
+        """Publish and have the broker wait; a call that comes too late after the last answer does not wait at all."""
+        while self.room.tail.waits < waits:
+            self.room.aim(stays=True)
+            self.far.send(pub(b"first"))
+            self.room.receive()
+            self.note()
+            self.room.tail.take()
+            self.far.recv(1 << 20)
+
+
+def test_the_more_often_looking_fails_the_fewer_waits_begin_with_it(room: Room) -> None:
+    client = WaitingOwner(room)
+    room.owners.append(client)
+    client.publish_until(waits=260)
+
+    assert client.looked == [1, 3, 7, 15, 31, 63, 127, 191, 255]
+
+
+def test_every_wait_begins_with_looking_while_that_succeeds(room: Room) -> None:
+    client = WaitingOwner(room)
+    room.owners.append(client)
+    client.eager = True
+    client.publish_until(waits=20)
+
+    assert client.looked[:20] == list(range(1, 21))
+
+
+def test_looking_that_succeeds_is_done_more_often_again(room: Room) -> None:
+    client = WaitingOwner(room)
+    room.owners.append(client)
+    client.publish_until(waits=7)
+    client.eager = True
+    client.publish_until(waits=25)
+
+    assert [wait for wait in client.looked if wait <= 25] == [1, 3, 7, 15, 19, 21, 22, 23, 24, 25]
+
+
 @pytest.mark.parametrize(
     ("data", "direct", "space"),
     [

@@ -183,6 +183,8 @@ cdef class LogTail:
 
     cdef readonly Publishes publishes
     cdef readonly bint failed  # a write may have left bytes behind the last frame
+    cdef readonly int64_t waits  # for the next publish, since the tail was made
+    cdef readonly int64_t looks  # those of them that began by looking for it
     cdef bint _stays
     cdef int _file
     cdef int64_t _offset, _room, _ahead
@@ -479,12 +481,14 @@ cdef class SocketSet:
         cdef int count = 0
         cdef int64_t until
         cdef bint looks = not tail._sleeps
+        tail.waits += 1
+        tail.looks += looks
         with nogil:  # other threads know nothing of the set, nor of the log that is written to
             if looks:
                 until = steady() + LOOK
                 while not count and steady() < until:
                     count = epoll_wait(self._epoll, self._events, MOST, 0)
-                tail._failures = max(tail._failures - 1, 0) if count else min(tail._failures + 1, MOST_FAILURES)
+                tail._failures = max(tail._failures - 1, 0) if count > 0 else min(tail._failures + 1, MOST_FAILURES)
                 tail._sleeps = (1 << tail._failures) - 1
             else:
                 tail._sleeps -= 1
