@@ -31,14 +31,17 @@ _MAX_IDLE: Final = 8  # connections kept per server
 class Exchange:
     """A request whose answer is being read. The connection is kept if all of the answer was read.
 
-    Each read waits at most `timeout` seconds for the next bytes. Every method raises `HttpFailed`.
+    Each read waits at most `seconds` for the next bytes. Every method raises `HttpFailed`.
     """
 
-    def __init__(self, client: BlockingHttpClient, origin: Origin, sock: socket.socket, parser: AnswerParser) -> None:
+    def __init__(
+        self, client: BlockingHttpClient, origin: Origin, sock: socket.socket, parser: AnswerParser, seconds: float
+    ) -> None:
         self._client = client
         self._origin = origin
         self._sock: socket.socket | None = sock
         self._parser = parser
+        self._seconds = seconds
 
     @property
     def status(self) -> int:
@@ -107,6 +110,15 @@ class Exchange:
     def __exit__(self, *_: object) -> None:
         self.finish()
 
+    def _receive_before(self, deadline: float) -> None:
+        """Receive the next bytes, at the latest at `deadline` of the monotonic clock."""
+        assert self._sock is not None
+        left = deadline - time.monotonic()
+        if left <= 0:  # which a socket takes for a wish not to wait
+            raise self._broken(TimeoutError())
+        self._sock.settimeout(left)
+        self._receive()
+
     def _receive(self, size: int = _PIECE) -> None:
         try:
             assert self._sock is not None
@@ -130,11 +142,10 @@ class Exchange:
 
     def _broken(self, error: Exception) -> HttpFailed:
         sock, self._sock = self._sock, None
-        timeout = sock.gettimeout() if sock is not None else None
         if sock is not None:
             sock.close()
         if isinstance(error, TimeoutError):
-            return HttpFailed(f"no answer within {timeout or 0:g} s")
+            return HttpFailed(f"no answer within {self._seconds:g} s")
         return HttpFailed(reason_of(error))
 
 
@@ -180,14 +191,9 @@ class BlockingHttpClient:
         seconds = self._request_timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds
         while True:
-            with self._send(request, max(0.0, deadline - time.monotonic()), self._max_answer) as exchange:
+            with self._send(request, seconds, deadline, self._max_answer) as exchange:
                 while not exchange._parser.complete:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise HttpFailed(f"no answer within {seconds:g} s")
-                    assert exchange._sock is not None
-                    exchange._sock.settimeout(left)
-                    exchange._receive()
+                    exchange._receive_before(deadline)
             answer = HttpAnswer(request.url, exchange.status, exchange.reason, exchange.headers, exchange.read())
             if not request.redirect(answer):
                 return answer
@@ -205,14 +211,18 @@ class BlockingHttpClient:
         """Send a request and return its answer for reading, once the head is there. Follows no redirect."""
         where = parse_url(url)
         request = HttpRequest(method, where, {**self._headers, **(headers or {})}, body)
-        return self._send(request, self._request_timeout if timeout is None else timeout, max_answer)
+        seconds = self._request_timeout if timeout is None else timeout
+        exchange = self._send(request, seconds, time.monotonic() + seconds, max_answer)
+        assert exchange._sock is not None
+        exchange._sock.settimeout(seconds)
+        return exchange
 
     def start(self, method: str, url: str | HttpUrl, *, headers: Mapping[str, str] | None = None) -> Exchange:
         """Send a request and return at once, on a connection of its own; `select` shows when its answer comes."""
         where = parse_url(url)
         request = HttpRequest(method, where, {**self._headers, **(headers or {})})
         sock = self._connect(where.origin, self._request_timeout)
-        exchange = Exchange(self, where.origin, sock, AnswerParser(method))
+        exchange = Exchange(self, where.origin, sock, AnswerParser(method), self._request_timeout)
         self._write(exchange, request.encode())
         return exchange
 
@@ -230,27 +240,23 @@ class BlockingHttpClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, request: HttpRequest, timeout: float, max_answer: int) -> Exchange:
+    def _send(self, request: HttpRequest, seconds: float, deadline: float, max_answer: int) -> Exchange:
         data, origin = request.encode(), request.url.origin
-        deadline = time.monotonic() + timeout
         while True:
             sock = self._take_idle(origin)
             reused = sock is not None
             if sock is None:
-                sock = self._connect(origin, timeout)
+                sock = self._connect(origin, seconds)
             parser = AnswerParser(request.method, max_answer=max_answer)
-            exchange = Exchange(self, origin, sock, parser)
-            sock.settimeout(timeout)
+            exchange = Exchange(self, origin, sock, parser, seconds)
+            sock.settimeout(seconds)
             try:
                 self._write(exchange, data)
                 while not parser.status:
-                    exchange._receive()
-                    if not parser.status and time.monotonic() > deadline:
-                        sock.close()
-                        raise HttpFailed(f"no answer within {timeout:.3g} s")
+                    exchange._receive_before(deadline)
                 return exchange
             except HttpFailed:
-                if not reused or parser.started or request.method not in REPEATABLE:
+                if not reused or parser.started or request.method not in REPEATABLE or time.monotonic() >= deadline:
                     raise
 
     def _write(self, exchange: Exchange, data: bytes) -> None:
