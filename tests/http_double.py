@@ -67,8 +67,12 @@ class HttpDouble(LoopbackServer):
         headers = {name.lower(): text for name, _, text in (line.partition(": ") for line in lines[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self.requests.append((method, target, headers, body))
-        answer = self._answering(method, target, headers, body)
+        answer = await self.answer(method, target, headers, body)
         if answer is None:
             await reader.read()
         else:
             writer.write(answer)
+
+    async def answer(self, *request: Any) -> bytes | None:
+        """Return the answer to a request, whenever it is ready."""
+        return self._answering(*request)

@@ -131,7 +131,7 @@ class NsqdDouble:
     def changed(self) -> None:
         self._changed.set()
 
-    async def until(self, claim: Callable[[], Any], seconds: float = 10.0) -> Any:
+    async def until(self, claim: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Wait until `claim()` is true; it is looked at whenever a client has said something."""
         async with asyncio.timeout(seconds):
             while not (result := claim()):

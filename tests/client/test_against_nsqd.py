@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import ipaddress
+import itertools
 import os
 import signal
 import time
@@ -19,6 +20,9 @@ from lapwing import Consumer, Producer
 from lapwing.client.errors import PublishTimeout, Refused
 from lapwing.client.message import Requeue
 from lapwing.client.sync import SyncConsumer, SyncProducer
+from measuring import about_short_times
+
+numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,7 @@ def daemon(certificate):
         yield nsqd
 
 
-async def true(claim, seconds=20):
+async def true(claim, seconds=60):
     """Wait until `claim()` is true, looking every 10 ms."""
     async with asyncio.timeout(seconds):
         while True:
@@ -80,7 +84,7 @@ class Gathering:
         self.bodies.append(message.body)
         self._changed.set()
 
-    async def until(self, claim, seconds=30):
+    async def until(self, claim, seconds=60):
         async with asyncio.timeout(seconds):
             while not claim(self.bodies):
                 self._changed.clear()
@@ -181,8 +185,9 @@ async def test_a_deferred_message_takes_its_time(daemon):
     assert time.monotonic() - began >= 0.39
 
 
+@about_short_times
 async def test_a_handler_slower_than_the_timeout_gets_its_message_only_once(daemon):
-    seen = []
+    seen, topic = [], f"slow{next(numbers)}"
 
     async def handler(message):
         seen.append(message.attempts)
@@ -190,23 +195,26 @@ async def test_a_handler_slower_than_the_timeout_gets_its_message_only_once(daem
 
     async with (
         Producer(daemon.tcp) as producer,
-        Consumer("slow", "c", handler, nsqd=daemon.tcp, msg_timeout=1.0, max_in_flight=2) as consumer,
+        Consumer(topic, "c", handler, nsqd=daemon.tcp, msg_timeout=1.0, max_in_flight=2) as consumer,
     ):
-        await producer.publish("slow", b"x")
+        await producer.publish(topic, b"x")
         await true(lambda: consumer.stats.finished == 1)
 
     assert seen == [1]
 
 
+@about_short_times
 async def test_a_blocking_handler_does_not_cost_the_connection(daemon):
+    topic = f"block{next(numbers)}"
+
     def handler(message):
         time.sleep(2.5)  # more than the two heartbeats after which nsqd hangs up
 
     async with (
         Producer(daemon.tcp) as producer,
-        Consumer("block", "c", handler, nsqd=daemon.tcp, heartbeat_interval=1.0, msg_timeout=1.0) as consumer,
+        Consumer(topic, "c", handler, nsqd=daemon.tcp, heartbeat_interval=1.0, msg_timeout=1.0) as consumer,
     ):
-        await producer.publish("block", b"x")
+        await producer.publish(topic, b"x")
         await true(lambda: consumer.stats.finished == 1)
 
         assert consumer.stats.received == 1
@@ -220,7 +228,7 @@ async def test_nothing_is_left_behind_by_a_stop(daemon):
                 (await anext(consumer)).finish()
         got = Gathering()
         async with Consumer("behind", "c", got, nsqd=daemon.tcp, max_in_flight=50):
-            await got.until(lambda bodies: len(bodies) == 97, seconds=10)
+            await got.until(lambda bodies: len(bodies) == 97)
 
 
 async def test_nsqd_shows_who_we_are(daemon):
@@ -242,7 +250,7 @@ async def test_sampling_lets_only_a_share_through(daemon):
             Consumer("sample", "c", got, nsqd=daemon.tcp, sample_rate=10, max_in_flight=100),
             httpx.AsyncClient(trust_env=False) as http,
         ):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     stats = (await http.get(f"{daemon.url}/stats?format=json&topic=sample")).json()
                     channel = stats["topics"][0]["channels"][0]
@@ -373,7 +381,7 @@ async def test_a_frozen_nsqd_costs_a_deadline_and_nothing_else(daemon):
             began = time.monotonic()
             with pytest.raises(PublishTimeout):
                 await producer.publish("frozen", b"during", timeout=0.5)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
         finally:
             os.kill(daemon.pid, signal.SIGCONT)
         await producer.publish("frozen", b"after", timeout=30)

@@ -144,7 +144,7 @@ async def test_the_client_gives_up_only_where_the_broker_does_not() -> None:
 async def test_iteration_leaves_giving_up_to_the_broker_too() -> None:
     async with NsqdDouble(**LAPWING) as nsqd, Consumer("t", "c", nsqd=nsqd.address) as consumer:
         (await nsqd.subscriber()).deliver(b"x", attempts=9)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             message = await anext(consumer)
         message.finish()
 
@@ -163,7 +163,7 @@ async def test_what_a_stopping_consumer_gives_back_is_no_failure() -> None:
     async with NsqdDouble() as nsqd:
         async with Consumer("t", "c", nsqd=nsqd.address, max_in_flight=3) as consumer:
             (await nsqd.subscriber(3)).deliver(b"1", b"2", b"3")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await anext(consumer)
         commands = await nsqd.until(lambda: len(nsqd.said(Req)) == 3 and nsqd.said(Req))
 

@@ -14,6 +14,7 @@ from lapwing.client.message import Requeue
 from lapwing.errors import ConfigError
 from lapwing.wire.nsq import commands as c
 from lapwing.wire.nsq import frames
+from measuring import about_short_times
 
 
 def ids(commands):
@@ -196,7 +197,7 @@ async def test_heartbeats_are_answered_while_a_blocking_handler_runs():
     release = threading.Event()
 
     def handler(message):
-        release.wait(10)
+        release.wait(60)
 
     async with NsqdDouble() as nsqd, Consumer("t", "c", handler, nsqd=nsqd.address):
         peer = await nsqd.subscriber()
@@ -225,6 +226,7 @@ async def test_a_handler_that_never_waits_still_lets_heartbeats_through():
         assert kinds.index(c.Nop) < len(kinds) - 50
 
 
+@about_short_times
 async def test_held_messages_are_touched_until_nsqd_grants_no_more():
     done = asyncio.Event()
     seen = []
@@ -239,7 +241,7 @@ async def test_held_messages_are_touched_until_nsqd_grants_no_more():
     ):
         peer = await nsqd.subscriber(2)
         peer.deliver(b"held", b"waiting")
-        await nsqd.until(lambda: len(nsqd.said(c.Touch)) >= 4)
+        await nsqd.until(lambda: len(nsqd.said(c.Touch)) >= 4, seconds=10)
         assert {touch.id for touch in nsqd.said(c.Touch)} == {b"%016x" % 1, b"%016x" % 2}
         held = next(iter(consumer._subscriptions)).in_flight[b"%016x" % 1]
         await nsqd.until(lambda: held.expired)
@@ -480,7 +482,7 @@ async def test_a_handler_may_stop_its_own_consumer():
             await consumer.stop()
 
         consumer._handler = handler
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             group.create_task(consumer.run())
             (await nsqd.subscriber()).deliver(b"last")
 
@@ -598,7 +600,7 @@ async def test_a_peer_that_never_answers_is_given_up_within_the_deadline():
         began = time.monotonic()
         with pytest.raises(Unreachable):
             await consumer.start()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 async def test_starved_says_that_a_connection_has_all_it_may_have():

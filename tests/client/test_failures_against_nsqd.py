@@ -36,7 +36,7 @@ async def topic(daemon: Daemon) -> AsyncIterator[str]:
 async def dead_letter(daemon: Daemon, topic: str) -> dict[str, str]:
     """The headers of the first dead letter."""
     async with LogReader(f"{topic}.c.dead", nsqd_http=daemon.http, notice=lambda text: None) as reader:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for message in reader.follow(sequence=0):
                 assert message.body == b"body"
                 return message.headers
@@ -81,7 +81,7 @@ async def test_a_held_message_is_never_given_up(daemon: Daemon, topic: str) -> N
             raise Hold(0)
 
     async with Consumer(topic, "c", handler, nsqd=daemon.tcp):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             seen = [await attempts.get() for _ in range(5)]
 
     assert seen == [1, 2, 3, 4, 5]

@@ -104,7 +104,7 @@ def test_a_handler_that_exits_the_program_does_not_keep_it_waiting():
     with pytest.raises(SystemExit):
         asyncio.run(use())
 
-    assert time.monotonic() - began < 10  # and not stop_timeout
+    assert time.monotonic() - began < 20  # and not stop_timeout
 
 
 async def test_a_producer_whose_stop_is_cancelled_still_hangs_up():

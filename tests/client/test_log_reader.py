@@ -76,7 +76,7 @@ async def test_reading_begins_at_a_time(daemon: Daemon, topic: str) -> None:
 async def test_following_goes_on_with_what_is_published(daemon: Daemon, topic: str, http: DaemonHttp) -> None:
     seen: list[int] = []
     async with LogReader(topic, nsqd_http=daemon.http) as reader, aclosing(reader.follow(last=2)) as messages:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for message in messages:
                 seen.append(int(message.body))
                 if len(seen) == 2:
@@ -90,7 +90,7 @@ async def test_following_goes_on_with_what_is_published(daemon: Daemon, topic: s
 async def test_following_waits_for_a_topic(daemon: Daemon, http: DaemonHttp) -> None:
     notices: asyncio.Queue[str] = asyncio.Queue()
     reader = LogReader("not-yet", nsqd_http=daemon.http, notice=notices.put_nowait)
-    async with reader, aclosing(reader.follow()) as messages, asyncio.timeout(20):
+    async with reader, aclosing(reader.follow()) as messages, asyncio.timeout(60):
         first = asyncio.ensure_future(anext(messages))
         notice = await notices.get()
         await publish(http, daemon, "not-yet", 1)

@@ -14,12 +14,12 @@ from lapwing.wire.nsq import commands as c
 async def test_messages_are_taken_one_by_one_in_batches_and_by_iteration():
     def script(address):
         with SyncConsumer("t", "c", nsqd=address, max_in_flight=10) as consumer:
-            first = consumer.get(timeout=10)
+            first = consumer.get(timeout=60)
             assert first is not None
             first.finish()
-            batch = consumer.take(3, timeout=10)
+            batch = consumer.take(3, timeout=60)
             while len(batch) < 3:
-                batch += consumer.take(3 - len(batch), timeout=10)
+                batch += consumer.take(3 - len(batch), timeout=60)
             for message in batch:
                 with message:
                     pass
@@ -43,7 +43,7 @@ async def test_messages_are_taken_one_by_one_in_batches_and_by_iteration():
 async def test_closing_gives_back_what_was_not_answered():
     def script(address):
         consumer = SyncConsumer("t", "c", nsqd=address, max_in_flight=10)
-        assert consumer.get(timeout=10) is not None
+        assert consumer.get(timeout=60) is not None
         consumer.close()
         consumer.close()
         assert consumer.get() is None
@@ -64,7 +64,7 @@ async def test_closing_lets_go_of_everybody_who_waits():
         waiting = [asyncio.create_task(asyncio.to_thread(list, consumer)) for _ in range(3)]
         await asyncio.to_thread(consumer.close)
 
-        assert await asyncio.wait_for(asyncio.gather(*waiting), 10) == [[], [], []]
+        assert await asyncio.wait_for(asyncio.gather(*waiting), 60) == [[], [], []]
 
 
 async def test_in_a_forked_process_it_says_so_instead_of_waiting_for_ever():

@@ -6,11 +6,14 @@ A case is a list of steps, each for one connection ("conn", default "a", opened 
   raw     bytes in hex, or a list of those         expect / expects   one reply / several, in order
   silent_ms   nothing comes for that long          close     the server closes
   half_close  end our side                         drop      close the connection
-  sleep_ms    wait                                 after_ms / within_ms   when the reply comes (default within 3000)
+  sleep_ms    wait                                 after_ms  the reply does not come before
 
 A word is a string (latin-1), {"hex": ".."} or {"rep": [".", n]}. In a string {id:a}, {ms:a}, {seq:a} and {client:x}
 stand for what a wildcard has bound. Replies are written with their RESP type, ["$", "text"]; the wildcards are those of
 `_scalar` and `match`.
+
+Some cases are about time, as recorded on a machine that does nothing else. `held_up` is by how much this one is slower:
+where that is long, a failure may be the machine's, and the case is played again.
 """
 
 import re
@@ -18,7 +21,9 @@ import socket
 import time
 from typing import Any
 
-PATIENCE = 3.0  # seconds for a reply
+PATIENCE = 20.0  # seconds for a reply
+HELD_UP = 0.1  # seconds
+TRIES = 5
 _NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
 _ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})\Z")
 _BOUND = re.compile(r"\{(id|ms|seq|client):(\w+)\}")
@@ -36,13 +41,13 @@ class Wire:
     """One connection that reads whole replies, each in its only spelling."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address, timeout=5)
+        self.socket = socket.create_connection(address, timeout=PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.rest = b""
         self._until = 0.0
 
     def send(self, data: bytes) -> None:
-        self.socket.settimeout(5)
+        self.socket.settimeout(PATIENCE)
         try:
             self.socket.sendall(data)
         except OSError:
@@ -223,6 +228,18 @@ def _unordered(items: Any, got: Any, known: dict[str, Any]) -> bool:
     return True
 
 
+def play(case: dict[str, Any], address: tuple[str, int], password: str | None = None) -> None:
+    """Play a case; once more if it failed where the machine was held up."""
+    for _ in range(TRIES - 1):
+        replay = RedisReplay(address, password)
+        try:
+            return replay.play(case)
+        except AssertionError:
+            if replay.held_up < HELD_UP:
+                raise
+    return RedisReplay(address, password).play(case)
+
+
 class RedisReplay:
     """One case, with what its wildcards have bound."""
 
@@ -231,12 +248,18 @@ class RedisReplay:
         self.password = password
         self.known: dict[str, Any] = {}
         self.wires: dict[str, Wire] = {}
+        self.held_up = 0.0  # seconds that a step took longer than it waits by itself, at most
 
     def play(self, case: dict[str, Any]) -> None:
         self._tidy(case)
         try:
             for number, step in enumerate(case["steps"]):
-                self._step(step, f"{case['name']} step {number} {str(step.get('send', step))[:200]}")
+                began = time.monotonic()
+                try:
+                    self._step(step, f"{case['name']} step {number} {str(step.get('send', step))[:200]}")
+                finally:
+                    waits = sum(step.get(wait, 0) for wait in ("sleep_ms", "silent_ms", "after_ms"))
+                    self.held_up = max(self.held_up, time.monotonic() - began - waits / 1000)
         finally:
             for wire in self.wires.values():
                 wire.socket.close()
@@ -244,13 +267,27 @@ class RedisReplay:
 
     def _tidy(self, case: dict[str, Any]) -> None:
         """Delete the keys that a case uses."""
+        if case["keys"]:
+            self._ask("DEL", *case["keys"])
+
+    def _ask(self, *command: str) -> Any:
+        """Ask on a connection of its own."""
         wire = Wire(self.address)
-        commands = [["AUTH", self.password]] if self.password else []
-        commands += [["DEL", *case["keys"]]] if case["keys"] else []
-        for command in commands:
-            wire.send(encode(command, {}))
-            assert wire.reply()[0] in "+:"
+        for each in [("AUTH", self.password), command] if self.password else [command]:
+            wire.send(encode(list(each), {}))
+            kind, answer = wire.reply()
+            assert kind in "+:$", answer
         wire.socket.close()
+        return answer
+
+    def _drop(self, name: str) -> None:
+        """Close a connection, and wait until the server knows: it may see what others send first."""
+        wire = self.wires.pop(name)
+        host, port = wire.socket.getsockname()
+        wire.socket.close()
+        deadline = time.monotonic() + PATIENCE
+        while f" addr={host}:{port} " in self._ask("CLIENT", "LIST"):
+            assert time.monotonic() < deadline, f"{name} is still connected"
 
     def _step(self, step: dict[str, Any], where: str) -> None:
         if "sleep_ms" in step and "send" not in step:
@@ -264,10 +301,9 @@ class RedisReplay:
         wire.send(self._bytes(step))
         if step.get("half_close"):
             wire.socket.shutdown(socket.SHUT_WR)
-        within = step.get("within_ms", 3000) / 1000
         for want in [step["expect"]] if "expect" in step else step.get("expects", []):
             try:
-                got = wire.reply(within)
+                got = wire.reply()
             except (Late, Closed) as error:
                 have = wire.rest[:200]
                 raise AssertionError(f"{where}: {type(error).__name__}, wanted {want}; have {have!r}") from None
@@ -277,10 +313,9 @@ class RedisReplay:
         if "silent_ms" in step:
             self._silent(wire, step["silent_ms"] / 1000, where)
         if step.get("close"):
-            self._closed(wire, within, where)
+            self._closed(wire, where)
         if step.get("drop"):
-            wire.socket.close()
-            del self.wires[name]
+            self._drop(name)
 
     def _bytes(self, step: dict[str, Any]) -> bytes:
         if "raw" in step:
@@ -301,10 +336,10 @@ class RedisReplay:
         raise AssertionError(f"{where}: silence wanted, got {wire.rest[:300]!r}")
 
     @staticmethod
-    def _closed(wire: Wire, within: float, where: str) -> None:
+    def _closed(wire: Wire, where: str) -> None:
         try:
             while not wire.rest:
-                wire.more(within)
+                wire.more(PATIENCE)
         except Closed:
             return
         except Late:

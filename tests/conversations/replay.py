@@ -1,4 +1,8 @@
-"""Plays a recorded conversation against a real nsqd: sends its bytes, and compares every byte that comes back."""
+"""Plays a recorded conversation against a real nsqd: sends its bytes, and compares every byte that comes back.
+
+Some cases are about time, as recorded on a machine that does nothing else. `held_up` is by how much this one is slower:
+where that is long, a failure may be the machine's, and the case is played again.
+"""
 
 import http.client
 import json
@@ -7,6 +11,7 @@ import select
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any
 
 from lapwing.wire.nsq.compression import Codec, DeflateCodec, SnappyCodec
@@ -14,13 +19,28 @@ from lapwing.wire.nsq.compression import Codec, DeflateCodec, SnappyCodec
 HEARTBEAT = bytes.fromhex("0000000f000000005f6865617274626561745f")
 TOKEN = re.compile(r"\{(id|ts|rep|any):([^}]*)\}|([0-9a-f]{2})")
 FIVE_MINUTES = 300 * 10**9
+PATIENCE = 20.0  # seconds for what has to come at all
+HELD_UP = 0.1  # seconds
+TRIES = 5
+
+
+def played(replay: Callable[[], "Replay"], case: dict[str, Any]) -> None:
+    """Play a case; once more, on a replay made anew, if it failed where the machine was held up."""
+    for _ in range(TRIES - 1):
+        one = replay()
+        try:
+            return one.play(case)
+        except AssertionError:
+            if one.held_up < HELD_UP:
+                raise
+    return replay().play(case)
 
 
 class Wire:
     """One socket, plain or inside TLS and a compression; what was received and not yet used waits in `rest`."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.socket: socket.socket = socket.create_connection(address, timeout=5)
+        self.socket: socket.socket = socket.create_connection(address, timeout=PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.codec: Codec | None = None
         self.rest = b""
@@ -70,11 +90,18 @@ class Replay:
         self.web = web
         self.known: dict[str, bytes] = {}
         self.wires: dict[str, Wire] = {}
+        self.held_up = 0.0  # seconds that a step took longer than it waits by itself, at most
+        self._sent = 0.0  # when the last bytes were sent
 
     def play(self, case: dict[str, Any]) -> None:
         try:
             for number, step in enumerate(case["steps"]):
-                self.step(step, f"{case['name']} step {number}")
+                began = time.monotonic()
+                try:
+                    self.step(step, f"{case['name']} step {number}")
+                finally:
+                    waits = sum(step.get(wait, 0) for wait in ("sleep_ms", "silent_ms", "after_ms"))
+                    self.held_up = max(self.held_up, time.monotonic() - began - waits / 1000)
         finally:
             for wire in self.wires.values():
                 wire.socket.close()
@@ -90,20 +117,21 @@ class Replay:
         if name not in self.wires:
             self.wires[name] = Wire(self.tcp)
         wire = self.wires[name]
+        began = time.monotonic()
         if "start" in step:
             wire.start(step["start"])
         if "send" in step:
+            self._sent = time.monotonic()
             wire.send(self.bytes_of(step["send"]))
         if step.get("half_close"):
             wire.socket.shutdown(socket.SHUT_WR)
-        began = time.monotonic()
-        until = began + step.get("within_ms", 2000) / 1000
+        until = time.monotonic() + PATIENCE
         if step.get("skip_heartbeats"):
             self.skip_heartbeats(wire, until)
         if "expect" in step:
             self.expect(wire, step["expect"], until, where)
-            took = (time.monotonic() - began) * 1000
-            assert took >= step.get("after_ms", 0), f"{where}: came after {took:.0f} ms, too early"
+            waited = (time.monotonic() - self._sent) * 1000
+            assert waited >= step.get("after_ms", 0), f"{where}: came after {waited:.0f} ms, too early"
         if "expect_json" in step:
             self.expect_json(wire, step["expect_json"], until, where)
         if "silent_ms" in step:
@@ -117,13 +145,16 @@ class Replay:
                     self.skip_heartbeats(wire, time.monotonic())
             assert wire.closed, f"{where}: still open"
             assert not wire.rest, f"{where}: {wire.rest!r} before the close"
+        if "within_ms" in step:
+            took = (time.monotonic() - began) * 1000
+            assert took <= step["within_ms"], f"{where}: took {took:.0f} ms, too late"
         if step.get("drop"):
             wire.socket.close()
             del self.wires[name]
 
     def request(self, wanted: dict[str, Any], where: str) -> None:
         assert self.web is not None
-        connection = http.client.HTTPConnection(*self.web, timeout=5)
+        connection = http.client.HTTPConnection(*self.web, timeout=PATIENCE)
         connection.request(wanted["method"], wanted["path"])
         answer = connection.getresponse()
         answer.read()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis_replay import RedisReplay
+from redis_replay import play
 from test_nsqd_vectors import AuthServer
 
 from daemons import Daemon, start_nsqd
@@ -79,7 +79,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 @pytest.mark.parametrize("case", SERVED, ids=[case["name"] for case in SERVED])
 def test_redis_conversation(case: dict[str, Any], servers: Servers) -> None:
     password = PASSWORD if case.get("server") == "auth" else None
-    RedisReplay(servers.address(case), password).play(case)
+    play(case, servers.address(case), password)
 
     assert all(daemon.process.poll() is None for daemon in servers.daemons)
 

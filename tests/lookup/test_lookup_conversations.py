@@ -284,8 +284,7 @@ def test_register_is_no_sign_of_life_but_ping_is():
         daemons.until(lambda: not seen())
         assert get(daemon.http, "/nodes") == {"producers": []}
         assert get(daemon.http, "/producers")["producers"][0]["active"] is False
-        peer.ask(b"PING\n")
-        assert seen()
+        daemons.until(lambda: peer.ask(b"PING\n") == b"OK" and seen(), what="a sign of life")
 
 
 def test_metrics_count(nsqlookupd, peer):

@@ -45,7 +45,7 @@ async def listening(address, **how):
 
 async def ask(reader, writer, request=PING):
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return answer
 

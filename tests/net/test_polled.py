@@ -51,7 +51,7 @@ class Recorder(asyncio.Protocol):
         self.note("resume")
 
     async def until(self, holds):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 self.changed.clear()
                 await self.changed.wait()
@@ -79,7 +79,7 @@ class Server:
 
     async def client(self):
         reader, writer = await asyncio.open_connection(*self.listening.getsockname())
-        await asyncio.wait_for(self.accepted.wait(), 20)
+        await asyncio.wait_for(self.accepted.wait(), 60)
         self.accepted.clear()
         return reader, writer, self.recorders[-1]
 

@@ -114,7 +114,7 @@ async def settle(reply: Reply) -> Answer:
         if reply.answer is None:
             there = asyncio.Event()
             reply.on_complete = there.set
-            await asyncio.wait_for(there.wait(), 10)
+            await asyncio.wait_for(there.wait(), 60)
         assert reply.answer is not None
         return reply.answer
     return await cast("Awaitable[Answer]", reply)

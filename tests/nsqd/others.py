@@ -44,7 +44,7 @@ class LookupDouble:
 
     async def until(self, claim: Callable[[], object]) -> None:
         """Wait for something to be told that makes `claim()` true."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not claim():
                 self._news.clear()
                 await self._news.wait()

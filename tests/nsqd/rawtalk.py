@@ -36,10 +36,15 @@ def hmpub(topic: str, pairs: list[tuple[bytes, bytes]]) -> bytes:
     return f"HMPUB {topic}\n".encode() + struct.pack(">I", len(content)) + content
 
 
+def identify(**wishes: Any) -> bytes:
+    body = json.dumps(wishes).encode()
+    return b"IDENTIFY\n" + struct.pack(">I", len(body)) + body
+
+
 class Raw:
     """One connection. Frames are read as (type, payload); a message also as (attempts, id, body)."""
 
-    def __init__(self, daemon: Daemon, *, magic: bool = True, seconds: float = 20.0) -> None:
+    def __init__(self, daemon: Daemon, *, magic: bool = True, seconds: float = 60.0) -> None:
         self.socket = socket.create_connection(("127.0.0.1", daemon.tcp_port), timeout=seconds)
         if magic:
             self.send(b"  V2")
@@ -100,10 +105,9 @@ class Raw:
             return True
         return True
 
-    def identify(self, **wishes: Any) -> bytes:
-        """Introduce ourselves; what the server answers."""
-        body = json.dumps(wishes).encode()
-        self.send(b"IDENTIFY\n" + struct.pack(">I", len(body)) + body)
+    def identify(self, behind: bytes = b"", **wishes: Any) -> bytes:
+        """Introduce ourselves, with the bytes `behind` right behind it; what the server answers."""
+        self.send(identify(**wishes) + behind)
         return self.frame()[1]
 
     def subscribe(self, topic: str, channel: str, ready: int = 0) -> None:
@@ -124,12 +128,12 @@ class Raw:
 
 
 def post(daemon: Daemon, path: str, body: bytes = b"", *, method: str = "POST") -> bytes:
-    with urllib.request.urlopen(urllib.request.Request(daemon.url + path, data=body, method=method), timeout=20) as got:
+    with urllib.request.urlopen(urllib.request.Request(daemon.url + path, data=body, method=method), timeout=60) as got:
         return got.read()
 
 
 def get(daemon: Daemon, path: str) -> bytes:
-    with urllib.request.urlopen(daemon.url + path, timeout=20) as answer:
+    with urllib.request.urlopen(daemon.url + path, timeout=60) as answer:
         return answer.read()
 
 

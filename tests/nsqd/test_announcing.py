@@ -39,7 +39,7 @@ async def daemon(tmp_path: Path, lookup: LookupDouble) -> AsyncIterator[Daemon]:
         quiet(),
     )
     await made.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not made.peers.connected:  # noqa: ASYNC110 - the daemon offers no event for it
             await asyncio.sleep(0.005)
     yield made
@@ -53,7 +53,7 @@ async def test_ok_over_tcp_means_that_the_topic_can_be_found(
     assert daemon.tcp is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp.port)
     writer.write(b"  V2" + command.encode())
-    answer = await asyncio.wait_for(reader.readexactly(len(frames.OK)), 10)
+    answer = await asyncio.wait_for(reader.readexactly(len(frames.OK)), 60)
     told = list(lookup.told)
     topic = daemon.broker.topics["t"]
     writer.close()
@@ -68,10 +68,10 @@ async def test_the_second_publish_does_not_wait(daemon: Daemon, lookup: LookupDo
     assert daemon.tcp is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp.port)
     writer.write(b"  V2" + Pub("t", b"x").encode())
-    await asyncio.wait_for(reader.readexactly(len(frames.OK)), 10)
+    await asyncio.wait_for(reader.readexactly(len(frames.OK)), 60)
     lookup.silent = True
     writer.write(Pub("t", b"y").encode())
-    answer = await asyncio.wait_for(reader.readexactly(len(frames.OK)), 10)
+    answer = await asyncio.wait_for(reader.readexactly(len(frames.OK)), 60)
     writer.close()
 
     assert answer == frames.OK

@@ -61,11 +61,11 @@ def test_any_one_grant_is_enough_but_it_must_cover_all_three() -> None:
 
 def test_a_pattern_that_would_take_forever_elsewhere_takes_no_time() -> None:
     found = understood(grant("(a*)*(a|aa)+$", [".*"], "publish"))
-    began = time.monotonic()
+    began = time.process_time()
     allowed = found.allows("publish", "a" * 63 + "b", "")
 
     assert not allowed
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ async def test_a_mistake_in_one_checkpoint_does_not_end_them_all(
     )
     await daemon.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await went_on.wait()
     finally:
         await daemon.stop()

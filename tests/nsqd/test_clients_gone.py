@@ -54,7 +54,7 @@ def test_what_a_client_took_is_free_again_as_it_goes(
             for request in REQUESTS:
                 port = daemon.http.port if b"HTTP" in request else daemon.tcp.port
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await made.wait()
                     writer.write(request)
                     await asyncio.sleep(0.01)  # most have been answered by then; nothing depends on it

@@ -37,7 +37,7 @@ class Buried:
 
     async def settled(self) -> dict[str, Any]:
         """Wait until the redrive is over."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 status, task = await self.ask("GET", f"/dead/redrive?topic={DEAD}")
                 assert status == 200

@@ -9,18 +9,20 @@ from doors import Node
 
 
 async def test_the_profile_shows_where_the_time_went() -> None:
-    asked = asyncio.ensure_future(Node().ask("GET", "/debug/pprof/profile?seconds=0.2"))
-    await asyncio.sleep(0)
-
     def work_hard(until: float) -> None:
-        while time.process_time() < until:
+        while time.monotonic() < until:
             sum(range(100))
 
-    work_hard(time.process_time() + 0.3)
-    status, text = await asked
+    for seconds in (0.2, 1, 5, 20):  # a busy machine gives this process little of that time
+        asked = asyncio.ensure_future(Node().ask("GET", f"/debug/pprof/profile?seconds={seconds}"))
+        await asyncio.sleep(0)
+        work_hard(time.monotonic() + seconds + 0.1)
+        status, text = await asked
+        lines = [line.rpartition(" ") for line in text.splitlines()]
+        here = sum(int(count) for stack, _, count in lines if "work_hard" in stack)
+        if here >= 10:
+            break
 
-    lines = [line.rpartition(" ") for line in text.splitlines()]
-    here = sum(int(count) for stack, _, count in lines if "work_hard" in stack)
     assert status == 200
     assert here >= 10
 

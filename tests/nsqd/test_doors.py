@@ -20,9 +20,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def get(address: str, target: str, trust: Path | None = None, method: str = "GET") -> tuple[int, bytes]:
     if trust is None:
-        connection = http.client.HTTPConnection(address, timeout=10)
+        connection = http.client.HTTPConnection(address, timeout=60)
     else:
-        connection = http.client.HTTPSConnection(address, timeout=10, context=ssl.create_default_context(cafile=trust))
+        connection = http.client.HTTPSConnection(address, timeout=60, context=ssl.create_default_context(cafile=trust))
     try:
         connection.request(method, target)
         answer = connection.getresponse()
@@ -86,7 +86,7 @@ def test_what_http_published_is_there_after_a_crash(tmp_path: Path) -> None:
 
 
 def post(daemon: daemons.Daemon, target: str, body: bytes = b"") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(daemon.http, timeout=10)
+    connection = http.client.HTTPConnection(daemon.http, timeout=60)
     try:
         connection.request("POST", target, body)
         answer = connection.getresponse()

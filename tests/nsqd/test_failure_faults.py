@@ -55,7 +55,7 @@ def test_a_pattern_that_would_run_for_ever_elsewhere_is_answered_at_once(daemon:
     status, answer = ask(daemon, "POST", f"/dead/redrive?topic={topic}.c.dead", document)
 
     assert (status, answer["letters"]) == (200, 0)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_kill_amid_policy_changes_leaves_the_old_one_or_the_new_one(tmp_path: 
             until(lambda: len(answered) > 5, what="some changes")
             running.kill()
             over.set()
-            thread.join(20)
+            thread.join(60)
             running.restart()
             settings = ask(running, "GET", "/channel/settings?topic=t&channel=c")[1]["settings"]
             found = settings["max_attempts"]["value"], settings["max_in_flight"]["value"]

@@ -101,8 +101,9 @@ def test_after_fins_all_other_commands_work_as_before(nsqd: Daemon) -> None:
 
 
 def test_a_client_that_reads_no_refusals_is_no_longer_read_from(nsqd: Daemon) -> None:
-    with Raw(nsqd, seconds=1.0) as raw, Raw(nsqd) as polite:
+    with Raw(nsqd) as raw, Raw(nsqd) as polite:
         raw.subscribe("flood", "c", ready=1)
+        raw.socket.settimeout(1)
         with pytest.raises(TimeoutError):
             raw.send(fin(UNKNOWN) * 5_000_000)
         polite.ok(pub("flood2", b"others are served"))

@@ -63,7 +63,7 @@ class Syncs:
 
     def __call__(self, job: Callable[[], None]) -> float:
         self.begun += 1
-        assert self._allowed.acquire(timeout=20)
+        assert self._allowed.acquire(timeout=60)
         if self.broken is not None:
             raise self.broken
         job()
@@ -122,7 +122,7 @@ class Talk:
         self._writer.write(data)
 
     async def frame(self) -> bytes:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return (await self._reader.readexactly(size))[4:]
 
@@ -132,7 +132,7 @@ class Talk:
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not happened():  # noqa: ASYNC110  what happens in the broker sets no event
             await asyncio.sleep(0.001)
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rawtalk import Raw, get, memory, mpub, post, pub, topics
+from rawtalk import Raw, get, identify, memory, mpub, post, pub, topics
 
 import certificates
 import daemons
 from lapwing.wire.nsq.compression import SnappyCodec
+from measuring import shortest
 
 MIB = 1 << 20
 
@@ -24,7 +25,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[daemons.Daemon]:
     certificate, key = certificates.self_signed(tmp_path_factory.mktemp("hostile"))
-    with daemons.nsqd("--magic-timeout=1s", f"--tls-cert={certificate}", f"--tls-key={key}") as daemon:
+    with daemons.nsqd("--magic-timeout=3s", f"--tls-cert={certificate}", f"--tls-key={key}") as daemon:
         yield daemon
 
 
@@ -49,23 +50,27 @@ def nsqd(shared: daemons.Daemon) -> Iterator[daemons.Daemon]:
 
 def test_others_are_served_while_the_largest_identify_is_read(nsqd: daemons.Daemon) -> None:
     body = b'{"client_id":"%b","x":[%b1]}' % (b"long" * 1000, b"1," * 2_500_000)
-    longest = 0.0
-    with Raw(nsqd, seconds=60) as talker, Raw(nsqd) as other:
-        talker.send(b"IDENTIFY\n" + struct.pack(">I", len(body)) + body)
-        talker.socket.settimeout(0.001)
-        answered = False
-        while not answered:
-            began = time.monotonic()
-            other.ok(pub("meanwhile", b"x"))
-            longest = max(longest, time.monotonic() - began)
-            with contextlib.suppress(TimeoutError):
-                answered = talker.socket.recv(100) == b"\0\0\0\6\0\0\0\0OK"
-        talker.socket.settimeout(20)
-        talker.subscribe("meanwhile", "c")
-        clients = topics(nsqd)["meanwhile"]["channels"]["c"]["clients"]
 
-    assert longest < 1  # all at once it takes 3 s
-    assert [client["client_id"] for client in clients] == [("long" * 1000)[:1024]]
+    def longest_wait() -> float:
+        longest = 0.0
+        with Raw(nsqd) as talker, Raw(nsqd) as other:
+            talker.send(b"IDENTIFY\n" + struct.pack(">I", len(body)) + body)
+            talker.socket.settimeout(0.001)
+            answered = False
+            while not answered:
+                began = time.monotonic()
+                other.ok(pub("meanwhile", b"x"))
+                longest = max(longest, time.monotonic() - began)
+                with contextlib.suppress(TimeoutError):
+                    answered = talker.socket.recv(100) == b"\0\0\0\6\0\0\0\0OK"
+            talker.socket.settimeout(60)
+            talker.subscribe("meanwhile", "c")
+            clients = topics(nsqd)["meanwhile"]["channels"]["c"]["clients"]
+
+        assert [client["client_id"] for client in clients] == [("long" * 1000)[:1024]]
+        return longest
+
+    assert shortest(longest_wait, limit=1) < 1  # all at once it takes 3 s
 
 
 # --- those who take their time -------------------------------------------------------------------------------------
@@ -76,12 +81,14 @@ def test_a_slow_sender_is_given_up_at_every_phase(nsqd: daemons.Daemon) -> None:
         silent, half_magic = (stack.enter_context(Raw(nsqd, magic=False)) for _ in range(2))
         half_magic.send(b"  V")
         in_line, in_size, in_body, in_batch, shaking = (stack.enter_context(Raw(nsqd)) for _ in range(5))
-        for raw in (in_line, in_size, in_body, in_batch):
-            raw.identify(heartbeat_interval=1000)  # two seconds for a command
-        in_line.send(b"PUB slow")
-        in_size.send(b"PUB slow\n\0\0")
-        in_body.send(b"PUB slow\n\0\0\0\x09half")
-        in_batch.send(b"MPUB slow\n\0\0\0\x20\0\0\0\2\0\0\0\5half")
+        beginnings = {
+            in_line: b"PUB slow",
+            in_size: b"PUB slow\n\0\0",
+            in_body: b"PUB slow\n\0\0\0\x09half",
+            in_batch: b"MPUB slow\n\0\0\0\x20\0\0\0\2\0\0\0\5half",
+        }
+        for raw, beginning in beginnings.items():
+            assert raw.identify(beginning, heartbeat_interval=1000) == b"OK"  # two seconds for a command
         assert json.loads(shaking.identify(feature_negotiation=True, tls_v1=True))["tls_v1"]
         shaking.send(b"\x16\x03\x01")  # the beginning of a handshake
 
@@ -104,9 +111,8 @@ def test_who_ends_in_a_line_without_end_still_hears_of_what_it_published(nsqd: d
 
 def test_bytes_that_drip_do_not_prolong_a_command(nsqd: daemons.Daemon) -> None:
     with Raw(nsqd) as raw:
-        raw.identify(heartbeat_interval=1000)
         began = time.monotonic()
-        raw.send(b"PUB drip\n\0\0\0\xff")
+        assert raw.identify(b"PUB drip\n\0\0\0\xff", heartbeat_interval=1000) == b"OK"
         raw.socket.settimeout(0.2)
         while time.monotonic() - began < 10:
             try:
@@ -175,20 +181,23 @@ def test_thousands_of_connections_that_end_in_every_way_leave_nothing_behind(nsq
 
     def come_and_go(count: int, *, reset: bool) -> None:
         for number in range(count):
-            one = socket.create_connection(("127.0.0.1", nsqd.tcp_port), timeout=20)
+            one = socket.create_connection(("127.0.0.1", nsqd.tcp_port), timeout=60)
             if reset:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             one.send(endings[number % len(endings)])
             one.close()
 
+    def memory_at_rest() -> int:
+        held = Path(f"/proc/{nsqd.pid}/fd")
+        daemons.until(lambda: len(list(held.iterdir())) < 60, what="all descriptors given back")
+        return memory(nsqd)
+
     come_and_go(500, reset=True)
-    before = memory(nsqd)
+    before = memory_at_rest()
     come_and_go(1500, reset=False)
     come_and_go(1000, reset=True)
-    held = Path(f"/proc/{nsqd.pid}/fd")
-    daemons.until(lambda: len(list(held.iterdir())) < 60, what="all descriptors given back")
 
-    assert memory(nsqd) - before < 10 * MIB
+    assert memory_at_rest() - before < 10 * MIB
 
 
 # --- those who say it wrong ----------------------------------------------------------------------------------------
@@ -258,17 +267,20 @@ def deflate_bomb(content: bytes, times: int) -> bytes:
 def test_a_bomb_of_commands_keeps_nobody_waiting(nsqd: daemons.Daemon) -> None:
     bomb = deflate_bomb(b"NOP\n" * (MIB // 4), 8)
     before = memory(nsqd)
-    with Raw(nsqd) as raw:
-        raw.identify(feature_negotiation=True, deflate=True)
-        raw.send(bomb)
+
+    def slowest_ping() -> float:
         slowest = 0.0
-        for _ in range(10):
-            asked = time.monotonic()
-            get(nsqd, "/ping")
-            slowest = max(slowest, time.monotonic() - asked)
+        with Raw(nsqd) as raw:
+            raw.identify(feature_negotiation=True, deflate=True)
+            raw.send(bomb)
+            for _ in range(10):
+                asked = time.monotonic()
+                get(nsqd, "/ping")
+                slowest = max(slowest, time.monotonic() - asked)
+        return slowest
 
     assert len(bomb) < 16_384
-    assert slowest < 2.0
+    assert shortest(slowest_ping, limit=2) < 2
     assert memory(nsqd) - before < 30 * MIB
 
 
@@ -310,13 +322,17 @@ def test_a_consumer_that_never_reads_is_cut_and_others_get_its_messages(nsqd: da
             publisher.ok(mpub("unread", [body] * 40))
     before = memory(nsqd)
     with Raw(nsqd) as deaf, Raw(nsqd) as consumer:
-        deaf.identify(heartbeat_interval=1000)
-        deaf.subscribe("unread", "c", ready=2500)
+        assert deaf.identify(b"SUB unread c\nRDY 2500\n", heartbeat_interval=1000) == b"OK"
+        assert deaf.frame() == (0, b"OK")
 
         def channel() -> dict[str, int]:
             return topics(nsqd)["unread"]["channels"]["c"]
 
-        daemons.until(lambda: channel()["in_flight_count"] > 5, what="something on its way")
+        def on_its_way() -> bool:
+            found = channel()
+            return found["in_flight_count"] > 5 or not found["client_count"]  # it may have been cut off by now
+
+        daemons.until(on_its_way, what="something on its way")
         most = 0
 
         def cut() -> bool:
@@ -324,7 +340,7 @@ def test_a_consumer_that_never_reads_is_cut_and_others_get_its_messages(nsqd: da
             most = max(most, memory(nsqd))
             return channel()["client_count"] == 0
 
-        daemons.until(cut, seconds=15, what="the deaf one cut off")
+        daemons.until(cut, seconds=60, what="the deaf one cut off")
         assert channel()["depth"] == 400
         assert most - before < 32 * MIB
 
@@ -340,14 +356,26 @@ def test_a_consumer_that_reads_slowly_is_served_all_the_same(nsqd: daemons.Daemo
     with Raw(nsqd) as publisher:
         for _ in range(10):
             publisher.ok(mpub("slowly", [bytes(100_000)] * 40))
-    with Raw(nsqd) as slow:
-        slow.identify(heartbeat_interval=1000)
-        slow.subscribe("slowly", "c", ready=2500)
-        began = time.monotonic()
-        while time.monotonic() - began < 3:  # three times as long as one who reads nothing is put up with
-            assert slow.socket.recv(100_000)
-            slow.send(b"NOP\n")
-            time.sleep(0.05)
+
+    def longest_pause() -> float:
+        """Read for three times as long as one who reads nothing is put up with."""
+        with Raw(nsqd) as slow:
+            began = last = time.monotonic()
+            slow.send(identify(heartbeat_interval=1000) + b"SUB slowly c\nRDY 2500\n")
+            pause = 0.0
+            try:
+                while last - began < 3:
+                    assert slow.socket.recv(100_000)
+                    slow.send(b"NOP\n")
+                    time.sleep(0.05)
+                    now = time.monotonic()
+                    pause, last = max(pause, now - last), now
+            except (AssertionError, ConnectionError):
+                pause = max(pause, time.monotonic() - last)
+                assert pause > 1, "cut off although it read"  # else it did not read: this process was held up
+            return pause
+
+    assert shortest(longest_pause, limit=1) < 1
     post(nsqd, "/topic/delete?topic=slowly")
 
 
@@ -358,9 +386,10 @@ def test_one_who_asks_without_reading_the_answers_is_not_heard_for_long(
     wishes = b'{"feature_negotiation":true}'
     question = b"FIN 0123456789abcdef\n" if subscribed else b"IDENTIFY\n" + struct.pack(">I", len(wishes)) + wishes
     before = memory(nsqd)
-    with Raw(nsqd, seconds=1.0) as raw:
+    with Raw(nsqd) as raw:
         if subscribed:
             raw.subscribe("asked", "c")
+        raw.socket.settimeout(1)
         with pytest.raises(TimeoutError):
             raw.send(question * 2_000_000)
 
@@ -407,7 +436,7 @@ def test_a_page_of_another_site_cannot_use_a_browser_against_a_daemon(start: Cal
 
 
 def status_of(daemon: daemons.Daemon, path: str, method: str = "GET", **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=60)
     try:
         connection.request(method, path, headers=headers)
         return connection.getresponse().status

@@ -71,7 +71,7 @@ class Caller:
         return await asyncio.to_thread(self._ask, method, target, secret, body, chunked)
 
     def _ask(self, method: str, target: str, secret: str | None, body: bytes, chunked: bool) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self.daemon.http, timeout=20)
+        connection = http.client.HTTPConnection(self.daemon.http, timeout=60)
         headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
         pieces = (body[at : at + 65536] for at in range(0, len(body), 65536)) if chunked else body
         connection.request(method, target, pieces, headers, encode_chunked=chunked)
@@ -257,7 +257,7 @@ async def test_an_answer_of_the_auth_server_holds_for_its_ttl() -> None:
 
         caller.auth.ttl = 1
         assert (await caller.ask("GET", "/pipelines", "root"))[0] == 200
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(caller.auth.asked) < once + 2:
                 assert (await caller.ask("GET", "/pipelines", "root"))[0] == 200
 

@@ -80,7 +80,7 @@ def test_a_node_out_of_memory_answers_both_protocols_with_the_reason() -> None:
         with Raw(daemon) as raw:
             raw.send(pub("t", b"x"))
             told = raw.error()
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=60)
         connection.request("POST", "/pub?topic=t", b"x")
         answer = connection.getresponse()
         content = json.loads(answer.read())

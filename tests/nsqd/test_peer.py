@@ -38,7 +38,7 @@ async def peers(
 
 
 async def until(claim: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not claim():  # noqa: ASYNC110 - there is no event for every claim
             await asyncio.sleep(0.005)
 
@@ -106,11 +106,19 @@ async def test_a_lost_connection_is_made_again_and_everything_told_again() -> No
         assert lookup.told[1] == Register("t")
 
 
-async def test_a_start_waits_for_them_but_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "_HEAD_START", 60)
+    async with LookupDouble() as one, LookupDouble() as two, peers(one, two) as (_, made):
+        assert {peer.address for peer in made.connected} == {one.address, two.address}
+
+
+async def test_a_start_does_not_wait_long_for_one_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "_HEAD_START", 0.05)
     async with LookupDouble() as ready, LookupDouble() as slow:
         slow.silent = True
         async with peers(ready, slow) as (_, made):
+            await until(lambda: made.connected)
+
             assert [peer.address for peer in made.connected] == [ready.address]
 
 
@@ -200,11 +208,23 @@ async def test_a_new_topic_begins_with_the_channels_that_others_have_of_it() -> 
         assert not topic.held
 
 
+class HttpLater(HttpDouble):
+    """Answers that there are no channels, once it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: reply({"channels": []}))
+        self.allowed = asyncio.Event()
+
+    async def answer(self, *request: Any) -> bytes | None:
+        await self.allowed.wait()
+        return await super().answer(*request)
+
+
 async def test_messages_wait_in_a_new_topic_until_its_channels_are_known() -> None:
     async with (
-        HttpDouble(lambda *_: None) as http,
+        HttpLater() as http,
         LookupDouble(http.port) as lookup,
-        peers(lookup, http_client_request_timeout=200_000_000) as (node, made),
+        peers(lookup, http_client_request_timeout=60_000_000_000) as (node, made),
     ):
         await until(lambda: made.connected)
         reply_later = asyncio.ensure_future(node.ask("POST", "/pub?topic=t", b"x"))
@@ -212,6 +232,7 @@ async def test_messages_wait_in_a_new_topic_until_its_channels_are_known() -> No
         topic = node.broker.topics["t"]
         topic.create_channel("mine", now=node.clock.now())
         waiting = topic.held, topic.depth, topic.channels["mine"].depth
+        http.allowed.set()
         answer = await reply_later
 
         assert waiting == (True, 1, 0)
@@ -219,16 +240,29 @@ async def test_messages_wait_in_a_new_topic_until_its_channels_are_known() -> No
         assert (topic.held, topic.depth, topic.channels["mine"].depth) == (False, 0, 1)
 
 
-async def test_a_topic_that_is_deleted_while_others_are_asked_stays_deleted() -> None:
+async def test_messages_wait_in_a_new_topic_no_longer_than_a_request_may_take() -> None:
     async with (
         HttpDouble(lambda *_: None) as http,
         LookupDouble(http.port) as lookup,
-        peers(lookup, http_client_request_timeout=100_000_000) as (node, made),
+        peers(lookup, http_client_request_timeout=50_000_000) as (node, made),
+    ):
+        await until(lambda: made.connected)
+
+        assert await node.ask("POST", "/pub?topic=t", b"x") == (200, "OK")
+        assert not node.broker.topics["t"].held
+
+
+async def test_a_topic_that_is_deleted_while_others_are_asked_stays_deleted() -> None:
+    async with (
+        HttpLater() as http,
+        LookupDouble(http.port) as lookup,
+        peers(lookup, http_client_request_timeout=60_000_000_000) as (node, made),
     ):
         await until(lambda: made.connected)
         created = asyncio.ensure_future(node.ask("POST", "/topic/create?topic=t"))
         await until(lambda: http.requests)
         deleted = await node.ask("POST", "/topic/delete?topic=t")
+        http.allowed.set()
         answer = await created
 
         assert deleted == answer == (200, "")

@@ -22,7 +22,7 @@ class RedisWire:
 
     def __init__(self, address: str, context: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
-        self.socket: socket.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket: socket.socket = socket.create_connection((host, int(port)), timeout=60)
         if context is not None:
             self.socket = context.wrap_socket(self.socket)
         self.reader = ReplyReader()

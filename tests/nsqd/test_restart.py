@@ -1,5 +1,7 @@
 """Stopped or killed, nsqd comes back as it was."""
 
+import itertools
+import math
 import shutil
 import signal
 import socket
@@ -13,9 +15,11 @@ import pytest
 from rawtalk import Raw, dpub, get, mpub, post, pub, topics
 
 import daemons
+from measuring import shortest
 
 Ending = Callable[[daemons.Daemon], object]
 ENDINGS = {"stopped": daemons.Daemon.stop, "killed": daemons.Daemon.kill}
+numbers = itertools.count()
 every_ending = pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS.keys())
 
 
@@ -66,16 +70,21 @@ def test_what_was_emptied_stays_so_however_soon_nsqd_is_killed(tmp_path: Path) -
 
 def test_who_waits_for_a_log_to_grow_delays_no_stop(nsqd: daemons.Daemon) -> None:
     post(nsqd, "/pub?topic=t", b"x")
-    answers: list[bytes] = []
-    waiting = threading.Thread(target=lambda: answers.append(get(nsqd, "/log/offsets?after=t:1&wait_ms=30000")))
-    waiting.start()
-    daemons.until(lambda: b"HttpConnection._wait_for()" in get(nsqd, "/debug/pprof/goroutine"), what="one who waits")
-    began = time.monotonic()
-    nsqd.stop()
-    waiting.join(10)
 
-    assert time.monotonic() - began < 1.5
-    assert b'"next":1' in answers[0]
+    def stop() -> float:
+        answers: list[bytes] = []
+        if nsqd.process.poll() is not None:
+            nsqd.restart()
+        waiting = threading.Thread(target=lambda: answers.append(get(nsqd, "/log/offsets?after=t:1&wait_ms=30000")))
+        waiting.start()
+        daemons.until(lambda: b"HttpConnection._wait_for()" in get(nsqd, "/debug/pprof/goroutine"), what="a wait")
+        began = time.monotonic()
+        nsqd.stop()
+        waiting.join(60)
+        assert b'"next":1' in answers[0]
+        return time.monotonic() - began
+
+    assert shortest(stop, limit=1.5) < 1.5
 
 
 @every_ending
@@ -128,30 +137,38 @@ def test_what_was_in_flight_is_ready_again_with_its_attempts(nsqd: daemons.Daemo
 
 @every_ending
 def test_what_was_deferred_still_is_and_comes_at_its_time(nsqd: daemons.Daemon, tmp_path: Path, end: Ending) -> None:
-    with Raw(nsqd) as raw:
-        raw.ok(pub("t", b"again"))
-        raw.subscribe("t", "c")
-        began = time.monotonic()
-        raw.ok(dpub("t", 3000, b"later"))
-        raw.send(b"RDY 1\n")
-        _, message_id, _ = raw.message()
-        raw.send(b"REQ %s 3000\nRDY 0\n" % message_id)
-        daemons.until(lambda: topics(nsqd)["t"]["channels"]["c"]["deferred_count"] == 2, what="both deferred")
-        journaled(nsqd, tmp_path, "t")
-        again(nsqd, end)
-    shown = topics(nsqd)["t"]["channels"]["c"]
-    with Raw(nsqd) as raw:
-        raw.subscribe("t", "c", ready=10)
-        came = {}
-        assert raw.message()[2] == b"mark"
-        for _ in range(2):
-            attempts, _, body = raw.message()
-            came[body] = (attempts, time.monotonic() - began)
+    def lateness(ms: int) -> float:
+        """Defer two messages over a restart; return how late the last came, in s: inf if the restart took too long."""
+        topic = f"t{next(numbers)}"
+        with Raw(nsqd) as raw:
+            raw.ok(pub(topic, b"again"))
+            raw.subscribe(topic, "c")
+            began = time.monotonic()
+            raw.ok(dpub(topic, ms, b"later"))
+            raw.send(b"RDY 1\n")
+            _, message_id, _ = raw.message()
+            raw.send(b"REQ %s %d\nRDY 0\n" % (message_id, ms))
+            daemons.until(lambda: topics(nsqd)[topic]["channels"]["c"]["requeue_count"] == 1, what="both deferred")
+            journaled(nsqd, tmp_path, topic)
+            again(nsqd, end)
+        shown = topics(nsqd)[topic]["channels"]["c"]
+        if time.monotonic() - began > ms / 1000:
+            return math.inf
+        with Raw(nsqd) as raw:
+            raw.subscribe(topic, "c", ready=10)
+            came = {}
+            while len(came) < 3:
+                attempts, _, body = raw.message()
+                came[body] = (attempts, time.monotonic() - began)
 
-    assert (shown["depth"], shown["deferred_count"]) == (1, 2)
-    assert came[b"later"][0] == 1
-    assert came[b"again"][0] == 2
-    assert all(2.99 <= seconds < 5 for _, seconds in came.values())
+        assert (shown["depth"], shown["deferred_count"]) == (1, 2)
+        assert [came[body][0] for body in (b"mark", b"later", b"again")] == [1, 1, 2]
+        assert min(came[b"later"][1], came[b"again"][1]) >= ms / 1000 - 0.01
+        return max(came[b"later"][1], came[b"again"][1]) - ms / 1000
+
+    delays = iter([3000, 3000, 10_000, 30_000])  # a busy machine may need longer for a restart
+
+    assert shortest(lambda: lateness(next(delays)), limit=2, tries=4) < 2
 
 
 @every_ending
@@ -269,7 +286,7 @@ def test_told_to_stop_it_closes_all_connections_and_ends_well(nsqd: daemons.Daem
         nsqd.process.send_signal(number)
 
         assert raw.ended()
-        assert nsqd.process.wait(10) == 0
+        assert nsqd.process.wait(60) == 0
 
 
 def test_told_to_stop_twice_it_does_not_wait(nsqd: daemons.Daemon) -> None:
@@ -281,7 +298,7 @@ def test_told_to_stop_twice_it_does_not_wait(nsqd: daemons.Daemon) -> None:
         daemons.until(lambda: "stopping" in nsqd.stderr, what="the stop")
         nsqd.process.send_signal(signal.SIGTERM)
 
-        assert nsqd.process.wait(10) == 1
+        assert nsqd.process.wait(60) == 1
     nsqd.restart()
     assert topics(nsqd)["t"]["depth"] == 1
 

@@ -32,10 +32,26 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         runner.run(cast(Any, test()))
 
 
+class HeldUp(Exception):
+    """This process was held up before it could hang as the test wants."""
+
+
+async def undisturbed(attempt: Callable[[], Awaitable[None]]) -> None:
+    """Try until the machine lets the loop hang before the deadline, and not later."""
+    for _ in range(50):
+        try:
+            return await attempt()
+        except HeldUp:
+            continue
+    raise AssertionError("the machine held this process up every time")
+
+
 class Events:
     """What happens in which order, with a socket that somebody writes to while the loop hangs."""
 
     def __init__(self) -> None:
+        self._made = time.monotonic()
+        self._late = False
         self.seen: list[str] = []
         self.done = asyncio.Event()
         self._ours, self._theirs = socket.socketpair()
@@ -56,21 +72,24 @@ class Events:
 
         def stall() -> None:
             loop.remove_reader(other)
+            self._late = time.monotonic() - self._made > 0.04  # a deadline may have passed before
             time.sleep(0.2)
             self._theirs.send(b"NOP\n")
 
         loop.add_reader(other, stall)
         its_end.send(b"x")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.done.wait()
         loop.remove_reader(self._ours)
         for end in (self._ours, self._theirs, other, its_end):
             end.close()
+        if self._late:
+            raise HeldUp
         return self.seen
 
 
 def test_commands_are_read_before_message_timeouts_are_enforced() -> None:
-    async def test() -> None:
+    async def attempt() -> None:
         events, clock = Events(), Clock()
         agenda = Agenda([(clock.now() + 50 * MS, 0, cast(Any, SimpleNamespace(scheduled=0, exiting=True)))])
         broker = SimpleNamespace(
@@ -81,11 +100,11 @@ def test_commands_are_read_before_message_timeouts_are_enforced() -> None:
 
         assert await events.hang() == ["read", "expired"]
 
-    run(test)
+    run(lambda: undisturbed(attempt))
 
 
 def test_commands_are_read_before_a_silent_client_is_given_up() -> None:
-    async def test() -> None:
+    async def attempt() -> None:
         events, clock = Events(), Clock()
         client = SimpleNamespace(waits_for_broker=False, on_silence=lambda: events.happen("given up"))
         timer = ClientTimer(clock, cast(Any, client))
@@ -95,11 +114,11 @@ def test_commands_are_read_before_a_silent_client_is_given_up() -> None:
 
         assert await events.hang() == ["read", "given up"]
 
-    run(test)
+    run(lambda: undisturbed(attempt))
 
 
 def test_a_client_that_has_sent_something_meanwhile_is_kept() -> None:
-    async def test() -> None:
+    async def attempt() -> None:
         events, clock = Events(), Clock()
         client = SimpleNamespace(waits_for_broker=False, on_silence=lambda: events.happen("given up"))
         timer = ClientTimer(clock, cast(Any, client))
@@ -118,7 +137,7 @@ def test_a_client_that_has_sent_something_meanwhile_is_kept() -> None:
         assert await events.hang() == ["read", "given up"]
         assert clock.now() - began > 290 * MS  # 200 ms of stall, then its 100 ms
 
-    run(test)
+    run(lambda: undisturbed(attempt))
 
 
 def test_time_in_which_an_http_server_hangs_counts_for_no_deadline() -> None:
@@ -146,7 +165,7 @@ def test_a_redis_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
             assert door.connections == {client}
             client.pause_writing()  # as the transport does when the socket is full
             theirs.setblocking(False)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await loop.sock_recv(theirs, 1) == b""
 
         assert not door.connections

@@ -120,7 +120,7 @@ def test_what_python_reads_is_read(body):
     ],
     ids=lambda body: body[:12].decode(),
 )
-def test_the_largest_body_is_read_in_small_slices(body):
+def test_the_largest_body_is_read_in_small_slices(body, no_collector):
     reader = MemberReader(body, {"client_id": JsonKind.TEXT})
     longest, done = 0.0, False
     while not done:
