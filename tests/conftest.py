@@ -36,6 +36,12 @@ settings.register_profile(
 settings.load_profile("search" if os.environ.get("LAPWING_SOAK") else "same")
 
 
+def pytest_collection_finish() -> None:
+    """Have httpx, where tests use it, wait for longer than its 5 seconds: a busy machine is slow, not wrong."""
+    if httpx := sys.modules.get("httpx"):
+        vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(dict.fromkeys(("connect", "read", "write", "pool"), 60.0))
+
+
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     """Nobody looks for cycles: a broker seldom does."""

@@ -21,8 +21,8 @@ from types import TracebackType
 import forking
 
 LISTENING = re.compile(r"(TCP|HTTPS?|Redis(?: over TLS)?): listening on (\S+)")
-START_SECONDS = 30.0
-STOP_SECONDS = 20.0
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
 BESIDE_PYTHON = Path(sys.executable).parent
 
 # pytest has daemons forked; a benchmark or a soak starts each as a user does
@@ -239,7 +239,7 @@ def nsqd(*flags: str, **options: object) -> Iterator[Daemon]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def until(claim: Callable[[], object], *, seconds: float = 10.0, what: str = "the claim") -> None:
+def until(claim: Callable[[], object], *, seconds: float = 60.0, what: str = "the claim") -> None:
     """Wait until `claim()` is true, looking every 10 ms; fail the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while not claim():

@@ -22,7 +22,7 @@ class RawConsumer:
     """A consumer that answers only what a test has it answer."""
 
     def __init__(self, broker: Daemon, topic: str, channel: str, *, ready: int) -> None:
-        self.connection = socket.create_connection(("127.0.0.1", broker.tcp_port), timeout=20)
+        self.connection = socket.create_connection(("127.0.0.1", broker.tcp_port), timeout=60)
         about = json.dumps({"feature_negotiation": True, "reject": True}).encode()
         self.connection.sendall(b"  V2IDENTIFY\n" + len(about).to_bytes(4, "big") + about)
         self.connection.sendall(f"SUB {topic} {channel}\nRDY {ready}\n".encode())
@@ -193,7 +193,7 @@ def test_dead_letters_that_wait_are_an_alarm_with_its_own_advice(broker_admin, d
         found = httpx.get(f"{broker_admin.url}/api/alarms").json()["alarms"]
         return any(alarm["text"] == f"4 dead letters wait in {dead}." for alarm in found)
 
-    until(seen, seconds=40, what="the alarm")
+    until(seen, seconds=60, what="the alarm")
     texts = [alarm["text"] for alarm in httpx.get(f"{broker_admin.url}/api/alarms").json()["alarms"]]
     assert not [text for text in texts if f"{dead}/dead has no consumers" in text]
 

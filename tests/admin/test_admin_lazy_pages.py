@@ -50,7 +50,7 @@ async def test_the_pages_are_loaded_without_a_request() -> None:
     pages = Pages(wait=0.0)
     server = Server(pages)
     await server.announce("startup")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await pages.loading.wait()
     await asyncio.gather(ask(pages), ask(pages))
     await server.announce("shutdown")

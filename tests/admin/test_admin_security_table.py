@@ -17,7 +17,7 @@ MAY = {"everybody": (True, True, True), "users": (False, True, True), "admins": 
 
 
 def call(daemon: Daemon, method: str, path: str, headers: dict[str, str], body: bytes | str = b"") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(daemon.http, timeout=20)
+    connection = http.client.HTTPConnection(daemon.http, timeout=60)
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     cookie = (answer.headers["Set-Cookie"] or "").partition(";")[0]

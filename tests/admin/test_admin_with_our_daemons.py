@@ -129,4 +129,4 @@ def test_a_topic_that_nobody_reads_becomes_an_alarm(stack):
         texts = [alarm["text"] for alarm in stack.api("GET", "/alarms").json()["alarms"]]
         return "Topic silent has no channel: 1 message is buffering." in texts
 
-    until(told, seconds=40, what="the alarm")
+    until(told, seconds=60, what="the alarm")

@@ -25,7 +25,7 @@ def consumed(nsqd: daemons.Daemon, channel: str, count: int) -> list[tuple[bytes
     found = []
     with SyncConsumer("orders", channel, nsqd=nsqd.tcp, max_in_flight=1) as consumer:
         while len(found) < count:
-            message = consumer.get(timeout=20)
+            message = consumer.get(timeout=60)
             assert message is not None, found
             found.append((message.body, message.attempts))
             message.finish()

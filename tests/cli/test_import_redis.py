@@ -21,7 +21,7 @@ class Server:
     def __init__(self, address: str) -> None:
         self.address = address
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.reader = ReplyReader()
 
     def ask(self, command: str) -> object:

@@ -71,8 +71,8 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
-    until(lambda: all(up.pid(name) for name in ("nsqlookupd", "nsqd", "demo")), seconds=30, what="all programs")
-    until(lambda: "payments" in up.status["topics"], seconds=30, what="demo traffic")
+    until(lambda: all(up.pid(name) for name in ("nsqlookupd", "nsqd", "demo")), seconds=60, what="all programs")
+    until(lambda: "payments" in up.status["topics"], seconds=60, what="demo traffic")
     until(lambda: "analytics" in up.status["topics"]["orders"]["channels"], what="the Redis consumer of the demo")
     first = up.pid("nsqd")
     assert first is not None
@@ -80,11 +80,11 @@ def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
     assert f"pid {up.process.pid}" in process("up", "--data", str(tmp_path / "data"), code=2).stderr
 
     os.kill(first, signal.SIGKILL)
-    until(lambda: up.pid("nsqd") not in (None, first), seconds=30, what="a new nsqd")
+    until(lambda: up.pid("nsqd") not in (None, first), seconds=60, what="a new nsqd")
     assert "nsqd was ended by SIGKILL; starting it again" in up.events
 
     before = up.status["topics"].get("orders", {}).get("messages", 0)
-    until(lambda: up.status["topics"].get("orders", {}).get("messages", 0) > before, seconds=30, what="more orders")
+    until(lambda: up.status["topics"].get("orders", {}).get("messages", 0) > before, seconds=60, what="more orders")
     pids = [program["pid"] for program in up.status["programs"].values()]
     assert up.end(signal.SIGTERM) == 0
     assert all(gone(pid) for pid in pids if pid)
@@ -94,8 +94,8 @@ def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
 def test_several_nodes_run_with_logs_of_their_own(tmp_path: Path) -> None:
     running = Up(tmp_path / "data", "--nodes", "2", "--demo")
     try:
-        until(lambda: all(running.pid(name) for name in ("nsqd", "nsqd2", "demo")), seconds=30, what="all programs")
-        until(lambda: "payments" in running.status["topics"], seconds=30, what="demo traffic")
+        until(lambda: all(running.pid(name) for name in ("nsqd", "nsqd2", "demo")), seconds=60, what="all programs")
+        until(lambda: "payments" in running.status["topics"], seconds=60, what="demo traffic")
         assert running.end(signal.SIGTERM) == 0
     finally:
         running.process.kill()
@@ -107,7 +107,7 @@ def test_several_nodes_run_with_logs_of_their_own(tmp_path: Path) -> None:
 
 def test_a_killed_stack_leaves_nothing_running(tmp_path: Path) -> None:
     running = Up(tmp_path / "data")
-    until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=30, what="all programs")
+    until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=60, what="all programs")
     pids = [program["pid"] for program in running.status["programs"].values()]
     running.end(signal.SIGKILL)
 

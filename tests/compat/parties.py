@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 HERE = Path(__file__).parent
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @dataclass(slots=True)

@@ -205,7 +205,7 @@ def test_faststream_handles_a_stream_with_a_group(redis_nsqd: daemons.Daemon, st
         async with broker:
             await broker.start()
             await broker.publish({"id": 7}, stream=stream)
-            return await asyncio.wait_for(handled, 20)
+            return await asyncio.wait_for(handled, 60)
 
     assert asyncio.run(scene()) == {"id": 7}
 

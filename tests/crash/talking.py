@@ -10,7 +10,7 @@ class Talk:
     """A connection of a client that knows how to publish and consume, and no more."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._file = self._socket.makefile("rb")
         try:
             self.send(b"  V2")

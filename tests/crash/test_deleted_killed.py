@@ -8,7 +8,7 @@ import daemons
 
 
 def post(nsqd: daemons.Daemon, order: str, body: bytes = b"") -> None:
-    with urllib.request.urlopen(f"{nsqd.url}{order}", data=body, timeout=10):
+    with urllib.request.urlopen(f"{nsqd.url}{order}", data=body, timeout=60):
         pass
 
 
@@ -27,7 +27,7 @@ def test_a_topic_and_a_channel_that_the_catalog_knew_do_not_come_back(tmp_path: 
         post(nsqd, "/topic/delete?topic=goes")
         nsqd.kill()
         nsqd.restart()
-        with urllib.request.urlopen(f"{nsqd.url}/stats?format=json", timeout=10) as answer:
+        with urllib.request.urlopen(f"{nsqd.url}/stats?format=json", timeout=60) as answer:
             shown = json.load(answer)["topics"]
 
     assert [(topic["topic_name"], topic["channels"]) for topic in shown] == [("stays", [])]

@@ -87,7 +87,7 @@ class Load:
     def end(self) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
 
 
 def pages(daemon: daemons.Daemon, path: str, name: str) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ def test_every_message_is_finished_pending_or_a_dead_letter(tmp_path: Path, dura
         for _ in range(KILLS if durability == "os" else max(KILLS // 5, 1)):
             load.open.set()
             before = load.failed, load.redrives
-            daemons.until(lambda before=before: load.failed > before[0] + 50 and load.redrives > before[1], seconds=30,
+            daemons.until(lambda before=before: load.failed > before[0] + 50 and load.redrives > before[1], seconds=60,
                           what="failures and a redrive")  # fmt: skip
             time.sleep(random.uniform(0, 0.1))  # it may die at any moment
             nsqd.kill()
@@ -178,7 +178,7 @@ def test_every_message_is_finished_pending_or_a_dead_letter(tmp_path: Path, dura
         rest = drained(nsqd)
         dead = letters(nsqd)
         assert ask(nsqd, "POST", f"/dead/redrive?topic={DEAD}", {})[0] == 200
-        daemons.until(lambda: ask(nsqd, "GET", f"/dead/redrive?topic={DEAD}")[1]["state"] == "done", seconds=30)
+        daemons.until(lambda: ask(nsqd, "GET", f"/dead/redrive?topic={DEAD}")[1]["state"] == "done", seconds=60)
         redriven = drained(nsqd)
         damage = [line for line in nsqd.lines if "ERROR" in line or "corrupt" in line]
 

@@ -9,7 +9,7 @@ import daemons
 
 
 def ask(url: str, body: bytes | None = None) -> bytes:
-    with urllib.request.urlopen(url, data=body, timeout=10) as answer:
+    with urllib.request.urlopen(url, data=body, timeout=60) as answer:
         return answer.read()
 
 

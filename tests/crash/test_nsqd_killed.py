@@ -85,15 +85,15 @@ class Load:
     def finish(self) -> None:
         """Publish no more, and wait until all that was acknowledged has come."""
         self._over.set()
-        self._threads[0].join(10)
-        self._threads[1].join(10)
-        daemons.until(lambda: self.acknowledged <= self.received.keys(), seconds=20, what="every acknowledged message")
+        self._threads[0].join(60)
+        self._threads[1].join(60)
+        daemons.until(lambda: self.acknowledged <= self.received.keys(), seconds=60, what="every acknowledged message")
         self._done.set()
 
     def end(self) -> None:
         """Wait until every client has left, once nsqd is gone."""
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])

@@ -25,7 +25,7 @@ def compiled(folder: Path) -> Path:
 
 def ping(nsqd: daemons.Daemon) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"{nsqd.url}/ping", timeout=10) as answer:
+        with urllib.request.urlopen(f"{nsqd.url}/ping", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -23,7 +23,7 @@ class Talk:
     """One connection of a Redis client."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._reader = ReplyReader()
         self._found: list[Any] = []
 
@@ -129,7 +129,7 @@ def test_nothing_that_was_answered_is_lost_and_names_keep_what_they_hold(tmp_pat
         daemons.until(lambda: load.quiet > 20, what="everything read")
         load.done.set()
         for thread in load.threads:
-            thread.join(20)
+            thread.join(60)
         talk = Talk(port)
         there, pending = talk.ask("XRANGE s - +", "XPENDING s g - + 1000000")
         talk.close()

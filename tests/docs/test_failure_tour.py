@@ -49,7 +49,7 @@ def test_the_tour_works_as_it_is_written():
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "customer 17\n"
-            until(lambda: asking.ask(daemon, "GET", "/dead")[1]["topics"], seconds=30, what="a dead letter")
+            until(lambda: asking.ask(daemon, "GET", "/dead")[1]["topics"], seconds=60, what="a dead letter")
             topics, letters, groups = shell(look, daemon)
             assert topics["topics"] == [{"topic": "orders.billing.dead", "letters": 1, "redrive": None}]
             (letter,) = letters["letters"]

@@ -59,7 +59,7 @@ async def guarded() -> AsyncIterator[Daemon]:
 
 
 def status(daemon: Daemon, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> int:
-    connection = http.client.HTTPConnection(daemon.http, timeout=20)
+    connection = http.client.HTTPConnection(daemon.http, timeout=60)
     connection.request(method, path, body, headers)
     found = connection.getresponse().status
     connection.close()
@@ -116,7 +116,7 @@ async def ask(daemon: Daemon, value: str | None, request: list[str]) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(daemon.addresses["Redis"].rpartition(":")[2]))
     for each in ([] if value is None else [["AUTH", value]]) + [request]:
         writer.write(f"*{len(each)}\r\n".encode() + b"".join(b"$%d\r\n%b\r\n" % (len(w), w.encode()) for w in each))
-        line = (await asyncio.wait_for(reader.readline(), 10)).decode()
+        line = (await asyncio.wait_for(reader.readline(), 60)).decode()
         if each is not request and line != "+OK\r\n":
             break  # AUTH was refused
     writer.close()
@@ -181,7 +181,7 @@ async def talk(daemon: Daemon, value: str | None, command: bytes) -> str:
 
 
 async def frame(reader: asyncio.StreamReader) -> str:
-    (size,) = struct.unpack(">I", await asyncio.wait_for(reader.readexactly(4), 10))
+    (size,) = struct.unpack(">I", await asyncio.wait_for(reader.readexactly(4), 60))
     return (await reader.readexactly(size))[4:].decode()
 
 

@@ -83,7 +83,7 @@ def test_lines_of_a_log_are_shipped_once(daemon: Daemon, tmp_path: Path) -> None
 
     assert shipped == ["2\n", "0\n", "1\n"]
     url = f"{daemon.url}/log/read?topic=access&from=0&format=json"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
     assert '\\"status\\": 200' in text
     assert "no log line" in text

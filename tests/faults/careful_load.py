@@ -153,7 +153,7 @@ class CarefulLoad:
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         request = urllib.request.Request(f"http://127.0.0.1:{self._http}{path}", body, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text[:1] in (b"{", b"[") else text
 
@@ -302,7 +302,7 @@ class Talk:
     """One connection of a Redis client."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._reader = ReplyReader()
 
     def ask(self, *commands: tuple[str | bytes, ...]) -> list[Any]:

@@ -18,7 +18,7 @@ FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=2s", "--mem-queue-size=1
 
 def ping(nsqd: daemons.Daemon) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"{nsqd.url}/ping", timeout=10) as answer:
+        with urllib.request.urlopen(f"{nsqd.url}/ping", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -48,8 +48,8 @@ def test_a_disk_that_fails_for_a_while_loses_nothing(
         for _ in range(3):
             before = faults.failed
             with faults.failing(calls, error=error, every=every):
-                daemons.until(lambda before=before: faults.failed > before + 3, seconds=30, what="a fault")
+                daemons.until(lambda before=before: faults.failed > before + 3, seconds=60, what="a fault")
             acknowledged = load.acknowledged
             daemons.until(lambda least=acknowledged: load.acknowledged > least + 2000, seconds=60, what="progress")
         load.finish()
-        daemons.until(lambda: ping(nsqd) == (200, "OK"), seconds=30, what="good health")
+        daemons.until(lambda: ping(nsqd) == (200, "OK"), seconds=60, what="good health")

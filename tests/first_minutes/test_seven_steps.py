@@ -175,7 +175,7 @@ def test_6_after_kill_9_nothing_is_lost(machine: Machine) -> None:
                               check=False)  # fmt: skip
         return done.returncode == 0
 
-    until(back, seconds=30, what="nsqd")
+    until(back, seconds=60, what="nsqd")
     told = machine.run("lapwing", "sub", "survivors", "archive", "--count", "100")
     assert sorted(told.splitlines()) == sorted(f"message {number}" for number in range(100))
 

@@ -22,7 +22,7 @@ class Peer:
 
     def __init__(self, address: str, magic: bytes = b"  V1") -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.send(magic)
 
     @property
@@ -78,7 +78,7 @@ def identify(content: object) -> bytes:
 
 def call(address: str, method: str, path: str) -> tuple[int, Any]:
     """Status and body (JSON where it is JSON) of one HTTP request."""
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request(method, path)
         answer = connection.getresponse()

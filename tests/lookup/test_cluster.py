@@ -65,7 +65,7 @@ def it(tmp_path_factory):
 
 def publish(broker, topic, body):
     request = urllib.request.Request(f"{broker.url}/pub?topic={topic}", data=body.encode(), method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.read() == b"OK"
 
 
@@ -91,7 +91,7 @@ def consuming(script, topic, lookups):
     finally:
         process.kill()
         process.wait()
-        ear.join(10)
+        ear.join(60)
         process.stdout.close()
 
 
@@ -151,14 +151,14 @@ def test_a_consumer_finds_all_producers_and_follows_when_they_change(it, topic, 
     publish(second, topic, "from second")
     it.everywhere(topic, [first, second])
     with consuming(script, topic, it.lookups) as heard:
-        daemons.until(lambda: {"from first", "from second"} <= set(heard), seconds=30, what="the first two")
+        daemons.until(lambda: {"from first", "from second"} <= set(heard), seconds=60, what="the first two")
         publish(third, topic, "from third")
-        daemons.until(lambda: "from third" in heard, seconds=30, what="the third")
+        daemons.until(lambda: "from third" in heard, seconds=60, what="the third")
 
         first.kill()
         it.everywhere(topic, [second, third])
         publish(second, topic, "second again")
-        daemons.until(lambda: "second again" in heard, seconds=30, what="the second again")
+        daemons.until(lambda: "second again" in heard, seconds=60, what="the second again")
         first.restart()
         publish(first, topic, "first again")
-        daemons.until(lambda: "first again" in heard, seconds=30, what="the restarted first")
+        daemons.until(lambda: "first again" in heard, seconds=60, what="the restarted first")

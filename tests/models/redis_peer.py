@@ -17,7 +17,7 @@ class RedisPeer:
     """One connection to redis-server."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.reader = ReplyReader()
 
     def ask(self, words: list[bytes]) -> Any:

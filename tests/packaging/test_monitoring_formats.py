@@ -46,7 +46,7 @@ def daemon(statsd: socket.socket) -> Iterator[Daemon]:
     port = statsd.getsockname()[1]
     with nsqd(f"--statsd-address=127.0.0.1:{port}", "--statsd-interval=1s") as running:
         for path in ("/topic/create?topic=orders.eu", "/channel/create?topic=orders.eu&channel=c.1"):
-            urllib.request.urlopen(running.url + path, data=b"", timeout=10).close()
+            urllib.request.urlopen(running.url + path, data=b"", timeout=60).close()
         yield running
 
 
@@ -73,7 +73,7 @@ def test_telegraf_finds_its_figures_in_the_stats(daemon: Daemon) -> None:
     with socket.create_connection((host, int(port)), 10) as consumer:
         consumer.sendall(b"  V2SUB orders.eu c.1\n")
         assert consumer.recv(100).endswith(b"OK")
-        with urllib.request.urlopen(f"{daemon.url}/stats?format=json", timeout=10) as answer:
+        with urllib.request.urlopen(f"{daemon.url}/stats?format=json", timeout=60) as answer:
             stats = json.load(answer)
     (topic,) = stats["topics"]
     (channel,) = topic["channels"]

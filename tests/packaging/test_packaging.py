@@ -29,8 +29,8 @@ def metrics() -> set[str]:
     with daemons.nsqd() as nsqd:
         for call in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
             request = urllib.request.Request(nsqd.url + call, data=b"")
-            urllib.request.urlopen(request, timeout=10).close()
-        with urllib.request.urlopen(f"{nsqd.url}/metrics", timeout=10) as answer:
+            urllib.request.urlopen(request, timeout=60).close()
+        with urllib.request.urlopen(f"{nsqd.url}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     return {match[1] for match in re.finditer(r"^([a-z_]\w*)[{ ]", text, re.MULTILINE)}
 

@@ -47,7 +47,7 @@ class Terminal:
         over = time.monotonic() + seconds
         while self._read(0.5):
             assert time.monotonic() < over, f"still running: {self.text[-2000:]!r}"
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def close(self) -> None:
         self.process.kill()

@@ -99,7 +99,7 @@ def test_archive_and_log_are_one_table_also_for_logs_that_were_deleted(spark, sm
     place = runs.data.parent / "archive"
     fill(small, 0, 200)
     runs.once("archive", "topics=orders")
-    until(lambda: small.facts("orders")["first"] > 100, seconds=20)
+    until(lambda: small.facts("orders")["first"] > 100, seconds=60)
     fill(small, 200, 250)
     assert sorted(rows(small, place)) == [(1, n, b"%06d" % n + b"." * 300) for n in range(250)]
     spark.sql(
@@ -139,7 +139,7 @@ def test_messages_that_an_archive_lacks_in_its_midst_are_data_loss(spark, small,
     small.ask("/channel/delete?topic=orders&channel=archive", b"")
     fill(small, 40, 200)
     small.ask("/channel/empty?topic=orders&channel=other", b"")
-    until(lambda: small.facts("orders")["first"] > 100, seconds=20)
+    until(lambda: small.facts("orders")["first"] > 100, seconds=60)
     first = small.facts("orders")["first"]
     runs.once("archive", "topics=orders", "accept_loss=true")
 
@@ -181,7 +181,7 @@ def test_counts_are_exact_at_any_moment_while_files_are_merged_and_retention_del
         finally:
             stop.set()
             thread.join()
-        until(lambda: small.facts("orders")["first"] > 0, seconds=30)
+        until(lambda: small.facts("orders")["first"] > 0, seconds=60)
         assert numbers(rows(small, place)) == list(range(published))
     assert seen == sorted(seen)
 
@@ -193,7 +193,7 @@ def test_a_table_a_transform_and_a_rollup_begin_with_the_archive(spark, small, t
     small.publish("orders", *bodies[:30])
     small.publish("orders", *bodies[30:60])
     runs.once("archive", "topics=orders")
-    until(lambda: small.facts("orders")["first"] > 0, seconds=20)
+    until(lambda: small.facts("orders")["first"] > 0, seconds=60)
     small.publish("orders", *bodies[60:])
     settings = ["topics=orders", "schema=n int", f"archive={runs.data.parent / 'archive'}"]
     table = runs.once("table", *settings, "partition=none")

@@ -31,7 +31,7 @@ def test_headers_and_fields_come_when_asked_for_and_bodies_can_be_left_out(spark
     request = urllib.request.Request(
         f"{broker.daemon.url}/pub?topic=orders", data=b"x", headers={"X-Lapwing-Headers": json.dumps({"k": "v"})}
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
     broker.publish("orders", b"*2\r\n$4\r\nname\r\n$4\r\nSara\r\n")  # as a Redis client adds it
 
     options = {"includeHeaders": "true", "includeFields": "true", "includeBody": "false"}

@@ -55,7 +55,7 @@ def bury(broker, channel="billing", *, rejected=False):
     broker.ask(f"/channel/create?topic={topic}&channel={channel}", b"")
     url = f"{broker.daemon.url}/channel/settings?topic={topic}&channel={channel}"
     request = urllib.request.Request(url, data=b'{"max_attempts": 1}', method="PATCH")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
     broker.publish(topic, b"x")
 
     async def consume():

@@ -26,11 +26,11 @@ class Cluster:
         self.until_known(2)
 
     def producers(self):
-        with urllib.request.urlopen(f"{self.lookupd.url}/producers?topic=orders", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.lookupd.url}/producers?topic=orders", timeout=60) as answer:
             return json.load(answer)
 
     def until_known(self, count):
-        until(lambda: len(self.producers()["producers"]) == count, seconds=40, what=f"{count} known brokers")
+        until(lambda: len(self.producers()["producers"]) == count, seconds=60, what=f"{count} known brokers")
 
     def query(self, **options):
         return DrivenQuery(lookupd=self.lookupd.http, **options)
@@ -77,7 +77,7 @@ def test_a_batch_does_not_wait_for_a_broker_that_an_operator_has_forgotten(clust
     cluster.brokers[1].daemon.kill()
     cluster.until_known(1)
     forget = f"{cluster.lookupd.url}/producer/forget?node={cluster.brokers[1].address}"
-    urllib.request.urlopen(forget, data=b"", timeout=5).close()
+    urllib.request.urlopen(forget, data=b"", timeout=60).close()
 
     assert cluster.batch() == ALL[:3]
     assert any(f"these were read: node 1 ({cluster.brokers[0].address})" in line for line in said(caplog))

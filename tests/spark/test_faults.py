@@ -189,7 +189,7 @@ def outrun(broker, topic="orders"):
         broker.publish(topic, *(b"." * 300 for _ in range(10)))
     end = broker.facts(topic)["next"]
     broker.ask(f"/channel/commit?topic={topic}&channel=done&sequence={end}&create=true", b"")
-    until(lambda: broker.facts(topic)["first"] > end - 100, seconds=20)
+    until(lambda: broker.facts(topic)["first"] > end - 100, seconds=60)
     return broker.facts(topic)["first"]
 
 
@@ -283,7 +283,7 @@ def test_a_node_that_has_left_nsqlookupd_keeps_its_place_and_is_logged_as_away(s
         brokers[1].daemon.stop()
         until(lambda: len(survey(source_options(raw, streaming=True)).nodes) == 1)
         end = source.latestOffset(start, source.getDefaultReadLimit())
-        urllib.request.urlopen(f"{lookupd.url}/producer/forget?node={brokers[1].address}", data=b"", timeout=5).close()
+        urllib.request.urlopen(f"{lookupd.url}/producer/forget?node={brokers[1].address}", data=b"", timeout=60).close()
         restarted = LogStreamReader(source_options(raw, streaming=True), columns(raw))
         restarted.latestOffset(end, restarted.getDefaultReadLimit())
 

@@ -47,7 +47,7 @@ def test_every_message_is_archived_once_over_runs_redone_batches_and_a_lost_chec
     request = urllib.request.Request(
         f"{broker.daemon.url}/pub?topic=orders", data=b"with", headers={"X-Lapwing-Headers": json.dumps({"k": "v"})}
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
     first = runs.once("archive")
 
@@ -227,7 +227,7 @@ def test_brokers_are_found_through_nsqlookupd(spark, start_broker, tmp_path):
         for number, each in enumerate(brokers):
             each.publish("orders", *(b"%d" % number for _ in range(number + 2)))
         nodes = f"{lookupd.url}/nodes"
-        until(lambda: urllib.request.urlopen(nodes, timeout=5).read().count(b'"orders"') == 2, seconds=30)
+        until(lambda: urllib.request.urlopen(nodes, timeout=60).read().count(b'"orders"') == 2, seconds=60)
         settings = [f"lookupd={lookupd.http}", "topics=orders"]
         [found] = spec.load("archive", settings)
         running = PipelineRun([found], RunRequest(tmp_path / "pipelines", once=True))

@@ -48,7 +48,7 @@ def publishing(broker, topic, acknowledged, body=str, every=0.005):
         while not over.wait(every):
             numbers = range(number, number + 10)
             with contextlib.suppress(OSError):  # away: these were not taken, or nobody knows
-                urllib.request.urlopen(url, data="\n".join(map(body, numbers)).encode(), timeout=5).close()
+                urllib.request.urlopen(url, data="\n".join(map(body, numbers)).encode(), timeout=60).close()
                 acknowledged.extend(numbers)
             number += 10
 
@@ -218,7 +218,7 @@ def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_pa
     )  # fmt: skip
     try:
         until(lambda: archived(tmp_path / "lapwing-data" / "archive"), seconds=90)
-        until(lambda: len(broker.ask("/pipelines")["pipelines"]) == 2, seconds=30)
+        until(lambda: len(broker.ask("/pipelines")["pipelines"]) == 2, seconds=60)
         again = lapwing("run", "archive", "--nsqd", broker.address, "--once", cwd=tmp_path)
         stopped = lapwing("stop", "flow", cwd=tmp_path)
         _, errors = driver.communicate(timeout=60)

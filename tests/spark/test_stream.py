@@ -136,7 +136,7 @@ def test_messages_that_retention_took_are_a_loss(spark, start_broker, tmp_path):
         broker.publish("orders", *(b"." * 300 for _ in range(10)))
     end = broker.facts("orders")["next"]
     broker.ask(f"/channel/commit?topic=orders&channel=done&sequence={end}&create=true", b"")
-    until(lambda: broker.facts("orders")["first"] > 1, seconds=20)
+    until(lambda: broker.facts("orders")["first"] > 1, seconds=60)
     first = broker.facts("orders")["first"]
 
     with pytest.raises(Exception, match=rf"topic orders, node 1 .*the log begins at {first}"):
@@ -158,14 +158,14 @@ def test_retention_never_takes_what_a_query_with_a_channel_has_not_committed(spa
             broker.publish(topic, *(b"." * 300 for _ in range(10)))
         end = broker.facts(topic)["next"]
         broker.ask(f"/channel/commit?topic={topic}&channel=done&sequence={end}&create=true", b"")
-    until(lambda: broker.facts("witness")["first"] > 100, seconds=20)
+    until(lambda: broker.facts("witness")["first"] > 100, seconds=60)
     assert broker.facts("orders")["first"] <= 1
     broker.daemon.kill()
     broker.daemon.restart()
 
     assert sum(progress["numInputRows"] for progress in query.run()) == 200
     assert len(query.bodies()) == 201
-    until(lambda: broker.facts("orders")["first"] > 100, seconds=20)
+    until(lambda: broker.facts("orders")["first"] > 100, seconds=60)
 
 
 def test_the_channel_of_a_query_that_is_gone_is_named_by_the_alarms(spark, broker, tmp_path):

@@ -27,7 +27,7 @@ def nsqd():
         yield daemon
 
 
-def run(tool, *flags, stdin=b"", seconds=30):
+def run(tool, *flags, stdin=b"", seconds=60):
     """Run to the end: status, stdout, stderr."""
     done = subprocess.run([*program(tool), *flags], input=stdin, capture_output=True, timeout=seconds, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -47,7 +47,7 @@ def started(tool, *flags):
         process.communicate()
 
 
-def ended(process, number=signal.SIGTERM, seconds=20):
+def ended(process, number=signal.SIGTERM, seconds=60):
     """Send a signal and wait: status, stdout, stderr."""
     process.send_signal(number)
     out, err = process.communicate(timeout=seconds)
@@ -63,7 +63,7 @@ def consumed(nsqd, topic, count, channel="test"):
     found = []
     with SyncConsumer(topic, channel, nsqd=nsqd.tcp, max_in_flight=100) as consumer:
         while len(found) < count:
-            message = consumer.get(timeout=20)
+            message = consumer.get(timeout=60)
             assert message is not None, f"only {found}"
             found.append(message.body)
             message.finish()
@@ -262,7 +262,7 @@ def test_nsq_tail_fails_when_its_output_is_gone(nsqd):
     )  # fmt: skip
     os.close(write_end)
 
-    assert process.wait(20) == 1
+    assert process.wait(60) == 1
     assert consumed(nsqd, "gone", 1, channel="c") == [b"x"]
 
 
@@ -301,7 +301,7 @@ def test_to_nsq_ends_while_it_waits_for_input(nsqd):
     assert consumed(nsqd, "waiting", 1) == [b"first"]
 
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     process.communicate()
 
 
@@ -320,7 +320,7 @@ def test_nsq_to_file_writes_and_finishes_what_is_safe(nsqd, tmp_path):
     publish(nsqd, "file", *(b"%d" % number for number in range(500)))
     flags = ["-topic=file", f"-output-dir={tmp_path}", "-sync-interval=100ms", f"-nsqd-tcp-address={nsqd.tcp}"]
     with started("nsq_to_file", *flags) as process:
-        until(lambda: finished(nsqd, "file", "nsq_to_file", 500), seconds=20, what="everything finished")
+        until(lambda: finished(nsqd, "file", "nsq_to_file", 500), seconds=60, what="everything finished")
         assert contents(tmp_path) == b"".join(b"%d\n" % number for number in range(500))
         assert ended(process)[0] == 0
 
@@ -384,7 +384,7 @@ def test_nsq_to_file_finds_topics_by_pattern_at_once(tmp_path):
             "-sync-interval=50ms", f"-lookupd-http-address={lookupd.http}",
         ]  # fmt: skip
         with started("nsq_to_file", *flags) as process:
-            until(lambda: contents(tmp_path) == b"a\nb\n", seconds=20, what="both topics written")
+            until(lambda: contents(tmp_path) == b"a\nb\n", seconds=60, what="both topics written")
             assert ended(process)[0] == 0
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs.a.log", "logs.b.log"]
@@ -434,7 +434,7 @@ def test_nsq_to_http_posts_bodies_as_they_are(nsqd, endpoint):
         f"-nsqd-tcp-address={nsqd.tcp}",
     ]  # fmt: skip
     with started("nsq_to_http", *flags) as process:
-        until(lambda: finished(nsqd, "post", "nsq_to_http", 2), seconds=20, what="both finished")
+        until(lambda: finished(nsqd, "post", "nsq_to_http", 2), seconds=60, what="both finished")
         status, _, err = ended(process)
 
     assert status == 0
@@ -450,7 +450,7 @@ def test_headers_that_were_given_win_and_no_proxy_is_asked(nsqd, endpoint, monke
     publish(nsqd, "own-headers", b"x")
     flags = ["-header=content-type: application/json", "-header=User-Agent: mé", f"-nsqd-tcp-address={nsqd.tcp}"]
     with started("nsq_to_http", "-topic=own-headers", f"-post={endpoint.url}/x", *flags) as process:
-        until(lambda: finished(nsqd, "own-headers", "nsq_to_http", 1), seconds=20, what="it finished")
+        until(lambda: finished(nsqd, "own-headers", "nsq_to_http", 1), seconds=60, what="it finished")
         assert ended(process)[0] == 0
 
     [headers] = [request[4] for request in endpoint.requests]
@@ -461,7 +461,7 @@ def test_headers_that_were_given_win_and_no_proxy_is_asked(nsqd, endpoint, monke
 def test_nsq_to_http_gets_with_the_body_in_the_address(nsqd, endpoint):
     publish(nsqd, "get", b"a b&c")
     with started("nsq_to_http", "-topic=get", f"-get={endpoint.url}/?m=%s", f"-nsqd-tcp-address={nsqd.tcp}") as process:
-        until(lambda: finished(nsqd, "get", "nsq_to_http", 1), seconds=20, what="it finished")
+        until(lambda: finished(nsqd, "get", "nsq_to_http", 1), seconds=60, what="it finished")
         assert ended(process)[0] == 0
 
     assert [request[:2] for request in endpoint.requests] == [("GET", "/?m=a+b%26c")]
@@ -475,7 +475,7 @@ def test_nsq_to_http_requeues_what_was_refused(nsqd, endpoint):
         "-consumer-opt=backoff_multiplier,10ms", f"-nsqd-tcp-address={nsqd.tcp}",
     ]  # fmt: skip
     with started("nsq_to_http", *flags) as process:
-        until(lambda: finished(nsqd, "refused", "nsq_to_http", 1), seconds=30, what="it finished at last")
+        until(lambda: finished(nsqd, "refused", "nsq_to_http", 1), seconds=60, what="it finished at last")
         status, _, err = ended(process)
 
     assert status == 0
@@ -572,11 +572,11 @@ def test_a_tool_that_is_killed_and_started_again_loses_nothing(nsqd, tmp_path, t
         flags += [f"-destination-topic={copies}", f"-destination-nsqd-tcp-address={nsqd.tcp}"]
         slow = fast = ["-max-in-flight=5"]
     with started(tool, *flags, *slow) as process:
-        until(lambda: under_way(channel_of(nsqd, topic, "c")), seconds=20, what="messages under way")
+        until(lambda: under_way(channel_of(nsqd, topic, "c")), seconds=60, what="messages under way")
         process.kill()
         process.wait()
     with started(tool, *flags, *fast):
-        until(lambda: finished(nsqd, topic, "c", 2000), seconds=30, what="everything finished")
+        until(lambda: finished(nsqd, topic, "c", 2000), seconds=60, what="everything finished")
         if tool == "nsq_to_file":
             found = contents(tmp_path).split()
         else:
