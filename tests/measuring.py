@@ -45,28 +45,50 @@ class Pauses:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         self._over.set()
         self._thread.join()
+        return False
 
 
 def about_short_times(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a coroutine again that failed while this process was held up: then it says nothing.
+    """Run a test again, a coroutine or not, that failed while this process was held up: then it says nothing.
 
     For what has to happen within parts of a second, such as an answer before a short message timeout ends.
     """
-    assert inspect.iscoroutinefunction(test)
+    if inspect.iscoroutinefunction(test):
+
+        @functools.wraps(test)
+        async def awaited(*arguments: Any, **options: Any) -> None:
+            for _ in range(TRIES - 1):
+                with _Excused() as excused:
+                    await test(*arguments, **options)
+                if not excused.failed:
+                    return
+            await test(*arguments, **options)
+
+        return awaited
 
     @functools.wraps(test)
-    async def repeated(*arguments: Any, **options: Any) -> None:
+    def called(*arguments: Any, **options: Any) -> None:
         for _ in range(TRIES - 1):
-            pauses = Pauses()
-            try:
-                with pauses:
-                    return await test(*arguments, **options)
-            except (AssertionError, TimeoutError):
-                if pauses.longest < LONG:
-                    raise
-        return await test(*arguments, **options)
+            with _Excused() as excused:
+                test(*arguments, **options)
+            if not excused.failed:
+                return
+        test(*arguments, **options)
 
-    return repeated
+    return called
+
+
+class _Excused(Pauses):
+    """A run whose failure does not count if this process was held up."""
+
+    failed = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        super().__exit__(kind, error, trace)
+        self.failed = error is not None
+        return isinstance(error, AssertionError | TimeoutError) and self.longest >= LONG

@@ -18,7 +18,6 @@ import certificates
 import daemons
 
 NSQJS = Path(__file__).parent / "nsqjs"
-SHORT = "--msg-timeout=2s"  # a message that is not touched comes again soon, but not on a busy machine
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +34,15 @@ def lookupd() -> Iterator[daemons.Daemon]:
 @pytest.fixture(scope="session")
 def nsqd(certificate: tuple[Path, Path], lookupd: daemons.Daemon) -> Iterator[daemons.Daemon]:
     """An nsqd with everything on: TLS, both compressions, an nsqlookupd."""
-    flags = (SHORT, f"--tls-cert={certificate[0]}", f"--tls-key={certificate[1]}", "--https-address=127.0.0.1:0")
+    flags = (f"--tls-cert={certificate[0]}", f"--tls-key={certificate[1]}", "--https-address=127.0.0.1:0")
     with daemons.nsqd(*flags, lookupd_tcp_addresses=(lookupd.tcp,)) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def hasty_nsqd() -> Iterator[daemons.Daemon]:
+    """An nsqd with which a message that is not touched comes again soon."""
+    with daemons.nsqd("--msg-timeout=2s") as daemon:
         yield daemon
 
 
@@ -63,7 +69,7 @@ def guarded_nsqd() -> Iterator[daemons.Daemon]:
     """An nsqd that asks an auth server about everybody."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Authority)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with daemons.nsqd(SHORT, "--stats-without-auth", f"--auth-http-address=127.0.0.1:{server.server_port}") as daemon:
+    with daemons.nsqd("--stats-without-auth", f"--auth-http-address=127.0.0.1:{server.server_port}") as daemon:
         yield daemon
     server.shutdown()
     server.server_close()

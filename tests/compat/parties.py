@@ -33,6 +33,8 @@ class Job:
     requeue: int = 100  # ms that "again" is requeued for, the first time it comes
     touches: int = 0  # how often "slow" is touched before it is finished
     touch_every: int = 400  # ms
+    heartbeat: int = 30  # seconds; it is cut off if it answers none for twice as long
+    msg_timeout: int = 60  # seconds, where a client sets it
     published: bool = False  # everything is in the topic already
     modules: str = ""  # where nsqjs is installed
 

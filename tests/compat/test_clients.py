@@ -15,6 +15,7 @@ from parties import Job, Party, command
 
 import daemons
 from lapwing import Producer
+from measuring import about_short_times
 
 CLIENTS = ["pynsq", "gnsq", "ansq", "nsqjs"]
 UPGRADING = ["pynsq", "gnsq", "nsqjs"]  # ansq knows neither TLS nor compression
@@ -68,13 +69,14 @@ def check(report: dict[str, Any], job: Job) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@about_short_times
 def test_a_client_publishes_consumes_requeues_and_touches(
-    client: str, nsqd: daemons.Daemon, make_job: MakeJob
+    client: str, hasty_nsqd: daemons.Daemon, make_job: MakeJob
 ) -> None:
-    job = make_job(client, nsqd, touches=7)
+    job = make_job(client, hasty_nsqd, touches=7, heartbeat=1, msg_timeout=2)
     with Party(command(client), job) as party:
         check(party.report, job)
-        channel = channel_of(nsqd, job)
+        channel = channel_of(hasty_nsqd, job)
 
         # every second, on both connections; nsqjs answers them in silence, or it would be cut off after two seconds
         assert party.report["heartbeats"] is None or party.report["heartbeats"] >= 2

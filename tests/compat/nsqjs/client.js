@@ -13,7 +13,7 @@ const deliveries = []
 let began = 0
 let answers = 0
 
-const settings = { heartbeatInterval: 1 }
+const settings = { heartbeatInterval: job.heartbeat }
 if (job.tls) Object.assign(settings, { tls: true, tlsVerification: true, ca: fs.readFileSync(job.ca) })
 if (job.compression) settings[job.compression] = true
 if (job.secret) settings.authSecret = job.secret

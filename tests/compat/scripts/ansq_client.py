@@ -16,7 +16,9 @@ async def main() -> None:
         report.heartbeat()
 
     options = ansq.ConnectionOptions(
-        features=ansq.ConnectionFeatures(heartbeat_interval=1000, msg_timeout=2000), on_heartbeat=beat
+        features=ansq.ConnectionFeatures(
+            heartbeat_interval=job["heartbeat"] * 1000, msg_timeout=job["msg_timeout"] * 1000
+        ), on_heartbeat=beat
     )
     writer = await ansq.create_writer([address], connection_options=options)
     topic = job["topic"]

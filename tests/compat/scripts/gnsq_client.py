@@ -46,7 +46,7 @@ def main() -> None:
     job = reporting.read_job()
     report = reporting.Report(job)
     address = f"{job['host']}:{job['port']}"
-    settings = {"heartbeat_interval": 1}
+    settings = {"heartbeat_interval": job["heartbeat"]}
     if job["tls"]:
         settings |= {"tls_v1": True, "tls_options": {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": job["ca"]}}
     if job["compression"]:

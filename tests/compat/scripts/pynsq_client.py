@@ -13,7 +13,7 @@ def main() -> None:
     report = reporting.Report(job)
     loop = tornado.ioloop.IOLoop.current()
     address = f"{job['host']}:{job['port']}"
-    settings = {"heartbeat_interval": 1}
+    settings = {"heartbeat_interval": job["heartbeat"]}
     if job["tls"]:
         settings |= {"tls_v1": True, "tls_options": {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": job["ca"]}}
     if job["compression"]:
