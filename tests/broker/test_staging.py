@@ -304,6 +304,32 @@ def test_damage_is_told_of_stops_nobody_else_and_nothing_is_published_twice(tmp_
     assert node.commit(3, ("k", 1))
 
 
+@pytest.mark.parametrize("ledger", BAD_LEDGERS)
+def test_a_damaged_ledger_is_told_of_at_the_start(tmp_path, ledger):
+    folder = tmp_path / "staging" / f"s-{SINK}"
+    folder.mkdir(parents=True)
+    (folder / "ledger").write_bytes(ledger)
+
+    [note] = Node(tmp_path).notes
+
+    assert note.startswith(f"sink {SINK}: its batches are refused: ")
+    assert str(folder / "ledger") in note
+    assert "to begin again, remove the folder of the sink" in note
+
+
+def test_an_intent_is_carried_on_with_once_the_ledger_can_be_read(node):
+    node.stage(1, "k", 0, "t", b"a")
+    node.files.write_intent(SINK, Intent(1, [("k", 0)]))
+    ledger = node.path / "staging" / f"s-{SINK}" / "ledger"
+    ledger.write_bytes(b"")
+    node.crash()
+    assert "t" not in node.broker.topics
+    ledger.unlink()
+
+    assert node.commit(1, ("k", 1))
+    assert node.bodies("t") == [b"a"]
+
+
 def test_what_is_no_sink_stops_nobody(tmp_path):
     (tmp_path / "staging").mkdir()
     (tmp_path / "staging" / "s-file").write_bytes(b"no folder")

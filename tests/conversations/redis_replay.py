@@ -23,7 +23,7 @@ from typing import Any
 
 PATIENCE = 20.0  # seconds for a reply
 HELD_UP = 0.1  # seconds
-TRIES = 5
+TRIES = 10
 _NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)\Z")
 _ID = re.compile(r"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})\Z")
 _BOUND = re.compile(r"\{(id|ms|seq|client):(\w+)\}")

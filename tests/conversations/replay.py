@@ -21,7 +21,7 @@ TOKEN = re.compile(r"\{(id|ts|rep|any):([^}]*)\}|([0-9a-f]{2})")
 FIVE_MINUTES = 300 * 10**9
 PATIENCE = 20.0  # seconds for what has to come at all
 HELD_UP = 0.1  # seconds
-TRIES = 5
+TRIES = 10
 
 
 def played(replay: Callable[[], "Replay"], case: dict[str, Any]) -> None:

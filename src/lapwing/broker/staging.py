@@ -120,9 +120,18 @@ class Staging:
         return 0 if self.settled(sink, batch) else self.files.drop(sink, batch, keys)
 
     def recover(self, *, now: Callable[[], int]) -> list[str]:
-        """Carry on with what a crash has interrupted, before anybody else can publish; what was done, in words."""
+        """Carry on with what a crash has interrupted, before anybody else can publish; what was done, in words.
+
+        A sink whose ledger cannot be read is named too: everything that it stages will be refused.
+        """
         notes = []
         for sink in self.files.sinks():
+            try:
+                self._known(sink)
+            except (LogError, OSError) as error:
+                self._unknown.add(sink)  # its intent can be carried on with when the ledger can be read again
+                notes.append(f"sink {sink}: its batches are refused: {error}")
+                continue
             try:
                 batch = self._recover(sink, now)
                 if batch is not None:
