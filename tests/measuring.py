@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 LONG = 0.1  # seconds that this process was held up for
-TRIES = 5
+TRIES = 10
 
 
 def shortest(measure: Callable[[], float], *, limit: float, tries: int = TRIES) -> float:

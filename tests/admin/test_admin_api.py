@@ -283,6 +283,52 @@ def test_nobody_answering_is_a_502(api, cluster):
     assert topics.json()["message"].startswith("UPSTREAM_ERROR: failed to query any nsqlookupd: Get ")
 
 
+NONSENSE = [{"topics": [{"channels": [{"a": 1}]}]}, {"topics": {"a": 1}}, {"topics": [7]}, {"topics": 7}, [], 7]
+OF_STATS = ["/api/topics/orders", "/api/topics/orders/billing", "/api/counter"]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=repr)
+@pytest.mark.parametrize("mode", ["api", "direct"])
+def test_nonsense_of_one_nsqd_is_a_warning_that_names_it(request, cluster, monkeypatch, mode, nonsense):
+    http = request.getfixturevalue(mode)
+    monkeypatch.setattr(cluster.a, "_stats", lambda query: nonsense)
+    answers = {path: http.get(path) for path in OF_STATS + (["/api/topics", "/api/nodes"] if mode == "direct" else [])}
+    alone = http.get(f"/api/nodes/{cluster.a.name}")
+
+    for path, answer in answers.items():
+        assert answer.status_code == 200, path
+        assert f"{cluster.a.address}: its answer could not be understood" in answer.json()["message"], path
+    assert answers["/api/topics/orders"].json()["message_count"] == 500
+    assert alone.status_code == (404 if mode == "direct" else 502)
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=repr)
+@pytest.mark.parametrize("mode", ["api", "direct"])
+def test_nonsense_of_every_nsqd_is_a_502_that_names_them(request, cluster, monkeypatch, mode, nonsense):
+    http = request.getfixturevalue(mode)
+    for node in (cluster.a, cluster.b):
+        monkeypatch.setattr(node, "_stats", lambda query: nonsense)
+    paths = [*OF_STATS, f"/api/nodes/{cluster.a.name}", *(["/api/topics", "/api/nodes"] if mode == "direct" else [])]
+    for path in paths:
+        answer = http.get(path)
+
+        assert answer.status_code == 502, path
+        assert answer.json()["message"].startswith("UPSTREAM_ERROR: failed to query any nsqd: "), path
+        assert f"{cluster.a.address}: its answer could not be understood" in answer.json()["message"], path
+
+
+@pytest.mark.parametrize("nonsense", [{"producers": [7]}, {"producers": {"a": 1}}, {"producers": 7}, [], 7], ids=repr)
+def test_nonsense_of_every_nsqlookupd_is_a_502_that_names_them(api, cluster, monkeypatch, nonsense):
+    monkeypatch.setattr(cluster.lookupd, "answer", lambda *_: (200, nonsense))
+    for path in ("/api/nodes", "/api/topics/orders", "/api/topics/orders/billing", "/api/counter"):
+        answer = api.get(path)
+
+        assert answer.status_code == 502, path
+        assert f"{cluster.lookupd.address}: its answer could not be understood" in answer.json()["message"], path
+    for path in ("/api/topics", "/api/topics?inactive=true"):
+        assert api.get(path).status_code in (200, 502), path
+
+
 # ---- changes ----
 
 

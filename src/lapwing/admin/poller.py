@@ -189,14 +189,14 @@ class Poller:
         if not self._is_due("discovery", DISCOVERY):
             return ""
         asked = await self._ask(self.cluster_client.lookupds, "/nodes")
+        nodes = asked.combined(cluster.nodes_of_lookup)
         self._lookupds = tuple((address, _error(asked, address)) for address in self.cluster_client.lookupds)
-        good = asked.answers
         if asked.nobody:
             self._due.pop("discovery", None)
             return "" if self._nodes else "no nsqlookupd answers"
-        self._replace_nodes({node.contact: node for node in cluster.nodes_of_lookup(good)}, now)
+        self._replace_nodes({node.contact: node for node in nodes}, now)
         if self._is_due("topics", SLOWLY):
-            topics = await self._ask(good, "/topics")
+            topics = await self._ask(asked.answers, "/topics")
             self._idle = tuple(
                 sorted({name for answer in topics.answers.values() for name in answer.get("topics") or ()})
             )

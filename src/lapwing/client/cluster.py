@@ -121,7 +121,7 @@ def node_of_info(configured: str, info: Json, stats: Json | None = None) -> Node
     """Return a node as its `/info` describes it, with topics from `/stats`, at a configured address."""
     host, _, port = configured.rpartition(":")
     broadcast = str(info.get("broadcast_address", "")) or host.strip("[]")
-    topics = (stats or {}).get("topics") or ()
+    topics = () if stats is None else stats.get("topics") or ()
     return Node(
         hostname=str(info.get("hostname", "")),
         broadcast_address=broadcast,

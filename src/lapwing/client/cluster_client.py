@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -14,6 +14,7 @@ from lapwing.client.pipeline_status import newest
 from lapwing.errors import LapwingError
 
 T = TypeVar("T")
+U = TypeVar("U")
 AT_ONCE: Final = 16  # questions about inactive topics: there may be thousands
 NO_CLIENTS: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
 
@@ -87,32 +88,32 @@ class ClusterClient:
     async def nodes(self, *, topics: bool = True) -> Found[list[Node]]:
         """Return every known nsqd; in direct mode with its topics only if asked for. Raises `UpstreamFailed`."""
         if self.direct:
-            infos = await self._each_nsqd(self._described if topics else self._info)
-            return Found(sorted(infos.answers.values(), key=lambda node: node.hostname), [infos.errors])
-        answers = await self._each_lookupd(lambda address: self.http.get(address, "/nodes"))
-        return Found(cluster.nodes_of_lookup(answers.answers), [answers.errors])
+            return await self._each_nsqd(self._described if topics else self._info, _by_hostname)
+        return await self._each_lookupd(lambda address: self.http.get(address, "/nodes"), cluster.nodes_of_lookup)
 
-    async def _described(self, address: str) -> Node:
-        info = await self.http.get(address, "/info")
-        return cluster.node_of_info(address, info, await self.http.get(address, "/stats", NO_CLIENTS))
+    async def _described(self, address: str) -> tuple[Json, Json]:
+        return await self.http.get(address, "/info"), await self.http.get(address, "/stats", NO_CLIENTS)
 
-    async def _info(self, address: str) -> Node:
-        return cluster.node_of_info(address, await self.http.get(address, "/info"))
+    async def _info(self, address: str) -> tuple[Json, None]:
+        return await self.http.get(address, "/info"), None
 
     async def holders(self, topic: str) -> Found[list[Node]]:
         """Return the nsqds that have the topic. Raises `UpstreamFailed`, also when no nsqlookupd knows the topic."""
         if not self.direct:
-            answers = await self._each_lookupd(lambda address: self.http.get(address, "/lookup", {"topic": topic}))
-            return Found(cluster.nodes_of_lookup(answers.answers), [answers.errors])
+            return await self._each_lookupd(
+                lambda address: self.http.get(address, "/lookup", {"topic": topic}), cluster.nodes_of_lookup
+            )
 
-        async def has(address: str) -> Node | None:
-            stats = await self.http.get(address, "/stats", {**NO_CLIENTS, "topic": topic})
-            if not any(raw["topic_name"] == topic for raw in stats.get("topics") or ()):
-                return None
-            return cluster.node_of_info(address, await self.http.get(address, "/info"))
+        def having(answers: dict[str, Json]) -> list[str]:
+            return [address for address, stats in answers.items() if topic in _topic_names(stats)]
 
-        asked = await self._each_nsqd(has)
-        return Found([node for node in asked.answers.values() if node is not None], [asked.errors])
+        stats = {**NO_CLIENTS, "topic": topic}
+        holders = await self._each_nsqd(lambda address: self.http.get(address, "/stats", stats), having)
+        infos: Asked[tuple[Json, None]] = await self.http.ask_all(holders.value, self._info)
+        nodes = infos.combined(_nodes)
+        if holders.value and infos.nobody:
+            raise UpstreamFailed("failed to query any nsqd: ", infos.errors)
+        return Found(nodes, [*holders.trouble, infos.errors])
 
     async def node_named(self, name: str) -> Found[Node]:
         """Return the node of that name. Raises `NoSuchNode`, `UpstreamFailed`."""
@@ -122,44 +123,47 @@ class ClusterClient:
                 return Found(node, nodes.trouble)
         raise NoSuchNode(name)
 
-    async def stats(self, nodes: Iterable[Node], params: dict[str, str]) -> Found[list[tuple[Node, Json]]]:
-        """Return the `/stats` of the nodes. Raises `UpstreamFailed` if there are nodes and none answers."""
+    async def stats(
+        self, nodes: Iterable[Node], params: dict[str, str], combine: Callable[[list[tuple[Node, Json]]], U]
+    ) -> Found[U]:
+        """Combine the `/stats` of the nodes. Raises `UpstreamFailed` if there are nodes and none can be used."""
         by_contact = {node.contact: node for node in nodes}
         asked: Asked[Any] = await self.http.ask_all(
             by_contact, lambda address: self.http.get(address, "/stats", {"format": "json", **params})
         )
+        found = asked.combined(lambda answers: combine([(by_contact[key], answer) for key, answer in answers.items()]))
         if by_contact and asked.nobody:
             raise UpstreamFailed("failed to query any nsqd: ", asked.errors)
-        return Found([(by_contact[contact], answer) for contact, answer in asked.answers.items()], [asked.errors])
+        return Found(found, [asked.errors])
 
     # ---- nsqadmin's API ----
 
     async def topics(self) -> Found[list[str]]:
         """Return the name of every topic, in order."""
         if self.direct:
-            stats = await self._each_nsqd(lambda address: self.http.get(address, "/stats", NO_CLIENTS))
-            names = {raw["topic_name"] for answer in stats.answers.values() for raw in answer.get("topics") or ()}
-            return Found(sorted(names), [stats.errors])
-        asked = await self._each_lookupd(lambda address: self.http.get(address, "/topics"))
-        return Found(
-            sorted({name for answer in asked.answers.values() for name in answer.get("topics") or ()}), [asked.errors]
+            return await self._each_nsqd(
+                lambda address: self.http.get(address, "/stats", NO_CLIENTS),
+                lambda answers: sorted({name for answer in answers.values() for name in _topic_names(answer)}),
+            )
+        return await self._each_lookupd(
+            lambda address: self.http.get(address, "/topics"),
+            lambda answers: sorted({name for answer in answers.values() for name in answer.get("topics") or ()}),
         )
 
     async def inactive_topics(self) -> Found[dict[str, list[str] | None]]:
         """Return the topics that nsqlookupd knows and no nsqd has, with their channels; none in direct mode."""
         if self.direct:
             return Found({})
-        topics = await self._each_lookupd(lambda address: self.http.get(address, "/topics", {"channels": "true"}))
-        nodes = await self._each_lookupd(lambda address: self.http.get(address, "/nodes"))
-        produced = {topic for node in cluster.nodes_of_lookup(nodes.answers) for topic, _ in node.topics}
-        known = {name for answer in topics.answers.values() for name in answer.get("topics") or ()}
-        wanted = sorted(known - produced)
+        topics = await self._each_lookupd(
+            lambda address: self.http.get(address, "/topics", {"channels": "true"}), _topics_and_channels
+        )
+        nodes = await self._each_lookupd(lambda address: self.http.get(address, "/nodes"), cluster.nodes_of_lookup)
+        produced = {topic for node in nodes.value for topic, _ in node.topics}
+        wanted = sorted({name for names, _ in topics.value.values() for name in names} - produced)
         channels: dict[str, set[str]] = {topic: set() for topic in wanted}
-        trouble = [topics.errors, nodes.errors]
-        for lookupd, answer in topics.answers.items():
-            given = answer.get("channels")
+        trouble = topics.trouble + nodes.trouble
+        for lookupd, (here, given) in topics.value.items():
             if given is None:  # NSQ's own nsqlookupd has to be asked topic by topic
-                here = set(answer.get("topics") or ())
                 given, errors = await self._channels_of(lookupd, [topic for topic in wanted if topic in here])
                 trouble.append(errors)
             for topic in wanted:
@@ -185,15 +189,15 @@ class ClusterClient:
     async def topic(self, topic: str) -> Found[Json]:
         """Return the topic summed over its nodes, without clients; one that only nsqlookupd knows has no nodes."""
         holders = await self.holders(topic)
-        stats = await self.stats(holders.value, {"topic": topic, "include_clients": "false"})
-        found = cluster.topics_of_stats(stats.value, now=self.clock()).get(topic)
+        stats = await self.stats(holders.value, {"topic": topic, "include_clients": "false"}, self._topics)
+        found = stats.value.get(topic)
         return Found(found or cluster.sum_topic(topic, []), holders.trouble + stats.trouble)
 
     async def channel(self, topic: str, channel: str) -> Found[Json]:
         """Return the channel summed over its nodes, with clients. Raises `NothingThere`."""
         holders = await self.holders(topic)
-        stats = await self.stats(holders.value, {"topic": topic, "channel": channel})
-        found = cluster.topics_of_stats(stats.value, now=self.clock()).get(topic)
+        stats = await self.stats(holders.value, {"topic": topic, "channel": channel}, self._topics)
+        found = stats.value.get(topic)
         for candidate in found["channels"] if found else ():
             if candidate["channel_name"] == channel:
                 return Found(candidate, holders.trouble + stats.trouble)
@@ -202,14 +206,22 @@ class ClusterClient:
     async def node(self, name: str) -> Found[Json]:
         """Return the topics, channels and clients of one node. Raises `NoSuchNode`."""
         node = await self.node_named(name)
-        stats = await self.stats([node.value], {})
-        return Found(cluster.node_report(*stats.value[0], now=self.clock()), node.trouble + stats.trouble)
+
+        def reported(stats: Iterable[tuple[Node, Json]]) -> list[Json]:
+            return [cluster.node_report(each, answer, now=self.clock()) for each, answer in stats]
+
+        reports = await self.stats([node.value], {}, reported)
+        return Found(reports.value[0], node.trouble + reports.trouble)
+
+    def _topics(self, stats: Iterable[tuple[Node, Json]]) -> dict[str, Json]:
+        return cluster.topics_of_stats(stats, now=self.clock())
 
     async def counter(self) -> Found[Json]:
         """Return the messages per channel and node, over the whole cluster."""
         nodes = await self.nodes()
-        stats = await self.stats(nodes.value, {"include_clients": "false", "include_mem": "false"})
-        return Found(cluster.counter_of_stats(stats.value), nodes.trouble + stats.trouble)
+        params = {"include_clients": "false", "include_mem": "false"}
+        stats = await self.stats(nodes.value, params, cluster.counter_of_stats)
+        return Found(stats.value, nodes.trouble + stats.trouble)
 
     # ---- the whole cluster ----
 
@@ -222,17 +234,19 @@ class ClusterClient:
         stats = await self.http.ask_all(
             (node.contact for node in known), lambda address: self.http.get(address, "/stats", NO_CLIENTS)
         )
+        topics = stats.combined(
+            lambda answers: self._topics([(node, answers[node.contact]) for node in known if node.contact in answers])
+        )
         found = _Additions()
         if ages or pipelines:
             await asyncio.gather(*(self._add(found, address, ages, pipelines) for address in stats.answers))
-        pairs = [(node, stats.answers[node.contact]) for node in known if node.contact in stats.answers]
         return ClusterView(
             at=self.clock(),
             taken=time.monotonic(),
             direct=self.direct,
             lookupds=lookupds,
             nodes=tuple(_node_state(node, stats, found) for node in known),
-            topics=cluster.topics_of_stats(pairs, now=self.clock()),
+            topics=topics,
             pipelines=newest(found.pipelines) if pipelines else None,
             ages=found.ages,
             errors=(*errors, *stats.named_errors, *found.errors),
@@ -253,13 +267,14 @@ class ClusterClient:
 
     async def _known_nodes(self) -> tuple[tuple[tuple[str, str], ...], list[Node], list[str]]:
         if self.direct:
-            infos: Asked[Node] = await self.http.ask_all(self.nsqds, self._info)
-            return (), list(infos.answers.values()), infos.named_errors
-        asked = await self.http.ask_all(self.lookupds, lambda address: self.http.get(address, "/nodes"))
+            infos: Asked[tuple[Json, None]] = await self.http.ask_all(self.nsqds, self._info)
+            return (), infos.combined(_nodes), infos.named_errors
+        asked: Asked[Any] = await self.http.ask_all(self.lookupds, lambda address: self.http.get(address, "/nodes"))
+        nodes = asked.combined(cluster.nodes_of_lookup)
         lookupds = tuple(
             (address, asked.failures[address].reason if address in asked.failures else "") for address in self.lookupds
         )
-        return lookupds, cluster.nodes_of_lookup(asked.answers), asked.named_errors
+        return lookupds, nodes, asked.named_errors
 
     async def _add(self, found: "_Additions", address: str, ages: bool, pipelines: bool) -> None:
         """Ask one nsqd for the figures that only lapwing has."""
@@ -278,17 +293,42 @@ class ClusterClient:
 
     # ---- groups of requests ----
 
-    async def _each_lookupd(self, question: Callable[[str], Any]) -> Asked[Any]:
+    async def _each_lookupd(self, question: Callable[[str], Any], combine: Callable[[dict[str, Any]], U]) -> Found[U]:
         asked: Asked[Any] = await self.http.ask_all(self.lookupds, question)
+        found = asked.combined(combine)
         if asked.nobody:
             raise UpstreamFailed("failed to query any nsqlookupd: ", asked.errors)
-        return asked
+        return Found(found, [asked.errors])
 
-    async def _each_nsqd(self, question: Callable[[str], Any]) -> Asked[Any]:
+    async def _each_nsqd(self, question: Callable[[str], Any], combine: Callable[[dict[str, Any]], U]) -> Found[U]:
         asked: Asked[Any] = await self.http.ask_all(self.nsqds, question)
+        found = asked.combined(combine)
         if asked.nobody:
             raise UpstreamFailed("failed to query any nsqd: ", asked.errors)
-        return asked
+        return Found(found, [asked.errors])
+
+
+def _nodes(answers: Mapping[str, tuple[Json, Json | None]]) -> list[Node]:
+    """Return the nodes that `/info`, and `/stats` for their topics, describe."""
+    return [cluster.node_of_info(address, info, stats) for address, (info, stats) in answers.items()]
+
+
+def _by_hostname(answers: Mapping[str, tuple[Json, Json | None]]) -> list[Node]:
+    return sorted(_nodes(answers), key=lambda node: node.hostname)
+
+
+def _topic_names(stats: Json) -> list[str]:
+    return [raw["topic_name"] for raw in stats.get("topics") or ()]
+
+
+def _topics_and_channels(answers: Mapping[str, Json]) -> dict[str, tuple[set[str], dict[str, list[str]] | None]]:
+    """Return the topics that each nsqlookupd knows, and the channels of each where it gives them."""
+    found: dict[str, tuple[set[str], dict[str, list[str]] | None]] = {}
+    for lookupd, answer in answers.items():
+        given = answer.get("channels")
+        channels = None if given is None else {topic: list(names or ()) for topic, names in given.items()}
+        found[lookupd] = set(answer.get("topics") or ()), channels
+    return found
 
 
 @dataclass(slots=True)

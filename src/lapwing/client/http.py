@@ -17,6 +17,8 @@ from lapwing.net.listen import split
 MAX_ANSWER: Final = 256 << 20  # bytes; `/stats` of 100,000 topics has some 100 MB
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 T = TypeVar("T")
+U = TypeVar("U")
+_NONSENSE: Final = (AttributeError, LookupError, TypeError, ValueError)  # what answers of another shape raise
 
 
 class CallFailed(LapwingError):
@@ -61,6 +63,22 @@ class Asked(Generic[T]):
     def nobody(self) -> bool:
         """Whether no answer came at all."""
         return not self.answers
+
+    def combined(self, combine: Callable[[dict[str, T]], U]) -> U:
+        """Return what `combine` makes of the answers. One that it cannot understand becomes a failure of its daemon."""
+        try:
+            return combine(self.answers)
+        except _NONSENSE:
+            answers, self.answers = self.answers, {}
+        for address, answer in answers.items():
+            try:
+                combine({**self.answers, address: answer})
+            except _NONSENSE as error:
+                reason = f"its answer could not be understood ({error!r})"
+                self.failures[address] = CallFailed(f"{address}: {reason}", reason=reason)
+            else:
+                self.answers[address] = answer
+        return combine(self.answers)
 
 
 class DaemonHttp:
