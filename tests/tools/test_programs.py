@@ -1,7 +1,5 @@
 """Each nsq_* program as a process, on real daemons."""
 
-import contextlib
-import gzip
 import json
 import os
 import signal
@@ -13,10 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
+from tool_runs import channel_of, consumed, contents, ended, finished, publish, run, started
 
 from daemons import nsqd as running_nsqd
 from daemons import program, start_nsqlookupd, until
-from lapwing.client.sync import SyncConsumer, SyncProducer
 
 TOOLS = ["nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq", "nsq_stat"]
 
@@ -25,66 +23,6 @@ TOOLS = ["nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq", "nsq_
 def nsqd():
     with running_nsqd() as daemon:
         yield daemon
-
-
-def run(tool, *flags, stdin=b"", seconds=60):
-    """Run to the end: status, stdout, stderr."""
-    done = subprocess.run([*program(tool), *flags], input=stdin, capture_output=True, timeout=seconds, check=False)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-@contextlib.contextmanager
-def started(tool, *flags):
-    """A running tool; killed at the end of the block if it still runs."""
-    process = subprocess.Popen(
-        [*program(tool), *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def ended(process, number=signal.SIGTERM, seconds=60):
-    """Send a signal and wait: status, stdout, stderr."""
-    process.send_signal(number)
-    out, err = process.communicate(timeout=seconds)
-    return process.returncode, out.decode(), err.decode()
-
-
-def publish(nsqd, topic, *bodies):
-    with SyncProducer(nsqd.tcp) as producer:
-        producer.publish_many(topic, list(bodies))
-
-
-def consumed(nsqd, topic, count, channel="test"):
-    found = []
-    with SyncConsumer(topic, channel, nsqd=nsqd.tcp, max_in_flight=100) as consumer:
-        while len(found) < count:
-            message = consumer.get(timeout=60)
-            assert message is not None, f"only {found}"
-            found.append(message.body)
-            message.finish()
-    return found
-
-
-def channel_of(nsqd, topic, channel):
-    """What `/stats` says of a channel; empty when there is none."""
-    stats = httpx.get(f"{nsqd.url}/stats?format=json&topic={topic}", trust_env=False).json()
-    for known in stats["topics"] or ():
-        for one in known["channels"] or ():
-            if one["channel_name"] == channel:
-                return one
-    return {}
-
-
-def finished(nsqd, topic, channel, count):
-    """Whether so many messages of a channel are done, and none is left."""
-    one = channel_of(nsqd, topic, channel)
-    left = one.get("depth", 1) + one.get("in_flight_count", 1) + one.get("deferred_count", 1)
-    return one.get("message_count", 0) >= count and not left
 
 
 # -- what all have in common
@@ -306,14 +244,6 @@ def test_to_nsq_ends_while_it_waits_for_input(nsqd):
 
 
 # -- nsq_to_file
-
-
-def contents(folder):
-    found = b""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            found += gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return found
 
 
 def test_nsq_to_file_writes_and_finishes_what_is_safe(nsqd, tmp_path):
@@ -553,34 +483,3 @@ def test_nsq_stat_knows_an_unknown_channel(nsqd):
 
     assert status == 1
     assert "ERROR: failed to find channel(c) in stats metadata for topic(stat-none)" in err
-
-
-def under_way(channel):
-    """Whether some messages were sent to the tool, which may have finished them."""
-    return channel.get("in_flight_count") or channel.get("message_count", 0) > channel.get("depth", 0)
-
-
-@pytest.mark.parametrize("tool", ["nsq_to_file", "nsq_to_nsq"])
-def test_a_tool_that_is_killed_and_started_again_loses_nothing(nsqd, tmp_path, tool):
-    topic, copies = f"killed-{tool}", f"copies-{tool}"
-    publish(nsqd, topic, *(b"%d" % number for number in range(2000)))
-    flags = [f"-topic={topic}", "-channel=c", f"-nsqd-tcp-address={nsqd.tcp}"]
-    if tool == "nsq_to_file":
-        flags += [f"-output-dir={tmp_path}"]
-        slow, fast = ["-sync-interval=1h", "-max-in-flight=2500"], ["-sync-interval=50ms"]  # none is finished before
-    else:
-        flags += [f"-destination-topic={copies}", f"-destination-nsqd-tcp-address={nsqd.tcp}"]
-        slow = fast = ["-max-in-flight=5"]
-    with started(tool, *flags, *slow) as process:
-        until(lambda: under_way(channel_of(nsqd, topic, "c")), seconds=60, what="messages under way")
-        process.kill()
-        process.wait()
-    with started(tool, *flags, *fast):
-        until(lambda: finished(nsqd, topic, "c", 2000), seconds=60, what="everything finished")
-        if tool == "nsq_to_file":
-            found = contents(tmp_path).split()
-        else:
-            [copied] = httpx.get(f"{nsqd.url}/stats?format=json&topic={copies}", trust_env=False).json()["topics"]
-            found = consumed(nsqd, copies, copied["message_count"])
-
-    assert set(found) == {b"%d" % number for number in range(2000)}
