@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
 
 
-_COPIED: Final = 500  # messages that are copied to a side log before others have their turn
+_COPIED: Final = 200  # messages that are copied to a side log before others have their turn
 _COPIED_BYTES: Final = 4 << 20  # the same in bytes
 _LOOKED: Final = 50_000  # messages that are looked at
 

@@ -25,6 +25,7 @@ FULL: Final = 4 * HIGH_WATER  # more than deliveries alone leave waiting: then n
 MOST_WAITING: Final = 10_000  # answers of one client that wait for a sync before nothing more is read from it
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
 NEW_TOPIC: Final = 256  # commands that one which creates a topic counts for: it makes files
+ATTRIBUTES: Final = 4  # commands that one counts for which publishes a message with a delay or headers
 
 
 class StreamSession(Protocol):

@@ -15,11 +15,11 @@ from lapwing.net.polled import PolledTransport
 from lapwing.nsqd.authorization import Gate, Guarded
 from lapwing.nsqd.listener_context import ListenerContext
 from lapwing.nsqd.run_connection import RunConnection
-from lapwing.nsqd.stream import NEW_TOPIC
+from lapwing.nsqd.stream import ATTRIBUTES, NEW_TOPIC
 from lapwing.nsqd.upgrade import Encrypted, Layers, compression
 from lapwing.sessions.nsq import Session
 from lapwing.wire.nsq import frames, identify
-from lapwing.wire.nsq.commands import Auth, Command, Identify
+from lapwing.wire.nsq.commands import Auth, Command, Dpub, Hpub, Identify
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp
 from lapwing.wire.nsq.state import State
 
@@ -118,7 +118,7 @@ class Connection(RunConnection):
                 timer.last_command = now
                 if session.doomed:
                     return share
-                share -= 1
+                share -= ATTRIBUTES if type(command) in _WITH_ATTRIBUTES else 1
                 if len(changes) > changed:
                     share -= NEW_TOPIC
                     changed = len(changes)
@@ -347,3 +347,4 @@ class Connection(RunConnection):
 
 
 _SPECIAL: Final = frozenset({Identify, Auth})
+_WITH_ATTRIBUTES: Final = frozenset({Dpub, Hpub})
