@@ -1,6 +1,7 @@
 """The HTTP routes of nsqlookupd."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from lapwing import names
@@ -15,6 +16,7 @@ from lapwing.net.requests import Request
 from lapwing.net.routes import Route
 
 _DONE: Final = answers.nothing()
+_SLICE: Final = 5_000  # topics of one answer that are written before others have their turn
 
 
 class LookupRoutes:
@@ -50,14 +52,29 @@ class LookupRoutes:
             *profiles.routes(),
         ]
 
-    def _topics(self, request: Request) -> Answer:
+    def _topics(self, request: Request) -> Answer | Awaitable[Answer]:
         """Return every topic. `?channels=true` adds the channels of each: one request instead of one per topic."""
         topics = self._registry.topics
-        if request.head.raw_query != b"channels=true":  # NSQ ignores the query of this path
+        channels = request.head.raw_query == b"channels=true"  # NSQ ignores the query of this path
+        if len(topics) > _SLICE:
+            return self._many_topics(topics, channels)
+        if not channels:
             return answers.value({"topics": topics})
         return answers.value(
             {"topics": topics, "channels": {topic: self._registry.channels(topic) for topic in topics}}
         )
+
+    async def _many_topics(self, topics: list[str], channels: bool) -> Answer:
+        """Return the same in slices: half a million topics with their channels take seconds."""
+        listed, having = [], []
+        for start in range(0, len(topics), _SLICE):
+            some = topics[start : start + _SLICE]
+            listed.append(answers.compact(some)[1:-1])
+            if channels:
+                having.append(answers.compact({topic: self._registry.channels(topic) for topic in some})[1:-1])
+            await asyncio.sleep(0)
+        more = b',"channels":{%b}' % b",".join(having) if channels else b""
+        return Answer(200, b'{"topics":[%b]%b}' % (b",".join(listed), more), answers.JSON)
 
     def _channels(self, request: Request) -> Answer:
         return answers.value({"channels": self._registry.channels(request.argument("topic"))})
@@ -72,15 +89,31 @@ class LookupRoutes:
         channels = answers.compact(self._registry.channels(topic))
         return Answer(200, b'{"channels":%b,"producers":[%b]}' % (channels, producers), answers.JSON)
 
-    def _nodes(self, request: Request) -> Answer:
+    def _nodes(self, request: Request) -> Answer | Awaitable[Answer]:
         now = self._clock()
+        active = self._registry.active(now=now)
+        if sum(len(producer.topics) for producer in active) > _SLICE:
+            return self._nodes_of_many_topics(active, now)
+        return _nodes((one, *self._topics_of(one, list(one.topics), now)) for one in active)
+
+    def _topics_of(self, producer: Producer, topics: list[str], now: int) -> tuple[bytes, bytes]:
+        """Return the tombstones of some topics of a producer, and the topics, as JSON without brackets."""
+        tombstones = [self._registry.tombstoned(producer, topic, now=now) for topic in topics]
+        return answers.compact(tombstones)[1:-1], answers.compact(topics)[1:-1]
+
+    async def _nodes_of_many_topics(self, active: list[Producer], now: int) -> Answer:
+        """Return the same in slices."""
         nodes = []
-        for producer in self._registry.active(now=now):
+        for producer in active:
             topics = list(producer.topics)
-            tombstones = [self._registry.tombstoned(producer, topic, now=now) for topic in topics]
-            more = answers.compact({"tombstones": tombstones, "topics": topics})
-            nodes.append(b"%b,%b" % (producer.described, more[1:]))
-        return Answer(200, b'{"producers":[%b]}' % b",".join(nodes), answers.JSON)
+            tombstones, listed = [], []
+            for start in range(0, len(topics), _SLICE):
+                buried, some = self._topics_of(producer, topics[start : start + _SLICE], now)
+                tombstones.append(buried)
+                listed.append(some)
+                await asyncio.sleep(0)
+            nodes.append((producer, b",".join(tombstones), b",".join(listed)))
+        return _nodes(nodes)
 
     def _producers(self, request: Request) -> Answer:
         """Return every producer, silent and departed ones too, and the time since its last PING.
@@ -176,6 +209,12 @@ class LookupRoutes:
     def _tombstone(self, request: Request) -> Answer:
         self._registry.tombstone(request.argument("topic"), request.argument("node"), now=self._clock())
         return _DONE
+
+
+def _nodes(found: Iterable[tuple[Producer, bytes, bytes]]) -> Answer:
+    """Return the answer about producers, their tombstones and topics."""
+    nodes = [b'%b,"tombstones":[%b],"topics":[%b]}' % (one.described, *lists) for one, *lists in found]
+    return Answer(200, b'{"producers":[%b]}' % b",".join(nodes), answers.JSON)
 
 
 def _name(request: Request, what: str) -> str:
