@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +42,8 @@ class Daemon:
         self.env = env
         self.addresses: dict[str, str] = {}
         self.lines: list[str] = []
+        self._ports = contextlib.ExitStack()
+        weakref.finalize(self, self._ports.close)
         self._start()
 
     @property
@@ -83,6 +87,7 @@ class Daemon:
         self._ear.start()
         atexit.register(self._leave_nothing_running, self.process)
         heard = self._heard.wait(START_SECONDS)
+        self._ports.close()
         if not heard or any(door not in self.addresses for door in self.doors):
             self.kill()
             raise RuntimeError(f"{self.command[0]} did not start:\n{self.stderr}")
@@ -138,10 +143,23 @@ class Daemon:
             self.process.kill()
             self.process.wait()
             raise
+        self._reserve_ports()
         self._ear.join(STOP_SECONDS)
         if self.process.stderr is not None:
             self.process.stderr.close()
         return status
+
+    def _reserve_ports(self) -> None:
+        """Let no other process have its ports before `restart`: tests beside these ask for free ones all the time."""
+        for address in self.addresses.values():
+            host, _, port = address.rpartition(":")
+            if not port.isdigit():
+                continue  # the path of a socket
+            holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._ports.callback(holder.close)
+            with contextlib.suppress(OSError):  # of another machine, or taken already
+                holder.bind((host.strip("[]"), int(port)))
 
     @staticmethod
     def _leave_nothing_running(process: Process) -> None:
