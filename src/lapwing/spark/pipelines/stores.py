@@ -1,5 +1,6 @@
 """The stores of a `table` pipeline: they take each batch once, whatever dies in between."""
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -25,17 +26,17 @@ class TableStore:
         self._settings = settings
         self._context = context
 
+    @abstractmethod
     def open(self) -> None:
         """Check that rows can be written; raises `ConfigError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has(self, query: str, batch: int) -> bool:
         """Return whether this batch of this query was added before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, rows: "DataFrame", query: str, batch: int) -> int:
         """Add a batch and return how many rows it had; added again it changes nothing."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Tidy up after a run that ended well."""
