@@ -168,8 +168,7 @@ def test_a_refused_command_is_logged_with_the_client(tmp_path: Path) -> None:
 
 RARELY_NEEDED = (  # loaded with the first use, or by the flag that needs it
     "datetime", "ipaddress", "stringprep", "urllib.parse", "lapwing.net.http_client", "lapwing.nsqd.auth",
-    "lapwing.nsqd.http_dead", "lapwing.nsqd.http_log", "lapwing.nsqd.http_operators", "lapwing.nsqd.http_staging",
-    "lapwing.nsqd.metrics", "lapwing.nsqd.redis", "lapwing.nsqd.statsd",
+    "lapwing.nsqd.http_authorization", "lapwing.nsqd.redis",
 )  # fmt: skip
 
 START = """
@@ -201,9 +200,3 @@ def loaded_by_a_start(data_path: Path, *names: str) -> list[str]:
 
 def test_a_plain_start_loads_nothing_that_is_rarely_needed(tmp_path: Path) -> None:
     assert loaded_by_a_start(tmp_path, "lapwing.nsqd.tcp", *RARELY_NEEDED) == ["lapwing.nsqd.tcp"]
-
-
-def test_a_start_with_staged_batches_loads_what_finishes_them(tmp_path: Path) -> None:
-    (tmp_path / "staging").mkdir()
-
-    assert loaded_by_a_start(tmp_path, "lapwing.nsqd.http_staging") == ["lapwing.nsqd.http_staging"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final, Protocol
-from urllib.parse import quote
 
 from lapwing.net.answers import Refused
 from lapwing.records import dataclass
@@ -35,6 +34,8 @@ def unescape(data: bytes) -> bytes:
 
 def escape(text: str) -> str:
     """Return `text` escaped for one segment of a path or one value of a query."""
+    from urllib.parse import quote  # not while starting: nsqd does without it
+
     return quote(text, safe="", errors="replace")
 
 

@@ -13,6 +13,7 @@ from lapwing.net.logs import Log
 from lapwing.net.requests import Caller, Head, Request
 from lapwing.net.routes import Reply, Route, RouteAccess, Router, always
 from lapwing.nsqd.auth import Authenticator, AuthFailed, Authorizations
+from lapwing.nsqd.permissions import unauthorized
 
 _REQUIRED: Final = always(Answer(401, compact({"message": "AUTH_REQUIRED"}), JSON, (CHALLENGE,)))
 _MOST_KNOWN: Final = 10_000  # answers of auth servers that are remembered
@@ -100,7 +101,7 @@ def check(found: Authorizations, access: RouteAccess, request: Request) -> None:
     """Raise `Refused` unless the caller has a permission that the route asks for."""
     if access.scope == "any":
         if not found.authorizations:
-            raise _unauthorized(access, "", "")
+            raise unauthorized(access, "", "")
         return
     topics, channel = [""], ""
     if access.scope != "node":
@@ -109,18 +110,7 @@ def check(found: Authorizations, access: RouteAccess, request: Request) -> None:
         channel = request.query.get("channel", "")
     for topic in topics:
         if not any(found.allows(permission, topic, channel) for permission in access.permissions):
-            raise _unauthorized(access, topic, channel)
-
-
-def require(request: Request, access: RouteAccess, topic: str, channel: str = "") -> None:
-    """Raise `Refused` unless the caller has one of the permissions for a topic that the query does not name."""
-    found = request.permissions
-    if found is not None and not any(found.allows(permission, topic, channel) for permission in access.permissions):
-        raise _unauthorized(access, topic, channel)
-
-
-def _unauthorized(access: RouteAccess, topic: str, channel: str) -> Refused:
-    return Refused(403, "UNAUTHORIZED", permission=" or ".join(access.permissions), topic=topic, channel=channel)
+            raise unauthorized(access, topic, channel)
 
 
 def _secret(head: Head) -> bytes | None:

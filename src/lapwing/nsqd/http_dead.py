@@ -16,7 +16,6 @@ from lapwing.errors import NoSuchChannel, SettingRefused
 from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
-from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import (
     body_fields,
     boolean,
@@ -27,7 +26,7 @@ from lapwing.nsqd.http_document import (
     whole_parameter,
 )
 from lapwing.nsqd.http_pending import MOST, MOST_BODIES
-from lapwing.nsqd.permissions import KNOWN, PUBLISH, READ, TOPIC_ADMIN
+from lapwing.nsqd.permissions import KNOWN, PUBLISH, READ, TOPIC_ADMIN, require
 from lapwing.nsqd.publishing import named
 from lapwing.nsqd.turn import Turn
 

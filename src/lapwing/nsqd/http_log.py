@@ -24,11 +24,10 @@ from lapwing.log.topiclog import TopicLog
 from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Query, Request
 from lapwing.net.routes import Reply, Route
-from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import body_fields, parse_json
 from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.log_readers import LogReaders
-from lapwing.nsqd.permissions import KNOWN, READ, USE_CHANNEL
+from lapwing.nsqd.permissions import KNOWN, READ, USE_CHANNEL, require
 from lapwing.nsqd.publishing import named
 from lapwing.nsqd.read_budget import ReadBudget, ReadShare
 

@@ -15,9 +15,8 @@ from lapwing.errors import ReadFailed
 from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Reply, Route
-from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import body_fields, member, read_document, whole_number, whole_parameter
-from lapwing.nsqd.permissions import CHANNEL_ADMIN
+from lapwing.nsqd.permissions import CHANNEL_ADMIN, require
 from lapwing.nsqd.publishing import named
 from lapwing.nsqd.turn import Turn
 

@@ -11,9 +11,8 @@ from lapwing.errors import OutOfRange
 from lapwing.net.answers import Answer, Refused, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
-from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import boolean, read_document
-from lapwing.nsqd.permissions import CHANNEL_ADMIN
+from lapwing.nsqd.permissions import CHANNEL_ADMIN, require
 from lapwing.nsqd.turn import Turn
 
 _KEYS: Final = ("topic", "channel", "to", "dry_run", "create")

@@ -12,9 +12,8 @@ from lapwing.broker.topic import Topic
 from lapwing.net.answers import Answer, Refused, nothing, value
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
-from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import parse_json
-from lapwing.nsqd.permissions import CHANNEL_ADMIN, CREATE_TOPIC, KNOWN, TOPIC_ADMIN
+from lapwing.nsqd.permissions import CHANNEL_ADMIN, CREATE_TOPIC, KNOWN, TOPIC_ADMIN, require
 from lapwing.nsqd.publishing import named
 from lapwing.nsqd.turn import Turn
 

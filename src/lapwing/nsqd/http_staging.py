@@ -22,9 +22,8 @@ from lapwing.net.answers import Answer, Refused, value
 from lapwing.net.logs import Log
 from lapwing.net.requests import Request
 from lapwing.net.routes import Route
-from lapwing.nsqd.http_authorization import require
 from lapwing.nsqd.http_document import parse_json
-from lapwing.nsqd.permissions import KNOWN, PUBLISH
+from lapwing.nsqd.permissions import KNOWN, PUBLISH, require
 from lapwing.nsqd.publishing import named
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.turn import Turn
