@@ -1,7 +1,5 @@
 """What is worth a look, in words, and what to do about it."""
 
-from dataclasses import replace
-
 from lapwing.admin.alarms import AlarmLimits, alarms
 from lapwing.admin.dead_letters import dead_topics
 from lapwing.admin.history import History
@@ -261,10 +259,32 @@ def test_dead_letters_wait_for_somebody_and_need_no_consumer():
     [alarm] = alarms(cluster_view, History(), AlarmLimits(), dead(3))
     assert alarm.text == "3 dead letters wait in orders.c.dead."
     assert (alarm.severity, alarm.link) == ("info", "/dead?topic=orders.c.dead")
-    [late] = alarms(replace(cluster_view, ages={("orders.c.dead", "dead"): 300.0}), History(), AlarmLimits(), dead(3))
-    assert (late.severity, late.text) == ("warning", alarm.text)
     assert alarms(cluster_view, History(), AlarmLimits(), dead(0)) == []
     assert alarms(cluster_view, History(), AlarmLimits(), {}) == []  # a new topic, before its letters are known
+
+
+def test_dead_letters_that_nobody_deals_with_become_a_warning():
+    history, letters = History(), topics(channel("dead", depth=3, clients=0), name="orders.c.dead")
+    for at in range(0, 301, 10):
+        history.sample(NOW + at, letters)
+
+    [fresh] = alarms(ClusterView(at=NOW + 290, topics=letters), history, AlarmLimits(), dead(3))
+    [late] = alarms(ClusterView(at=NOW + 300, topics=letters), history, AlarmLimits(), dead(3))
+
+    assert (fresh.severity, late.severity) == ("info", "warning")
+
+
+def test_dead_letters_that_are_dealt_with_in_time_stay_a_note():
+    history = History()
+    for at in range(0, 1800, 10):  # a letter every minute, and none is left for more than 3
+        waiting = topics(
+            channel("dead", depth=min(3, 1 + at // 60), clients=0, messages=1 + at // 60), name="orders.c.dead"
+        )
+        history.sample(NOW + at, waiting)
+
+    [alarm] = alarms(ClusterView(at=NOW + 1790, topics=waiting), history, AlarmLimits(), dead(3))
+
+    assert alarm.severity == "info"
 
 
 def test_a_redrive_that_failed_is_an_alarm_and_one_that_runs_is_none():

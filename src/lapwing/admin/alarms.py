@@ -69,7 +69,7 @@ def alarms(
             holds_letters = letters is not None and key[1] == DEAD_CHANNEL
             if (holds_letters or names.dead_letters(*key)) and not channel["client_count"]:
                 if letters is not None:  # None: the topic is so new that its letters were not asked for yet
-                    found += _of_dead_letters(letters, late=cluster_view.ages.get(key, 0.0) >= limits.age)
+                    found += _of_dead_letters(letters, history.age(channel, cluster_view.at), limits)
             else:
                 found += _of_channel(channel, cluster_view, history, limits, fed)
     return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
@@ -226,10 +226,10 @@ def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> I
         )
 
 
-def _of_dead_letters(topic: DeadTopic, *, late: bool) -> Iterator[Alarm]:
+def _of_dead_letters(topic: DeadTopic, age: Age | None, limits: AlarmLimits) -> Iterator[Alarm]:
     """Yield the alarms of a dead-letter topic, whose letters wait for somebody and need no consumer.
 
-    Letters are a note, and a warning once nobody has dealt with the oldest for long (`late`).
+    Letters are a note, and a warning once nobody has dealt with the oldest for long (`age`).
     """
     link = f"/dead?topic={quote(topic.name, safe='')}"
     for node, task in topic.tasks.items():
@@ -245,7 +245,7 @@ def _of_dead_letters(topic: DeadTopic, *, late: bool) -> Iterator[Alarm]:
     if topic.letters and not topic.running:
         verb = "waits" if topic.letters == 1 else "wait"
         yield Alarm(
-            "warning" if late else "info",
+            "warning" if age is not None and age.seconds >= limits.age else "info",
             topic.name,
             f"{several(topic.letters, 'dead letter')} {verb} in {topic.name}.",
             "Look at their errors and repair the cause, then redrive them, or purge what nobody needs.",
