@@ -176,7 +176,7 @@ class Screen:
         if self._whole:
             self._out.write("\x1b[H\x1b[J")
         elif self._drawn:
-            self._out.write(f"\x1b[{self._drawn}A\x1b[J")
+            self._out.write(f"\r\x1b[{self._drawn}A\x1b[J")  # the echo of Ctrl-C has moved the cursor
         self._drawn = 0
 
 
