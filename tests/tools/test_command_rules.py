@@ -16,7 +16,7 @@ from lapwing.errors import ConfigError
 from lapwing.tools import checks, processes, screens
 from lapwing.tools.checks import CheckLimits, Verdict, judge
 from lapwing.tools.message_format import MessagePrinter
-from lapwing.tools.terminal import Terminal, bar
+from lapwing.tools.terminal import Screen, Terminal, bar
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,8 @@ def test_a_topic_without_a_channel_keeps_everything_and_is_told_of() -> None:
     report = judge(picture(0.0, depth=10), CheckLimits(lag_warning=10))
 
     assert report.findings == (checks.Finding(Verdict.WARNING, "t has no channel and keeps 10 messages"),)
+    single = judge(picture(0.0, depth=1), CheckLimits(lag_warning=1))
+    assert single.findings[0].text == "t has no channel and keeps 1 message"
 
 
 def test_reading_starts_where_it_is_told_to() -> None:
@@ -314,6 +316,15 @@ def test_a_line_is_cut_at_the_width_of_the_terminal_but_colours_are_not_counted(
 
     assert coloured.cut(text) == "\x1b[31mabcd\x1b[0m\x1b[1me…\x1b[0m"
     assert coloured.cut(coloured.paint("abcdef", "red")) == coloured.paint("abcdef", "red")
+
+
+def test_lines_are_cleared_from_the_left_edge_as_the_echo_of_ctrl_c_moves_the_cursor() -> None:
+    out = io.StringIO()
+    screen = Screen(out, whole=False)
+    screen.draw(["lapwing up", "nsqd"])
+    screen.print("stopping")
+
+    assert out.getvalue().endswith("nsqd\x1b[K\n\r\x1b[2A\x1b[Jstopping\n")
 
 
 def test_a_bar_shows_how_far_it_is() -> None:

@@ -133,7 +133,7 @@ def _of_channel(channel: Json, view: ClusterView, limits: CheckLimits, moved: se
             more = ": dead letters that nobody has dealt with"
         elif not channel["client_count"] and not channel.get("consumers") and key not in moved:
             more = ", and it has no consumer"
-        findings.append(Finding(verdict, f"{name} is {behind:,} messages behind{more}"))
+        findings.append(Finding(verdict, f"{name} is {messages(behind)} behind{more}"))
     age = view.ages.get(key, 0.0)
     if (verdict := _over(age, limits.age_warning, limits.age_critical)) is not Verdict.OK:
         findings.append(Finding(verdict, f"the oldest message of {name} has waited {duration(age)}"))
@@ -148,7 +148,7 @@ def _of_channel(channel: Json, view: ClusterView, limits: CheckLimits, moved: se
 def _of_topic(topic: Json, limits: CheckLimits) -> list[Finding]:
     """Check a topic without a channel, which keeps all messages, by the limits of lag."""
     verdict = Verdict.OK if topic["channels"] else _over(topic["depth"], limits.lag_warning, limits.lag_critical)
-    text = f"{topic['topic_name']} has no channel and keeps {topic['depth']:,} messages"
+    text = f"{topic['topic_name']} has no channel and keeps {messages(topic['depth'])}"
     return [Finding(verdict, text)] if verdict is not Verdict.OK else []
 
 
