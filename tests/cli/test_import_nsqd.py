@@ -55,6 +55,7 @@ def test_what_cannot_be_imported_is_named(tmp_path: Path) -> None:
     assert "t:c.diskqueue.000000.dat" in told.stderr
     assert "no such directory" in lapwing("import-nsqd", str(tmp_path / "none"), code=2).stderr
     assert "no disk queue" in lapwing("import-nsqd", str(tmp_path)).stdout
+    assert "no disk queue" in lapwing("import-nsqd", str(tmp_path), "--dry-run").stdout
 
 
 def test_a_data_path_that_is_not_there_is_to_be_created(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from lapwing.cli.commands import Argument, Option, command
 from lapwing.cli.shared import Json
 from lapwing.errors import ConfigError, DataPathInUse, LogError
+
+_NOTHING: Final = "no disk queue of NSQ holds messages"
 
 
 @command(example="lapwing import-nsqd /var/lib/nsqd --data-path /var/lib/lapwing --dry-run")
@@ -35,13 +37,16 @@ def app(
         raise ConfigError(f"{source}: no such directory")
     if dry_run:
         queues = import_nsq.topics_with_queues(source)
-        _list({name: found for name, found in queues.items() if not topic or name in topic}, as_json)
+        chosen = {name: found for name, found in queues.items() if not topic or name in topic}
+        _list(chosen, as_json)
+        if not chosen and not as_json:
+            print(f"{source}: {_NOTHING}")
         return
     done = _run(source, data_path or source, topic or [], node_id, quiet=as_json)
     if as_json:
         print(json.dumps([asdict(one) for one in done], indent=2))
     elif not done:
-        print(f"{source}: no disk queue of NSQ holds messages")
+        print(f"{source}: {_NOTHING}")
     if any(one.skipped or one.damage for one in done):
         sys.exit(1)
 
